@@ -4,7 +4,7 @@ import asyncio
 import io
 import json
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import aiohttp
@@ -16,9 +16,11 @@ from keyfence.admin.bodies import MAX_BODY
 from keyfence.admin.control import Control
 from keyfence.admin.routes import ROUTES
 from keyfence.admin.server import start_admin
+from keyfence.findings.filter import Filter
 from keyfence.net.addresses import Address
 from keyfence.policy.compiled.tenants import NOBODY, Caller
 from keyfence.policy.diagnostics import Diagnostic, FileError, Place
+from keyfence.policy.enforcement.modes import ModeRule
 from keyfence.telemetry.counters import Counters
 from keyfence.telemetry.metrics import exposition
 
@@ -50,6 +52,27 @@ class FakeControl(Control):
 
     async def addresses(self) -> list[dict[str, str]]:
         return [{"address": "127.0.0.1:6380", "service": "CubeProxy"}]
+
+    async def findings(self, which: Filter, since: float) -> dict[str, Any]:
+        self.asked.append(("findings", which, since))
+        return {"findings": [], "total": 0}
+
+    async def finding(self, one: str) -> dict[str, Any]:
+        if one != "f-1":
+            raise ValueError(f"there is no finding {one!r}")
+        return {"id": one}
+
+    async def readiness(self, quiet: float) -> dict[str, Any]:
+        self.asked.append(("readiness", quiet))
+        return {"ready": False}
+
+    async def unused(self, seconds: float) -> dict[str, Any]:
+        self.asked.append(("unused", seconds))
+        return {"unused": []}
+
+    async def what_if(self, modes: Sequence[ModeRule], service: str, since: float) -> dict[str, Any]:
+        self.asked.append(("what-if", modes, service, since))
+        return {"breaks": []}
 
     async def explain(self, service: str, argv: list[bytes], caller: Caller) -> dict[str, Any]:
         if service != "CubeProxy":
@@ -166,9 +189,9 @@ def test_a_process_lives_before_it_is_ready_and_says_why_it_is_not(
     served: Callable[[Scenario], None],
 ) -> None:
     async def scenario(client: Client) -> None:
-        client.control.reasons = ["upstream redis:6379 doesn't answer"]
+        client.control.reasons = ["upstream redis:6379 does not answer"]
         assert (await client.ask("GET", "/healthz"))[0] == 200
-        reasons = ["upstream redis:6379 doesn't answer"]
+        reasons = ["upstream redis:6379 does not answer"]
         assert await client.ask("GET", "/readyz") == (503, {"ready": False, "reasons": reasons})
         client.control.reasons = []
         assert await client.ask("GET", "/readyz") == (200, {"ready": True, "reasons": []})
@@ -221,8 +244,8 @@ def test_explain_takes_arguments_as_text_and_bytes_as_lone_surrogates(
 @pytest.mark.parametrize(
     ("path", "body", "sentence"),
     [
-        ("/explain", b"{", "The body isn't JSON: Expecting property name"),
-        ("/explain", b"\xff", "The body isn't UTF-8."),
+        ("/explain", b"{", "The body is not JSON: Expecting property name"),
+        ("/explain", b"\xff", "The body is not UTF-8."),
         ("/explain", b"[]", "The body must be a JSON object."),
         ("/explain", b"[" * 200_000, "The body is"),
         ("/explain", b"{}", '"service" is missing.'),

@@ -33,7 +33,7 @@ LIMITS = {
 @pytest.mark.timeout(600)  # callgrind takes fifty times as long
 def test_each_load_stays_within_its_limit() -> None:
     if not all(_compiled.status().values()):
-        pytest.skip("the hot modules aren't compiled here")
+        pytest.skip("the hot modules are not compiled here")
     try:
         found = instructions.count()
     except instructions.Unavailable as exc:

@@ -26,7 +26,17 @@ from keyfence.session.session import Session
 from keyfence.telemetry.candidate.changes import Changes
 from keyfence.telemetry.counters import Counters
 from tests.session.fake_redis import PASSWORD, FakeRedis
-from tests.session.sessions import ROUTE, USERS, Told, cmd, judge, passed, replies, sent, session
+from tests.session.sessions import (
+    ROUTE,
+    USERS,
+    RecordingObserver,
+    authorizer_with,
+    cmd,
+    passed,
+    replies,
+    sent,
+    session,
+)
 
 WORDS: list[list[bytes]] = [
     [b"HGETALL", ROUTE],
@@ -87,7 +97,7 @@ class Expected:
 
 def expect(stream: bytes) -> Expected:
     """The reference: one command after the other."""
-    the_judge = judge()
+    the_judge = authorizer_with()
     redis = FakeRedis()
     expected = Expected([], redis, "CubeProxy")
     in_multi = False
@@ -124,9 +134,9 @@ def expect(stream: bytes) -> Expected:
 def _not_followed(argv: Sequence[bytes], in_multi: bool, redis: FakeRedis) -> tuple[str, str] | None:
     name = argv[0].upper()
     if name == b"SYNC":
-        return "SYNC", "its replies can't be followed"
+        return "SYNC", "its replies cannot be followed"
     if in_multi and name == b"MONITOR":
-        return "MONITOR", "what MONITOR shows inside MULTI can't be followed"
+        return "MONITOR", "what MONITOR shows inside MULTI cannot be followed"
     if in_multi and name == b"CLIENT" and argv[1].upper() == b"REPLY":
         if argv[2].upper() == b"ON" and redis.reply == b"ON":
             return None
@@ -218,7 +228,7 @@ CANDIDATE = parse_policy(
 def compared() -> tuple[InForce, Changes]:
     """The policy with a candidate beside it, and what counts the changes."""
     told, modes = Changes(1, Counters()), Modes((ModeRule("enforce"),), CANDIDATE.services)
-    authorizer = judge()
+    authorizer = authorizer_with()
     authorizer.candidate = Candidate(Authorizer(CANDIDATE, modes), told)
     return InForce(authorizer), told
 
@@ -230,9 +240,10 @@ def test_every_reply_is_in_its_place(
 ) -> None:
     stream = b"".join(steps)
     expected = expect(stream)
-    told = Told()
+    observer = RecordingObserver()
     in_force, changes = compared() if has_candidate else (None, None)
-    talk = Conversation(session(told=told, in_force=in_force), random.Random(seed), stream, pushes)
+    one = session(observer=observer, in_force=in_force)
+    talk = Conversation(one, random.Random(seed), stream, pushes)
     talk.run()
     if changes is not None:
         changes.gather()
@@ -245,8 +256,8 @@ def test_every_reply_is_in_its_place(
     assert talk.redis.ran == expected.redis.ran
     assert talk.one.service == expected.service
     assert talk.one.outstanding == 0
-    assert sum(outcome == "refused" for _, _, outcome in told.commands) == expected.refused
-    assert len(told.commands) == expected.commands
+    assert sum(outcome == "refused" for _, _, outcome in observer.commands) == expected.refused
+    assert len(observer.commands) == expected.commands
 
 
 @settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -270,7 +281,7 @@ def test_every_reply_is_in_its_place_where_connections_change(
     """Connections change between a shared one and the client's own, and back as time passes."""
     stream = b"".join(steps)
     expected = expect(stream)
-    told = Told()
+    observer = RecordingObserver()
     dice = random.Random(seed)
     now = [0.0]
 
@@ -279,7 +290,7 @@ def test_every_reply_is_in_its_place_where_connections_change(
         return now[0]
 
     in_force, changes = compared() if has_candidate else (None, None)
-    one = session(told=told, in_force=in_force, sharing=True, clock=clock)
+    one = session(observer=observer, in_force=in_force, sharing=True, clock=clock)
     talk = Conversation(one, dice, stream, pushes=False)
     talk.run()
     if changes is not None:
@@ -289,7 +300,7 @@ def test_every_reply_is_in_its_place_where_connections_change(
     assert talk.redis.ran == expected.redis.ran
     assert talk.one.service == expected.service
     assert talk.one.outstanding == 0
-    assert len(told.commands) == expected.commands
+    assert len(observer.commands) == expected.commands
 
 
 def without_reply(redis: FakeRedis) -> list[tuple[bytes, ...]]:

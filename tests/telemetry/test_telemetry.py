@@ -142,7 +142,7 @@ def test_two_entries_under_one_shape_are_counted_apart(bench: Bench) -> None:
 
 def test_the_log_names_unknown_commands_and_labels_do_not(bench: Bench) -> None:
     for name in ("FT.SEARCH", "JSON.GET", "hunter2:secret", "FT.SEARCH"):
-        found = violation(None, rule="command.unknown", entry="", message=f"{name} can't be judged: no")
+        found = violation(None, rule="command.unknown", entry="", message=f"{name} cannot be evaluated: no")
         bench.tell(Finding(found, "observed"), command="other")
     assert bench.telemetry.counters.violations == {
         ("CubeProxy", "command.unknown", "other", "", "observed"): 4

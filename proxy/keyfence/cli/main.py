@@ -348,7 +348,7 @@ def restart(admin: str, token_file: str, form: str) -> None:
     if form == "json":
         print_json(answer)
     else:
-        say(f"restarted {restarted} workers")
+        say(f"restarted {restarted} worker{'' if restarted == 1 else 's'}")
 
 
 @cli.command()

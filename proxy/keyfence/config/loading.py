@@ -45,7 +45,7 @@ def load_settings(path: str, overrides: Overrides, *, needs_policy: bool = True)
 
 def named_files(path: str, overrides: Overrides) -> tuple[str, list[Diagnostic]]:
     """The policy that a faulty configuration names ("": none can be read), and the faults of its waivers. So
-    both files can be checked although the configuration can't be used."""
+    both files can be checked although the configuration cannot be used."""
     data: Any = {}
     if path:
         with contextlib.suppress(FileError):

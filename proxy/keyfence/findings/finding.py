@@ -93,7 +93,7 @@ class Finding:
     revision: str  # of the policy that it was last seen under
     clients: list[dict[str, str]]
     examples: list[Example]
-    resolved: str = ""  # the revision of the policy that resolved it
+    resolved_by: str = ""  # the revision of the policy that resolved it
 
     @property
     def key(self) -> Key:

@@ -203,7 +203,7 @@ class Store:
                 changed = connection.execute(
                     update(findings)
                     .where(findings.c.id == one, findings.c.state != str(state))
-                    .values(state=str(state), since=now, resolved=resolved)
+                    .values(state=str(state), since=now, resolved_by=resolved)
                 )
                 if changed.rowcount:  # else another instance was first
                     changes.append(Event(one, now, state, why))
@@ -250,7 +250,7 @@ def _new_values(one: str, key: Key, seen: Seen) -> dict[str, Any]:
         "revision": "",
         "clients": "[]",
         "examples": "[]",
-        "resolved": "",
+        "resolved_by": "",
     }
 
 
@@ -272,7 +272,7 @@ def _updated(stored: dict[str, Any], seen: Seen) -> tuple[dict[str, Any] | None,
         **totals,
         "state": str(state),
         "since": seen.last if has_changed else stored["since"],
-        "resolved": "" if has_changed else stored["resolved"],
+        "resolved_by": "" if has_changed else stored["resolved_by"],
         "first": min(stored["first"], seen.first),
         "last": max(stored["last"], seen.last),
         "severity": "must" if "must" in (row["severity"], stored["severity"]) else "should",

@@ -42,7 +42,7 @@ findings = Table(
     Column("revision", Text, nullable=False),
     Column("clients", Text, nullable=False),  # JSON
     Column("examples", Text, nullable=False),  # JSON
-    Column("resolved", Text, nullable=False),
+    Column("resolved_by", Text, nullable=False),
 )
 
 # The violations of a finding in one hour. `hour` is Unix seconds divided by 3600.

@@ -40,7 +40,7 @@ class Violation(NamedTuple):
     # the function's name; otherwise equal to `entry`.
     shape: str
     message: str  # "CubeProxy may not HSET cube:…; its writers: CubeMaster."
-    hint: str  # what to do about it; may be ""
+    hint: str  # the remedy; may be ""
     contact: str = ""  # the owner of the key's file; "" if there is none
     more: int = 0  # unlisted violations of the same rule, entry and severity in the same command
 

@@ -1,4 +1,4 @@
-"""Carries out what the admin listener and signals ask of a running keyfence.
+"""Carries out the requests of the admin listener and of signals to a running keyfence.
 
 Rule: this is the one place that puts a policy, a configuration or a break-glass in force; it hands them to
 the backend, which serves the clients. Nothing here ends the process.
@@ -341,7 +341,7 @@ class ProcessControl(Control):
         try:
             self._backend.log_to(settings.decision_log)
         except OSError as exc:
-            text = f"the decision log {settings.decision_log} can't be written: {exc.strerror}"
+            text = f"the decision log {settings.decision_log} cannot be written: {exc.strerror}"
             raise FileError([settings.fault(("decision_log",), text)]) from None
 
     def _report_reload(
@@ -369,7 +369,7 @@ class ProcessControl(Control):
             restarted = await self._backend.restart()
         except WorkerFailed as exc:
             raise ValueError(str(exc)) from None
-        self._runtime.tell(f"restarted {restarted} workers")
+        self._runtime.tell(f"restarted {restarted} worker{'' if restarted == 1 else 's'}")
         return {"restarted": restarted}
 
     def restart_on_signal(self) -> asyncio.Task[None]:

@@ -33,7 +33,7 @@ class FindingsDesk:
 
     @classmethod
     def open(cls, settings: Settings, counters: Counters) -> FindingsDesk:
-        """Open the store that the settings name. Raises StartError. If only the default can't be used,
+        """Open the store that the settings name. Raises StartError. If only the default cannot be used,
         keyfence says so and goes on without."""
         if not settings.findings:
             return cls()
@@ -80,7 +80,7 @@ class FindingsDesk:
         try:
             return await asyncio.to_thread(question, Views(self._writer.reader))
         except SQLAlchemyError as exc:
-            raise ValueError(f"the findings store can't be read: {reason(exc)}") from None
+            raise ValueError(f"the findings store cannot be read: {reason(exc)}") from None
 
     async def close(self) -> None:
         """Write what is left."""

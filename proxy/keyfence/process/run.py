@@ -62,7 +62,7 @@ async def serve(
             if settings.workers:
                 relay.write_to(settings.decision_log)
         except OSError as exc:
-            text = f"the decision log {settings.decision_log} can't be written: {exc.strerror}"
+            text = f"the decision log {settings.decision_log} cannot be written: {exc.strerror}"
             raise StartError(text) from None
         if settings.record:
             telemetry.recorder = _recorder(settings, stack)
@@ -110,7 +110,7 @@ def _recorder(settings: Settings, stack: contextlib.AsyncExitStack) -> Recorder:
     try:
         recorder = Recorder(settings.record)
     except OSError as exc:
-        raise StartError(f"the command log {settings.record} can't be written: {exc.strerror}") from None
+        raise StartError(f"the command log {settings.record} cannot be written: {exc.strerror}") from None
     stack.callback(recorder.close)
     return recorder
 
@@ -158,7 +158,7 @@ def _bind(settings: Settings, stack: contextlib.ExitStack | contextlib.AsyncExit
     try:
         slots = bind_slots(settings.listeners, max(settings.workers, 1))
     except CannotBind as exc:
-        raise StartError(f"can't listen on {exc.listen}: {_why(exc.fault)}") from None
+        raise StartError(f"cannot listen on {exc.listen}: {_why(exc.fault)}") from None
     for slot in slots:
         for bound in slot:
             stack.callback(bound.close)
@@ -184,7 +184,7 @@ async def _admin(
         except OSError as exc:
             # This port is only the default, so a second keyfence on the machine takes a free one.
             if address != DEFAULT_ADMIN or exc.errno != errno.EADDRINUSE:
-                raise StartError(f"can't listen on {address} ({name}): {_why(exc)}") from None
+                raise StartError(f"cannot listen on {address} ({name}): {_why(exc)}") from None
             server = await start(Address(f"{address.host_port[0]}:0"))
         stack.push_async_callback(server.close)
         urls.append(server.url)

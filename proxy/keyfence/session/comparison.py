@@ -137,7 +137,7 @@ class Comparison:
         candidate = self.candidate
         if not ruling.findings:
             return None
-        if candidate.repeats(self._number, cache, lookup, argv, touches, ruling) is None:
+        if candidate.common_outcome(self._number, cache, lookup, argv, touches, ruling) is None:
             return None
         kind = ViolationCounter(None)
         cache.remember(lookup, argv, kind)

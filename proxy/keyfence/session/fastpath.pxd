@@ -62,4 +62,5 @@ cdef class FastPath:
 
 @cython.locals(start=Py_ssize_t, argv=list, count=Py_ssize_t, name=bytes)
 cpdef bint exec_follows(RequestReader reader, Py_ssize_t most_bytes, Py_ssize_t most_requests) except -1
+cdef bint _begins_or_ends(Executor session, bytes name) except -1
 cpdef bint is_named(bytes name, bytes wanted) except -1

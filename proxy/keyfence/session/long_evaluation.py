@@ -1,7 +1,7 @@
 """The evaluation of a request that takes more than one turn.
 
-Rule: the authorizer that begins an evaluation ends it, whatever is loaded meanwhile. Only what is sent, and
-on which connection, is found out when it ends. A candidate policy has its turns behind those of the policy in
+Rule: the authorizer that begins an evaluation ends it, whatever is loaded meanwhile. Only the bytes to send
+and their connection are determined at its end. A candidate policy has its turns after those of the policy in
 force.
 """
 
@@ -19,7 +19,7 @@ from .comparison import Comparison
 
 
 class LongEvaluation:
-    """A request, and how far its evaluation has come."""
+    """A request, and the state of its evaluation."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class LongEvaluation:
         comparison: Comparison | None = None,
         transaction: Transaction | None = None,
     ) -> None:
-        """`number` is the service's. `request` has the bytes that go upstream if it is admitted. `is_timed`:
+        """`number` is the service's. `request` has the bytes to send upstream if it is admitted. `is_timed`:
         measure `seconds`. `comparison` is with a candidate; `transaction` is the one in which the request is
         queued, as the policy in force knows it."""
         self.authorizer = authorizer
@@ -43,7 +43,7 @@ class LongEvaluation:
         self.handler = handler
         self.request = request
         self.answer: tuple[Ruling, Touches] = (PASS, Touches(None))  # once it has ended
-        self.seconds = 0.0  # that its own turns have taken
+        self.seconds = 0.0  # taken by its own turns
         self.is_timed = is_timed
         self._steps = steps
         self._comparison = comparison

@@ -32,7 +32,7 @@ _COUNTERS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
     (
         "upstream_connect_failures",
         "upstream_connect_failures",
-        "Upstream connections that couldn't be made.",
+        "Upstream connections that could not be made.",
         ("upstream",),
     ),
     (
@@ -50,7 +50,7 @@ _COUNTERS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
     ("internal_errors", "internal_errors", "Errors in keyfence itself.", ("place",)),
     ("login_failures", "login_failures", "Wrong passwords for users that keyfence checks.", ("service",)),
     ("closures", "closures", "Connections that keyfence closed.", ("reason",)),
-    ("policy_load_failures", "policy_load_failures", "Policies that couldn't be loaded.", ("policy",)),
+    ("policy_load_failures", "policy_load_failures", "Policies that could not be loaded.", ("policy",)),
     (
         "judged_at_length",
         "commands_judged_at_length",
@@ -105,7 +105,7 @@ _PLAIN = (
     ("log_merged", "log_merged_decisions", "Decisions merged into another's line."),
     ("log_dropped", "log_dropped_decisions", "Decisions that no line of the log reports."),
     ("log_groups_evicted", "log_groups_evicted", "Groups of the log dropped for lack of room."),
-    ("log_write_failures", "log_write_failures", "Lines that couldn't be written."),
+    ("log_write_failures", "log_write_failures", "Lines that could not be written."),
     ("findings_write_failures", "findings_write_failures", "Failed writes to the findings store."),
 )
 _GAUGES = (

@@ -138,7 +138,7 @@ class Telemetry:
         schedule: Schedule | None = None,
     ) -> Telemetry:
         """With a decision log, see `log_to`, and with further sinks. `schedule` is the event loop's
-        `call_soon`: then all lines of one turn go out in one write. Raises OSError if the file can't be
+        `call_soon`: then all lines of one turn go out in one write. Raises OSError if the file cannot be
         opened."""
         telemetry = cls(sinks=sinks, mask_keys=mask_keys)
         telemetry._schedule = schedule
@@ -147,7 +147,7 @@ class Telemetry:
 
     def log_to(self, target: str | int | None) -> None:
         """Write the decision log to a file, to standard output ("-"), into a pipe (a descriptor), or nowhere
-        (None) from now on. Raises OSError if the file can't be opened, and changes nothing then."""
+        (None) from now on. Raises OSError if the file cannot be opened, and changes nothing then."""
         log = None
         if target is not None:
             file = LogFile(target, self._counters, self._schedule)

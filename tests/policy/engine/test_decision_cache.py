@@ -227,7 +227,7 @@ def evaluated_and_counted(authorizer: Authorizer, service: int, argv: list[bytes
         assert [counter.outcome] * bool(counter.outcome) == left
         return True
     if ruling.findings:
-        found = authorizer.repeats(service, cache, lookup, argv, touches, ruling)
+        found = authorizer.common_outcome(service, cache, lookup, argv, touches, ruling)
         if found is not None:
             counter = ViolationCounter(sorted(rows_of(ruling)))
             counter.outcome = found

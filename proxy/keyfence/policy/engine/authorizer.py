@@ -38,10 +38,10 @@ from .decision_cache import DecisionCache
 from .evaluator import Evaluator, Transaction
 from .forms import Lookup
 from .pending import PendingTtls
-from .writes import Write
+from .writes import Write, new_write
 
-# Rules that commands break alike: the form of the command, the kind of key and what the decision cache sees
-# of the value decide whether they are broken.
+# Only the command's form, the kind of key and the decision cache's view of the value decide whether these
+# rules are broken.
 ALIKE = frozenset(
     {
         "command.forbidden",
@@ -150,7 +150,7 @@ class Authorizer:
         self.glass = glass if glass is not None else []
         self.evaluator = Evaluator(policy, clock)
         self.pending = pending
-        self.steps_on_patterns = 0  # that the last evaluation took
+        self.steps_on_patterns = 0  # steps that the last evaluation took
         self._caches: dict[tuple[int, str], DecisionCache] = {}
         self._questions_known: dict[tuple[str, int], tuple[Question, ...]] = {}
         self._clock = clock
@@ -171,7 +171,7 @@ class Authorizer:
         return self.policy.number(service)
 
     def rule(self, service: int, argv: Sequence[bytes], values: Values = ()) -> Ruling:
-        """Returns the ruling on a command without keeping anything of it."""
+        """Returns the ruling on a command, and keeps nothing."""
         return driven(self._decide(service, argv, None, values))[0]
 
     def rule_in_steps(
@@ -215,7 +215,7 @@ class Authorizer:
         connection: object = None,
         values: Values = (),
     ) -> Steps:
-        """Like `authorize`, but yields after each turn, so that other commands can be authorized in between.
+        """Like `authorize`, but yields after each turn, so that other commands can be authorized meanwhile.
 
         Policy and modes stay those of the beginning. Break-glass is read at the end.
         """
@@ -229,7 +229,7 @@ class Authorizer:
         """Returns the decision cache of a service, for the commands whose names are `among` these. Commands
         that are counted under different names (`whose`) have caches of their own.
 
-        A command that it admits passes in every mode. Pass what the command leaves open to
+        A command that the cache admits passes in every mode. If it leaves something open, call
         `PendingTtls.keep_open`.
         """
         known = self._caches.get((service, whose))
@@ -249,7 +249,7 @@ class Authorizer:
             self._questions_known[command, target] = known
         return known
 
-    def repeats(
+    def common_outcome(
         self,
         service: int,
         cache: DecisionCache,
@@ -258,8 +258,9 @@ class Authorizer:
         touches: Touches,
         ruling: Ruling,
     ) -> int | None:
-        """Returns what each command like this one, which the cache does not admit, means for its key's time
-        to live (`ttl.outcome`). None if such a command may have other findings or actions than this ruling.
+        """Returns the outcome for the key's time to live (`ttl.outcome`) that all commands like this one have
+        in common; the cache admits none of them. None if one of them may have other findings or actions than
+        this ruling.
 
         They are the same only if every broken rule depends on command and target alone. A refusal is the same
         as long as no break-glass is open.
@@ -307,32 +308,33 @@ class Authorizer:
         client: Peer | str,
         sender: object,
     ) -> None:
-        """Keep what a command leaves open about times to live and sizes, and settle what it settles."""
+        """Record the questions that a command leaves open about times to live and sizes, and those that it
+        settles."""
         name = touches.command.name if touches.command is not None else ""
         pending.dropped += self.evaluator.not_kept
         for open_key in self.evaluator.left_open:
             access, entry = open_key.access, open_key.target.entry
             if isinstance(access.key, Streamed):
-                continue  # only the beginning of the key is at hand, and it is another key's name
+                continue  # only the beginning of the key is held, which is another key's name
             outcome = UNSIZED.get(open_key.outcome, open_key.outcome)
             if outcome in SETTLING and name in _MAY_LEAVE:
                 continue
             where = database
             if touches.databases and access.ttl is not None and access.ttl.kind == "carries":
-                where = touches.databases[0][1]  # MOVE and COPY … DB write elsewhere
+                where = touches.databases[0][1]  # MOVE and COPY … DB write to another database
             key, position, target = access.key, access.position, open_key.target
-            write = Write(self, service, client, name, sender, transaction, where, key, position, target)
+            write = new_write(self, service, client, name, sender, transaction, where, key, position, target)
             if open_key.outcome in UNSIZED and entry is not None:
                 pending.sizes.ask(write, questions(entry, access))
             if open_key.rule is not None:
                 pending.apply(write, open_key.rule, outcome)
 
     def late_ttl(self, write: Write, rule: TtlRule, everything: bool, remaining: int) -> tuple[Finding, ...]:
-        """The findings where Redis answers PTTL with `remaining`, a grace time after a write."""
+        """Returns the findings if Redis answers PTTL with `remaining`, a grace time after a write."""
         return self._late(self.evaluator.late_ttl(write, rule, everything, remaining), write)
 
     def late_size(self, write: Write, question: Question, size: int) -> tuple[Finding, ...]:
-        """The findings where Redis answers `question` with `size`, some time after a write."""
+        """Returns the findings if Redis answers `question` with `size`, some time after a write."""
         return self._late(self.evaluator.late_size(write, question, size), write)
 
     def _late(self, violation: Violation | None, write: Write) -> tuple[Finding, ...]:
@@ -392,7 +394,7 @@ class Authorizer:
             "",
             "",
             f"{self.evaluator.who(service)} may not use {command} through keyfence: {reason}",
-            "observe mode passes such a session unread",
+            "in observe mode such a session passes unread",
         )
         return self._rule_on(Verdict((violation,)), service, command)
 
@@ -408,7 +410,7 @@ class Authorizer:
             "",
             "",
             f"{self.evaluator.who(service)} may not use {command} to redirect to "
-            "a connection of somebody else",
+            "another service's connection",
             "a client may name its own and its service's, by the ids that CLIENT ID tells them",
         )
         return self._rule_on(Verdict((violation,)), service, command)
@@ -445,8 +447,8 @@ def driven(steps: Steps) -> tuple[Ruling, Touches]:
 
 
 _NOTHING = Touches(None)
-# Violations beyond the listed ones; commands with more are not counted as alike, which would add these one by
-# one each time.
+# The number of unlisted violations. Commands with more are not counted together, because each count would add
+# these one by one.
 _MOST_MORE = 16
-# They remove a key, or leave everything as it is: RENAMENX if the new name exists, MIGRATE with COPY.
+# They may leave the key in place: RENAMENX if the new name exists, MIGRATE with COPY.
 _MAY_LEAVE = frozenset({"RENAMENX", "MIGRATE"})

@@ -1,4 +1,4 @@
-"""Who serves the clients: this process itself, or its workers.
+"""The backend: the process or the workers that serve the clients.
 
 Rule: `process.control` knows this interface only. `process.in_process.InProcess` and
 `process.workers.parent.Workers` implement it.

@@ -154,7 +154,7 @@ class Origin:
 
 def _failed(why: str) -> FileError:
     return FileError(
-        [Diagnostic(Place("keyfence", 1, 1), "error", f"can't load policy and configuration: {why}")]
+        [Diagnostic(Place("keyfence", 1, 1), "error", f"cannot load policy and configuration: {why}")]
     )
 
 

@@ -47,7 +47,7 @@ from .ttl_check import TtlWatch
 
 
 class StartError(Exception):
-    """keyfence can't start; the message is one line for the user."""
+    """keyfence cannot start; the message is one line for the user."""
 
 
 class Runtime:
@@ -218,7 +218,7 @@ class Runtime:
 
     def _cannot_learn(self, reason: CannotLearn) -> None:
         """If clients bring all credentials, keyfence may lack the permission: this is not a warning then."""
-        text = f"the upstream doesn't tell its commands ({reason}): what its modules have stays unknown"
+        text = f"the upstream does not list its commands ({reason}): commands of its modules stay unknown"
         if isinstance(reason, NotAllowed):
             if COMMAND not in self._missing:  # else it was reported already
                 self.tell(f"{text}; give its URL a user that may run COMMAND")
@@ -317,7 +317,7 @@ class Runtime:
     def _cannot_ask(self, reason: str) -> None:
         """If clients bring all credentials, keyfence may lack the permission: this is not a warning then."""
         self.tell(
-            f"the upstream can't be asked for times to live and sizes ({reason}): nothing is found late"
+            f"the upstream cannot be asked for times to live and sizes ({reason}): nothing is found late"
         )
 
     def _count_lapsed(self) -> None:

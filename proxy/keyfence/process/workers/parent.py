@@ -1,7 +1,7 @@
 """The parent of the workers: starts and replaces them, sends them changes, and adds up their counts.
 
-Rule: every worker slot has a worker that serves, or one that is starting. The counts of a worker outlast it.
-Every worker has, or will start with, the policy and configuration that are in force here.
+Rule: every worker slot has a worker that serves or starts. A worker's counts outlast it. Every worker has, or
+will start with, the policy and configuration in force here.
 """
 
 from __future__ import annotations

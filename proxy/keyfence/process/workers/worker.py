@@ -190,7 +190,7 @@ def main() -> None:
     control, log, parent = map(int, sys.argv[1:4])
     end_with_parent(parent)
     if sys.argv[4] != __version__:
-        warn(f"keyfence {sys.argv[4]} can't start a worker of {__version__}: restart keyfence completely")
+        warn(f"keyfence {sys.argv[4]} cannot start a worker of {__version__}: restart keyfence completely")
         sys.exit(1)
     settle_modules()
     sock = socket.socket(fileno=control)
@@ -198,6 +198,6 @@ def main() -> None:
     try:
         run_loop(lambda: Worker(sock, log).run())
     except (StartError, FileError, OSError) as exc:
-        warn(f"a worker can't start: {exc}")
+        warn(f"a worker cannot start: {exc}")
         os._exit(1)
     os._exit(0)  # a normal exit would wait for threads that resolve names

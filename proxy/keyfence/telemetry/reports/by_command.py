@@ -1,7 +1,7 @@
 """The report: which service breaks which rule, and how often, as a table for people.
 
 Rule: the table shows every row. Rows come from the tally of a running keyfence, or from the lines of a
-decision log with their merged decisions. A line that can't be read is skipped and reported with its number.
+decision log with their merged decisions. A line that cannot be read is skipped and reported with its number.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def rows_from_snapshot(values: Iterable[Any]) -> list[Row]:
 
 def rows_from_log(lines: Iterable[str | bytes], complain: Callable[[str], None]) -> tuple[list[Row], int]:
     """The rows of a decision log's lines, and the number of decisions that the log has dropped. `complain`
-    gets a sentence for each line that can't be read."""
+    gets a sentence for each line that cannot be read."""
     tally = Tally()
     dropped = 0
     for number, line in enumerate(lines, 1):
@@ -179,7 +179,7 @@ def _row_of_line(record: object) -> tuple[Row, int]:
 
 def _row(value: object) -> Row:
     if not isinstance(value, dict):
-        raise ValueError("a row of the report isn't a JSON object")
+        raise ValueError("a row of the report is not a JSON object")
     actions = value.get("actions")
     if not isinstance(actions, dict) or not all(isinstance(number, int) for number in actions.values()):
         raise ValueError('a row of the report has no "actions"')
@@ -202,7 +202,7 @@ def _row(value: object) -> Row:
 
 def _clients(values: Any) -> list[Client]:
     if not isinstance(values, list) or not all(isinstance(one, dict) for one in values):
-        raise ValueError('"clients" isn\'t a list of objects')
+        raise ValueError('"clients" is not a list of objects')
     return [from_fields(one, "address") for one in values[:MAX_CLIENTS]]
 
 
@@ -216,14 +216,14 @@ def _text(record: Mapping[str, Any], name: str, default: str | None = None) -> s
 def _number(record: Mapping[str, Any], name: str) -> int:
     value = record.get(name, 0)
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise ValueError(f'"{name}" isn\'t a number of decisions')
+        raise ValueError(f'"{name}" is not a number of decisions')
     return value
 
 
 def _time(record: Mapping[str, Any], name: str) -> float:
     value = record.get(name)
     if not isinstance(value, int | float) or not 0 <= value < 253_402_300_800:  # the year 10000
-        raise ValueError(f'"{name}" isn\'t a time in Unix seconds')
+        raise ValueError(f'"{name}" is not a time in Unix seconds')
     return float(value)
 
 
@@ -231,5 +231,5 @@ def _seconds(time: str) -> float:
     try:
         moment = datetime.fromisoformat(time)
     except ValueError:
-        raise ValueError(f'"time" isn\'t RFC 3339: {time[:32]!r}') from None
+        raise ValueError(f'"time" is not RFC 3339: {time[:32]!r}') from None
     return moment.timestamp() if moment.tzinfo is not None else moment.replace(tzinfo=UTC).timestamp()
