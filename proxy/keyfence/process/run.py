@@ -81,7 +81,7 @@ async def serve(
             runtime.tell(control.candidates.told())
         admin, metrics = await _admin(control, access, runtime, stack)
         stop = _on_signals(control, at_once)
-        chores = (*runtime.chores(), control.tick_forever())
+        chores = (*runtime.chores(), control.tick_forever(), findings.notify_forever())
         async with background(*chores, findings.write_forever(lambda: backend.is_open)):
             await backend.open()
             _announce(backend, (admin, metrics), upstream, embedded, spliced=policy is None)
