@@ -18,7 +18,6 @@ from keyfence.identity.resolver import Resolver
 from keyfence.policy.budget import TURN_STEPS
 from keyfence.policy.engine.authorizer import Authorizer, InForce
 from keyfence.policy.engine.decision_cache import DecisionCache
-from keyfence.policy.engine.evidence import evidence_of
 from keyfence.policy.engine.forms import COMMAND, Lookup
 from keyfence.policy.verdict import PASS, Ruling
 from keyfence.resp.limits import IDENTIFIED, ProtocolError, RequestLimits
@@ -266,7 +265,7 @@ class Session(Executor):
         if recorder is not None and not too_large:
             recorder(authorizer.policy, self.service, argv, touches)
         self.observer.judged_at_length(self._why_evaluated(ruling, handler, size))
-        self.observer.asked(self.service, evidence_of(authorizer.policy, number, touches))
+        self.observer.asked(self.service, authorizer.evidence.of(number, touches))
         label = command.name if command is not None else OTHER
         reply = None
         if ruling is not PASS:

@@ -22,6 +22,7 @@ from keyfence.policy.verdict import PASS, Action, Finding, Gathering, Peer, Ruli
 
 from .decision_cache import DecisionCache
 from .evaluator import Evaluator, Transaction
+from .evidence import EvidenceMemo
 from .forms import Lookup
 from .pending import PendingTtls
 from .writes import Write, new_write
@@ -81,6 +82,7 @@ class Authorizer:
         self.modes = modes
         self.glass = glass if glass is not None else []
         self.evaluator = Evaluator(policy, clock)
+        self.evidence = EvidenceMemo(policy)
         self.pending = pending
         self.steps_on_patterns = 0  # steps that the last evaluation took
         self._caches: dict[int, DecisionCache] = {}

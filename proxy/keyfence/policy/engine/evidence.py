@@ -19,6 +19,8 @@ from keyfence.policy.compiled.policy import CompiledPolicy, Entry, Target
 # Asked of each command.
 ALWAYS = ("internal.error", "session.opaque", "command.forbidden", "command.unknown")
 
+MAX_KINDS = 10_000  # of accesses whose evidence is kept
+
 _OF_KEYS = ("key.format", "key.unregistered", "key.legacy", "key.length", "key.charset")
 
 
@@ -60,15 +62,50 @@ def evidence_of(policy: CompiledPolicy, service: int, touches: Touches) -> Evide
     return Evidence(tuple(rules), tuple(rights))
 
 
+class EvidenceMemo:
+    """The evidence of evaluated commands with one key, which is drawn once for each kind of access."""
+
+    def __init__(self, policy: CompiledPolicy) -> None:
+        self._policy = policy
+        self._known: dict[tuple[object, ...], Evidence] = {}
+
+    def of(self, service: int, touches: Touches) -> Evidence:
+        """Returns the same as `evidence_of`."""
+        policy, command = self._policy, touches.command
+        others = touches.databases or touches.pattern or touches.channels or touches.script
+        if len(touches.accesses) != 1 or command is None or others or service in policy.grants:
+            return evidence_of(policy, service, touches)  # a grant may depend on the key
+        access = touches.accesses[0]
+        content = access.content
+        written = (bool(content.fields), content.stream_add) if content is not None else None
+        target = policy.target(access.key)
+        kind = (
+            service,
+            command.name,
+            id(target),
+            access.needs,
+            bool(access.types),
+            access.ttl is None,
+            written,
+        )
+        known = self._known.get(kind)
+        if known is None:
+            if len(self._known) >= MAX_KINDS:
+                self._known.clear()
+            known = self._known[kind] = evidence_of(policy, service, touches)
+        return known
+
+
 def _rules_of(policy: CompiledPolicy, access: Access, target: Target | None) -> Iterator[str]:
     """The rules that an access to one key is asked of."""
     yield from _OF_KEYS
-    if access.needs & READ:
-        yield "scope.read"
-    if access.needs & WRITE:
-        yield "scope.write"
-    if target is not None and target.hash_tag != "any":
-        yield "key.hash_tag"
+    if target is not None:  # a key of no target is no one's, so no right is asked for
+        if access.needs & READ:
+            yield "scope.read"
+        if access.needs & WRITE:
+            yield "scope.write"
+        if target.hash_tag != "any":
+            yield "key.hash_tag"
     entry = target.entry if target is not None else None
     if entry is not None:
         if entry.types and access.types:
