@@ -58,6 +58,19 @@ _COUNTERS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
         ("reason",),
     ),
     (
+        "candidate_commands",
+        "candidate_commands",
+        "Commands that a candidate policy has evaluated beside the one in force.",
+        ("service",),
+    ),
+    (
+        "candidate_violations",
+        "candidate_violations",
+        "Violations that only a candidate policy finds (new), that both policies find (same), or that only "
+        "the policy in force finds (gone).",
+        ("service", "rule", "change"),
+    ),
+    (
         "admin_refused",
         "admin_refused",
         "Connections and requests that the admin and metrics listeners refused.",

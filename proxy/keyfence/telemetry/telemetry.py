@@ -41,6 +41,15 @@ _COMMAND_NAME = re.compile(r"[A-Z][A-Z0-9._-]{0,31}")
 _GroupKey = tuple[str, str, str, str, str, str]
 
 
+class Beside(Protocol):
+    """Further counts of the process, which are gathered and flushed together with its telemetry."""
+
+    def gather(self) -> None: ...
+    def flush(self) -> None: ...
+    def mask(self, mask_keys: bool) -> None: ...
+    def increments(self) -> dict[str, Any]: ...
+
+
 class Sent(Protocol):
     """A command of a client, as sessions report it (session.conversation.observer)."""
 
@@ -93,6 +102,7 @@ class Telemetry:
         self._repeats: deque[ViolationCounter] = deque()  # live ones, the oldest first
         self._admitted: list[tuple[str, Admitted]] = []  # (service, where its commands are counted)
         self._turns = 0  # `Shapes.turns` when repeats were last retired
+        self.beside: Beside | None = None  # of a candidate policy; gathered and flushed together with this
         self._epoch = wall() - clock()  # added to the monotonic clock's time, gives Unix seconds
 
     def _order_sinks(self) -> None:
@@ -153,6 +163,8 @@ class Telemetry:
             self._reshape(self._shapes.secrecy)
             for sink in self._sinks:
                 sink.mask(mask_keys)
+            if self.beside is not None:
+                self.beside.mask(mask_keys)
 
     def guard(self, secrecy: Secrecy | None) -> None:
         """Use the secrets that the policy in force declares: none of them becomes a word of a shape."""
@@ -222,15 +234,16 @@ class Telemetry:
         for violation, action in findings:
             group = self._group(service, command, violation, action)
             more = times * (1 + violation.more)
-            found = Occurrence(violation, peer, revision, more, now, at, describe=describe)
-            if self._log is None and action == "refused":
-                found = found._replace(decision=refused or self._new_id())
+            # The log gives a finding its id; without it, a refusal gets one that is in no log.
+            decision = (refused or self._new_id()) if action == "refused" and self._log is None else ""
+            found = Occurrence(violation, peer, revision, more, now, at, decision, describe)
             for sink in self._sinks:
                 decision = sink.record(group, found)
                 if decision:
                     found = found._replace(decision=decision)
             if group.shape and violation.key is not None and self._shapes.is_open:
-                self._unsettled.hold(group, violation.key, found._replace(describe=None))
+                held = found if describe is None else found._replace(describe=None)
+                self._unsettled.hold(group, violation.key, held)
             if action == "refused":
                 refused = refused or found.decision
         return refused
@@ -291,14 +304,15 @@ class Telemetry:
 
     def gather(self) -> None:
         """Take over everything that sessions have only counted."""
+        if self.beside is not None:
+            self.beside.gather()
         now = self._clock()
         at = self._epoch + now
         for service, admitted in self._admitted:
             if admitted.name:
                 self._counters.command(service, admitted.name, "forwarded", admitted.times)
-            if admitted.evidence is not None:
-                for sink in self._others:
-                    sink.asked(service, cast(Evidence, admitted.evidence), admitted.times)
+            for sink in self._others:
+                sink.asked(service, admitted.evidence, admitted.times)
             admitted.times = 0
             admitted.is_gathered = False
         self._admitted.clear()
@@ -323,6 +337,8 @@ class Telemetry:
             self._repeats.popleft().live = False
         for sink in self._sinks:
             sink.flush(now)
+        if self.beside is not None:
+            self.beside.flush()
 
     def snapshot(self) -> dict[str, Any]:
         """Everything counted so far, as plain values: {"counters": …, "tally": […]}."""

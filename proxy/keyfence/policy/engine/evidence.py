@@ -19,8 +19,6 @@ from keyfence.policy.compiled.policy import CompiledPolicy, Entry, Target
 # Asked of each command.
 ALWAYS = ("internal.error", "session.opaque", "command.forbidden", "command.unknown")
 
-MAX_KINDS = 10_000  # of accesses whose evidence is kept
-
 _OF_KEYS = ("key.format", "key.unregistered", "key.legacy", "key.length", "key.charset")
 
 
@@ -28,7 +26,7 @@ class Right(NamedTuple):
     """A right that was used."""
 
     kind: str  # read, write, legacy (a deprecated form), grant (a service's grant, by its number)
-    name: str  # the entry, scope, legacy form or grant
+    name: str  # the entry or scope; the legacy form as written; the grant's number
 
 
 class Evidence(NamedTuple):
@@ -60,40 +58,6 @@ def evidence_of(policy: CompiledPolicy, service: int, touches: Touches) -> Evide
     if policy.cluster and len(touches.accesses) > 1:
         rules["slot.cross"] = None
     return Evidence(tuple(rules), tuple(rights))
-
-
-class EvidenceMemo:
-    """The evidence of evaluated commands with one key, which is drawn once for each kind of access."""
-
-    def __init__(self, policy: CompiledPolicy) -> None:
-        self._policy = policy
-        self._known: dict[tuple[object, ...], Evidence] = {}
-
-    def of(self, service: int, touches: Touches) -> Evidence:
-        """Returns the same as `evidence_of`."""
-        policy, command = self._policy, touches.command
-        others = touches.databases or touches.pattern or touches.channels or touches.script
-        if len(touches.accesses) != 1 or command is None or others or service in policy.grants:
-            return evidence_of(policy, service, touches)  # a grant may depend on the key
-        access = touches.accesses[0]
-        content = access.content
-        written = (bool(content.fields), content.stream_add) if content is not None else None
-        target = policy.target(access.key)
-        kind = (
-            service,
-            command.name,
-            id(target),
-            access.needs,
-            bool(access.types),
-            access.ttl is None,
-            written,
-        )
-        known = self._known.get(kind)
-        if known is None:
-            if len(self._known) >= MAX_KINDS:
-                self._known.clear()
-            known = self._known[kind] = evidence_of(policy, service, touches)
-        return known
 
 
 def _rules_of(policy: CompiledPolicy, access: Access, target: Target | None) -> Iterator[str]:
@@ -155,7 +119,7 @@ def _rights_of(
         for need, kind in ((READ, "read"), (WRITE, "write")):
             if access.needs & need and held & (need | (GROUP if need == WRITE else 0)):
                 missing &= ~need
-                yield Right("legacy" if target.kind == "legacy" else kind, target.name)
+                yield Right("legacy", target.text) if target.kind == "legacy" else Right(kind, target.name)
     if missing and service in policy.grants and touches.command is not None:
         name = touches.command.name
         for number, grant in enumerate(policy.grants[service]):
