@@ -148,7 +148,7 @@ def test_a_default_store_that_cannot_be_written_is_told_and_keyfence_serves(
 ) -> None:
     (folder / "file").touch()
     environment = {"XDG_STATE_HOME": str(folder / "file")}
-    told = r"the findings store sqlite:\S+ can't be opened: .*; findings are lost when .*\n$"
+    told = r"the findings store sqlite:\S+ cannot be opened: .*; findings are lost when .*\n$"
     with (
         Keyfence("--config", config(), env=environment, expect_stderr=told) as keyfence,
         keyfence.client() as client,
@@ -160,7 +160,7 @@ def test_a_named_store_that_cannot_be_written_fails_the_start(
     config: Callable[..., Path], folder: Path
 ) -> None:
     (folder / "file").touch()
-    why = r"ended with 2; .*can't be opened: (file exists|not a directory)"
+    why = r"ended with 2; .*cannot be opened: (file exists|not a directory)"
     with pytest.raises(AssertionError, match=why):
         Keyfence("--config", config("findings: sqlite:///file/findings.db")).__enter__()
 
@@ -212,7 +212,7 @@ def test_three_keyfences_share_one_picture(config: Callable[..., Path], postgres
 def test_an_outage_of_the_database_stops_nothing_and_loses_nothing(
     config: Callable[..., Path], postgresql: PostgreSQL
 ) -> None:
-    told = r"store postgresql://\S+ can't be written: .*findings wait in memory\n.*nothing was lost\n"
+    told = r"store postgresql://\S+ cannot be written: .*findings wait in memory\n.*nothing was lost\n"
     path = config(f"findings: {postgresql.url}")
     with Keyfence("--config", path, expect_stderr=told) as keyfence, keyfence.client() as client:
         client.set("shop:tmp:1", "x")
@@ -220,7 +220,7 @@ def test_an_outage_of_the_database_stops_nothing_and_loses_nothing(
         postgresql.stop()
         for number in range(100):
             client.set(f"shop:tmp:{number}", "x")
-        with pytest.raises(Exception, match="the findings store can't be read"):
+        with pytest.raises(Exception, match="the findings store cannot be read"):
             findings_of(keyfence)
         assert keyfence.ready.admin is not None
         assert b"keyfence_findings_write_failures_total 0" not in _metrics(keyfence)
