@@ -61,6 +61,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         *("commands", "telemetry", "policy"),
         *("policy.analysis", "policy.compiled", "policy.enforcement", "policy.engine"),
     },
+    "findings.gate": {"findings", "policy", "policy.source", "telemetry"},
     "config": {"policy", "policy.enforcement", "policy.source", "resp", "net", "identity", "upstream"},
     "downstream": {
         *("config", "identity", "net", "resp", "session", "session.conversation", "telemetry", "upstream"),
@@ -112,7 +113,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "cli.terminal": {"admin", "config", "net", "policy", "telemetry", "telemetry.reports", "upstream"},
     "cli.rollout": {
-        *("cli.terminal", "findings", "policy", "policy.enforcement", "telemetry", "telemetry.reports"),
+        *("admin", "cli.terminal", "config", "findings", "findings.gate", "net", "telemetry", "upstream"),
+        "telemetry.reports",
+        *("policy", "policy.compiled", "policy.enforcement", "process", "process.serving"),
     },
     "cli": {
         *("cli.rollout", "cli.terminal"),

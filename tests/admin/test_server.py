@@ -57,6 +57,10 @@ class FakeControl(Control):
         self.asked.append(("findings", which, since))
         return {"findings": [], "total": 0}
 
+    async def evidence(self, since: float) -> dict[str, Any]:
+        self.asked.append(("evidence", since))
+        return {"commands": 0, "last": None, "asked": [], "reopened": {}}
+
     async def finding(self, one: str) -> dict[str, Any]:
         if one != "f-1":
             raise ValueError(f"there is no finding {one!r}")

@@ -57,6 +57,11 @@ class Control(Protocol):
         seconds). Raises ValueError."""
 
     @abstractmethod
+    async def evidence(self, since: float) -> Mapping[str, Any]:
+        """Which rules were asked of which services since a time (Unix seconds), when a command was last
+        evaluated, and which findings were reopened. Raises ValueError."""
+
+    @abstractmethod
     async def finding(self, one: str) -> Mapping[str, Any]:
         """One finding with its history; `one` is its id, or the beginning of it. Raises ValueError."""
 

@@ -75,6 +75,12 @@ async def findings(control: Control, request: web.Request) -> web.Response:
         return json_answer(await control.findings(which, since))
 
 
+async def evidence(control: Control, request: web.Request) -> web.Response:
+    since = number_in(query(request, {"since"}), "since", 0.0)
+    with _value_errors_as_answers():
+        return json_answer(await control.evidence(since))
+
+
 async def finding(control: Control, request: web.Request) -> web.Response:
     with _value_errors_as_answers(404):
         return json_answer(await control.finding(request.match_info["id"]))

@@ -99,6 +99,14 @@ ROUTES = (
     ),
     Route(
         "GET",
+        "/evidence",
+        Who.READERS,
+        handlers.evidence,
+        "which rules were asked of which services, and which findings were reopened (`keyfence gate`): "
+        "`since` (Unix seconds)",
+    ),
+    Route(
+        "GET",
         "/readiness",
         Who.READERS,
         handlers.readiness,

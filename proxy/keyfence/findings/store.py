@@ -136,11 +136,13 @@ class Store:
     def _write_uses(self, connection: Connection, batch: Batch) -> None:
         new = [key for key in batch.uses if key not in self._uses]
         if new:
-            values = [{"service": service, "kind": kind, "name": name} for service, kind, name in new]
+            values = [
+                {"service": service, "kind": kind, "name": name, "last": 0.0} for service, kind, name in new
+            ]
             index = ["service", "kind", "name"]
             connection.execute(self._insert(uses).on_conflict_do_nothing(index_elements=index), values)
-            for number, service, kind, name in connection.execute(select(uses)):
-                self._uses[service, kind, name] = number
+            for row in connection.execute(select(uses)):
+                self._uses[row.service, row.kind, row.name] = row.number
         rows = [
             {"use": self._uses[key], "hour": hour, "times": times}
             for key, cells in sorted(batch.uses.items())
@@ -151,6 +153,13 @@ class Store:
             added = {"times": use_hours.c.times + statement.excluded.times}
             connection.execute(
                 statement.on_conflict_do_update(index_elements=["use", "hour"], set_=added), rows
+            )
+            last = [{"its_number": self._uses[key], "at": at} for key, at in sorted(batch.used.items())]
+            connection.execute(
+                update(uses)
+                .where(uses.c.number == bindparam("its_number"), uses.c.last < bindparam("at"))
+                .values(last=bindparam("at")),
+                last,
             )
 
     def _write_span(self, connection: Connection, kind: str, service: str, span: Span) -> None:

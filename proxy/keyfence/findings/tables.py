@@ -78,6 +78,7 @@ uses = Table(
     Column("service", Text, nullable=False),
     Column("kind", Text, nullable=False),
     Column("name", Text, nullable=False),
+    Column("last", Float, nullable=False),  # when, in Unix seconds
     Index("keyfence_uses_key", "service", "kind", "name", unique=True),
 )
 use_hours = Table(

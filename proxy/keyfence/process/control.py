@@ -175,6 +175,10 @@ class ProcessControl(Control):
         await self._count()
         return await self._findings.ask(lambda views: views.listing(which, since, time.time()))
 
+    async def evidence(self, since: float) -> dict[str, Any]:
+        await self._count()
+        return await self._findings.ask(lambda views: views.evidence(since))
+
     async def finding(self, one: str) -> dict[str, Any]:
         await self._count()
         return await self._findings.ask(lambda views: views.single(one))

@@ -65,6 +65,8 @@ SCALARS = (
     "log_groups_evicted",
     "log_write_failures",
     "findings_write_failures",
+    "notification_failures",
+    "notifications_dropped",
 )
 _GAUGE_TABLES = ("connections_open", "opaque_open", "upstream_up", "exceptions_lapsed")
 GAUGES = (*_GAUGE_TABLES, "policies", "break_glass", "workers")
@@ -132,6 +134,8 @@ class Counters(Traffic, Sink):
         self.log_groups_evicted = 0
         self.log_write_failures = 0
         self.findings_write_failures = 0
+        self.notification_failures = 0
+        self.notifications_dropped = 0
 
     # -- as a sink
 

@@ -234,15 +234,16 @@ class Telemetry:
         for violation, action in findings:
             group = self._group(service, command, violation, action)
             more = times * (1 + violation.more)
-            found = Occurrence(violation, peer, revision, more, now, at, describe=describe)
-            if self._log is None and action == "refused":
-                found = found._replace(decision=refused or self._new_id())
+            # The log gives a finding its id; without it, a refusal gets one that is in no log.
+            decision = (refused or self._new_id()) if action == "refused" and self._log is None else ""
+            found = Occurrence(violation, peer, revision, more, now, at, decision, describe)
             for sink in self._sinks:
                 decision = sink.record(group, found)
                 if decision:
                     found = found._replace(decision=decision)
             if group.shape and violation.key is not None and self._shapes.is_open:
-                self._unsettled.hold(group, violation.key, found._replace(describe=None))
+                held = found if describe is None else found._replace(describe=None)
+                self._unsettled.hold(group, violation.key, held)
             if action == "refused":
                 refused = refused or found.decision
         return refused
@@ -310,9 +311,8 @@ class Telemetry:
         for service, admitted in self._admitted:
             if admitted.name:
                 self._counters.command(service, admitted.name, "forwarded", admitted.times)
-            if admitted.evidence is not None:
-                for sink in self._others:
-                    sink.asked(service, cast(Evidence, admitted.evidence), admitted.times)
+            for sink in self._others:
+                sink.asked(service, admitted.evidence, admitted.times)
             admitted.times = 0
             admitted.is_gathered = False
         self._admitted.clear()

@@ -8,13 +8,15 @@ that is not live is not used any more.
 
 from __future__ import annotations
 
+from .evidence import NONE, Evidence
+
 
 class Admitted:
     """Counts admitted commands of one kind."""
 
-    def __init__(self, name: str, evidence: object = None) -> None:
+    def __init__(self, name: str, evidence: Evidence = NONE) -> None:
         self.name = name  # of the command, in upper case
-        self.evidence = evidence  # `evidence.Evidence` of each of them; None: of none
+        self.evidence = evidence  # of each of them
         self.times = 0  # since telemetry last gathered the count
         self.is_gathered = False  # telemetry will gather it
 

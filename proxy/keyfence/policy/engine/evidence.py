@@ -26,7 +26,7 @@ class Right(NamedTuple):
     """A right that was used."""
 
     kind: str  # read, write, legacy (a deprecated form), grant (a service's grant, by its number)
-    name: str  # the entry, scope, legacy form or grant
+    name: str  # the entry or scope; the legacy form as written; the grant's number
 
 
 class Evidence(NamedTuple):
@@ -118,7 +118,7 @@ def _rights_of(
         for need, kind in ((READ, "read"), (WRITE, "write")):
             if access.needs & need and held & (need | (GROUP if need == WRITE else 0)):
                 missing &= ~need
-                yield Right("legacy" if target.kind == "legacy" else kind, target.name)
+                yield Right("legacy", target.text) if target.kind == "legacy" else Right(kind, target.name)
     if missing and service in policy.grants and touches.command is not None:
         name = touches.command.name
         for number, grant in enumerate(policy.grants[service]):

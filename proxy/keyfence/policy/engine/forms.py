@@ -14,6 +14,7 @@ from keyfence.commands.model import Access
 from keyfence.policy.compiled.policy import Entry
 
 from .counts import Admitted, ViolationCounter
+from .evidence import Evidence
 
 MAX_FORMS = 64  # forms of one command; further ones take the slow path …
 MAX_DECISIONS = 131_072  # … and those for which forms times targets exceed this
@@ -30,7 +31,7 @@ _SEVERAL_KEYS, _KEYLESS = cache_forms.SEVERAL_KEYS, cache_forms.KEYLESS
 class CommandForm:
     """One form of one command."""
 
-    def __init__(self, one: OneKey, kind: int, targets: int, spelled: bytes, evidence: object) -> None:
+    def __init__(self, one: OneKey, kind: int, targets: int, spelled: bytes, evidence: Evidence) -> None:
         """`kind` is one of `cache_forms`; `targets` is how many the policy has; `evidence` is that of a
         command on keys of no target, or without keys."""
         name = one.command.name
@@ -123,7 +124,7 @@ class CachedDecision(Admitted):
         looks: int,
         is_clean: bool,
         is_covered: bool,
-        evidence: object,
+        evidence: Evidence,
     ) -> None:
         super().__init__(form.name, evidence)
         self.form = form

@@ -45,6 +45,8 @@ from keyfence.upstream.own_user import missing_permissions, what_is_missing
 from .rlimits import room_for
 from .ttl_check import TtlWatch
 
+ASK_SECONDS = 15.0  # for all questions to Redis that are open at the end
+
 
 class StartError(Exception):
     """keyfence cannot start; the message is one line for the user."""
@@ -313,6 +315,16 @@ class Runtime:
         watch = TtlWatch(self.pending, self.upstream, self.telemetry, self._cannot_ask, report_fault)
         checks = [] if self._quiet else [self._check_user_forever(self.upstream)]
         return [*jobs, *checks, self.learner.learn_forever(), watch.watch_forever()]
+
+    async def ask_now(self) -> None:
+        """Ask Redis at once about every time to live and size that is open, and wait for the answers. Call it
+        when no client is left that could still set one."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(ASK_SECONDS):
+                while len(self.pending) or len(self.pending.sizes):
+                    for one in (*self.pending, *self.pending.sizes):
+                        one.due = 0.0
+                    await asyncio.sleep(0.05)
 
     def _cannot_ask(self, reason: str) -> None:
         """If clients bring all credentials, keyfence may lack the permission: this is not a warning then."""

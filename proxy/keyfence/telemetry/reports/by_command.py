@@ -21,7 +21,7 @@ from rich.text import Text
 from keyfence.policy.show import one_line
 from keyfence.policy.units import clock_text
 from keyfence.telemetry.clients import MAX_CLIENTS, Client, from_fields, text_of
-from keyfence.telemetry.tally import Row, Tally
+from keyfence.telemetry.tally import Example, Row, Tally
 
 _ACTIONS = frozenset({"observed", "refused", "waived", "late"})
 _COLUMNS = ("refused", "observed", "waived", "late")  # what was done about violations
@@ -48,9 +48,9 @@ def rows_from_snapshot(values: Iterable[Any]) -> list[Row]:
     return tally.snapshot()
 
 
-def rows_from_log(lines: Iterable[str | bytes], complain: Callable[[str], None]) -> tuple[list[Row], int]:
-    """The rows of a decision log's lines, and the number of decisions that the log has dropped. `complain`
-    gets a sentence for each line that cannot be read."""
+def tally_of_log(lines: Iterable[str | bytes], complain: Callable[[str], None]) -> tuple[Tally, int]:
+    """The rows of a decision log's lines with their examples, and the number of decisions that the log has
+    dropped. `complain` gets a sentence for each line that cannot be read."""
     tally = Tally()
     dropped = 0
     for number, line in enumerate(lines, 1):
@@ -64,7 +64,7 @@ def rows_from_log(lines: Iterable[str | bytes], complain: Callable[[str], None])
             continue
         tally.add(row)
         dropped += lost
-    return tally.snapshot(), dropped
+    return tally, dropped
 
 
 def render(rows: Iterable[Row], file: IO[str] | None = None, width: int | None = None) -> None:
@@ -159,6 +159,8 @@ def _row_of_line(record: object) -> tuple[Row, int]:
     if action not in _ACTIONS:
         raise ValueError(f"unknown action {action[:32]!r}")
     times = 1 + _number(record, "merged")
+    client = from_fields(record, "client")
+    key = _text(record, "key", "") or _text(record, "script_line", "")
     row = Row(
         service=_text(record, "service"),
         rule=_text(record, "rule"),
@@ -170,9 +172,10 @@ def _row_of_line(record: object) -> tuple[Row, int]:
         actions={action: times},
         first=at,
         last=at,
-        clients=[from_fields(record, "client")],
-        example=_text(record, "key", "") or _text(record, "script_line", ""),
+        clients=[client],
+        example=key,
         hint=_text(record, "hint", ""),
+        examples=[Example(at=at, decision=_text(record, "decision", ""), key=key, client=client, command={})],
     )
     return row, _number(record, "dropped")
 
