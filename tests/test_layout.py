@@ -55,6 +55,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "telemetry": {"policy", "policy.engine", "shapes"},
     "telemetry.reports": {"policy", "telemetry"},
+    "telemetry.candidate": {"policy", "policy.engine", "shapes", "telemetry"},
     "upstream": {"resp", "telemetry"},
     "findings": {
         *("commands", "telemetry", "policy"),
@@ -81,6 +82,7 @@ MAY_IMPORT: dict[str, set[str]] = {
             "resp",
             "session.conversation",
             "telemetry",
+            "telemetry.candidate",
             "upstream",
         ),
         *(
@@ -100,19 +102,21 @@ MAY_IMPORT: dict[str, set[str]] = {
             "process.serving",
             "session.conversation",
             "telemetry",
+            "telemetry.candidate",
             "upstream",
         ),
         *("policy", "policy.enforcement"),
     },
     "process": {
         *("admin", "config", "downstream", "findings", "net", "resp", "session.conversation"),
-        *("telemetry", "upstream"),
+        *("telemetry", "telemetry.candidate", "upstream"),
         *("policy", "policy.compiled", "policy.enforcement", "policy.engine"),
         *("process.serving", "process.workers"),
     },
     "cli.terminal": {"admin", "config", "net", "policy", "telemetry", "telemetry.reports", "upstream"},
     "cli.rollout": {
         *("admin", "cli.terminal", "config", "findings", "findings.gate", "net", "telemetry", "upstream"),
+        "telemetry.reports",
         *("policy", "policy.compiled", "policy.enforcement", "process", "process.serving"),
     },
     "cli": {

@@ -105,6 +105,29 @@ class FakeControl(Control):
             raise FileError(self.faults)
         return {"policy": "p", "revision": "r", "needs_restart": []}
 
+    async def candidate(self) -> dict[str, Any]:
+        if self.faults:
+            raise ValueError("there is no policy")
+        return {"candidate": None}
+
+    async def load_candidate(self, file: str) -> dict[str, Any]:
+        self.asked.append(("load_candidate", file))
+        if self.faults:
+            raise FileError(self.faults)
+        return {"file": file}
+
+    async def drop_candidate(self) -> dict[str, Any]:
+        self.asked.append(("drop_candidate",))
+        return {"dropped": None}
+
+    async def promote_candidate(self) -> dict[str, Any]:
+        self.asked.append(("promote_candidate",))
+        if self.faults:
+            raise FileError(self.faults)
+        if len(self.asked) > 1:
+            raise ValueError("no candidate is loaded")
+        return {"policy": "p"}
+
     async def restart(self) -> dict[str, Any]:
         self.asked.append(("restart",))
         if self.faults:
@@ -296,6 +319,36 @@ def test_reload_and_restart_answer_once_they_are_done(served: Callable[[Scenario
     served(scenario)
 
 
+def test_a_candidate_is_loaded_shown_promoted_and_dropped(served: Callable[[Scenario], None]) -> None:
+    async def scenario(client: Client) -> None:
+        assert await client.ask("GET", "/candidate") == (200, {"candidate": None})
+        assert await client.post("/-/candidate/promote", {}) == (200, {"policy": "p"})
+        assert await client.post("/-/candidate", {"file": "/new.yaml"}) == (200, {"file": "/new.yaml"})
+        assert await client.ask("DELETE", "/-/candidate") == (200, {"dropped": None})
+        refused = (400, {"error": "no candidate is loaded"})
+        assert await client.post("/-/candidate/promote", {}) == refused
+        assert await client.post("/-/candidate", {}) == (400, {"error": '"file" is missing.'})
+        asked = [name for name, *_ in client.control.asked]
+        assert asked == ["promote_candidate", "load_candidate", "drop_candidate", "promote_candidate"]
+
+    served(scenario)
+
+
+def test_faults_of_a_candidate_are_reported_together(served: Callable[[Scenario], None]) -> None:
+    async def scenario(client: Client) -> None:
+        client.control.faults = [Diagnostic(Place("new.yaml", line, 1), "error", "no") for line in (3, 9)]
+        told = ["new.yaml:3:1: error: no", "new.yaml:9:1: error: no"]
+        for path, body, what in (
+            ("/-/candidate", {"file": "/new.yaml"}, "no candidate was loaded"),
+            ("/-/candidate/promote", {}, "nothing was promoted"),
+        ):
+            error = f"{what}: {told[0]} (and 1 more)"
+            assert await client.post(path, body) == (422, {"error": error, "diagnostics": told})
+        assert await client.ask("GET", "/candidate") == (400, {"error": "there is no policy"})
+
+    served(scenario)
+
+
 def test_all_faults_of_the_files_are_reported_together(served: Callable[[Scenario], None]) -> None:
     async def scenario(client: Client) -> None:
         places = [Place("p.yaml", line, 1) for line in (1, 2)]
@@ -308,7 +361,7 @@ def test_all_faults_of_the_files_are_reported_together(served: Callable[[Scenari
     served(scenario)
 
 
-@pytest.mark.parametrize("path", ["/-/reload", "/-/restart"])
+@pytest.mark.parametrize("path", ["/-/reload", "/-/restart", "/-/candidate/promote"])
 def test_reload_and_restart_accept_no_fields_and_no_form_of_a_web_page(
     path: str, served: Callable[[Scenario], None]
 ) -> None:

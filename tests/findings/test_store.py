@@ -135,7 +135,7 @@ def test_a_span_grows_and_a_pause_begins_another(store: Store, database: Databas
 def test_evidence_is_added_up_by_hour(store: Store, reader: Reader) -> None:
     for hour in (0, 1, 1, 5):
         store.write(batch(at=NOON + hour * HOUR, asked=10))
-    assert reader.asked(NOON)[("shop", "rule", "scope.write")] == (40, NOON + 6 * HOUR)
+    assert reader.asked(NOON)[("shop", "rule", "scope.write")] == (40, NOON + 5 * HOUR)
     assert reader.asked(NOON + 2 * HOUR)[("shop", "rule", "scope.write")].times == 10
 
 

@@ -97,5 +97,23 @@ class Control(Protocol):
         and nothing changes."""
 
     @abstractmethod
+    async def candidate(self) -> Mapping[str, Any]:
+        """The candidate policy, and what it would change. ValueError: there is no policy in force."""
+
+    @abstractmethod
+    async def load_candidate(self, file: str) -> Mapping[str, Any]:
+        """Compare the policy in this file, or folder, with the one in force from now on. FileError: it is
+        faulty, and nothing changes; ValueError as above."""
+
+    @abstractmethod
+    async def drop_candidate(self) -> Mapping[str, Any]:
+        """End the comparison."""
+
+    @abstractmethod
+    async def promote_candidate(self) -> Mapping[str, Any]:
+        """Reload, and put the candidate in force by that. ValueError: there is none, or it is not what the
+        policy's own files are; FileError as for `reload`. Nothing changes then."""
+
+    @abstractmethod
     async def restart(self) -> Mapping[str, Any]:
         """Replace the workers one by one. ValueError: there are none, or one does not start."""

@@ -32,6 +32,7 @@ from keyfence.upstream.embedded import EmbeddedRedisError
 
 from . import policy_tools
 from .acl import acl
+from .rollout.candidate import candidate
 from .rollout.exec import exec_
 from .rollout.findings import findings
 from .rollout.gate import gate
@@ -81,6 +82,13 @@ def cli() -> None:
 @cli.command()
 @click.option("--config", metavar="FILE", default="", help="Configuration file; the flags below override it.")
 @click.option("--policy", metavar="FILE", default="", help="Policy file.")
+@click.option(
+    "--candidate",
+    "beside",
+    metavar="FILE",
+    default="",
+    help="Policy file to compare with the one in force on all traffic; see keyfence candidate.",
+)
 @click.option(
     "--upstream",
     metavar="URL",
@@ -148,6 +156,7 @@ def cli() -> None:
 def run(
     config: str,
     policy: str,
+    beside: str,
     upstream: str,
     listen: str,
     service: str,
@@ -181,15 +190,18 @@ def run(
         warn(
             "--upstream holds a password, and process listings show it; write file:PATH or '${NAME}' instead"
         )
+    if splice and beside:
+        fail("--splice applies no policy; omit --candidate")
     origin = Origin(config, overrides, spliced=splice)
     try:
-        settings, compiled = origin.load()
+        settings, compiled, packed = origin.load_with(beside)
     except FileError as exc:
         fail_with(exc)
+    compared = None if packed is None else (os.path.abspath(beside), packed)
     if not all(_compiled.status().values()):
         say(f"keyfence: {_compiled.describe()}", err=True)
     try:
-        run_loop(lambda: serve(origin, settings, compiled))
+        run_loop(lambda: serve(origin, settings, compiled, compared))
     except FileError as exc:
         fail_with(exc)
     except (StartError, EmbeddedRedisError) as exc:
@@ -344,7 +356,7 @@ def commands(form: str) -> None:
 
 for _command in (
     *policy_tools.COMMANDS,
-    *(acl, exec_, findings, gate, modes, policies, ready, scripts, status, waivers, what_if),
+    *(acl, candidate, exec_, findings, gate, modes, policies, ready, scripts, status, waivers, what_if),
 ):
     cli.add_command(_command)
 

@@ -98,6 +98,7 @@ def _settings(model: ConfigModel, source: Resolved | None, flags: Overrides, fol
         findings=_store(flags.findings or model.findings.url, source, folder),
         findings_are_default=not (flags.findings or model.findings.url),
         findings_keep=model.findings.keep / 1000,
+        notify=model.notify,
         mask_keys=model.decision_log.mask_keys,
         limits=model.limits,
         name_services=model.name_services,

@@ -25,6 +25,7 @@ from .serving.backend import Ledger
 from .serving.runtime import StartError
 
 if TYPE_CHECKING:
+    from keyfence.findings.notify import Notifier
     from keyfence.findings.views import Views
     from keyfence.findings.writer import Writer
 
@@ -35,9 +36,10 @@ UNSETTLED = (*ACTIVE, State.WAIVED)  # findings that a service can do something 
 class FindingsDesk(Ledger):
     """The findings store, or the absence of one."""
 
-    def __init__(self, writer: Writer | None = None) -> None:
+    def __init__(self, writer: Writer | None = None, notifier: Notifier | None = None) -> None:
         self._writer = writer
         self._in_band = asyncio.Lock()  # services take one reading thread, however many clients ask
+        self._notifier = notifier
 
     @classmethod
     def open(cls, settings: Settings, counters: Counters) -> FindingsDesk:
@@ -47,6 +49,9 @@ class FindingsDesk(Ledger):
             return cls()
         # SQLAlchemy takes a fifth of a second to import, so only a keyfence with a store does.
         from keyfence.findings.database import StoreError
+        from keyfence.findings.finding import State
+        from keyfence.findings.notify import Feed, Notifier
+        from keyfence.findings.queries import Reader
         from keyfence.findings.writer import Writer, open_store
 
         try:
@@ -56,7 +61,14 @@ class FindingsDesk(Ledger):
                 raise StartError(str(exc)) from None
             warn(f"{exc}; findings are lost when keyfence ends (set findings: to a store, or to none)")
             return cls()
-        return cls(Writer(store, counters, keep=settings.findings_keep))
+        reader, notifier = Reader(store.database), None
+        if settings.notify is not None:
+            said = settings.notify
+            on = frozenset(map(State, said.on))
+            feed = Feed(said.webhook, on, said.group / 1000, said.form)
+            notifier = Notifier(feed, reader.finding, counters)
+        told = notifier.changed if notifier is not None else lambda _events: None
+        return cls(Writer(store, counters, keep=settings.findings_keep, on_change=told), notifier)
 
     @property
     def feed(self) -> Callable[[dict[str, Any]], None] | None:
@@ -74,6 +86,11 @@ class FindingsDesk(Ledger):
             self._writer.look(is_open())
             await self._writer.tick()
             await asyncio.sleep(1)
+
+    async def notify_forever(self) -> None:
+        """Tell a webhook of findings, if the configuration names one."""
+        if self._notifier is not None:
+            await self._notifier.run_forever()
 
     async def ask(self, question: Callable[[Views], _T]) -> _T:
         """The answer of the store, up to date. Raises ValueError."""
@@ -125,8 +142,11 @@ class FindingsDesk(Ledger):
         return await asyncio.shield(asking)
 
     async def close(self) -> None:
-        """Write what is left."""
+        """Write what is left, and tell of it."""
         if self._writer is not None:
+            await self._writer.write()
+            if self._notifier is not None:
+                await self._notifier.close()
             await self._writer.close()
 
 

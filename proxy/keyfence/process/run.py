@@ -29,6 +29,7 @@ from keyfence.process.workers.sockets import CannotBind, WorkerSlot, bind_slots
 from keyfence.process.workers.worker import Start
 from keyfence.telemetry.log_relay import LogRelay
 from keyfence.telemetry.operator_log import warn
+from keyfence.telemetry.telemetry import Telemetry
 from keyfence.upstream.embedded import EmbeddedRedis
 from keyfence.upstream.health import Upstream, UpstreamAddress
 
@@ -37,32 +38,26 @@ from .findings import FindingsDesk
 from .in_process import InProcess
 from .serving.backend import Backend
 from .serving.command_recorder import Recorder
-from .serving.reload import Origin, pack
+from .serving.reload import Origin, Packed, pack
 from .serving.rlimits import admin_room
 from .serving.runtime import Runtime, StartError, background, telemetry_of
 from .systemd import READY, STOPPING, notifier
 
 
 async def serve(
-    origin: Origin, settings: Settings, policy: CompiledPolicy | None, *, to_the_end: bool = False
+    origin: Origin,
+    settings: Settings,
+    policy: CompiledPolicy | None,
+    candidate: tuple[str, Packed] | None = None,
+    *,
+    to_the_end: bool = False,
 ) -> None:
-    """Run until SIGINT or SIGTERM. Raises StartError, EmbeddedRedisError. `to_the_end`: what is found only
-    later, by asking Redis, is found before the end."""
+    """Run until SIGINT or SIGTERM. `candidate` is the file of a candidate policy, and that policy.
+    `to_the_end`: what is found only later, by asking Redis, is found before the end. Raises StartError,
+    EmbeddedRedisError."""
     notify = notifier()
     async with contextlib.AsyncExitStack() as stack:
-        loop = asyncio.get_running_loop()
-        own_log = None if settings.workers else settings.decision_log or None
-        try:
-            telemetry = telemetry_of(settings, own_log)
-            stack.callback(telemetry.close)
-            relay = LogRelay(telemetry.counters, loop.call_soon)
-            if settings.workers:
-                relay.write_to(settings.decision_log)
-        except OSError as exc:
-            text = f"the decision log {settings.decision_log} cannot be written: {exc.strerror}"
-            raise StartError(text) from None
-        if settings.record:
-            telemetry.recorder = _recorder(settings, stack)
+        telemetry, relay = _telemetry(settings, stack)
         slots = _bind(settings, stack)
         embedded = None
         address = settings.upstream
@@ -81,9 +76,12 @@ async def serve(
         stack.push_async_callback(backend.drain, 0.0, at_once)  # if the start fails
         access = Access(settings.admin_names, token_of(settings))
         control = ProcessControl(origin, runtime, backend, access, notify, findings)
+        if candidate is not None:
+            await control.candidates.begin(*candidate)
+            runtime.tell(control.candidates.told())
         admin, metrics = await _admin(control, access, runtime, stack)
         stop = _on_signals(control, at_once)
-        chores = (*runtime.chores(), control.tick_forever())
+        chores = (*runtime.chores(), control.tick_forever(), findings.notify_forever())
         async with background(*chores, findings.write_forever(lambda: backend.is_open)):
             await backend.open()
             _announce(backend, (admin, metrics), upstream, embedded, spliced=policy is None)
@@ -99,6 +97,23 @@ async def serve(
             if to_the_end:
                 await runtime.ask_now()
                 await backend.tick()
+
+
+def _telemetry(settings: Settings, stack: contextlib.AsyncExitStack) -> tuple[Telemetry, LogRelay]:
+    """The telemetry of this process, and the writer of its workers' log lines. Raises StartError."""
+    own_log = None if settings.workers else settings.decision_log or None
+    try:
+        telemetry = telemetry_of(settings, own_log)
+        stack.callback(telemetry.close)
+        relay = LogRelay(telemetry.counters, asyncio.get_running_loop().call_soon)
+        if settings.workers:
+            relay.write_to(settings.decision_log)
+    except OSError as exc:
+        text = f"the decision log {settings.decision_log} cannot be written: {exc.strerror}"
+        raise StartError(text) from None
+    if settings.record:
+        telemetry.recorder = _recorder(settings, stack)
+    return telemetry, relay
 
 
 def _recorder(settings: Settings, stack: contextlib.AsyncExitStack) -> Recorder:

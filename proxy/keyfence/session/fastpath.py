@@ -22,6 +22,8 @@ from keyfence.session.conversation.executor import Decided, Executor
 from keyfence.session.conversation.routing import SHAREABLE
 from keyfence.session.handlers.table import HANDLERS
 
+from .comparison import Comparison
+
 # The commands that the cache may admit: each gives one reply, on any connection.
 PLAIN = SHAREABLE - {name.decode() for name in HANDLERS}
 
@@ -39,6 +41,11 @@ class FastPath:
         self.cache: DecisionCache | None = None
         self._values: Values = ()  # the caller's values, under the cache's policy
         self._authorizer: Authorizer | None = None  # the owner of the cache
+        # While there is a candidate policy: the client as it sees it, its cache for the client's service, and
+        # the counter of the violations of the request that was just admitted or refused.
+        self._comparison: Comparison | None = None
+        self._beside: DecisionCache | None = None
+        self._counted: ViolationCounter | None = None
         # The run: its place in the reader's buffer, and the number of its requests.
         self.start = 0
         self.end = 0
@@ -63,33 +70,66 @@ class FastPath:
             self._values = session.values
             cache = self.cache = authorizer.cache(number, PLAIN) if known else None
             self._authorizer = authorizer
+            comparison = self.comparison(session, authorizer)
+            self._beside = comparison.cache(PLAIN) if comparison is not None else None
+            self._counted = None
         return cache
+
+    def comparison(self, session: Executor, authorizer: Authorizer) -> Comparison | None:
+        """How a candidate policy beside `authorizer` sees the client; None without a candidate."""
+        candidate = authorizer.candidate
+        if candidate is None:
+            self._comparison = None
+        elif self._comparison is None or not self._comparison.is_of(
+            authorizer, session.service, session.caller
+        ):
+            self._comparison = Comparison(authorizer, candidate, session.service, session.caller)
+        return self._comparison
 
     def read(self, session: Executor, cache: DecisionCache | None) -> list[bytes] | None:
         """Add every request that `cache` (from `current_cache`) admits to the run. Returns the first one that
         it does not admit; None if no further request is complete. Raises ProtocolError."""
         reader = session.reader
+        if cache is None or session.partly_sent:
+            return self._next(reader)
         largest = session.largest_request()
-        if session.partly_sent:
-            cache = None
+        beside = self._beside
         while True:
-            peeked = cache is not None and reader.peek()
+            peeked = reader.peek()
             may_admit = peeked and self._until_timed > 0 and reader.end - reader.start <= largest
-            if not may_admit or cache is None or not self._admits_peeked(session, cache):
+            if may_admit and self._admits_peeked(session, cache):
+                if beside is not None:
+                    self._compare_peeked(session, beside)
+            else:
                 argv = reader.reparse() if peeked else reader.next()
                 if not argv:
                     break
-                self.lookup = None
-                self._started = 0.0
-                self._until_timed -= 1
-                if self._until_timed < 0:
-                    self._begin_timing()
-                if cache is None or reader.end - reader.start > largest or len(argv) > MOST_ARGUMENTS:
+                self._begin()
+                if reader.end - reader.start > largest or len(argv) > MOST_ARGUMENTS:
                     break
+                if beside is not None and len(argv) > MANY:
+                    break  # the candidate may have to evaluate it in turns
                 if not self._admits_parsed(session, cache, argv):
                     break
+                if beside is not None:
+                    self.compare(session, argv)
             self.join(reader)
         return argv
+
+    def _next(self, reader: RequestReader) -> list[bytes] | None:
+        """The next request, where each is evaluated."""
+        argv = reader.next()
+        if argv:
+            self._begin()
+        return argv
+
+    def _begin(self) -> None:
+        """Nothing is known yet of the request in hand. The decision about it may be timed."""
+        self.lookup = None
+        self._started = 0.0
+        self._until_timed -= 1
+        if self._until_timed < 0:
+            self._begin_timing()
 
     def join(self, reader: RequestReader) -> None:
         """Add the current request, which directly follows the run, to the run."""
@@ -132,6 +172,7 @@ class FastPath:
                 return False
             counter.times += 1
             outcome = counter.outcome
+            self._counted = counter
         self._until_timed -= 1
         self.counted(session, decision)
         if outcome:
@@ -157,6 +198,7 @@ class FastPath:
                 return False
             counter.times += 1
             outcome = counter.outcome
+            self._counted = counter
         if self._started:
             self.end_timing(session)
         form = decision.form
@@ -182,6 +224,7 @@ class FastPath:
         reply = cache.refusal(lookup, counter, argv)
         if reply:
             counter.times += 1
+            self._counted = counter
             self._refused = Decided(None, reply, lookup.decision.form.name, True)
             self.end_timing(session)
 
@@ -212,6 +255,65 @@ class FastPath:
             database = session.profile.database
             peer, sender = session.peer, session.sender
             pending.keep_open(authorizer, cache, decision, outcome, key, queued, database, peer, sender)
+
+    # -- beside a candidate policy
+
+    def _compare_peeked(self, session: Executor, beside: DecisionCache) -> None:
+        """Compare what the two policies say of an admitted request, of which no object has been made."""
+        reader, comparison = session.reader, self._comparison
+        if self._counted is None and comparison is not None and beside.is_current:
+            decision = beside.find_unread(
+                reader.data(),
+                reader.count,
+                reader.name_at,
+                reader.name_end,
+                reader.key_at,
+                reader.key_end,
+                reader.options_at,
+                reader.end,
+                comparison.values,
+            )
+            if decision is not None and decision.is_clean:
+                self._agreed(session, comparison, decision)
+                return
+        argv = reader.reparse()
+        if argv:
+            self.compare(session, argv)
+
+    def compare(self, session: Executor, argv: list[bytes]) -> None:
+        """Compare what the two policies say of a request that the cache has admitted or refused."""
+        comparison, counted = self._comparison, self._counted
+        self._counted = None
+        if comparison is None or self._beside is None:
+            return
+        if not self._beside.is_current:
+            self._beside = comparison.cache(PLAIN)
+        beside = self._beside
+        lookup = beside.find(argv, comparison.values)
+        decision = lookup.decision
+        if counted is None and lookup.is_admitted and decision is not None:
+            self._agreed(session, comparison, decision)
+            return
+        transaction = session.transaction
+        queued = transaction.evaluated if transaction is not None else None
+        comparison.compare_cached(argv, queued, session.peer, counted, beside, lookup)
+
+    def compare_transaction(self, session: Executor, name: bytes) -> None:
+        """The same for MULTI or EXEC, which the policy in force admits."""
+        comparison, beside = self._comparison, self._beside
+        if comparison is None or beside is None:
+            return
+        if beside.is_current and beside.admits_transactions:
+            self._agreed(session, comparison, beside.multi if name == b"MULTI" else beside.execution)
+        else:
+            self._counted = None
+            self.compare(session, [name])
+
+    def _agreed(self, session: Executor, comparison: Comparison, admitted: Admitted) -> None:
+        """Both policies admit a request of this kind, and find nothing."""
+        admitted.times += 1
+        if not admitted.is_gathered:
+            comparison.observer.gather_from(session.service, admitted)
 
     # -- how long decisions take
 

@@ -181,6 +181,7 @@ class Session(Executor):
         if not is_here:
             return False
         fast.counted(self, cache.multi)
+        fast.compare_transaction(self, b"MULTI")
         transaction = self.transaction = OpenTransaction(self.current_authorizer())
         while (argv := fast.read(self, cache)) and not (len(argv) == 1 and is_named(argv[0], b"EXEC")):
             if not self._admits_as_plain(argv):
@@ -193,6 +194,7 @@ class Session(Executor):
         self.transaction = None
         self.shapeable = self.shapeable or transaction.is_shapeable
         fast.counted(self, cache.execution)
+        fast.compare_transaction(self, b"EXEC")
         count, fast.count = fast.count + 2, 0
         self._to_upstream(reader.span(start, reader.end), count)
         return True
@@ -233,6 +235,7 @@ class Session(Executor):
         refused = self._fast.take_refusal()
         if refused is not None:
             self.decided = refused
+            self._fast.compare(self, argv)
             return False
         handler = handler_of(argv[0])
         if handler is HANG_UP:
@@ -275,7 +278,7 @@ class Session(Executor):
         if recorder is not None and not too_large:
             recorder(authorizer.policy, self.service, argv, touches)
         self.observer.judged_at_length(self._why_evaluated(ruling, handler, size))
-        known = lookup.decision if lookup is not None else None
+        known = lookup.decision if lookup is not None and number not in authorizer.policy.grants else None
         evidence = known.evidence if known is not None else evidence_of(authorizer.policy, number, touches)
         self.observer.asked(self.service, evidence)
         label = command.name if command is not None else OTHER
@@ -371,6 +374,10 @@ class Session(Executor):
         )
         self._fast.end_timing(self)
         self._steps += authorizer.steps_on_patterns
+        comparison = self._fast.comparison(self, authorizer)
+        if comparison is not None:
+            comparison.compare(argv, answer[1], evaluated, self.peer, answer[0])
+            self._steps += comparison.candidate.steps_on_patterns
         if self._steps >= TURN_STEPS:
             self.wants_turn = True  # the requests after it are evaluated later
         return answer
@@ -387,13 +394,26 @@ class Session(Executor):
         )
         request = self.reader.span(self.reader.start, self.reader.end)
         is_timed = self._fast.take_timing() > 0.0
-        return LongEvaluation(authorizer, number, argv, handler, request, steps, is_timed)
+        beside = self._fast.comparison(self, authorizer)
+        return LongEvaluation(
+            authorizer,
+            number,
+            argv,
+            handler,
+            request,
+            steps,
+            is_timed,
+            comparison=beside,
+            transaction=evaluated,
+        )
 
     def _advance(self, long: LongEvaluation) -> bool:
         """Give a long evaluation its turn. Returns whether it has ended; otherwise it needs another turn."""
         has_ended = long.advance()
         if has_ended and long.is_timed:
             self.observer.decided(long.seconds)
+        if has_ended:
+            long.compare(self.peer)
         self._long = None if has_ended else long
         self.wants_turn = not has_ended
         return has_ended

@@ -10,7 +10,7 @@ Each process owns one `Counters` and uses it from its event loop only. A parent 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Hashable, Mapping
+from collections.abc import Collection, Hashable, Mapping
 from typing import Any, TypeVar
 
 from .sink import Group, Occurrence, Sink
@@ -45,6 +45,8 @@ COUNTED = (
     "policy_load_failures",
     "judged_at_length",
     "admin_refused",
+    "candidate_commands",
+    "candidate_violations",
 )
 TRAFFIC = ("client_in", "client_out", "upstream_in", "upstream_out")
 SCALARS = (
@@ -63,6 +65,8 @@ SCALARS = (
     "log_groups_evicted",
     "log_write_failures",
     "findings_write_failures",
+    "notification_failures",
+    "notifications_dropped",
 )
 _GAUGE_TABLES = ("connections_open", "opaque_open", "upstream_up", "exceptions_lapsed")
 GAUGES = (*_GAUGE_TABLES, "policies", "break_glass", "workers")
@@ -109,6 +113,8 @@ class Counters(Traffic, Sink):
         self.policy_load_failures: dict[str, int] = {}  # by policy
         self.judged_at_length: dict[str, int] = {}  # commands evaluated on the slow path, by reason
         self.admin_refused: dict[tuple[str, str], int] = {}  # (admin or metrics, reason)
+        self.candidate_commands: dict[str, int] = {}  # evaluated by the candidate policy too, by service
+        self.candidate_violations: dict[tuple[str, str, str], int] = {}  # (service, rule, change)
         self.policies: dict[str, tuple[str, float]] = {}  # name: (revision, Unix time of load)
         self.exceptions_lapsed: dict[str, int] = {}  # legacy, grants, waivers: how many are past their date
         self.decision_buckets = [0] * (len(DECISION_BOUNDS) + 1)  # not cumulative; the last one is +Inf
@@ -128,6 +134,8 @@ class Counters(Traffic, Sink):
         self.log_groups_evicted = 0
         self.log_write_failures = 0
         self.findings_write_failures = 0
+        self.notification_failures = 0
+        self.notifications_dropped = 0
 
     # -- as a sink
 
@@ -244,6 +252,22 @@ class Counters(Traffic, Sink):
     def admin_refused_one(self, listener: str, reason: str) -> None:
         """The admin or metrics listener refused a connection or a request."""
         _add(self.admin_refused, (listener, reason), (OTHER, OTHER), MAX_REASONS)
+
+    def begin_comparison(self, services: Collection[str], rules: Collection[str]) -> None:
+        """Begin the series of new findings with zeros. A series that begins with its first finding hides that
+        one from `increase()`. If there are too many, they leave room for others."""
+        if len(services) * len(rules) <= MAX_SERIES // 4:
+            for service in services:
+                for rule in rules:
+                    self.changed(service, rule, "new", 0)
+
+    def compared(self, service: str, times: int = 1) -> None:
+        """A candidate policy has evaluated commands beside the one in force."""
+        _add(self.candidate_commands, service, OTHER, MAX_REASONS, times)
+
+    def changed(self, service: str, rule: str, change: str, times: int = 1) -> None:
+        """A candidate policy would change a finding: `change` is new, gone or same."""
+        _add(self.candidate_violations, (service, rule, change), (OTHER, OTHER, OTHER), MAX_SERIES, times)
 
     def policy_loaded(self, name: str, revision: str, at: float) -> None:
         """`at` is in Unix seconds. The revision replaces an earlier one of this policy."""

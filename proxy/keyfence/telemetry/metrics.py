@@ -58,6 +58,19 @@ _COUNTERS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
         ("reason",),
     ),
     (
+        "candidate_commands",
+        "candidate_commands",
+        "Commands that a candidate policy has evaluated beside the one in force.",
+        ("service",),
+    ),
+    (
+        "candidate_violations",
+        "candidate_violations",
+        "Violations that only a candidate policy finds (new), that both policies find (same), or that only "
+        "the policy in force finds (gone).",
+        ("service", "rule", "change"),
+    ),
+    (
         "admin_refused",
         "admin_refused",
         "Connections and requests that the admin and metrics listeners refused.",
@@ -94,6 +107,8 @@ _PLAIN = (
     ("log_groups_evicted", "log_groups_evicted", "Groups of the log dropped for lack of room."),
     ("log_write_failures", "log_write_failures", "Lines that could not be written."),
     ("findings_write_failures", "findings_write_failures", "Failed writes to the findings store."),
+    ("notification_failures", "notification_failures", "Notifications that the webhook did not take."),
+    ("notifications_dropped", "notifications_dropped", "Changes of findings dropped for lack of room."),
 )
 _GAUGES = (
     ("connections_open", "connections_open", "Client connections that are open.", ("service", "listener")),

@@ -41,6 +41,15 @@ _COMMAND_NAME = re.compile(r"[A-Z][A-Z0-9._-]{0,31}")
 _GroupKey = tuple[str, str, str, str, str, str]
 
 
+class Beside(Protocol):
+    """Further counts of the process, which are gathered and flushed together with its telemetry."""
+
+    def gather(self) -> None: ...
+    def flush(self) -> None: ...
+    def mask(self, mask_keys: bool) -> None: ...
+    def increments(self) -> dict[str, Any]: ...
+
+
 class Sent(Protocol):
     """A command of a client, as sessions report it (session.conversation.observer)."""
 
@@ -93,6 +102,7 @@ class Telemetry:
         self._repeats: deque[ViolationCounter] = deque()  # live ones, the oldest first
         self._admitted: list[tuple[str, Admitted]] = []  # (service, where its commands are counted)
         self._turns = 0  # `Shapes.turns` when repeats were last retired
+        self.beside: Beside | None = None  # of a candidate policy; gathered and flushed together with this
         self._epoch = wall() - clock()  # added to the monotonic clock's time, gives Unix seconds
 
     def _order_sinks(self) -> None:
@@ -153,6 +163,8 @@ class Telemetry:
             self._reshape(self._shapes.secrecy)
             for sink in self._sinks:
                 sink.mask(mask_keys)
+            if self.beside is not None:
+                self.beside.mask(mask_keys)
 
     def guard(self, secrecy: Secrecy | None) -> None:
         """Use the secrets that the policy in force declares: none of them becomes a word of a shape."""
@@ -215,9 +227,12 @@ class Telemetry:
         now = self._clock()
         at = self._epoch + now
         peer = client if isinstance(client, Peer) else Peer(client)
-        describe = None
-        if sent is not None and self.describe is not None and not self._mask_keys:
-            describe = partial(self.describe, sent.policy, service, sent.argv, sent.touches)
+        describe: Callable[[], dict[str, Any]] | None = None
+        if self.describe is not None and not self._mask_keys:
+            # Of what is found late, the command is not known any more, only its name and key.
+            describe = dict
+            if sent is not None:
+                describe = partial(self.describe, sent.policy, service, sent.argv, sent.touches)
         refused = ""
         for violation, action in findings:
             group = self._group(service, command, violation, action)
@@ -292,6 +307,8 @@ class Telemetry:
 
     def gather(self) -> None:
         """Take over everything that sessions have only counted."""
+        if self.beside is not None:
+            self.beside.gather()
         now = self._clock()
         at = self._epoch + now
         for service, admitted in self._admitted:
@@ -323,6 +340,8 @@ class Telemetry:
             self._repeats.popleft().live = False
         for sink in self._sinks:
             sink.flush(now)
+        if self.beside is not None:
+            self.beside.flush()
 
     def snapshot(self) -> dict[str, Any]:
         """Everything counted so far, as plain values: {"counters": …, "tally": […]}."""

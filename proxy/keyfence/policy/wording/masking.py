@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Mapping
 from keyfence.policy.compiled.policy import CompiledPolicy, Target
 from keyfence.policy.patterns.patterns import KeyPattern, Literal, written
 from keyfence.policy.show import printable, printable_code
+from keyfence.policy.verdict import Finding
 from keyfence.shapes.secrecy import MASKED, OPEN, Secrecy
 
 
@@ -39,6 +40,29 @@ def shown_in(policy: CompiledPolicy, key: bytes, target: Target | None) -> str:
         return shown(key, target, secrecy)
     brief = secrecy.shown_short(key)
     return brief if brief is not None else _shown_stray(key, secrecy, policy.secret_beginnings)
+
+
+def masked_by(policy: CompiledPolicy, finding: Finding) -> Finding:
+    """Returns a finding of another policy, with its key masked by this one too.
+
+    If this policy masks the key differently, the finding has the masked text as its key, and no hint: the
+    hint may quote the key. Without a key, a script's first line may be shown.
+    """
+    violation = finding.violation
+    if policy.secrecy is None:
+        return finding
+    if violation.key is None:
+        first_line = shown_code(policy, violation.shown.encode("utf-8", "backslashreplace"))
+        return finding._replace(violation=violation._replace(shown=first_line))
+    is_channel = violation.rule.startswith("channel.")
+    text = shown_in(policy, violation.key, None if is_channel else policy.target(violation.key))
+    plain = printable(violation.key)
+    if text in (plain, violation.shown):
+        return finding
+    if violation.shown != plain:
+        text = MASKED.decode()
+    key = text.encode("utf-8", "backslashreplace")
+    return finding._replace(violation=violation._replace(key=key, shown=text, message="", hint=""))
 
 
 class _Piece:

@@ -28,10 +28,12 @@ from keyfence.net.addresses import Bound
 from keyfence.policy.analysis.command_log import as_line
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.enforcement.modes import BreakGlass, Modes
-from keyfence.policy.engine.authorizer import Authorizer, InForce
+from keyfence.policy.engine.authorizer import Authorizer, Candidate, InForce
 from keyfence.policy.engine.pending import PendingTtls
+from keyfence.policy.rules import RULES
 from keyfence.session.conversation.questions import Question
 from keyfence.session.conversation.shown_ids import ShownIds
+from keyfence.telemetry.candidate.changes import Changes
 from keyfence.telemetry.operator_log import notice, tell, warn
 from keyfence.telemetry.telemetry import Telemetry
 from keyfence.telemetry.usage import Usage
@@ -70,6 +72,8 @@ class Runtime:
         self.glass: list[BreakGlass] = []
         self.pending = PendingTtls()  # outlives a reload
         self.in_force: InForce | None = None
+        self.changes: Changes | None = None  # what the candidate policy would change; None: there is none
+        self._candidate: CompiledPolicy | None = None
         self.upstream: Upstream | None = None
         self.learner: Learner | None = None
         self._context: ServerContext | None = None
@@ -93,8 +97,7 @@ class Runtime:
         self.settings = settings
         self.telemetry.mask(settings.mask_keys)
         if policy is not None:
-            modes = Modes(settings.modes, policy.services, settings.waived())
-            authorizer = Authorizer(policy, modes, self.glass, time.time, self._decision_failed, self.pending)
+            authorizer = self._authorizer_of(policy)
             if self.in_force is None:
                 self.in_force = InForce(authorizer)
             else:
@@ -107,6 +110,40 @@ class Runtime:
             self._context.limits = settings.limits.of_requests()
             self._context.quotas.limits = self._client_limits()
         self._count_lapsed()
+
+    def _authorizer_of(self, policy: CompiledPolicy) -> Authorizer:
+        """The authorizer of a policy under the settings in force, with the candidate beside it."""
+        beside, candidate = None, self._candidate
+        if candidate is not None and self.changes is not None:
+            self.changes.guard(policy.secrecy, candidate.secrecy)
+            modes = self._modes(candidate)
+            authorizer = Authorizer(candidate, modes, self.glass, time.time, self._decision_failed)
+            beside = Candidate(authorizer, self.changes, policy.secrecy == candidate.secrecy)
+        return Authorizer(
+            policy,
+            self._modes(policy),
+            self.glass,
+            time.time,
+            self._decision_failed,
+            self.pending,
+            beside,
+        )
+
+    def _modes(self, policy: CompiledPolicy) -> Modes:
+        return Modes(self.settings.modes, policy.services, self.settings.waived())
+
+    def take_candidate(self, policy: CompiledPolicy | None, number: int) -> None:
+        """Compare a policy with the one in force from now on, or (None) end the comparison. `number` tells
+        this comparison from earlier ones."""
+        if self.in_force is None:
+            return
+        counters = self.telemetry.counters  # with what the comparison has counted so far
+        self._candidate, self.changes = policy, None
+        if policy is not None:
+            self.changes = Changes(number, counters, mask_keys=self.settings.mask_keys)
+            counters.begin_comparison(policy.services, RULES)
+        self.telemetry.beside = self.changes
+        self.in_force.authorizer = self._authorizer_of(self.in_force.authorizer.policy)
 
     def _decision_failed(self, exc: Exception) -> None:
         self.telemetry.counters.internal_error("decision")
@@ -176,7 +213,7 @@ class Runtime:
         learned = learn(reply)
         adopt(learned)
         if self.authorizer is not None:
-            self.authorizer.evaluator.forget_permissions()
+            self.authorizer.forget_permissions()
         if learned.rows:
             self.tell(f"the upstream has {len(learned.rows)} commands that keyfence knows from it alone")
         if learned.unreadable or learned.dropped:

@@ -18,8 +18,10 @@ from keyfence.net.addresses import Bound
 from keyfence.policy.enforcement.modes import BreakGlass
 from keyfence.process.serving.answers import from_ledger, merged_clients, stats_of
 from keyfence.process.serving.backend import Backend, Feed, Ledger, WorkerFailed
+from keyfence.process.serving.candidate import Comparison, PackedCandidate
 from keyfence.process.serving.reload import Packed
 from keyfence.process.serving.runtime import Runtime, StartError
+from keyfence.telemetry.candidate.rows import Comparisons, rows_of
 from keyfence.telemetry.counters import Counters
 from keyfence.telemetry.log_relay import LogRelay
 from keyfence.telemetry.operator_log import Changes, elapsed, warn
@@ -63,6 +65,7 @@ class Workers(Backend):
         self._workers: list[WorkerProcess] = []
         self._total = Counters()  # of all workers, ended ones included, without gauges
         self._tally = Tally()
+        self._comparisons = Comparisons(0)  # of the candidate policy
         self._rolling = asyncio.Lock()
         self._refreshing = asyncio.Lock()
         self._refreshes_begun = 0
@@ -159,6 +162,15 @@ class Workers(Backend):
         self._start = dataclasses.replace(self._start, packed=packed, loaded_at=loaded_at, upstream=upstream)
         await self._order_all("take", (packed, loaded_at))
 
+    async def set_candidate(self, candidate: PackedCandidate | None) -> None:
+        self._start = dataclasses.replace(self._start, candidate=candidate)
+        self._comparisons = Comparisons(0 if candidate is None else candidate.number)
+        await self._order_all("candidate", candidate)
+
+    async def comparison(self) -> Comparison:
+        await self._refresh()
+        return Comparison(dict(self._comparisons.commands), rows_of(self._comparisons.tallies()))
+
     async def set_glass(self, glass: Sequence[BreakGlass]) -> None:
         self._start = dataclasses.replace(self._start, glass=tuple(glass))
         await self._order_all("glass", list(glass))
@@ -221,6 +233,8 @@ class Workers(Backend):
         # The log relay counts written lines, in the parent's own counters.
         self._total.absorb(counts["counters"] | {"log_lines": 0}, live=False)
         self._tally.absorb(counts["tally"])
+        if counts["candidate"] is not None:
+            self._comparisons.absorb(counts["candidate"])
         if self._feed is not None:
             self._feed(counts)
 

@@ -22,6 +22,7 @@ from keyfence.net.addresses import Bound
 from keyfence.policy.diagnostics import FileError
 from keyfence.policy.enforcement.modes import BreakGlass
 from keyfence.process.serving.answers import Answers
+from keyfence.process.serving.candidate import PackedCandidate
 from keyfence.process.serving.command_recorder import Recorder
 from keyfence.process.serving.reload import Packed, unpack
 from keyfence.process.serving.runtime import (
@@ -62,6 +63,7 @@ class Start:
     upstream: UpstreamAddress
     sockets: tuple[Sockets, ...]  # one for each listener of the settings
     glass: tuple[BreakGlass, ...] = ()
+    candidate: PackedCandidate | None = None
 
 
 class Worker:
@@ -121,6 +123,8 @@ class Worker:
         policy = unpack(start.packed)
         runtime = Runtime(settings, policy, telemetry, loaded_at=start.loaded_at, quiet=True)
         runtime.glass[:] = start.glass
+        if start.candidate is not None:
+            runtime.take_candidate(unpack(start.candidate.packed), start.candidate.number)
         upstream = await runtime.reach_upstream(start.upstream)
         listeners = runtime.listeners(upstream, [_inherited(one) for one in start.sockets])
         self._answers = answers = Answers(runtime)
@@ -165,9 +169,13 @@ class Worker:
 
     async def _carry_out(self, kind: str, content: Any, runtime: Runtime, listeners: Listeners) -> None:
         """`count`: nothing more than the counts of every answer; `glass`: the break-glasses from now on;
-        `take`: a policy and its configuration (Packed, Unix seconds)."""
+        `candidate`: the policy to compare with the one in force (PackedCandidate), or None; `take`: a policy
+        and its configuration (Packed, Unix seconds)."""
         if kind == "glass":
             runtime.glass[:] = content
+        elif kind == "candidate":
+            candidate = None if content is None else await asyncio.to_thread(unpack, content.packed)
+            runtime.take_candidate(candidate, 0 if content is None else content.number)
         elif kind == "take":
             packed, loaded_at = content
             policy = await asyncio.to_thread(unpack, packed)
