@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import threading
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -197,3 +198,24 @@ def test_what_is_left_is_written_at_the_end(fixture: Fixture) -> None:
 
     run(main)
     assert [one.total for one in Reader(Database(f"sqlite:///{fixture.path}")).findings()] == [1]
+
+
+def test_a_write_that_is_cancelled_at_the_end_loses_nothing(fixture: Fixture) -> None:
+    """The job that writes each second is cancelled at any moment, also while the thread has not begun."""
+
+    async def main() -> None:
+        is_free = threading.Event()
+        fixture.writer._thread.submit(is_free.wait)
+        fixture.count(row(2))
+        tick = asyncio.ensure_future(fixture.writer.tick())
+        await asyncio.sleep(0.01)
+        tick.cancel()
+        await asyncio.gather(tick, return_exceptions=True)
+        assert tick.cancelled()
+        is_free.set()
+        await fixture.writer.close()
+
+    run(main)
+    (found,) = fixture.reader.findings()
+    assert found.total == 2
+    assert [one.state for one in fixture.changes] == [State.NEW]

@@ -46,4 +46,4 @@ def test_each_load_stays_within_its_limit() -> None:
         for pipeline, limit in zip(instructions.PIPELINES, both, strict=True)
     }
     assert found.keys() == limits.keys()
-    assert {name: ratio for name, ratio in found.items() if ratio > limits[name]} == {}
+    assert {name: one.ratio for name, one in found.items() if one.ratio > limits[name]} == {}

@@ -337,3 +337,16 @@ def test_a_further_sink_gets_every_finding_once_counted_ones_included() -> None:
     telemetry.gather()
     group = Group("CubeProxy", "scope.write", "HSET", "sandbox-route", "", "observed", "HSET")
     assert (sink.counts, sink.in_full) == (Counter({group: 7}), 2)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_what_is_found_late_has_an_example_without_a_command_unless_keys_are_masked(
+    masked: bool, tmp_path: Path
+) -> None:
+    bench = Bench(tmp_path / "log", mask_keys=masked)
+    bench.telemetry.describe = lambda *_: pytest.fail("the command is not known any more")
+    bench.tell(Finding(violation(rule="ttl.required"), "late"))
+    ((_, row),) = bench.telemetry.tally.rows()
+    examples = [(one["key"], one["command"], one["decision"]) for one in row.get("examples", ())]
+    assert examples == ([] if masked else [(violation().shown, {}, bench.lines()[0]["decision"])])
+    bench.telemetry.close()

@@ -109,7 +109,10 @@ class Writer:
             await self.write()
 
     async def write(self) -> None:
-        """Write what waits. On failure it goes on waiting."""
+        """Write what waits. On failure it goes on waiting. If the caller is cancelled, the write goes on."""
+        await asyncio.shield(self._write_now())
+
+    async def _write_now(self) -> None:
         async with self._writing:
             batch, self._batch = self._batch, Batch()
             loop = asyncio.get_running_loop()

@@ -227,9 +227,12 @@ class Telemetry:
         now = self._clock()
         at = self._epoch + now
         peer = client if isinstance(client, Peer) else Peer(client)
-        describe = None
-        if sent is not None and self.describe is not None and not self._mask_keys:
-            describe = partial(self.describe, sent.policy, service, sent.argv, sent.touches)
+        describe: Callable[[], dict[str, Any]] | None = None
+        if self.describe is not None and not self._mask_keys:
+            # Of what is found late, the command is not known any more, only its name and key.
+            describe = dict
+            if sent is not None:
+                describe = partial(self.describe, sent.policy, service, sent.argv, sent.touches)
         refused = ""
         for violation, action in findings:
             group = self._group(service, command, violation, action)

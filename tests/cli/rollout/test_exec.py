@@ -328,6 +328,23 @@ def test_if_keyfence_itself_ends_early_nothing_is_green(run: Exec) -> None:
     assert err == "keyfence: keyfence did not last until the command's end, so nothing is judged\n"
 
 
+def test_a_signal_during_the_start_leaves_nothing(run: Exec, left: Path) -> None:
+    with subprocess.Popen(run.line(command=("sleep", "600")), env=run.environment) as process:
+        while not list(left.iterdir()):
+            time.sleep(0.01)
+        process.send_signal(signal.SIGTERM)
+        # Interrupted; or the command had begun, and has ended by the signal.
+        assert process.wait(PATIENCE_SECONDS) in (130, 128 + signal.SIGTERM)
+    assert list(left.iterdir()) == []
+
+
+def test_the_only_service_of_a_policy_need_not_be_named(run: Exec, policy: Path) -> None:
+    text = policy.read_text().replace("[shop, billing]", "[shop]").replace("writers: [billing], ", "")
+    policy.write_text(text)
+    run._options = ["--policy", str(policy)]
+    assert run(code="client.set('note:7', 'x')").code == 0
+
+
 # -- wrong usage
 
 

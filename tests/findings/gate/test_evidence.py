@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -18,8 +17,8 @@ from tests.findings.gate.findings import NOON, example, finding
 
 
 @pytest.fixture
-def reader(tmp_path: Path) -> Reader:
-    return Reader(Database(f"sqlite:///{tmp_path}/findings.db"))
+def reader(database: Database) -> Reader:
+    return Reader(database)
 
 
 def row(at: float, action: str = "observed") -> Row:

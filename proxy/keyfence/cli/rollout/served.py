@@ -74,6 +74,7 @@ def for_a_command(settings: Settings, services: Sequence[str], store: str, log: 
         metrics=None,
         findings=store,
         findings_are_default=False,
+        notify=None,
         decision_log=log,
         workers=0,
         drain=min(settings.drain, DRAIN_SECONDS),

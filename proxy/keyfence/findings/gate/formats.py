@@ -18,6 +18,7 @@ from keyfence.policy.units import clock_text
 from keyfence.telemetry.clients import text_of
 from keyfence.telemetry.tally import Example
 
+from .baseline import Known
 from .judgement import Judgement, Outcome
 
 # Findings in Markdown and as workflow commands: GitHub drops a summary of more than 1 MiB.
@@ -132,7 +133,7 @@ def as_text(judgement: Judgement) -> str:
     return inert("\n".join(lines) + "\n")
 
 
-def _names(one: Any) -> str:
+def _names(one: Known) -> str:
     return " ".join(filter(None, (one.rule, one.service, one.command, one.shape or one.entry)))
 
 
