@@ -269,7 +269,7 @@ class Session(Executor):
         if recorder is not None and not too_large:
             recorder(authorizer.policy, self.service, argv, touches)
         self.observer.judged_at_length(self._why_evaluated(ruling, handler, size))
-        known = lookup.decision if lookup is not None else None
+        known = lookup.decision if lookup is not None and number not in authorizer.policy.grants else None
         evidence = known.evidence if known is not None else evidence_of(authorizer.policy, number, touches)
         self.observer.asked(self.service, evidence)
         label = command.name if command is not None else OTHER

@@ -37,6 +37,7 @@ from .forms import (
     CommandForm,
     Lookup,
     looks_at_elements,
+    new_lookup,
     trims,
 )
 
@@ -63,11 +64,11 @@ _FIELDS = 4
 _ANY = BUILTIN["any"]
 
 # Lookups without a known decision.
-_NO_COMMAND = Lookup(None, COMMAND, -1)
-_NO_FORM = Lookup(None, FORM, -1)
-_SEVERAL_DIFFER = Lookup(None, KEYS, -1)
-_LONG_KEY = Lookup(None, KEY, -1)
-_UNSURE = Lookup(None, RULE, -1)
+_NO_COMMAND = new_lookup(None, COMMAND, -1)
+_NO_FORM = new_lookup(None, FORM, -1)
+_SEVERAL_DIFFER = new_lookup(None, KEYS, -1)
+_LONG_KEY = new_lookup(None, KEY, -1)
+_UNSURE = new_lookup(None, RULE, -1)
 
 
 class DecisionCache(Revocable):
@@ -187,7 +188,7 @@ class DecisionCache(Revocable):
                 others.append(found.decision)
         if first is None:
             return _SEVERAL_DIFFER
-        return first if others is None else Lookup(first.decision, "", 0, others)
+        return first if others is None else new_lookup(first.decision, "", 0, others)
 
     def _find_key(self, form: CommandForm, argv: list[bytes], at: int, values: Values) -> Lookup:
         """The same for the key at `at`."""
@@ -206,8 +207,8 @@ class DecisionCache(Revocable):
             return decision.hit if decision.is_clean else decision.miss
         faults = self._faults(form, decision.looks, target, argv, at)
         if decision.is_clean:
-            return decision.hit if faults == 0 else Lookup(decision, CONTENT, faults)
-        return Lookup(decision, RULE, faults)
+            return decision.hit if faults == 0 else new_lookup(decision, CONTENT, faults)
+        return new_lookup(decision, RULE, faults)
 
     def _is_own(self, target: int, data: bytes, start: int, end: int, values: Values) -> bool:
         """Whether a decision about a target holds for the key at `data[start:end]`: the key is the caller's

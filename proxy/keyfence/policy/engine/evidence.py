@@ -63,12 +63,13 @@ def evidence_of(policy: CompiledPolicy, service: int, touches: Touches) -> Evide
 def _rules_of(policy: CompiledPolicy, access: Access, target: Target | None) -> Iterator[str]:
     """The rules that an access to one key is asked of."""
     yield from _OF_KEYS
-    if access.needs & READ:
-        yield "scope.read"
-    if access.needs & WRITE:
-        yield "scope.write"
-    if target is not None and target.hash_tag != "any":
-        yield "key.hash_tag"
+    if target is not None:  # a key of no target is no one's, so no right is asked for
+        if access.needs & READ:
+            yield "scope.read"
+        if access.needs & WRITE:
+            yield "scope.write"
+        if target.hash_tag != "any":
+            yield "key.hash_tag"
     entry = target.entry if target is not None else None
     if entry is not None:
         if entry.types and access.types:

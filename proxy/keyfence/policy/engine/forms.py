@@ -137,8 +137,8 @@ class CachedDecision(Admitted):
         self.counters: dict[int, ViolationCounter] = {}
         self.shaped: dict[int, dict[bytes, ViolationCounter]] = {}
         self.further = Admitted("", evidence)  # keys of this target that commands on another one had too
-        self.hit = Lookup(self, "", 0)
-        self.miss = Lookup(self, RULE, -1 if looks else 0)
+        self.hit = new_lookup(self, "", 0)
+        self.miss = new_lookup(self, RULE, -1 if looks else 0)
 
 
 # The reasons why the cache does not admit a command: labels of a metric (docs/operations.md).
@@ -151,22 +151,28 @@ RULE = "rule"
 
 
 class Lookup:
-    """The cache's answer to one command."""
+    """The cache's answer to one command. `new_lookup` makes it."""
 
-    def __init__(
-        self,
-        decision: CachedDecision | None,
-        reason: str,
-        faults: int,
-        others: list[CachedDecision] | None = None,
-    ) -> None:
-        self.decision = decision  # None: nothing is known. Of several keys, that of the first one …
-        self.others = others  # … and those of the keys with other decisions; None: there are none
-        self.is_admitted = not reason  # the command passes
-        self.reason = reason  # why it is not admitted
-        # Encodes the kind and number of faults in the written content; 0: none. -1: unknown, so there is no
-        # common counter.
-        self.faults = faults
+    decision: CachedDecision | None  # None: nothing is known. Of several keys, that of the first one …
+    others: list[CachedDecision] | None  # … and those of the keys with other decisions; None: there are none
+    is_admitted: bool  # the command passes
+    reason: str  # why it is not admitted
+    # Encodes the kind and number of faults in the written content; 0: none. -1: unknown, so there is no
+    # common counter.
+    faults: int
+
+
+def new_lookup(
+    decision: CachedDecision | None, reason: str, faults: int, others: list[CachedDecision] | None = None
+) -> Lookup:
+    """Makes an answer. Compiled code calls this without a tuple of arguments, which a class would need."""
+    lookup = Lookup.__new__(Lookup)
+    lookup.decision = decision
+    lookup.others = others
+    lookup.is_admitted = not reason
+    lookup.reason = reason
+    lookup.faults = faults
+    return lookup
 
 
 def options_before_scores(argv: list[bytes]) -> tuple[bytes, ...]:
