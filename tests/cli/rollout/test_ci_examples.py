@@ -41,9 +41,7 @@ class Checkout:
         self._script(bin_ / "pip", "exit 0")
         self._script(bin_ / "pytest", f'exec "{sys.executable}" suite.py')
         self.sends()
-        self.environment = {
-            name: text for name, text in os.environ.items() if not name.startswith("KEYFENCE")
-        }
+        self.environment = {name: text for name, text in os.environ.items() if name != "KEYFENCE_ADMIN"}
         self.environment |= {
             "PATH": f"{bin_}:{os.environ['PATH']}",
             "PYTHONPATH": str(PROJECT / "proxy"),
