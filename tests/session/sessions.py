@@ -103,7 +103,7 @@ class Told:
     def judged_at_length(self, reason: str) -> None:
         self.at_length.append(reason)
 
-    def decided(self, seconds: float) -> None:
+    def decided(self, _service: str, seconds: float) -> None:
         assert seconds >= 0
         self.timed.append(seconds)
 

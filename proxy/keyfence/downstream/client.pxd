@@ -32,7 +32,8 @@ cdef class Client(Owner):
     cdef int _port
     cdef object _quota
     cdef str _counted_as
-    cdef Traffic _counters
+    cdef object _counters
+    cdef Traffic _traffic
     cdef bint _is_served
     cdef readonly object _transport
     cdef readonly SessionBase _session
@@ -49,6 +50,10 @@ cdef class Client(Owner):
     cdef public double partial_since
     cdef readonly bint _dismissed
     cdef bint _awaits_turn
+    cdef int _until_timed
+    cdef double _read_at
+    cdef double _timed_from
+    cdef double _sent_at
 
     @cython.locals(before=Py_ssize_t, session=SessionBase)
     cpdef object data_received(self, bytes data)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
+from time import perf_counter
 from typing import cast
 
 from keyfence.config.limits import ClientLimits
@@ -24,8 +25,9 @@ from keyfence.session.conversation.base import SessionBase
 from keyfence.session.conversation.shown_ids import Question, ShownIds
 from keyfence.session.passthrough import Passthrough
 from keyfence.session.session import Session
-from keyfence.telemetry.operator_log import notice, warn
+from keyfence.telemetry.operator_log import notice, report_fault
 from keyfence.telemetry.telemetry import Telemetry
+from keyfence.telemetry.traffic import Traffic
 from keyfence.upstream.health import Upstream, send_with_end
 from keyfence.upstream.links import Links, Owner
 from keyfence.upstream.pools import Pools
@@ -43,6 +45,8 @@ MOST_LEFT_WAITING = 64
 NOTICE_SECONDS = 0.2
 # How long a client that sends no more may wait for replies, if Redis cannot be told that it sends no more.
 LINGER_SECONDS = 5.0
+# Taking the time costs something, so a request of one read in this many is timed.
+TIMED_EACH = 64
 
 
 class ServerContext:
@@ -119,6 +123,7 @@ class Client(Owner):
         self._quota = quota
         self._counted_as = ""
         self._counters = context.telemetry.counters
+        self._traffic = Traffic()  # its service's, once the client is identified
         self._is_served = False  # whether it is among the context's clients
         self._transport: asyncio.Transport | None = None
         self._session: SessionBase = Passthrough("")
@@ -136,6 +141,11 @@ class Client(Owner):
         self.partial_since = 0.0  # when the incomplete request began; 0.0: there is none
         self._dismissed = False
         self._awaits_turn = False
+        # A client's second read is timed, and then each 64th. The first one may wait for a connection.
+        self._until_timed = 1
+        self._read_at = 0.0  # when the bytes in hand were read; 0.0: they are not timed
+        self._timed_from = 0.0  # the same of the timed request, until it is written
+        self._sent_at = 0.0  # when it was written; 0.0: no reply to it is due
 
     @property
     def shown(self) -> str:
@@ -176,6 +186,7 @@ class Client(Owner):
                 names=names,
             )
         self._counted_as = service
+        self._traffic = self._counters.meter(service)
         self._counters.connection_opened(service, self._listener)
 
     def _identify(self, transport: asyncio.Transport) -> tuple[str, Sequence[str]]:
@@ -188,14 +199,18 @@ class Client(Owner):
     def data_received(self, data: bytes) -> None:
         if not self._is_served or self._dismissed:
             return
-        self._counters.client_in += len(data)
+        self._traffic.client_in += len(data)
         self.active = True
         before = self._session.backlog()
+        self._until_timed -= 1
+        if self._until_timed < 0:
+            self._begin_timing()
         try:
             self._session.from_client(data)
             self._flush()
         except Exception as exc:
             self._failed(exc)
+        self._read_at = 0.0
         if self.partial_since or self._session.backlog():
             self._note_partial(before, len(data))
 
@@ -273,7 +288,9 @@ class Client(Owner):
     # -- the upstream's side
 
     def upstream_data(self, data: bytes) -> None:
-        self._counters.upstream_in += len(data)
+        self._traffic.upstream_in += len(data)
+        if self._sent_at:
+            self._end_timing()
         try:
             self._session.from_upstream(data)
             self._flush()
@@ -281,7 +298,7 @@ class Client(Owner):
             self._failed(exc)
 
     def upstream_unasked(self, data: bytes) -> None:
-        self._counters.upstream_in += len(data)
+        self._traffic.upstream_in += len(data)
         try:
             self._session.from_kept(data)
             self._flush()
@@ -303,11 +320,16 @@ class Client(Owner):
 
     def shared_replies(self, data: bytes, completed: int, whole: bool) -> None:
         """Redis sent `data` on a shared connection. `shared_turn` follows at the end of this turn."""
-        self._counters.upstream_in += len(data)
+        self._traffic.upstream_in += len(data)
+        if self._sent_at:
+            self._end_timing()
         try:
             self._session.from_shared(data, completed, whole)
         except Exception as exc:
             self._failed(exc)
+
+    def shared_sent(self) -> None:
+        self._request_written(may_block=False)
 
     def shared_turn(self) -> None:
         try:
@@ -317,6 +339,30 @@ class Client(Owner):
 
     def shared_lost(self, reason: str) -> None:
         self._guarded(self._session.upstream_lost, reason)
+
+    # -- how long requests take
+
+    def _begin_timing(self) -> None:
+        """The bytes in hand are timed, if nothing else of the client is under way."""
+        session = self._session
+        self._until_timed = TIMED_EACH - 1
+        self._timed_from = self._sent_at = 0.0
+        if not session.waits and not session.in_transaction:
+            session.route.took_others = False
+            self._read_at = perf_counter()
+
+    def _request_written(self, *, may_block: bool) -> None:
+        """The timed request was written. Its reply is timed too, unless it is one that may wait in Redis."""
+        if self._timed_from:
+            now = perf_counter()
+            self._counters.took("request", self._counted_as, now - self._timed_from)
+            self._timed_from = 0.0
+            self._sent_at = 0.0 if may_block else now
+
+    def _end_timing(self) -> None:
+        """The reply to the timed request has begun."""
+        self._counters.took("upstream", self._counted_as, perf_counter() - self._sent_at)
+        self._sent_at = 0.0
 
     # -- between client and upstream
 
@@ -348,7 +394,7 @@ class Client(Owner):
             chunks = outlet.to_client
             data = chunks[0] if len(chunks) == 1 else b"".join(chunks)
             chunks.clear()
-            self._counters.client_out += len(data)
+            self._traffic.client_out += len(data)
             if self._context.draining and self.is_idle and not self._ended:
                 send_with_end(transport)
             transport.write(data)
@@ -391,12 +437,19 @@ class Client(Owner):
             session.take_own(for_good=not self._links.may_ever_share(profile))
         chunks, counts = session.to_upstream, session.counts
         for chunk in chunks:
-            self._counters.upstream_out += len(chunk)
+            self._traffic.upstream_out += len(chunk)
         if route.is_shared:
+            if self._read_at and not session.shapeable:
+                self._timed_from = self._read_at
+                self._links.time_shared()
             self._links.send_shared(chunks, counts, session.shapeable)
             session.shapeable = False
         else:
             self._links.send_own(profile, chunks)
+            if self._read_at and not self._links.unsent():
+                self._timed_from = self._read_at
+                self._request_written(may_block=route.took_others)
+        self._read_at = 0.0
         chunks.clear()
         counts.clear()
 
@@ -442,6 +495,7 @@ class Client(Owner):
             return False
         counters.connection_identified(self._counted_as, service, self._listener)
         self._counted_as = service
+        self._traffic = counters.meter(service)
         return True
 
     def _settle_reading(self) -> None:
@@ -538,17 +592,3 @@ def too_many(service: str = "") -> bytes:
     """Redis' error at `maxclients` (networking.c, acceptCommonHandler), with the service whose limit it
     was."""
     return encode.error("ERR max number of clients reached" + (f" for {service}" if service else ""))
-
-
-_reported = 0
-
-
-def report_fault(exc: Exception) -> None:
-    """Print an internal error for the operator. Only the first ones are printed; the counters have them
-    all."""
-    global _reported  # noqa: PLW0603 - one stream, one count
-    _reported += 1
-    if _reported <= 20:
-        import traceback
-
-        warn(f"internal error, please report it:\n{''.join(traceback.format_exception(exc)).rstrip()}")

@@ -218,7 +218,7 @@ class FastPath:
     def end_timing(self, session: Executor) -> None:
         """The decision in hand has been made."""
         if self._started:
-            session.observer.decided(perf_counter() - self._started)
+            session.observer.decided(session.service, perf_counter() - self._started)
             self._started = 0.0
 
 

@@ -379,7 +379,7 @@ class Session(Executor):
         """Give a long evaluation its turn. True: it has ended; else it needs another turn."""
         has_ended = long.advance()
         if has_ended and long.is_timed:
-            self.observer.decided(long.seconds)
+            self.observer.decided(self.service, long.seconds)
         self._long = None if has_ended else long
         self.wants_turn = not has_ended
         return has_ended

@@ -1,7 +1,7 @@
 """The counters in Prometheus' text format.
 
-Rule: a scrape only reads the counters. Nothing is registered with the library's global registry. Base units
-are seconds and bytes.
+Rule: a scrape only reads the counters. `metric_table` lists every metric; the exposition and docs/metrics.md
+both come from it. Nothing is registered with the library's global registry.
 """
 
 from __future__ import annotations
@@ -10,96 +10,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
-from .counters import DECISION_BOUNDS, Counters
+from keyfence import __version__
+
+from .counters import BOUNDS, Counters
+from .metric_table import BY_TABLE, METRICS, Metric
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
-# Attribute of Counters, name, help, labels. The library appends `_total` to a counter's name.
-_COUNTERS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
-    ("violations", "violations", "Violations.", ("service", "rule", "command", "entry", "action")),
-    ("commands", "commands", "Commands, by outcome.", ("service", "command", "outcome")),
-    ("connections_accepted", "connections_accepted", "Client connections.", ("service", "listener")),
-    (
-        "connections_rejected",
-        "connections_rejected",
-        "Connections refused before a client existed.",
-        ("listener", "reason"),
-    ),
-    ("upstream_reconnects", "upstream_reconnects", "Upstream connections made again.", ("upstream",)),
-    (
-        "upstream_connect_failures",
-        "upstream_connect_failures",
-        "Upstream connections that couldn't be made.",
-        ("upstream",),
-    ),
-    (
-        "sessions_opaque",
-        "sessions_opaque",
-        "Sessions that are passed on unread.",
-        ("service", "reason"),
-    ),
-    (
-        "upstream_faults",
-        "upstream_faults",
-        "Unexpected replies on shared connections: pushes dropped, connections out of step.",
-        ("kind",),
-    ),
-    ("internal_errors", "internal_errors", "Errors in keyfence itself.", ("place",)),
-    ("login_failures", "login_failures", "Wrong passwords for users that keyfence checks.", ("service",)),
-    ("closures", "closures", "Connections that keyfence closed.", ("reason",)),
-    ("policy_load_failures", "policy_load_failures", "Policies that couldn't be loaded.", ("policy",)),
-    (
-        "judged_at_length",
-        "commands_judged_at_length",
-        "Commands evaluated on the slow path, by reason.",
-        ("reason",),
-    ),
-    (
-        "admin_refused",
-        "admin_refused",
-        "Connections and requests that the admin and metrics listeners refused.",
-        ("listener", "reason"),
-    ),
-)
-_PLAIN = (
-    ("break_glass_started", "break_glass_activations", "How often enforcement was switched off by hand."),
-    (
-        "pending_ttl_dropped",
-        "pending_ttl_dropped",
-        "Keys dropped before their TTL was asked, for lack of room.",
-    ),
-    (
-        "pending_ttl_unanswered",
-        "pending_ttl_unanswered",
-        "Keys whose TTL the upstream could not be asked for.",
-    ),
-    (
-        "pending_size_dropped",
-        "pending_size_dropped",
-        "Keys dropped before their size was asked, for lack of room.",
-    ),
-    (
-        "pending_size_unanswered",
-        "pending_size_unanswered",
-        "Keys whose size the upstream could not be asked for.",
-    ),
-    ("accept_pauses", "accept_pauses", "Pauses in accepting, for lack of file descriptors or memory."),
-    ("worker_restarts", "worker_restarts", "Worker processes that ended without an order and were replaced."),
-    ("log_lines", "log_lines", "Lines written to the decision log."),
-    ("log_merged", "log_merged_decisions", "Decisions merged into another's line."),
-    ("log_dropped", "log_dropped_decisions", "Decisions that no line of the log reports."),
-    ("log_groups_evicted", "log_groups_evicted", "Groups of the log dropped for lack of room."),
-    ("log_write_failures", "log_write_failures", "Lines that couldn't be written."),
-)
-_GAUGES = (
-    ("connections_open", "connections_open", "Client connections that are open.", ("service", "listener")),
-    ("upstream_up", "upstream_up", "Whether the upstream answers (1) or not (0).", ("upstream",)),
-    ("exceptions_lapsed", "exceptions_lapsed", "Exceptions of the policy past their date.", ("kind",)),
-)
-_DIRECTIONS = ("client_in", "client_out", "upstream_in", "upstream_out")
+Rows = Mapping[Any, float]  # by the labels' values: a tuple, or the value of the only label
 
 
 class CountersCollector(Collector):
@@ -109,62 +31,53 @@ class CountersCollector(Collector):
     def __init__(self, read: Callable[[], Counters]) -> None:
         self._read = read
 
-    def describe(self) -> Iterable[Metric]:
+    def describe(self) -> Iterable[Family]:
         # Empty, so that registering does not scrape.
         return ()
 
-    def collect(self) -> Iterator[Metric]:
+    def collect(self) -> Iterator[Family]:
         counters = self._read()
-        for attribute, name, text, labels in _COUNTERS:
-            counter = CounterMetricFamily(f"keyfence_{name}", text, labels=labels)
-            _fill(counter, getattr(counters, attribute))
-            yield counter
-        for attribute, name, text in _PLAIN:
-            yield CounterMetricFamily(f"keyfence_{name}", text, value=getattr(counters, attribute))
-        traffic = CounterMetricFamily("keyfence_traffic_bytes", "Bytes, by direction.", labels=("direction",))
-        for direction in _DIRECTIONS:
-            traffic.add_metric((direction,), getattr(counters, direction))
-        yield traffic
-        yield _decisions(counters)
-        for attribute, name, text, labels in _GAUGES:
-            gauge = GaugeMetricFamily(f"keyfence_{name}", text, labels=labels)
-            _fill(gauge, getattr(counters, attribute))
-            yield gauge
-        active = "Whether enforcement is switched off by hand (1) or not (0)."
-        yield GaugeMetricFamily("keyfence_break_glass_active", active, value=counters.break_glass)
-        if counters.workers:
-            text = "Worker processes that serve clients."
-            yield GaugeMetricFamily("keyfence_workers", text, value=counters.workers)
-        yield from _policies(counters)
+        for metric in METRICS:
+            if metric.kind == "histogram":
+                yield _histogram(metric, counters)
+            elif metric.name != "keyfence_workers" or counters.workers:
+                yield _family(metric, _rows(metric, counters))
 
 
-def _fill(family: CounterMetricFamily | GaugeMetricFamily, series: Mapping[Any, int]) -> None:
-    for key, number in series.items():
+def _rows(metric: Metric, counters: Counters) -> Rows:
+    """The values of a metric, by its labels' values."""
+    match metric.table:
+        case "build":
+            return {__version__: 1}
+        case "policies":
+            return {name: at for name, (_, at) in counters.policies.items()}
+        case "folded":
+            return {BY_TABLE.get(table, f"keyfence_{table}"): n for table, n in counters.folded.items()}
+        case table:
+            found = getattr(counters, table)
+            return found if metric.labels else {(): found}
+
+
+def _family(metric: Metric, rows: Rows) -> Family:
+    kind = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
+    family = kind(metric.name, metric.help, labels=metric.labels)
+    for key, number in rows.items():
         family.add_metric(key if isinstance(key, tuple) else (key,), number)
+    return family
 
 
-def _decisions(counters: Counters) -> Metric:
-    cumulative = 0
-    buckets: list[tuple[str, float]] = []
-    for bound, number in zip((*DECISION_BOUNDS, float("inf")), counters.decision_buckets, strict=True):
-        cumulative += number
-        buckets.append(("+Inf" if bound == float("inf") else repr(bound), cumulative))
-    text = "Time to evaluate a command."
-    return HistogramMetricFamily(
-        "keyfence_decision_seconds", text, buckets=buckets, sum_value=counters.decision_seconds
-    )
-
-
-def _policies(counters: Counters) -> Iterator[Metric]:
-    info = GaugeMetricFamily("keyfence_policy_info", "The policies in force.", labels=("policy", "revision"))
-    loaded = GaugeMetricFamily(
-        "keyfence_policy_loaded_timestamp_seconds", "When the policy was loaded.", labels=("policy",)
-    )
-    for name, (revision, at) in counters.policies.items():
-        info.add_metric((name, revision), 1)
-        loaded.add_metric((name,), at)
-    yield info
-    yield loaded
+def _histogram(metric: Metric, counters: Counters) -> Family:
+    family = HistogramMetricFamily(metric.name, metric.help, labels=metric.labels)
+    bounds = [*map(repr, BOUNDS[metric.table]), "+Inf"]
+    for (what, service), seconds in counters.timed_seconds.items():
+        if what == metric.table:
+            total = 0
+            buckets: list[tuple[str, float]] = []
+            for index, bound in enumerate(bounds):
+                total += counters.timed.get((what, service, index), 0)
+                buckets.append((bound, total))
+            family.add_metric((service,), buckets, seconds)
+    return family
 
 
 def registry(read: Callable[[], Counters]) -> CollectorRegistry:

@@ -19,7 +19,7 @@ from keyfence.commands.extract import adopt
 from keyfence.commands.learned import learn
 from keyfence.config.limits import ClientLimits
 from keyfence.config.settings import Settings
-from keyfence.downstream.client import ServerContext, report_fault
+from keyfence.downstream.client import ServerContext
 from keyfence.downstream.listeners import Listeners
 from keyfence.downstream.tls import listener_context, upstream_context
 from keyfence.identity.resolver import Resolver
@@ -29,7 +29,7 @@ from keyfence.policy.enforcement.modes import BreakGlass, Modes
 from keyfence.policy.engine.authorizer import Authorizer, InForce
 from keyfence.policy.engine.pending import PendingTtls
 from keyfence.session.conversation.shown_ids import Question, ShownIds
-from keyfence.telemetry.operator_log import notice, tell, warn
+from keyfence.telemetry.operator_log import notice, report_fault, tell, warn
 from keyfence.telemetry.telemetry import Telemetry
 from keyfence.upstream.discovery import CannotLearn, Learner, NotAllowed
 from keyfence.upstream.health import Upstream, UpstreamAddress
@@ -39,6 +39,7 @@ from keyfence.upstream.own_user import missing_permissions, what_is_missing
 
 from .rlimits import room_for
 from .ttl_check import TtlWatch
+from .zeros import declare_zeros
 
 
 class StartError(Exception):
@@ -96,6 +97,10 @@ class Runtime:
                 self.in_force.authorizer = authorizer
             self.telemetry.guard(policy.secrecy)
             counters.policy_loaded(policy.name, policy.revision, loaded_at)
+            if not self._quiet:  # a worker's parent has these rows for all
+                files = ((home.policy, home.owner, home.contact) for home in policy.homes)
+                counters.policy_made_of(files, policy.revision)
+                declare_zeros(counters, modes)
         if self._context is not None:
             self._context.identities = self._resolver()
             self._context.limits = settings.limits.of_requests()

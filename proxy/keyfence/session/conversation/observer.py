@@ -13,6 +13,20 @@ from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.engine.counts import Admitted, ViolationCounter
 from keyfence.policy.verdict import Finding, Peer
 
+# Why a session passes unread, as labels of `keyfence_sessions_opaque_total`: a closed set.
+OPAQUE_REASONS = (
+    "it changes which replies are sent inside MULTI",
+    "its replies can't be followed",
+    "only Redis knows what command it is",
+    "request too large",
+    "so many subscriptions can't be followed",
+    "too many such commands are queued in one transaction",
+    "what it depends on is too long to be judged",
+    "what it does inside MULTI can't be told behind a script",
+    "what it subscribes to inside MULTI can't be followed",
+    "what its debugger is told isn't commands",
+)
+
 
 class Observer(Protocol):
     """Takes a session's reports. No method may raise."""
@@ -40,11 +54,11 @@ class Observer(Protocol):
         """A command was evaluated, which the cache did not admit. `reason` is one of a few
         (docs/operations.md)."""
 
-    def decided(self, seconds: float) -> None:
-        """Report how long a decision took; called for a sample of decisions."""
+    def decided(self, service: str, seconds: float) -> None:
+        """Report how long a decision on this service's command took; called for a sample of decisions."""
 
     def login_failed(self, service: str) -> None:
         """A client of this service gave a wrong password for a user that keyfence itself checks."""
 
     def opaque(self, service: str, reason: str) -> None:
-        """From here on the session passes unread."""
+        """From here on the session passes unread. `reason` is one of OPAQUE_REASONS."""
