@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from keyfence.downstream.client import TIMED_EACH
+from keyfence.downstream.client import RETRIED_AFTER, TIMED_EACH
 from keyfence.policy.enforcement.modes import ModeRule
 from tests.downstream.test_client import Handler, Stage, Streams, in_loop
 from tests.session.sessions import ADMITTED, cmd
@@ -123,3 +123,15 @@ async def test_nothing_is_timed_in_passthrough() -> None:
             await says(client, ADMITTED, b"*0\r\n")
         assert timed(stage) == {}
         assert stage.telemetry.counters.traffic["CubeProxy", "client_in"] == (TIMED_EACH + 2) * len(ADMITTED)
+
+
+@in_loop
+async def test_a_client_that_was_busy_is_timed_some_reads_later() -> None:
+    async with Stage(answering(b"*0\r\n")) as stage:
+        client = await stage.client()
+        for request, reply in ((cmd("MULTI"), b"*0\r\n"), (ADMITTED, b"*0\r\n"), (cmd("DISCARD"), b"*0\r\n")):
+            await says(client, request, reply)
+        assert timed(stage) == {}
+        for _ in range(RETRIED_AFTER):
+            await says(client, ADMITTED, b"*0\r\n")
+        assert timed(stage) == both(1)

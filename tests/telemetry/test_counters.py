@@ -191,6 +191,23 @@ def test_a_count_that_finds_no_room_goes_to_other_and_is_told(monkeypatch: pytes
     }
 
 
+def test_a_copy_of_full_tables_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_SERIES", 3)
+    counters = Counters()
+    for number in range(6):
+        counters.violation("A", "scope.read", "GET", f"entry{number}", "observed")
+        counters.command("A", f"COMMAND{number}", "forwarded")
+        counters.login_failed(f"service{number}")
+    copy = counters.copy()
+    counters.violation("A", "scope.read", "GET", "entry0", "observed")
+    assert copy.folded == counters.folded == {"violations": 3, "commands": 3, "login_failures": 3}
+    assert copy.snapshot() | {"violations": [], "rule_violations": []} == counters.snapshot() | {
+        "violations": [],
+        "rule_violations": [],
+    }
+    assert sum(copy.violations.values()) == 6
+
+
 def test_rows_that_find_no_room_are_not_declared_and_that_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_SERIES", 3)
     counters = Counters()

@@ -12,6 +12,7 @@ cdef class ServerContext:
     cdef public object identities
     cdef public object upstream
     cdef public object telemetry
+    cdef public object counters
     cdef public object limits
     cdef public object quotas
     cdef public set clients

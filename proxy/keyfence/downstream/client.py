@@ -47,6 +47,8 @@ NOTICE_SECONDS = 0.2
 LINGER_SECONDS = 5.0
 # Taking the time costs something, so a request of one read in this many is timed.
 TIMED_EACH = 64
+# If something of the client is under way then, this many reads later.
+RETRIED_AFTER = 8
 
 
 class ServerContext:
@@ -68,6 +70,7 @@ class ServerContext:
         self.identities = identities
         self.upstream = upstream
         self.telemetry = telemetry
+        self.counters = telemetry.counters  # kept, because asking for them gathers all counts
         self.limits = limits
         self.quotas = ConnectionQuotas(client_limits)
         self.clients: set[Client] = set()
@@ -122,7 +125,7 @@ class Client(Owner):
         self._port = port
         self._quota = quota
         self._counted_as = ""
-        self._counters = context.telemetry.counters
+        self._counters = context.counters
         self._traffic = Traffic()  # its service's, once the client is identified
         self._is_served = False  # whether it is among the context's clients
         self._transport: asyncio.Transport | None = None
@@ -345,9 +348,11 @@ class Client(Owner):
     def _begin_timing(self) -> None:
         """The bytes in hand are timed, if nothing else of the client is under way."""
         session = self._session
-        self._until_timed = TIMED_EACH - 1
         self._timed_from = self._sent_at = 0.0
-        if not session.waits and not session.in_transaction:
+        if session.waits or session.in_transaction:
+            self._until_timed = RETRIED_AFTER - 1
+        else:
+            self._until_timed = TIMED_EACH - 1
             session.route.took_others = False
             self._read_at = perf_counter()
 

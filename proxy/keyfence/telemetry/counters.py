@@ -185,7 +185,8 @@ class Counters(Sink):
             series[key] += times
             return
         if len(series) >= MAX_SERIES:
-            self._fold("violations")
+            if (command, entry) != (OTHER, OTHER):
+                self._fold("violations")
             key = (service, rule, OTHER, OTHER, action)
             if key not in series and len(series) >= MAX_SERIES + MAX_COARSE:
                 key = (OTHER, OTHER, OTHER, OTHER, OTHER)
@@ -194,7 +195,7 @@ class Counters(Sink):
     def _add(self, name: str, key: Hashable, spare: Hashable, limit: int, times: float = 1) -> None:
         """Count in the table of this name; in its row `spare` if the table is full."""
         table = getattr(self, name)
-        if key not in table and len(table) >= limit:
+        if key not in table and key != spare and len(table) >= limit:
             key = spare
             self._fold(name)
         table[key] = table.get(key, 0) + times
@@ -229,7 +230,8 @@ class Counters(Sink):
             series[key] += times
             return
         if len(series) >= MAX_SERIES:
-            self._fold("commands")
+            if command != OTHER:
+                self._fold("commands")
             key = (service, OTHER, outcome)
             if key not in series and len(series) >= MAX_SERIES + MAX_COARSE:
                 key = (OTHER, OTHER, OTHER)
@@ -283,11 +285,13 @@ class Counters(Sink):
     def collect(self) -> None:
         """Take over the bytes that clients have counted."""
         for service, meter in self._meters.items():
-            for direction in TRAFFIC:
-                number = getattr(meter, direction)
-                setattr(meter, direction, 0)
+            numbers = (meter.client_in, meter.client_out, meter.upstream_in, meter.upstream_out)
+            if not any(numbers):
+                continue
+            for direction, number in zip(TRAFFIC, numbers, strict=True):
                 key = (service, direction)
                 self.traffic[key] = self.traffic.get(key, 0) + number
+            meter.client_in = meter.client_out = meter.upstream_in = meter.upstream_out = 0
 
     def upstream_state(self, name: str, up: bool) -> None:
         if name in self.upstream_up or len(self.upstream_up) < MAX_REASONS:
@@ -355,6 +359,12 @@ class Counters(Sink):
         for name in COUNTED:
             shot[name] = _rows(getattr(self, name))
         return shot | self.gauges()
+
+    def copy(self) -> Counters:
+        """The counters as they are now."""
+        now = Counters()
+        now.absorb(self.snapshot())
+        return now
 
     def gauges(self) -> dict[str, Any]:
         """The part of a snapshot that holds only while the process lives."""

@@ -144,8 +144,8 @@ TOPICS: dict[str, tuple[Metric, ...]] = {
         ),
         _times(
             "request",
-            "Time of a request in keyfence, from reading it to writing it to Redis. Sampled: each 64th read "
-            "of a client, if nothing else of that client is under way.",
+            "Time of a request in keyfence, from reading it to writing it to Redis. Sampled: about each 64th "
+            "read of a client, when nothing else of that client is under way.",
             "request",
             "histogram_quantile(0.99, sum by (le) (rate(keyfence_request_seconds_bucket[5m])))",
         ),
