@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
@@ -36,7 +38,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Does the same at once if tests run in several processes, whose last lines are not shown."""
+    """Ends it at once if tests run in several processes, whose last lines are not shown. The findings stores
+    of the tests' keyfences go to a directory of this run."""
+    state = tempfile.TemporaryDirectory(prefix="keyfence-state-")
+    config.add_cleanup(state.cleanup)
+    os.environ["XDG_STATE_HOME"] = state.name
     if getattr(config.option, "numprocesses", None) and not server_binaries():
         pytest.exit(NO_SERVER, returncode=3)
 

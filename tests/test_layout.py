@@ -55,15 +55,20 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "telemetry": {"policy", "policy.engine", "shapes"},
     "telemetry.reports": {"policy", "telemetry"},
+    "telemetry.metrics": {"telemetry"},
     "upstream": {"resp", "telemetry"},
+    "findings": {
+        *("commands", "telemetry", "policy"),
+        *("policy.analysis", "policy.compiled", "policy.enforcement", "policy.engine"),
+    },
     "config": {"policy", "policy.enforcement", "policy.source", "resp", "net", "identity", "upstream"},
     "downstream": {
         *("config", "identity", "net", "resp", "session", "session.conversation", "telemetry", "upstream"),
         *("policy", "policy.engine", "policy.source"),
     },
     "admin": {
-        *("config", "downstream", "net", "telemetry", "upstream"),
-        *("policy", "policy.compiled", "policy.source"),
+        *("config", "downstream", "findings", "net", "telemetry", "telemetry.metrics", "upstream"),
+        *("policy", "policy.compiled", "policy.enforcement", "policy.source"),
     },
     "process.serving": {
         *(
@@ -99,11 +104,14 @@ MAY_IMPORT: dict[str, set[str]] = {
         *("policy", "policy.enforcement"),
     },
     "process": {
-        *("admin", "config", "downstream", "net", "telemetry", "upstream"),
-        *("policy", "policy.analysis", "policy.compiled", "policy.enforcement"),
+        *("admin", "config", "downstream", "findings", "net", "telemetry", "telemetry.metrics", "upstream"),
+        *("policy", "policy.analysis", "policy.compiled", "policy.enforcement", "policy.engine"),
         *("process.serving", "process.workers"),
     },
+    "cli.terminal": {"admin", "config", "net", "policy", "telemetry", "telemetry.reports", "upstream"},
+    "cli.rollout": {"cli.terminal", "findings", "policy", "policy.enforcement", "telemetry"},
     "cli": {
+        *("cli.rollout", "cli.terminal"),
         *("admin", "commands", "config", "downstream", "net", "process", "process.serving"),
         *("telemetry", "telemetry.reports", "upstream"),
         *("policy", "policy.analysis", "policy.compiled", "policy.enforcement", "policy.loading"),

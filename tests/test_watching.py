@@ -18,7 +18,7 @@ import pytest
 import redis
 import yaml
 
-from keyfence.telemetry.metric_table import METRICS
+from keyfence.telemetry.metrics.table import METRICS
 from tests.clients.running import ask, configure, metric
 from tests.prometheus import JOB, MISSING, RULES, Prometheus, is_installed, wait_until
 from tests.servers import PROJECT, Keyfence, running_redis

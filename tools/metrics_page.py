@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Writes docs/metrics.md from the table of metrics.
 
-Rule: nothing about a metric is written by hand. `tests/telemetry/test_metric_table.py` compares the page with
-this output, and with a scrape of a running keyfence.
+Rule: nothing about a metric is written by hand. `tests/telemetry/metrics/test_table.py` compares the page
+with this output, and with a scrape of a running keyfence.
 
 Usage: python -m tools.metrics_page >docs/metrics.md
 """
@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator
 
 from keyfence.telemetry.counters import BOUNDS, MAX_COARSE, MAX_SERIES, MAX_SERVICES
-from keyfence.telemetry.metric_table import LABELS, METRICS, TOPICS, Metric
+from keyfence.telemetry.metrics.table import LABELS, METRICS, TOPICS, Metric
 
 INTRODUCTION = f"""\
 # Metrics

@@ -14,12 +14,14 @@ from keyfence.identity.resolver import Resolver, make_resolver
 from keyfence.policy.enforcement.modes import ModeRule, Modes
 from keyfence.policy.engine.authorizer import Authorizer, InForce
 from keyfence.policy.engine.counts import Admitted, ViolationCounter
+from keyfence.policy.engine.evidence import Evidence
 from keyfence.policy.loading.load import load_policy
 from keyfence.policy.verdict import Finding
 from keyfence.resp import encode, requests
 from keyfence.resp.limits import IDENTIFIED, RequestLimits
 from keyfence.resp.replies import ReplyFramer
 from keyfence.session.conversation.conversation import ROOM
+from keyfence.session.conversation.observer import Sent
 from keyfence.session.session import Session
 
 if TYPE_CHECKING:  # the fuzzer of sessions imports this module, and needs no pytest
@@ -52,6 +54,7 @@ class Told:
         self._found: list[tuple[str, str, str, str]] = []
         self._repeats: list[ViolationCounter] = []
         self.sessions: list[tuple[str, str]] = []
+        self.asked_of: list[tuple[str, Evidence]] = []  # of what was evaluated
         self.at_length: list[str] = []
         self.decisions = 0
         self.timed: list[float] = []  # how long the decisions of the sample took
@@ -85,13 +88,26 @@ class Told:
         self._admitted.append((service, admitted))
 
     def violations(
-        self, service: str, _client: str, command: str, findings: Sequence[Finding], _revision: str
+        self,
+        service: str,
+        _client: str,
+        command: str,
+        findings: Sequence[Finding],
+        _revision: str,
+        *,
+        sent: Sent | None = None,  # noqa: ARG002
     ) -> str:
         self._found += [(service, command, violation.rule, action) for violation, action in findings]
         if not any(action == "refused" for _, action in findings):
             return ""
         self.decisions += 1
         return f"d-{self.decisions}"
+
+    def asked(self, service: str, evidence: Evidence) -> None:
+        self.asked_of.append((service, evidence))
+
+    def opaque_ended(self, _service: str) -> None:
+        pass
 
     def repeats(self, service: str, command: str, findings: Sequence[Finding]) -> ViolationCounter:
         repeat = ViolationCounter(

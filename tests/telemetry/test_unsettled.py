@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from keyfence.policy.verdict import Finding
-from keyfence.process.workers.increments import Increments
 from keyfence.telemetry import Telemetry, unsettled
+from keyfence.telemetry.increments import Increments
 from keyfence.telemetry.tally import Tally
 from tests.telemetry.violations import violation
 

@@ -11,7 +11,9 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+from keyfence.findings.filter import Filter
 from keyfence.policy.compiled.tenants import Caller
+from keyfence.policy.enforcement.modes import ModeRule
 
 
 class Control(Protocol):
@@ -46,9 +48,30 @@ class Control(Protocol):
         """Where clients connect: `{"address": "HOST:PORT", "service": …}`; the service may be empty."""
 
     @abstractmethod
-    @abstractmethod
     async def workers(self) -> Sequence[Mapping[str, Any]]:
         """The processes that serve clients: slot, pid, state, start time, revisions, connections."""
+
+    @abstractmethod
+    async def findings(self, which: Filter, since: float) -> Mapping[str, Any]:
+        """The findings that a filter matches, and how many commands were evaluated since a time (Unix
+        seconds). Raises ValueError."""
+
+    @abstractmethod
+    async def finding(self, one: str) -> Mapping[str, Any]:
+        """One finding with its history; `one` is its id, or the beginning of it. Raises ValueError."""
+
+    @abstractmethod
+    async def readiness(self, quiet: float) -> Mapping[str, Any]:
+        """Which rules can be enforced for which services: nothing broke them for `quiet` seconds. Raises
+        ValueError."""
+
+    @abstractmethod
+    async def unused(self, seconds: float) -> Mapping[str, Any]:
+        """The rights that nobody has used for some seconds. Raises ValueError."""
+
+    @abstractmethod
+    async def what_if(self, modes: Sequence[ModeRule], service: str, since: float) -> Mapping[str, Any]:
+        """What modes would refuse of what was seen since a time (Unix seconds). Raises ValueError."""
 
     @abstractmethod
     async def explain(self, service: str, argv: list[bytes], caller: Caller) -> Mapping[str, Any]:

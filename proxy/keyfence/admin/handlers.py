@@ -10,13 +10,17 @@ from contextlib import contextmanager
 
 from aiohttp import web
 
+from keyfence.findings.filter import MAX_LIMIT, Filter, states
+from keyfence.findings.finding import DAY, QUIET_SECONDS
 from keyfence.policy.compiled.tenants import Caller
 from keyfence.policy.diagnostics import FileError
+from keyfence.policy.enforcement.modes import parse_mode
 from keyfence.policy.rules import RULES
-from keyfence.telemetry.metrics import CONTENT_TYPE
+from keyfence.telemetry.metrics.exposition import CONTENT_TYPE
 
 from .bodies import BadRequest, argv_field, json_answer, read_fields, seconds_field, text_field
 from .control import Control
+from .queries import number_in, query
 
 
 async def metrics(control: Control, _: web.Request) -> web.Response:
@@ -54,6 +58,46 @@ async def listeners(control: Control, _: web.Request) -> web.Response:
 
 async def workers(control: Control, _: web.Request) -> web.Response:
     return json_answer(await control.workers())
+
+
+async def findings(control: Control, request: web.Request) -> web.Response:
+    names = {"service", "rule", "state", "owner", "entry", "text", "since", "limit", "offset"}
+    asked = query(request, names)
+    since = number_in(asked, "since", 0.0)
+    with _value_errors_as_answers():
+        which = Filter(
+            **{name: asked.get(name, "") for name in ("service", "rule", "owner", "entry", "text")},
+            state=states(asked.get("state", "")),
+            since=since,
+            limit=min(int(number_in(asked, "limit", MAX_LIMIT)), MAX_LIMIT),
+            offset=int(number_in(asked, "offset", 0.0)),
+        )
+        return json_answer(await control.findings(which, since))
+
+
+async def finding(control: Control, request: web.Request) -> web.Response:
+    with _value_errors_as_answers(404):
+        return json_answer(await control.finding(request.match_info["id"]))
+
+
+async def readiness(control: Control, request: web.Request) -> web.Response:
+    quiet = number_in(query(request, {"quiet"}), "quiet", QUIET_SECONDS)
+    with _value_errors_as_answers():
+        return json_answer(await control.readiness(quiet))
+
+
+async def unused(control: Control, request: web.Request) -> web.Response:
+    seconds = number_in(query(request, {"for"}), "for", 30 * DAY)
+    with _value_errors_as_answers():
+        return json_answer(await control.unused(seconds))
+
+
+async def what_if(control: Control, request: web.Request) -> web.Response:
+    asked = query(request, {"mode", "service", "since"})
+    service = asked.get("service", "")
+    with _value_errors_as_answers():
+        modes = [parse_mode(text, service) for text in request.query.getall("mode", ["*=enforce"])]
+        return json_answer(await control.what_if(modes, service, number_in(asked, "since", 0.0)))
 
 
 async def explain(control: Control, request: web.Request) -> web.Response:
@@ -99,9 +143,9 @@ async def restart(control: Control, request: web.Request) -> web.Response:
 
 
 @contextmanager
-def _value_errors_as_answers() -> Iterator[None]:
+def _value_errors_as_answers(status: int = 400) -> Iterator[None]:
     """A ValueError of `Control` is about the request, so its text is the answer."""
     try:
         yield
     except ValueError as fault:
-        raise BadRequest(str(fault)) from None
+        raise BadRequest(str(fault), status) from None

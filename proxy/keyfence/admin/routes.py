@@ -83,6 +83,44 @@ ROUTES = (
     ),
     Route(
         "GET",
+        "/findings",
+        Who.READERS,
+        handlers.findings,
+        "findings, with their states and examples (`keyfence findings`). Filters: `service`, `rule`, "
+        "`state`, `owner`, `entry`, `text`, `since` (Unix seconds), `limit`, `offset`",
+    ),
+    Route(
+        "GET",
+        "/findings/{id}",
+        Who.READERS,
+        handlers.finding,
+        "one finding with its history and its violations by hour (`keyfence findings ID`)",
+        "200; 404 where there is none",
+    ),
+    Route(
+        "GET",
+        "/readiness",
+        Who.READERS,
+        handlers.readiness,
+        "which rules can be enforced for which services (`keyfence ready`); `quiet` is in seconds",
+    ),
+    Route(
+        "GET",
+        "/unused",
+        Who.READERS,
+        handlers.unused,
+        "the rights that nobody has used for some seconds: `for` (`keyfence ready --unused`)",
+    ),
+    Route(
+        "GET",
+        "/what-if",
+        Who.READERS,
+        handlers.what_if,
+        "what modes would refuse of what was seen (`keyfence what-if`): `mode` (RULE=enforce, several "
+        "times), `service`, `since`",
+    ),
+    Route(
+        "GET",
         "/modes",
         Who.READERS,
         handlers.modes,

@@ -6,8 +6,8 @@ import click
 
 from keyfence.upstream.own_commands import OWN_COMMANDS, acl_rules
 
-from .options import format_option, print_json
-from .output import say
+from .terminal.options import format_option, print_json
+from .terminal.output import say
 
 
 @click.group()

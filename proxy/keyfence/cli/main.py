@@ -14,7 +14,7 @@ import click
 
 from keyfence import __version__, _compiled
 from keyfence.admin.client import url_of
-from keyfence.config.fields import parse_drain, parse_workers
+from keyfence.config.fields import parse_drain, parse_store, parse_workers
 from keyfence.config.loading import load_settings
 from keyfence.config.models import DEFAULT_ADMIN
 from keyfence.config.references import is_plain_password
@@ -33,7 +33,12 @@ from keyfence.upstream.embedded import EmbeddedRedisError
 
 from . import policy_tools
 from .acl import acl
-from .options import (
+from .rollout.findings import findings
+from .rollout.ready import ready, what_if
+from .scripts import scripts
+from .shipped import policies
+from .status import modes, status
+from .terminal.options import (
     Commands,
     admin_option,
     ask_admin,
@@ -46,10 +51,7 @@ from .options import (
     read_rows,
     source_of,
 )
-from .output import console, fail, fail_with, say
-from .scripts import scripts
-from .shipped import policies
-from .status import modes, status
+from .terminal.output import console, fail, fail_with, say
 from .waivers import waivers
 
 RELOAD_TIMEOUT = 600.0  # seconds; compiling a large policy on a busy machine takes minutes
@@ -68,6 +70,11 @@ def _checked(parse: Callable[[str], object]) -> Callable[[click.Context, click.P
         return value
 
     return callback
+
+
+def _store_or_none(text: str) -> None:
+    if text != "none":
+        parse_store(text)
 
 
 def _address_or_none(text: str) -> None:
@@ -122,6 +129,15 @@ def cli() -> None:
     callback=_checked(_address_or_none),
     help="Address that serves only /metrics and health, or none.  [default: none]",
 )
+@click.option(
+    "--findings",
+    "store",
+    metavar="URL",
+    default="",
+    callback=_checked(_store_or_none),
+    help="Where findings are kept: sqlite:////PATH/FILE, postgresql://…, or none.  "
+    "[default: with --config, a file in the user's state directory]",
+)
 @click.option("--decision-log", metavar="FILE", default="", help="File for violations; - is standard output.")
 @click.option(
     "--workers",
@@ -150,6 +166,7 @@ def run(
     mode: str | None,
     admin: str,
     metrics: str,
+    store: str,
     decision_log: str,
     workers: str,
     drain: str,
@@ -169,6 +186,7 @@ def run(
         drain,
         record,
         metrics,
+        store,
     )
     settle_modules()
     if is_given(click.get_current_context(), "upstream") and is_plain_password(upstream):
@@ -336,7 +354,10 @@ def commands(form: str) -> None:
         console().print(listed.as_table(rows))
 
 
-for _command in (*policy_tools.COMMANDS, acl, modes, policies, scripts, status, waivers):
+for _command in (
+    *policy_tools.COMMANDS,
+    *(acl, findings, modes, policies, ready, scripts, status, waivers, what_if),
+):
     cli.add_command(_command)
 
 

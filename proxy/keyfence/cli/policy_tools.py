@@ -35,8 +35,8 @@ from keyfence.policy.source.files import MAX_BYTES, Unreadable, read_file
 from . import formats
 from . import schema as schemas
 from .checking import check_file
-from .options import format_option, print_json
-from .output import USAGE, console, fail, fail_with, print_table, say
+from .terminal.options import format_option, print_json
+from .terminal.output import USAGE, console, fail, fail_with, print_table, say
 
 
 @click.command()

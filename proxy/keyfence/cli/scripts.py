@@ -16,8 +16,8 @@ from keyfence.policy.analysis.seen_scripts import Seen, section, seen_scripts
 from keyfence.policy.show import one_line
 from keyfence.policy.units import clock_text
 
-from .options import admin_option, format_option, print_json, rows_of, source_of
-from .output import print_table, say
+from .terminal.options import admin_option, format_option, print_json, rows_of, source_of
+from .terminal.output import print_table, say
 
 
 @click.command()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from .output import fail
+from .terminal.output import fail
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 _PLACES = (_PACKAGE / "policies", _PACKAGE.parent.parent / "policies")

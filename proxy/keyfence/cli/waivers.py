@@ -23,7 +23,7 @@ from keyfence.policy.loading.load import load_policy
 from keyfence.policy.show import one_line
 from keyfence.telemetry.tally import Row
 
-from .options import (
+from .terminal.options import (
     admin_option,
     ask_admin,
     checked_answer,
@@ -34,7 +34,7 @@ from .options import (
     rows_of,
     source_of,
 )
-from .output import fail, fail_with, print_table, say
+from .terminal.output import fail, fail_with, print_table, say
 
 _STYLES = {
     "lapsed": "bold red",

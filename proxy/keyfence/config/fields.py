@@ -18,6 +18,7 @@ from keyfence.policy.units import milliseconds, size_bytes
 
 NONE = "none"  # written where there is no limit, or no address
 MAX_WORKERS = 256
+_STORES = "sqlite:////PATH/FILE, postgresql://USER@HOST/DATABASE, or none"
 STRICT = ConfigDict(extra="forbid", frozen=True)  # every model has it
 
 
@@ -90,6 +91,23 @@ def _permissions(value: Any) -> Any:
     raise ValueError(f"{value!r} are no permissions; write three octal digits, as 0660")
 
 
+def parse_store(text: str) -> str:
+    """The URL of a findings store, unchanged. Raises ValueError."""
+    scheme, colon, rest = text.partition("://")
+    kind = scheme.partition("+")[0]
+    if not colon or kind not in ("sqlite", "postgresql", "postgres"):
+        raise ValueError(f"{'that' if '@' in text else repr(text)} is not a findings store; write {_STORES}")
+    if kind == "sqlite" and not rest.startswith("/"):
+        raise ValueError(f"{text!r} has two slashes; write sqlite:///FILE, or sqlite:////PATH/FILE")
+    if kind == "sqlite" and len(rest) == 1:
+        raise ValueError(f"{text!r} names no file; write {_STORES}")
+    return text
+
+
+def _store_or_none(value: str) -> str:
+    return value if value == NONE else parse_store(value)
+
+
 def _sha256(value: str) -> str:
     if not re.fullmatch("[0-9a-fA-F]{64}", value, re.ASCII):
         # The value is not shown: it may be the password itself.
@@ -111,6 +129,7 @@ TimeLimit = Annotated[int, BeforeValidator(_time_limit)]  # milliseconds; 0: no 
 Workers = Annotated[int, BeforeValidator(_workers)]
 Drain = Annotated[int, BeforeValidator(_drain)]  # milliseconds
 ListenAddress = Annotated[str, AfterValidator(_listen)]  # HOST:PORT or unix:PATH
+StoreOrNone = Annotated[str, AfterValidator(_store_or_none)]  # a URL, or none
 AddressOrNone = Annotated[str, AfterValidator(_address_or_none)]  # HOST:PORT, or none
 Permissions = Annotated[int, BeforeValidator(_permissions)]
 Network = Annotated[str, AfterValidator(parse_network)]

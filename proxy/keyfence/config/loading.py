@@ -23,6 +23,7 @@ from .fields import NONE, parse_drain, parse_workers
 from .models import DEFAULT_LISTEN, ConfigModel, ListenerModel
 from .references import Resolved, file_of
 from .settings import Overrides, Settings
+from .state_file import state_file
 from .upstream import address_of
 
 
@@ -94,6 +95,9 @@ def _settings(model: ConfigModel, source: Resolved | None, flags: Overrides, fol
         admin_names=(*model.admin.names, *([admin.host_port[0]] if admin and admin.host_port[0] else [])),
         metrics=_address(flags.metrics or model.metrics),
         decision_log=log,
+        findings=_store(flags.findings or model.findings.url, source, folder),
+        findings_are_default=not (flags.findings or model.findings.url),
+        findings_keep=model.findings.keep / 1000,
         mask_keys=model.decision_log.mask_keys,
         limits=model.limits,
         name_services=model.name_services,
@@ -107,6 +111,19 @@ def _settings(model: ConfigModel, source: Resolved | None, flags: Overrides, fol
 
 def _address(text: str) -> Address | None:
     return None if text == NONE else Address(text)
+
+
+def _store(url: str, source: Resolved | None, folder: Path) -> str:
+    """The URL of the findings store. The default is a file of the configuration in the user's state
+    directory; without a configuration file there is none."""
+    if url == NONE:
+        return ""
+    scheme, _, rest = url.partition("://")
+    if url and scheme.startswith("sqlite"):
+        return f"sqlite:///{(folder / rest[1:]).absolute()}"
+    if url:
+        return url.replace("postgres://", "postgresql://", 1)
+    return f"sqlite:///{state_file(source.file)}" if source is not None else ""
 
 
 def _in(folder: Path, path: str) -> str:

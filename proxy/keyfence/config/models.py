@@ -27,6 +27,7 @@ from .fields import (
     NumberOrNone,
     Permissions,
     Size,
+    StoreOrNone,
     TimeLimit,
     Workers,
 )
@@ -94,6 +95,13 @@ class DecisionLogModel(_Model):
     mask_keys: Flag = False  # write a hash of each key in place of the key
 
 
+class FindingsModel(_Model):
+    """Where findings are kept over restarts."""
+
+    url: StoreOrNone = ""  # sqlite: or postgresql:; "" is a file in the user's state directory
+    keep: Annotated[Duration, Field(ge=86_400_000)] = 90 * 86_400_000  # ms
+
+
 class LimitsModel(_Model):
     """The limits of clients."""
 
@@ -145,6 +153,9 @@ class ConfigModel(_Model):
     decision_log: Annotated[
         DecisionLogModel, BeforeValidator(lambda value: {"path": value} if isinstance(value, str) else value)
     ] = DecisionLogModel()
+    findings: Annotated[
+        FindingsModel, BeforeValidator(lambda value: {"url": value} if isinstance(value, str) else value)
+    ] = FindingsModel()
     limits: LimitsModel = LimitsModel()
     name_services: Flag = True  # whether a refusal names the services that have the right
     # Worker processes. 0: one process does everything.

@@ -37,6 +37,7 @@ class Overrides:
     drain: str = ""
     record: str = ""  # the command log, which only the command line can ask for
     metrics: str = ""
+    findings: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -61,6 +62,9 @@ class Settings:
     admin_names: tuple[str, ...]
     metrics: Address | None
     decision_log: str
+    findings: str  # the URL of the store; "" is none
+    findings_are_default: bool  # neither the file nor the command line names a store
+    findings_keep: float  # seconds
     mask_keys: bool
     limits: LimitsModel
     name_services: bool

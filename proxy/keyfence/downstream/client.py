@@ -19,7 +19,6 @@ from keyfence.identity.evidence import Evidence
 from keyfence.identity.resolver import Resolver
 from keyfence.net.host_port import host_port
 from keyfence.policy.engine.authorizer import InForce
-from keyfence.resp import encode
 from keyfence.resp.limits import RequestLimits
 from keyfence.session.conversation.base import SessionBase
 from keyfence.session.conversation.shown_ids import Question, ShownIds
@@ -33,7 +32,7 @@ from keyfence.upstream.links import Links, Owner
 from keyfence.upstream.pools import Pools
 
 from .closures import closure_label
-from .quotas import ConnectionQuota, ConnectionQuotas
+from .quotas import ConnectionQuota, ConnectionQuotas, too_many
 
 # The bytes that may be received while a request waits for its connection to open.
 MAX_UNSENT = 1024 * 1024
@@ -265,6 +264,8 @@ class Client(Owner):
             self._is_served = False
             self._context.clients.discard(self)
             self._counters.connection_closed(self._counted_as, self._listener)
+            if self._session.opaque_as:
+                self._context.telemetry.opaque_ended(self._session.opaque_as)
         self._context.ids.forget(self._session)
         self._links.close()
 
@@ -591,9 +592,3 @@ class Client(Owner):
             if not self._dismissed:
                 self._counters.closed_for("shutdown")
             self._leave(at_once=True)
-
-
-def too_many(service: str = "") -> bytes:
-    """Redis' error at `maxclients` (networking.c, acceptCommonHandler), with the service whose limit it
-    was."""
-    return encode.error("ERR max number of clients reached" + (f" for {service}" if service else ""))

@@ -19,15 +19,18 @@ from keyfence.admin.access import Access
 from keyfence.admin.control import Control
 from keyfence.admin.token import token_of, token_warnings
 from keyfence.config.settings import Settings
+from keyfence.findings.filter import Filter
 from keyfence.policy.analysis.explain import explain
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.compiled.tenants import NOBODY, Caller
 from keyfence.policy.diagnostics import FileError
-from keyfence.policy.enforcement.modes import BreakGlass, advised
+from keyfence.policy.enforcement.modes import BreakGlass, ModeRule, advised
+from keyfence.policy.engine.authorizer import Authorizer
 from keyfence.policy.rules import RULES
-from keyfence.telemetry.metrics import exposition
+from keyfence.telemetry.metrics.exposition import exposition
 from keyfence.telemetry.operator_log import warn
 
+from .findings import FindingsDesk
 from .serving.backend import Backend, WorkerFailed
 from .serving.reload import Origin, admit, changed_settings, unpack
 from .serving.runtime import Runtime
@@ -46,11 +49,13 @@ class ProcessControl(Control):
         backend: Backend,
         access: Access | None = None,
         notify: Notify = lambda _message: None,
+        findings: FindingsDesk | None = None,
     ) -> None:
         """`access` is the admin listener's, which a reload may change; `notify` sends to the supervisor."""
         self.draining = False
         self._access = access
         self._notify = notify
+        self._findings = findings if findings is not None else FindingsDesk()
         self._origin = origin
         self._runtime = runtime
         self._backend = backend
@@ -152,9 +157,7 @@ class ProcessControl(Control):
         return [{"address": address, "service": service} for address, service in self._backend.bound]
 
     async def explain(self, service: str, argv: Sequence[bytes], caller: Caller = NOBODY) -> dict[str, Any]:
-        authorizer = self._runtime.authorizer
-        if authorizer is None:
-            raise ValueError("keyfence runs with --splice: it evaluates nothing")
+        authorizer = self._evaluating()
         answer = explain(authorizer.policy, service, argv, caller)
         ruling = authorizer.rule(authorizer.number(service), argv, authorizer.policy.values(caller))
         answer["actions"] = [
@@ -162,6 +165,42 @@ class ProcessControl(Control):
         ]
         answer["refused"] = ruling.refused_by is not None
         return answer
+
+    # -- findings
+
+    async def findings(self, which: Filter, since: float) -> dict[str, Any]:
+        await self._count()
+        return await self._findings.ask(lambda views: views.listing(which, since, time.time()))
+
+    async def finding(self, one: str) -> dict[str, Any]:
+        await self._count()
+        return await self._findings.ask(lambda views: views.single(one))
+
+    async def readiness(self, quiet: float) -> dict[str, Any]:
+        modes = self._evaluating().modes.matrix()
+        await self._count()
+        return await self._findings.ask(lambda views: views.readiness(modes, quiet, time.time()))
+
+    async def unused(self, seconds: float) -> dict[str, Any]:
+        policy = self._evaluating().policy
+        await self._count()
+        return await self._findings.ask(lambda views: views.unused(policy, seconds, time.time()))
+
+    async def what_if(self, modes: Sequence[ModeRule], service: str, since: float) -> dict[str, Any]:
+        await self._count()
+        return await self._findings.ask(lambda views: views.breaks(modes, service, since))
+
+    def _evaluating(self) -> Authorizer:
+        """The authorizer in force. Raises ValueError in passthrough."""
+        authorizer = self._runtime.authorizer
+        if authorizer is None:
+            raise ValueError("keyfence runs with --splice: it evaluates nothing")
+        return authorizer
+
+    async def _count(self) -> None:
+        """Have every process send what it has counted."""
+        await self._backend.counters()
+        await self._backend.tick()
 
     # -- break-glass
 
@@ -240,6 +279,7 @@ class ProcessControl(Control):
         if self._access is not None:
             self._access.take(settings.admin_names, token)
         await self._backend.take(packed, now)
+        self._findings.policy_taken(policy)
         revision = "" if policy is None else policy.revision
         changed = ["policy"] if revision != revision_before else []
         changed += changed_settings(before, settings)

@@ -15,9 +15,10 @@ from keyfence.downstream.listeners import Listeners
 from keyfence.downstream.tls import listener_context
 from keyfence.policy.enforcement.modes import BreakGlass
 from keyfence.telemetry.counters import Counters
+from keyfence.telemetry.increments import Increments
 from keyfence.telemetry.tally import Row
 
-from .serving.backend import Backend, WorkerFailed
+from .serving.backend import Backend, Feed, WorkerFailed
 from .serving.reload import Packed
 from .serving.runtime import Runtime
 
@@ -25,10 +26,13 @@ from .serving.runtime import Runtime
 class InProcess(Backend):
     """The backend without workers."""
 
-    def __init__(self, runtime: Runtime, listeners: Listeners) -> None:
+    def __init__(self, runtime: Runtime, listeners: Listeners, feed: Feed | None = None) -> None:
+        """`feed` gets what is counted, each second and at the end."""
         self._is_open = False
         self._runtime = runtime
         self._listeners = listeners
+        self._feed = feed
+        self._increments = Increments(runtime.telemetry)
         self._since = time.time()
 
     @property
@@ -77,7 +81,8 @@ class InProcess(Backend):
         self._runtime.telemetry.reopen()
 
     async def tick(self) -> None:
-        pass  # the runtime's background jobs do the work
+        if self._feed is not None:
+            self._feed(self._increments.take())
 
     async def restart(self) -> int:
         raise WorkerFailed(
@@ -86,3 +91,5 @@ class InProcess(Backend):
 
     async def drain(self, seconds: float, at_once: asyncio.Event) -> None:
         await self._listeners.close(seconds, at_once)
+        self._is_open = False
+        await self.tick()

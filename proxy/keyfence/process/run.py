@@ -33,8 +33,9 @@ from keyfence.upstream.embedded import EmbeddedRedis
 from keyfence.upstream.health import Upstream, UpstreamAddress
 
 from .control import ProcessControl
+from .findings import FindingsDesk
 from .in_process import InProcess
-from .serving.backend import Backend
+from .serving.backend import Backend, Feed
 from .serving.command_recorder import Recorder
 from .serving.reload import Origin, pack
 from .serving.rlimits import admin_room
@@ -67,16 +68,20 @@ async def serve(origin: Origin, settings: Settings, policy: CompiledPolicy | Non
             embedded = EmbeddedRedis().start()
             stack.callback(embedded.stop)
             address = UpstreamAddress("unix", path=str(embedded.socket_path), shown=embedded.url)
+        findings = FindingsDesk.open(settings, telemetry.counters)
+        stack.push_async_callback(findings.close)
+        findings.policy_taken(policy)
         runtime = Runtime(settings, policy, telemetry)
         upstream = await runtime.reach_upstream(address)
-        backend = _backend(runtime, upstream, address, policy, slots, relay)
+        backend = _backend(runtime, upstream, address, policy, slots, relay, findings.feed)
         at_once = asyncio.Event()
         stack.push_async_callback(backend.drain, 0.0, at_once)  # if the start fails
         access = Access(settings.admin_names, token_of(settings))
-        control = ProcessControl(origin, runtime, backend, access, notify)
+        control = ProcessControl(origin, runtime, backend, access, notify, findings)
         admin, metrics = await _admin(control, access, runtime, stack)
         stop = _on_signals(control, at_once)
-        async with background(*runtime.chores(), control.tick_forever()):
+        chores = (*runtime.chores(), control.tick_forever())
+        async with background(*chores, findings.write_forever(lambda: backend.is_open)):
             await backend.open()
             _announce(backend, (admin, metrics), upstream, embedded, spliced=policy is None)
             runtime.announced()
@@ -108,12 +113,13 @@ def _backend(
     policy: CompiledPolicy | None,
     slots: list[WorkerSlot],
     relay: LogRelay,
+    feed: Feed | None,
 ) -> Backend:
     settings = runtime.settings
     if not settings.workers:
-        return InProcess(runtime, runtime.listeners(upstream, slots[0]))
+        return InProcess(runtime, runtime.listeners(upstream, slots[0]), feed)
     loaded_at = next((at for _, at in runtime.telemetry.counters.policies.values()), 0.0)
-    return Workers(slots, runtime, relay, Start(pack(settings, policy), loaded_at, address, ()))
+    return Workers(slots, runtime, relay, Start(pack(settings, policy), loaded_at, address, ()), feed)
 
 
 def _on_signals(control: ProcessControl, at_once: asyncio.Event) -> asyncio.Event:

@@ -33,6 +33,8 @@ cdef class FastPath:
     cdef bint _admits_parsed(self, Executor session, DecisionCache cache, list argv) except -1
     cdef object _refuse(self, Executor session, DecisionCache cache, Lookup lookup, ViolationCounter counter, list argv)
     cpdef object counted(self, Executor session, Admitted admitted)
+    @cython.locals(decision=CachedDecision, further=Admitted)
+    cdef object _count_others(self, Executor session, list others)
     @cython.locals(pending=PendingTtls)
     cdef object _keep_open(
         self, Executor session, DecisionCache cache, CachedDecision decision, int outcome, object key

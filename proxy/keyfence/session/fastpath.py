@@ -133,7 +133,7 @@ class FastPath:
             counter.times += 1
             outcome = counter.outcome
         self._until_timed -= 1
-        self.counted(session, decision.form)
+        self.counted(session, decision)
         if outcome:
             self._keep_open(session, cache, decision, outcome, reader.span(reader.key_at, reader.key_end))
         return True
@@ -160,7 +160,9 @@ class FastPath:
         if self._started:
             self.end_timing(session)
         form = decision.form
-        self.counted(session, form)
+        self.counted(session, decision)
+        if lookup.others is not None:
+            self._count_others(session, lookup.others)
         if outcome:
             for at in range(form.index, len(argv) if form.has_more else form.index + 1):
                 self._keep_open(session, cache, decision, outcome, argv[at])
@@ -189,6 +191,14 @@ class FastPath:
         if not admitted.is_gathered:
             session.observer.gather_from(session.service, admitted)
         session.route.begins_work()
+
+    def _count_others(self, session: Executor, others: list[CachedDecision]) -> None:
+        """Count the evidence of further keys of an admitted command."""
+        for decision in others:
+            further = decision.further
+            further.times += 1
+            if not further.is_gathered:
+                session.observer.gather_from(session.service, further)
 
     def _keep_open(
         self, session: Executor, cache: DecisionCache, decision: CachedDecision, outcome: int, key: bytes

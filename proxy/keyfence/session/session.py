@@ -18,13 +18,14 @@ from keyfence.identity.resolver import Resolver
 from keyfence.policy.budget import TURN_STEPS
 from keyfence.policy.engine.authorizer import Authorizer, InForce
 from keyfence.policy.engine.decision_cache import DecisionCache
+from keyfence.policy.engine.evidence import evidence_of
 from keyfence.policy.engine.forms import COMMAND, Lookup
 from keyfence.policy.verdict import PASS, Ruling
 from keyfence.resp.limits import IDENTIFIED, ProtocolError, RequestLimits
 from keyfence.resp.profile import unchanged
 from keyfence.resp.requests import StreamedBulk
 from keyfence.session.conversation.executor import OTHER, Decided, Executor, Handler
-from keyfence.session.conversation.observer import Observer
+from keyfence.session.conversation.observer import Observer, Sent
 from keyfence.session.conversation.refusal import around_key, refusal
 from keyfence.session.conversation.reply_queue import ON
 from keyfence.session.conversation.routing import FIXED_SHAPE, SCRIPTS, Route
@@ -265,10 +266,11 @@ class Session(Executor):
         if recorder is not None and not too_large:
             recorder(authorizer.policy, self.service, argv, touches)
         self.observer.judged_at_length(self._why_evaluated(ruling, handler, size))
+        self.observer.asked(self.service, evidence_of(authorizer.policy, number, touches))
         label = command.name if command is not None else OTHER
         reply = None
         if ruling is not PASS:
-            decision = self._report(ruling, label, authorizer)
+            decision = self._report(ruling, label, authorizer, Sent(authorizer.policy, argv, touches))
             if ruling.refused_by is not None:
                 reply = refusal(ruling.refused_by, authorizer.policy.contact, decision)
         if reply is None and too_large:

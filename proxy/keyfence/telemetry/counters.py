@@ -70,16 +70,10 @@ SCALARS = (
     "log_dropped",
     "log_groups_evicted",
     "log_write_failures",
+    "findings_write_failures",
 )
-GAUGES = (
-    "connections_open",
-    "upstream_up",
-    "exceptions_lapsed",
-    "policies",
-    "policy_files",
-    "break_glass",
-    "workers",
-)
+_GAUGE_TABLES = ("connections_open", "opaque_open", "upstream_up", "exceptions_lapsed", "policy_files")
+GAUGES = (*_GAUGE_TABLES, "policies", "break_glass", "workers")
 
 
 class Counters(Sink):
@@ -96,6 +90,7 @@ class Counters(Sink):
         "break_glass",
         "connections_open",
         "exceptions_lapsed",
+        "opaque_open",
         "policies",
         "policy_files",
         "upstream_up",
@@ -116,6 +111,7 @@ class Counters(Sink):
         self.upstream_connect_failures: dict[str, int] = {}
         self.upstream_faults: dict[str, int] = {}  # unexpected replies of Redis, by kind
         self.sessions_opaque: dict[tuple[str, str], int] = {}  # (service, reason)
+        self.opaque_open: dict[str, int] = {}  # sessions that are passed on unread now, by service
         self.internal_errors: dict[str, int] = {}  # by place in keyfence
         # wrong passwords of users that keyfence checks, by service so far
         self.login_failures: dict[str, int] = {}
@@ -146,6 +142,7 @@ class Counters(Sink):
         self.log_dropped = 0  # decisions that no line of the log reports
         self.log_groups_evicted = 0
         self.log_write_failures = 0
+        self.findings_write_failures = 0
         self._meters: dict[str, Traffic] = {}  # by service
 
     # -- as a sink
@@ -310,6 +307,12 @@ class Counters(Sink):
     def session_opaque(self, service: str, reason: str) -> None:
         """A session is passed on unread from now on. `reason` is one of a closed set."""
         self._add("sessions_opaque", (service, reason), (OTHER, OTHER), MAX_SERIES)
+        self._add("opaque_open", service, OTHER, MAX_SERIES)
+
+    def session_opaque_ended(self, service: str) -> None:
+        """A session that was passed on unread has ended."""
+        if self.opaque_open.get(service):
+            self.opaque_open[service] -= 1
 
     def internal_error(self, place: str) -> None:
         self._add("internal_errors", place, OTHER, MAX_REASONS)
@@ -368,10 +371,7 @@ class Counters(Sink):
 
     def gauges(self) -> dict[str, Any]:
         """The part of a snapshot that holds only while the process lives."""
-        shot: dict[str, Any] = {
-            name: _rows(getattr(self, name))
-            for name in ("connections_open", "upstream_up", "exceptions_lapsed", "policy_files")
-        }
+        shot: dict[str, Any] = {name: _rows(getattr(self, name)) for name in _GAUGE_TABLES}
         shot["policies"] = [[name, revision, at] for name, (revision, at) in self.policies.items()]
         shot["break_glass"] = self.break_glass
         shot["workers"] = self.workers
@@ -403,6 +403,7 @@ class Counters(Sink):
     def absorb_gauges(self, shot: Mapping[str, Any]) -> None:
         """Add the gauges of a live worker, from a snapshot or from `Increments`."""
         self._add_rows("connections_open", shot["connections_open"])
+        self._add_rows("opaque_open", shot["opaque_open"])
         for name, up in shot["upstream_up"]:
             self.upstream_state(name, bool(up and self.upstream_up.get(name, 1)))
         for kind, number in shot["exceptions_lapsed"]:

@@ -110,7 +110,7 @@ class DecisionLog(Sink):
         """Log a finding. Returns the id of the line that reports it: of a line written now, of the group's
         last line, or of its next one."""
         key = _key(group)
-        violation, client, revision, times, now, at = found
+        violation, client, revision, times, now, at = found[:6]
         merging = self._groups.get(key)
         if merging is None:
             merging = self._add(key, violation, now)

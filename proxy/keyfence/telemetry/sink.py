@@ -5,13 +5,15 @@ never raises and never blocks, and what it holds is bounded.
 
 Counters, tally and decision log are the sinks that each process has. `telemetry_of` in
 `process.serving.runtime` is the place for others. What a sink counts in a worker reaches the parent only if
-`process.workers.increments` sends it.
+`telemetry.increments` has it.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
+from keyfence.policy.engine.evidence import Evidence
 from keyfence.policy.verdict import Action, Peer, Violation
 
 
@@ -36,6 +38,9 @@ class Occurrence(NamedTuple):
     times: int
     now: float  # seconds of a monotonic clock
     at: float  # Unix seconds
+    decision: str = ""  # the id in the decision log, or in the reply
+    # The command without its values and secrets, as `policy.analysis.command_log` writes it. None: unknown.
+    describe: Callable[[], dict[str, Any]] | None = None
 
 
 class Sink:
@@ -51,6 +56,9 @@ class Sink:
         """Take `times` findings like the last one of the group. Their keys and values are not known.
         `now` and `at` say when they were gathered: at most about a second after the first of them."""
         raise NotImplementedError
+
+    def asked(self, service: str, evidence: Evidence, times: int, /) -> None:
+        """Take what `times` commands of a service are evidence of."""
 
     def holds(self, _group: Group, /) -> bool:
         """Whether `repeat` can count this group exactly. If not, each finding is recorded in full."""

@@ -7,19 +7,31 @@ the finest fields of a row become `other`, so that sums stay exact.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NotRequired, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 from keyfence.policy.verdict import Peer
 
 from .clients import Client, listed, meet
 from .counters import OTHER
+from .decision_log import new_decision_id
 from .masking import mask, masked_hint
 from .sink import Group, Occurrence, Sink
 
 MAX_ROWS = 10_000
 MAX_COARSE = 1_000  # further rows, with service and rule only
+MAX_EXAMPLES = 5  # of a row
 
 Key = tuple[str, str, str, str, str]  # service, rule, command, entry, shape
+
+
+class Example(TypedDict):
+    """One command of a row. It holds no value and no secret."""
+
+    at: float  # Unix seconds
+    decision: str  # its id; "" for none
+    key: str  # as it may be shown
+    client: Client
+    command: dict[str, Any]  # a line of the command log; empty where keys are masked
 
 
 class Row(TypedDict):
@@ -38,6 +50,9 @@ class Row(TypedDict):
     clients: NotRequired[list[Client]]  # address, user, name, library, version of each
     example: str  # the first key that was seen, as it may be shown
     hint: str
+    revision: NotRequired[str]  # of the policy that the last finding in full was made under
+    contact: NotRequired[str]  # the owner of the key's policy file
+    examples: NotRequired[list[Example]]  # of different keys
 
 
 class Tally(Sink):
@@ -54,16 +69,36 @@ class Tally(Sink):
         key = group[:5]
         row = self._rows.get(key)
         if row is None:
-            self.add(self.new_row(group, found))
+            row = self.new_row(group, found)
+            self._exemplify(row, found)
+            self.add(row)
             return ""
-        violation, client, _, times, _, at = found
+        violation, client, revision, times, _, at = found[:6]
         self.count(row, group.action, at, times)
+        row["revision"] = revision
+        self._exemplify(row, found)
         if self._met.get(key) is not client:
             self._met[key] = client
             meet(row["clients"], listed(client))
         if violation.severity == "must":  # some findings of a row may be a should
             row["severity"] = "must"
         return ""
+
+    def _exemplify(self, row: Row, found: Occurrence) -> None:
+        """Keep the command of a finding as an example, if its key is a new one and there is room."""
+        if found.describe is None:
+            return
+        examples = row.setdefault("examples", [])
+        key = found.violation.shown
+        if len(examples) >= MAX_EXAMPLES or any(one["key"] == key for one in examples):
+            return
+        try:
+            command = found.describe()
+        except Exception:  # a fault here must not stop the command
+            command = {}
+        client = listed(found.client)
+        decision = found.decision or new_decision_id()
+        examples.append(Example(at=found.at, decision=decision, key=key, client=client, command=command))
 
     def repeat(self, group: Group, times: int, _now: float, at: float) -> None:
         self.count(self._rows[group[:5]], group.action, at, times)
@@ -97,6 +132,8 @@ class Tally(Sink):
             clients=[listed(found.client)],
             example=example,
             hint=hint,
+            revision=found.revision,
+            contact=violation.contact,
         )
 
     def find(self, key: Key) -> Row | None:
@@ -128,6 +165,7 @@ class Tally(Sink):
             known["actions"][action] = known["actions"].get(action, 0) + number
         known["first"] = min(known["first"], row["first"])
         known["last"] = max(known["last"], row["last"])
+        _add_examples(known, row)
         known["example"] = known["example"] or row["example"]
         known["hint"] = known["hint"] or row["hint"]
 
@@ -135,6 +173,7 @@ class Tally(Sink):
         if len(self._rows) < MAX_ROWS:
             return row
         coarse: Row = {**row, "command": OTHER, "entry": "", "shape": OTHER, "example": "", "hint": ""}
+        coarse["examples"] = []
         known = _key(coarse) in self._rows
         if not known and len(self._rows) >= MAX_ROWS + MAX_COARSE:
             coarse |= {"service": OTHER, "rule": OTHER}
@@ -145,8 +184,10 @@ class Tally(Sink):
         return self._rows.items()
 
     def snapshot(self) -> list[Row]:
-        """Copies of all rows, the most frequent first."""
+        """Copies of all rows without their examples, the most frequent first."""
         rows: list[Row] = [_copy(row) for row in self._rows.values() if row["count"]]
+        for row in rows:
+            row.pop("examples", None)
         return sorted(rows, key=lambda row: -row["count"])
 
     def absorb(self, rows: Iterable[Row]) -> None:
@@ -155,8 +196,20 @@ class Tally(Sink):
             self.add(row)
 
 
+def _add_examples(known: Row, row: Row) -> None:
+    examples = known.setdefault("examples", [])
+    for one in row.get("examples", ()):
+        if len(examples) < MAX_EXAMPLES and all(one["key"] != other["key"] for other in examples):
+            examples.append(one)
+    if "revision" in row:
+        known["revision"] = row["revision"]
+
+
 def _copy(row: Row) -> Row:
-    return {**row, "actions": dict(row["actions"]), "clients": list(row.get("clients", ()))}
+    copy: Row = {**row, "actions": dict(row["actions"]), "clients": list(row.get("clients", ()))}
+    if "examples" in row:
+        copy["examples"] = list(row["examples"])
+    return copy
 
 
 def _key(row: Row) -> Key:

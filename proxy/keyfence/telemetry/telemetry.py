@@ -11,9 +11,11 @@ import re
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar, cast
+from functools import partial
+from typing import Any, Protocol, TypeVar, cast
 
 from keyfence.policy.engine.counts import Admitted, ViolationCounter
+from keyfence.policy.engine.evidence import Evidence
 from keyfence.policy.verdict import Action, Finding, Peer, Violation, script_in
 from keyfence.shapes.secrecy import Secrecy
 from keyfence.shapes.shapes import Shapes
@@ -37,6 +39,17 @@ _COMMAND_NAME = re.compile(r"[A-Z][A-Z0-9._-]{0,31}")
 
 # A group's service, rule, shape, entry, label and action, to find it by.
 _GroupKey = tuple[str, str, str, str, str, str]
+
+
+class Sent(Protocol):
+    """A command of a client, as sessions report it (session.conversation.observer)."""
+
+    @property
+    def policy(self) -> Any: ...
+    @property
+    def argv(self) -> Sequence[bytes]: ...
+    @property
+    def touches(self) -> Any: ...
 
 
 class Telemetry:
@@ -64,6 +77,8 @@ class Telemetry:
         self._order_sinks()
         # Called with each evaluated command (policy, service, argv, touches); None: there is no command log.
         self.recorder: Callable[[Any, str, Sequence[bytes], Any], None] | None = None
+        # Describes a command of a finding (policy, service, argv, touches); None: findings have no examples.
+        self.describe: Callable[[Any, str, Sequence[bytes], Any], dict[str, Any]] | None = None
         self._schedule: Schedule | None = None
         self._mask_keys = mask_keys
         self._tally.mask(mask_keys)
@@ -82,7 +97,8 @@ class Telemetry:
 
     def _order_sinks(self) -> None:
         log = () if self._log is None else (self._log,)
-        self._sinks = (self._counters, self._tally, *log, *self._others)
+        # The log comes first, because it gives findings their decision ids.
+        self._sinks = (*log, self._counters, self._tally, *self._others)
 
     @property
     def counters(self) -> Counters:
@@ -174,6 +190,14 @@ class Telemetry:
         """Count a session that is passed on unread from now on; `reason` is one of a closed set."""
         self._counters.session_opaque(service, reason)
 
+    def opaque_ended(self, service: str) -> None:
+        self._counters.session_opaque_ended(service)
+
+    def asked(self, service: str, evidence: Evidence) -> None:
+        """Pass on what a command is evidence of."""
+        for sink in self._others:
+            sink.asked(service, evidence, 1)
+
     def violations(
         self,
         service: str,
@@ -183,24 +207,32 @@ class Telemetry:
         revision: str,
         *,
         times: int = 1,
+        sent: Sent | None = None,
     ) -> str:
         """Record the findings of one command, or of `times` commands alike. `command` is a name of the
-        command table, or `other`. Returns the decision id for the reply: the id of the first refused finding;
-        "" if nothing was refused."""
+        command table, or `other`; `sent` is the command itself, where it is known. Returns the decision id
+        for the reply: the id of the first refused finding; "" if nothing was refused."""
         now = self._clock()
         at = self._epoch + now
         peer = client if isinstance(client, Peer) else Peer(client)
+        describe = None
+        if sent is not None and self.describe is not None and not self._mask_keys:
+            describe = partial(self.describe, sent.policy, service, sent.argv, sent.touches)
         refused = ""
         for violation, action in findings:
             group = self._group(service, command, violation, action)
-            found = Occurrence(violation, peer, revision, times * (1 + violation.more), now, at)
-            decision = ""
+            more = times * (1 + violation.more)
+            found = Occurrence(violation, peer, revision, more, now, at, describe=describe)
+            if self._log is None and action == "refused":
+                found = found._replace(decision=refused or self._new_id())
             for sink in self._sinks:
-                decision = sink.record(group, found) or decision
+                decision = sink.record(group, found)
+                if decision:
+                    found = found._replace(decision=decision)
             if group.shape and violation.key is not None and self._shapes.is_open:
-                self._unsettled.hold(group, violation.key, found)
-            if action == "refused" and not refused:
-                refused = decision or self._new_id()
+                self._unsettled.hold(group, violation.key, found._replace(describe=None))
+            if action == "refused":
+                refused = refused or found.decision
         return refused
 
     def repeats(self, service: str, command: str, findings: Sequence[Finding]) -> ViolationCounter | None:
@@ -263,7 +295,11 @@ class Telemetry:
         now = self._clock()
         at = self._epoch + now
         for service, admitted in self._admitted:
-            self._counters.command(service, admitted.name, "forwarded", admitted.times)
+            if admitted.name:
+                self._counters.command(service, admitted.name, "forwarded", admitted.times)
+            if admitted.evidence is not None:
+                for sink in self._others:
+                    sink.asked(service, cast(Evidence, admitted.evidence), admitted.times)
             admitted.times = 0
             admitted.is_gathered = False
         self._admitted.clear()

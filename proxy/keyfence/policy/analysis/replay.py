@@ -78,11 +78,11 @@ class Replay:
     def _command(self, one: Recorded) -> None:
         self.commands += one.times
         script = one.touches.script
-        if any(_makes_keys_of_arguments(evaluator.policy, script) for evaluator in (self._old, self._new)):
+        if any(makes_keys_of_arguments(evaluator.policy, script) for evaluator in (self._old, self._new)):
             self.undecided += one.times
             self._row(one, "script.keys", "", "undecided", one.times)
             return
-        if any(_depends_on_the_caller(evaluator.policy, one.touches) for evaluator in (self._old, self._new)):
+        if any(depends_on_the_caller(evaluator.policy, one.touches) for evaluator in (self._old, self._new)):
             self.undecided += one.times
             self._row(one, "scan.scope", "", "undecided", one.times)
             return
@@ -157,7 +157,7 @@ class Replay:
         return shown_in(policy, keys[0], policy.target(keys[0])) if keys else " ".join(one.argv)
 
 
-def _makes_keys_of_arguments(policy: CompiledPolicy, script: Script | None) -> bool:
+def makes_keys_of_arguments(policy: CompiledPolicy, script: Script | None) -> bool:
     """Returns whether a registered script builds keys from its arguments, which no log holds."""
     registration = policy.registration(script) if script is not None else None
     if registration is None:
@@ -167,7 +167,7 @@ def _makes_keys_of_arguments(policy: CompiledPolicy, script: Script | None) -> b
     return any(text in template.text for template in templates for text in ("<ARGV.", *own))
 
 
-def _depends_on_the_caller(policy: CompiledPolicy, touches: Touches) -> bool:
+def depends_on_the_caller(policy: CompiledPolicy, touches: Touches) -> bool:
     """Returns whether the verdict depends on the caller beyond the command's keys.
 
     A log holds no callers. The replay assumes that keys belong to the caller, but patterns and channels name

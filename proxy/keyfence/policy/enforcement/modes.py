@@ -29,6 +29,19 @@ class ModeRule(NamedTuple):
     service: str = ""
 
 
+def parse_mode(text: str, service: str = "") -> ModeRule:
+    """Returns the mode that RULE=enforce means, for a service or ("") for all; RULE may be `*`.
+
+    Raises ValueError.
+    """
+    rule, _, mode = text.partition("=")
+    if mode != "enforce":
+        raise ValueError(f"{text!r} is not a mode to try; write RULE=enforce, as scope.write=enforce")
+    if rule not in RULES and rule != "*":
+        raise ValueError(f"{rule!r} is not a rule{did_you_mean(rule, RULES)}")
+    return ModeRule("enforce", "" if rule == "*" else rule, service)
+
+
 class Waiver(NamedTuple):
     """A known violation that passes and is still counted. "" matches any entry, command, key or script."""
 

@@ -4,6 +4,7 @@ cimport cython
 
 cdef class Admitted:
     cdef readonly str name
+    cdef readonly object evidence
     cdef public long long times
     cdef public bint is_gathered
 

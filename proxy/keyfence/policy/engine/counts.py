@@ -10,10 +10,11 @@ from __future__ import annotations
 
 
 class Admitted:
-    """Counts the admitted commands of one name."""
+    """Counts admitted commands of one kind."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, evidence: object = None) -> None:
         self.name = name  # of the command, in upper case
+        self.evidence = evidence  # `evidence.Evidence` of each of them; None: of none
         self.times = 0  # since telemetry has taken over the count
         self.is_gathered = False  # telemetry knows of it
 

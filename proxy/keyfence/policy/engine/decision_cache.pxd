@@ -40,7 +40,7 @@ cdef class DecisionCache(Revocable):
     cpdef Lookup find(self, list argv, tuple values=*)
     @cython.locals(name=bytes, form=CommandForm)
     cdef Lookup _find(self, list argv, tuple values)
-    @cython.locals(first=Lookup, found=Lookup, at=Py_ssize_t)
+    @cython.locals(first=Lookup, found=Lookup, at=Py_ssize_t, others=list)
     cdef Lookup _find_several(self, CommandForm form, list argv, tuple values)
     @cython.locals(key=bytes, target=int, decision=CachedDecision, faults=int)
     cdef Lookup _find_key(self, CommandForm form, list argv, Py_ssize_t at, tuple values)
@@ -62,6 +62,7 @@ cdef class DecisionCache(Revocable):
     cpdef bytes refusal(self, Lookup lookup, ViolationCounter counter, list argv)
     cdef CommandForm _form(self, bytes name)
     cdef CommandForm _keyless(self, bytes name)
+    cdef object _evidence(self, object touches)
     cdef CachedDecision _ask(self, CommandForm form, int target, list argv)
     cdef int _looks(self, CommandForm form, object target) except -2
     cdef int _looks_at_content(self, CommandForm form, object entry) except -2

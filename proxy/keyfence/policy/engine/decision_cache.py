@@ -13,6 +13,7 @@ from collections.abc import Container, Sequence
 
 from keyfence.commands import cache_forms
 from keyfence.commands.extract import KEYLESS, ONE_KEY, OneKey, extract
+from keyfence.commands.model import Access, Touches
 from keyfence.policy.compiled.policy import MAX_CONFIRMED, Entry, Fields, Target
 from keyfence.policy.compiled.tenants import Values, fixed_places
 from keyfence.policy.patterns.automaton import Classifier
@@ -24,6 +25,7 @@ from keyfence.shapes.skeleton import skeleton
 from . import checks
 from .counts import Admitted, Revocable, ViolationCounter
 from .evaluator import Evaluator
+from .evidence import Evidence, evidence_of
 from .forms import (
     COMMAND,
     CONTENT,
@@ -172,13 +174,20 @@ class DecisionCache(Revocable):
     def _find_several(self, form: CommandForm, argv: list[bytes], values: Values) -> Lookup:
         """The same for a command whose arguments are keys: admitted if each is, with the same outcome."""
         first: Lookup | None = None
+        others: list[CachedDecision] | None = None
         for at in range(form.index, len(argv)):
             found = self._find_key(form, argv, at, values)
             if first is None:
                 first = found
             if self._binds or not found.is_admitted or _differ(found, first):
                 return _SEVERAL_DIFFER
-        return _SEVERAL_DIFFER if first is None else first
+            if found.decision is not first.decision and found.decision is not None:
+                if others is None:
+                    others = []
+                others.append(found.decision)
+        if first is None:
+            return _SEVERAL_DIFFER
+        return first if others is None else Lookup(first.decision, "", 0, others)
 
     def _find_key(self, form: CommandForm, argv: list[bytes], at: int, values: Values) -> Lookup:
         """The same for the key at `at`."""
@@ -300,9 +309,13 @@ class DecisionCache(Revocable):
         command = one.command.name
         if command in self._among and (not one.options_decide or command in cache_forms.OPTIONS):
             kind = _SEVERAL_KEYS if one.may_have_more else cache_forms.OPTIONS.get(command, _NO_OPTIONS)
-            form = CommandForm(one, kind, len(self.targets), name)
+            evidence = self._evidence(Touches(one.command, (Access(0, b"", 0),)))
+            form = CommandForm(one, kind, len(self.targets), name, evidence)
         self._forms[name] = form
         return form
+
+    def _evidence(self, touches: Touches) -> Evidence:
+        return evidence_of(self.policy, self.service, touches)
 
     def _keyless(self, name: bytes) -> CommandForm | None:
         """The form of a command that touches nothing, if nothing is wrong with it."""
@@ -311,7 +324,8 @@ class DecisionCache(Revocable):
             return None  # not remembered: names are the client's to word
         form = None
         if command.name in self._among and self._evaluator.admits_alone(self.service, name):
-            form = CommandForm(OneKey(command, 0, False, False, False), _KEYLESS, 0, name)
+            one = OneKey(command, 0, False, False, False)
+            form = CommandForm(one, _KEYLESS, 0, name, self._evidence(Touches(command)))
         self._forms[name] = form
         return form
 
@@ -327,7 +341,8 @@ class DecisionCache(Revocable):
             outcome = standing.outcome
             is_trimmed = form.kind != _XADD or what.entry is None or trims(access, what.entry)
             is_clean = is_trimmed and not standing.doubts & ~_LOOKED_AT
-        decision = CachedDecision(form, target, outcome, looks, is_clean, what.kind in COVERED)
+        evidence = self._evidence(touches)
+        decision = CachedDecision(form, target, outcome, looks, is_clean, what.kind in COVERED, evidence)
         form.keep(decision)
         return decision
 

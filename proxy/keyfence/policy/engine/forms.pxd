@@ -8,7 +8,8 @@ cdef Py_ssize_t _XADD_ID
 
 
 @cython.final
-cdef class CommandForm(Admitted):
+cdef class CommandForm:
+    cdef readonly str name
     cdef object one
     cdef readonly int kind
     cdef readonly bytes spelled
@@ -34,7 +35,7 @@ cdef class CommandForm(Admitted):
 
 
 @cython.final
-cdef class CachedDecision:
+cdef class CachedDecision(Admitted):
     cdef readonly CommandForm form
     cdef readonly int target
     cdef readonly int outcome
@@ -43,6 +44,7 @@ cdef class CachedDecision:
     cdef readonly bint is_covered
     cdef readonly dict counters
     cdef readonly dict shaped
+    cdef readonly Admitted further
     cdef readonly Lookup hit
     cdef readonly Lookup miss
 
@@ -50,6 +52,7 @@ cdef class CachedDecision:
 @cython.final
 cdef class Lookup:
     cdef readonly CachedDecision decision
+    cdef readonly list others
     cdef readonly bint is_admitted
     cdef readonly str reason
     cdef readonly int faults

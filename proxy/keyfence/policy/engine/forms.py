@@ -27,13 +27,14 @@ _XADD, _XADD_ID = cache_forms.XADD, cache_forms.XADD_ID
 _SEVERAL_KEYS, _KEYLESS = cache_forms.SEVERAL_KEYS, cache_forms.KEYLESS
 
 
-class CommandForm(Admitted):
-    """One form of one command, and how many such commands were admitted."""
+class CommandForm:
+    """One form of one command."""
 
-    def __init__(self, one: OneKey, kind: int, targets: int, spelled: bytes) -> None:
-        """`kind` is one of `cache_forms`; `targets` is how many the policy has."""
+    def __init__(self, one: OneKey, kind: int, targets: int, spelled: bytes, evidence: object) -> None:
+        """`kind` is one of `cache_forms`; `targets` is how many the policy has; `evidence` is that of a
+        command on keys of no target, or without keys."""
         name = one.command.name
-        super().__init__(name)
+        self.name = name
         self.one = one
         self.kind = kind
         self.spelled = spelled  # the command's name as the client writes it
@@ -45,7 +46,7 @@ class CommandForm(Admitted):
         self.targets = targets
         self.decisions: list[CachedDecision | None] = []  # by target …
         self.kept = 0  # … and for how many there is room: all, once one is kept
-        self.on_no_target = CachedDecision(self, -1, 0, 0, kind == _KEYLESS, False)
+        self.on_no_target = CachedDecision(self, -1, 0, 0, kind == _KEYLESS, False, evidence)
         # Of a command whose options decide: its forms by these; of such a form: its options as they are sent.
         self.forms: dict[tuple[bytes, ...], CommandForm | None] = {}
         self.most_forms = min(MAX_FORMS, MAX_DECISIONS // max(targets, 1))
@@ -100,7 +101,7 @@ class CommandForm(Admitted):
         return form
 
     def _new_form(self, options: tuple[bytes, ...]) -> CommandForm | None:
-        form = CommandForm(self.one, self.kind, self.targets, self.spelled)
+        form = CommandForm(self.one, self.kind, self.targets, self.spelled, self.on_no_target.evidence)
         if self.kind == _XADD:
             form.fields_at = 3 + len(options)
             if options and not is_trimmed(options):
@@ -109,12 +110,21 @@ class CommandForm(Admitted):
         return form
 
 
-class CachedDecision:
-    """What the evaluator said of one command form on the keys of one target."""
+class CachedDecision(Admitted):
+    """What the evaluator said of one command form on the keys of one target, and how many such commands were
+    admitted."""
 
     def __init__(
-        self, form: CommandForm, target: int, outcome: int, looks: int, is_clean: bool, is_covered: bool
+        self,
+        form: CommandForm,
+        target: int,
+        outcome: int,
+        looks: int,
+        is_clean: bool,
+        is_covered: bool,
+        evidence: object,
     ) -> None:
+        super().__init__(form.name, evidence)
         self.form = form
         self.target = target  # its index; -1: no target, or no key
         self.outcome = outcome  # what the command means for its key's time to live (`ttl.outcome`)
@@ -127,6 +137,7 @@ class CachedDecision:
         # skeleton too.
         self.counters: dict[int, ViolationCounter] = {}
         self.shaped: dict[int, dict[bytes, ViolationCounter]] = {}
+        self.further = Admitted("", evidence)  # keys of this target that commands on another one had too
         self.hit = Lookup(self, "", 0)
         self.miss = Lookup(self, RULE, -1 if looks else 0)
 
@@ -143,8 +154,15 @@ RULE = "rule"
 class Lookup:
     """What the cache knows of one command."""
 
-    def __init__(self, decision: CachedDecision | None, reason: str, faults: int) -> None:
-        self.decision = decision  # None: nothing is known
+    def __init__(
+        self,
+        decision: CachedDecision | None,
+        reason: str,
+        faults: int,
+        others: list[CachedDecision] | None = None,
+    ) -> None:
+        self.decision = decision  # None: nothing is known. Of several keys, that of the first one …
+        self.others = others  # … and those of the keys with other decisions; None: there are none
         self.is_admitted = not reason  # nothing is wrong with the command
         self.reason = reason  # why it isn't admitted
         # Encodes what is wrong with what is written, and how much; 0: nothing. -1: unknown, so there is no

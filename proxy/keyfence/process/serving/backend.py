@@ -7,7 +7,7 @@ Rule: `process.control` knows this interface only. `process.in_process.InProcess
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from keyfence.policy.enforcement.modes import BreakGlass
@@ -15,6 +15,9 @@ from keyfence.telemetry.counters import Counters
 from keyfence.telemetry.tally import Row
 
 from .reload import Packed
+
+# Takes the increments of a process that serves clients (telemetry.increments).
+Feed = Callable[[dict[str, Any]], None]
 
 
 class WorkerFailed(Exception):

@@ -12,11 +12,12 @@ import dataclasses
 import datetime
 import gc
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import Any
 
 from keyfence.commands.extract import adopt
 from keyfence.commands.learned import learn
+from keyfence.commands.model import Touches
 from keyfence.config.limits import ClientLimits
 from keyfence.config.settings import Settings
 from keyfence.downstream.client import ServerContext
@@ -24,6 +25,7 @@ from keyfence.downstream.listeners import Listeners
 from keyfence.downstream.tls import listener_context, upstream_context
 from keyfence.identity.resolver import Resolver
 from keyfence.net.addresses import Bound
+from keyfence.policy.analysis.command_log import as_line
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.enforcement.modes import BreakGlass, Modes
 from keyfence.policy.engine.authorizer import Authorizer, InForce
@@ -31,6 +33,7 @@ from keyfence.policy.engine.pending import PendingTtls
 from keyfence.session.conversation.shown_ids import Question, ShownIds
 from keyfence.telemetry.operator_log import notice, report_fault, tell, warn
 from keyfence.telemetry.telemetry import Telemetry
+from keyfence.telemetry.usage import Usage
 from keyfence.upstream.discovery import CannotLearn, Learner, NotAllowed
 from keyfence.upstream.health import Upstream, UpstreamAddress
 from keyfence.upstream.outages import Outages
@@ -306,7 +309,15 @@ def telemetry_of(settings: Settings, log: str | int | None) -> Telemetry:
     A sink that a setting switches on is made here, and passed as one of `sinks`.
     """
     schedule = asyncio.get_running_loop().call_soon
-    return Telemetry.to(log, mask_keys=settings.mask_keys, schedule=schedule)
+    sinks = [Usage()] if settings.findings else []
+    telemetry = Telemetry.to(log, sinks=sinks, mask_keys=settings.mask_keys, schedule=schedule)
+    if settings.findings:
+        telemetry.describe = _described
+    return telemetry
+
+
+def _described(policy: CompiledPolicy, service: str, argv: Sequence[bytes], touches: Touches) -> Any:
+    return as_line(policy, service, argv, touches, 1)
 
 
 def _report_end(task: asyncio.Future[None]) -> None:

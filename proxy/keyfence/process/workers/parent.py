@@ -16,7 +16,7 @@ from typing import Any
 
 from keyfence.net.addresses import Bound
 from keyfence.policy.enforcement.modes import BreakGlass
-from keyfence.process.serving.backend import Backend, WorkerFailed
+from keyfence.process.serving.backend import Backend, Feed, WorkerFailed
 from keyfence.process.serving.reload import Packed
 from keyfence.process.serving.runtime import Runtime, StartError
 from keyfence.telemetry.counters import Counters
@@ -38,13 +38,22 @@ LONGEST_BACKOFF = 5.0
 class Workers(Backend):
     """The backend with workers: all of them."""
 
-    def __init__(self, slots: Sequence[WorkerSlot], runtime: Runtime, relay: LogRelay, start: Start) -> None:
-        """`runtime` is the parent's own; `start` is a worker's first order, without its sockets."""
+    def __init__(
+        self,
+        slots: Sequence[WorkerSlot],
+        runtime: Runtime,
+        relay: LogRelay,
+        start: Start,
+        feed: Feed | None = None,
+    ) -> None:
+        """`runtime` is the parent's own; `start` is a worker's first order, without its sockets; `feed` gets
+        all increments."""
         self.closing = False
         self._slots = slots
         self._runtime = runtime
         self._relay = relay
         self._start = start
+        self._feed = feed
         self._workers: list[WorkerProcess] = []
         self._total = Counters()  # of all workers, ended ones included, without gauges
         self._tally = Tally()
@@ -179,6 +188,8 @@ class Workers(Backend):
         # The log relay counts written lines, in the parent's own counters.
         self._total.absorb(counts["counters"] | {"log_lines": 0}, live=False)
         self._tally.absorb(counts["tally"])
+        if self._feed is not None:
+            self._feed(counts)
 
     async def _refresh(self) -> None:
         asked = [

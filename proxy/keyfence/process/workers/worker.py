@@ -32,11 +32,11 @@ from keyfence.process.serving.runtime import (
     telemetry_of,
 )
 from keyfence.process.serving.spawn import admit_signals, end_with_parent
+from keyfence.telemetry.increments import Increments
 from keyfence.telemetry.operator_log import warn
 from keyfence.upstream.health import UpstreamAddress
 
 from .channel import Channel, from_pickle, to_json
-from .increments import Increments
 from .questions import Questions
 
 COUNT_INTERVAL = 1.0  # seconds between two increments

@@ -17,6 +17,7 @@ cdef class SessionBase:
     cdef public list counts
     cdef public bint shapeable
     cdef public bint reopen
+    cdef public str opaque_as
     cdef public bint wants_turn
     cdef public object question
 

@@ -36,6 +36,7 @@ class SessionBase:
         self.shapeable = False  # the client's text might shape one of those replies
         self.question: Question | None = None  # for other processes; nothing is evaluated until its answer
         self.reopen = False  # the own connection must be replaced before anything is sent on it
+        self.opaque_as = ""  # the service under which it is counted as opaque; "": it is not
         self.wants_turn = False  # other clients come first; then `take_turn` goes on
 
     @property

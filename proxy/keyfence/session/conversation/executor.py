@@ -24,7 +24,7 @@ from keyfence.resp.limits import UNIDENTIFIED, ProtocolError, RequestLimits, Req
 from keyfence.resp.profile import Profile
 
 from .conversation import ABORT_MARKER, Conversation
-from .observer import Observer
+from .observer import Observer, Sent
 from .refusal import refusal
 from .routing import Route
 from .shown_ids import Question, ShownIds
@@ -173,12 +173,13 @@ class Executor(Conversation):
         self._leave_shared()
         self._carry_out(handler, argv)
 
-    def _report(self, ruling: Ruling, command: str, authorizer: Authorizer) -> str:
+    def _report(self, ruling: Ruling, command: str, authorizer: Authorizer, sent: Sent | None = None) -> str:
         """Report the findings of a ruling. Returns the decision's id; "" where there is no finding."""
         if not ruling.findings:
             return ""
+        revision = authorizer.policy.revision
         return self.observer.violations(
-            self.service, self.peer, command, ruling.findings, authorizer.policy.revision
+            self.service, self.peer, command, ruling.findings, revision, sent=sent
         )
 
     def authorizer_and_number(self) -> tuple[Authorizer, int]:
@@ -339,6 +340,7 @@ class Executor(Conversation):
         decision = self._report(ruling, command, authorizer)
         if ruling.refused_by is None:
             self.observer.opaque(self.service, reason)
+            self.opaque_as = self.service
             return True
         if refuse:
             self._refuse(refusal(ruling.refused_by, authorizer.policy.contact, decision))

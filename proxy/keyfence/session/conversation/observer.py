@@ -6,11 +6,12 @@ Rule: reporting never fails, and never changes what becomes of a request.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from keyfence.commands.model import Touches
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.engine.counts import Admitted, ViolationCounter
+from keyfence.policy.engine.evidence import Evidence
 from keyfence.policy.verdict import Finding, Peer
 
 # Why a session passes unread, as labels of `keyfence_sessions_opaque_total`: a closed set.
@@ -28,6 +29,14 @@ OPAQUE_REASONS = (
 )
 
 
+class Sent(NamedTuple):
+    """A command of a client, and the policy that it was evaluated under."""
+
+    policy: CompiledPolicy
+    argv: Sequence[bytes]
+    touches: Touches
+
+
 class Observer(Protocol):
     """Takes a session's reports. No method may raise."""
 
@@ -41,10 +50,21 @@ class Observer(Protocol):
         """`admitted.times` counts forwarded commands of this service. The observer collects it from time to
         time, and sets `is_gathered` while it does."""
 
+    def asked(self, service: str, evidence: Evidence) -> None:
+        """A command was evaluated, and is evidence of this."""
+
     def violations(
-        self, service: str, client: Peer | str, command: str, findings: Sequence[Finding], revision: str
+        self,
+        service: str,
+        client: Peer | str,
+        command: str,
+        findings: Sequence[Finding],
+        revision: str,
+        *,
+        sent: Sent | None = None,
     ) -> str:
-        """Report the violations found in one command. Returns the decision's id, for the reply."""
+        """Report the violations found in one command; `sent` is the command, where it is known. Returns the
+        decision's id, for the reply."""
 
     def repeats(self, service: str, command: str, findings: Sequence[Finding]) -> ViolationCounter | None:
         """A counter for further commands with the same findings, valid while it is live; None: report each of
@@ -62,3 +82,6 @@ class Observer(Protocol):
 
     def opaque(self, service: str, reason: str) -> None:
         """From here on the session passes unread. `reason` is one of OPAQUE_REASONS."""
+
+    def opaque_ended(self, service: str) -> None:
+        """A session that passed unread has ended."""

@@ -10,8 +10,8 @@ from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.parser import text_string_to_metric_families
 
 from keyfence.telemetry.counters import COUNTED, GAUGES, SCALARS, Counters
-from keyfence.telemetry.metric_table import LABELS, METRICS, Metric
-from keyfence.telemetry.metrics import exposition
+from keyfence.telemetry.metrics.exposition import exposition
+from keyfence.telemetry.metrics.table import LABELS, METRICS, Metric
 from tests.clients.running import ask, configure, eventually
 from tests.servers import PROJECT, Keyfence, RedisServer
 from tools.metrics_page import page

@@ -4,7 +4,7 @@ from prometheus_client import REGISTRY
 from prometheus_client.parser import text_string_to_metric_families
 
 from keyfence.telemetry.counters import DECISION_BOUNDS, Counters
-from keyfence.telemetry.metrics import exposition
+from keyfence.telemetry.metrics.exposition import exposition
 
 
 def samples(counters: Counters) -> dict[str, float]:

@@ -1,7 +1,7 @@
 """The counters in Prometheus' text format.
 
-Rule: a scrape only reads the counters. `metric_table` lists every metric; the exposition and docs/metrics.md
-both come from it. Nothing is registered with the library's global registry.
+Rule: a scrape only reads the counters. `table` lists every metric; what is served and docs/metrics.md come from
+it. Nothing is registered with the library's global registry.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
 
 from keyfence import __version__
+from keyfence.telemetry.counters import BOUNDS, Counters
 
-from .counters import BOUNDS, Counters
-from .metric_table import BY_TABLE, METRICS, Metric
+from .table import BY_TABLE, METRICS, Metric
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keyfence.policy.verdict import Finding
-from keyfence.process.workers.increments import Increments
 from keyfence.telemetry.counters import MAX_SERIES, Counters
+from keyfence.telemetry.increments import Increments
 from keyfence.telemetry.tally import Tally
 from keyfence.telemetry.telemetry import Telemetry
 from tests.telemetry.violations import violation

@@ -1,31 +1,40 @@
-"""The increments that a worker sends to its parent: what it has counted since the last time.
+"""Increments: what a process has counted since the last time. Workers send them to their parent, and the
+findings store is made from them.
 
-Rule: the sum of all increments is what the worker has counted. So the parent keeps one sum, and nothing is
-subtracted when a worker ends. A row without new counts costs a comparison and is not sent.
+Rule: the sum of all increments is what the process has counted. So a parent keeps one sum, and nothing is
+subtracted when a worker ends. A row without new counts costs a comparison and is left out.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from keyfence.telemetry.counters import COUNTED, GAUGES, SCALARS
-from keyfence.telemetry.tally import Key, Row
-from keyfence.telemetry.telemetry import Telemetry
+from .counters import COUNTED, GAUGES, SCALARS
+from .tally import Key, Row
+from .telemetry import Telemetry
+from .usage import Usage
 
 
 class Increments:
-    """Takes increments from a worker's telemetry, as values that JSON can carry."""
+    """Takes increments from a process's telemetry, as values that JSON can carry."""
 
     def __init__(self, telemetry: Telemetry) -> None:
         self._telemetry = telemetry
         self._plain: dict[str, Any] = dict.fromkeys(SCALARS, 0)
         self._tables: dict[str, dict[Any, float]] = {name: {} for name in COUNTED}
-        self._rows: dict[Key, tuple[int, dict[str, int]]] = {}
+        # By row: its count, actions and number of examples when it was last taken.
+        self._rows: dict[Key, tuple[int, dict[str, int], int]] = {}
 
     def take(self) -> dict[str, Any]:
         """{"counters": for `Counters.absorb(…, live=False)`, "gauges": for `Counters.absorb_gauges`,
-        "tally": for `Tally.absorb`}."""
-        return {"counters": self._counted(), "gauges": self._gauges(), "tally": self._tallied()}
+        "tally": for `Tally.absorb`, "asked": [[service, kind, name, times], …] of `Usage.take`}."""
+        usage = self._telemetry.sink(Usage)
+        return {
+            "counters": self._counted(),
+            "gauges": self._gauges(),
+            "tally": self._tallied(),
+            "asked": usage.take() if usage is not None else [],
+        }
 
     def _counted(self) -> dict[str, Any]:
         counters = self._telemetry.counters
@@ -51,9 +60,12 @@ class Increments:
     def _tallied(self) -> list[Row]:
         new: list[Row] = []
         for key, row in self._telemetry.tally.rows():
-            count, actions = self._rows.get(key, (0, {}))
+            count, actions, shown = self._rows.get(key, (0, {}, 0))
             if row["count"] != count or row["actions"] != actions:
                 more = {name: n - actions.get(name, 0) for name, n in row["actions"].items()}
-                new.append({**row, "count": row["count"] - count, "actions": more})
-                self._rows[key] = row["count"], dict(row["actions"])
+                examples = row.get("examples", [])
+                change: Row = {**row, "count": row["count"] - count, "actions": more}
+                change["examples"] = examples[shown:]
+                new.append(change)
+                self._rows[key] = row["count"], dict(row["actions"]), len(examples)
         return new

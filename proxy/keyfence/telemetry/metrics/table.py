@@ -130,6 +130,7 @@ TOPICS: dict[str, tuple[Metric, ...]] = {
             "Sessions that are passed on unread. Each row is there from the start, at 0.",
             unit="sessions",
         ),
+        _gauge("sessions_opaque_open", SERVICE, "Sessions that are passed on unread now.", "opaque_open"),
         _counter("login_failures", SERVICE, "Wrong passwords for users that keyfence checks.", unit="logins"),
         _counter(
             "accept_pauses", (), "Pauses in accepting, for lack of file descriptors or memory.", unit="pauses"
@@ -198,7 +199,7 @@ TOPICS: dict[str, tuple[Metric, ...]] = {
             "pending_size_unanswered", (), "Keys whose size the upstream could not be asked for.", unit="keys"
         ),
     ),
-    "The decision log": (
+    "The decision log and the findings store": (
         _counter("log_lines", (), "Lines written to the decision log.", unit="lines"),
         _counter(
             "log_merged_decisions",
@@ -217,6 +218,7 @@ TOPICS: dict[str, tuple[Metric, ...]] = {
         ),
         _counter("log_groups_evicted", (), "Groups of the log dropped for lack of room.", unit="groups"),
         _counter("log_write_failures", (), "Lines that couldn't be written.", unit="lines"),
+        _counter("findings_write_failures", (), "Failed writes to the findings store.", unit="writes"),
     ),
     "keyfence itself": (
         _gauge("build_info", ("version",), "The version that runs; always 1.", "build"),

@@ -1,0 +1,150 @@
+"""`keyfence findings`: what services break, since when, and who owns it.
+
+Rule: it changes nothing. The text shows the same facts as --format json.
+"""
+
+from __future__ import annotations
+
+import csv
+import sys
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote, urlencode
+
+import click
+from rich.table import Table
+from rich.text import Text
+
+from keyfence.cli.terminal.options import admin_option, ask_admin, checked_answer, format_option, print_json
+from keyfence.cli.terminal.output import fail, print_table, say, wrapped
+from keyfence.findings.filter import states
+from keyfence.policy.show import one_line
+from keyfence.policy.units import clock_text
+from keyfence.telemetry.clients import text_of
+
+from .times import ago, since_option
+
+_STYLES = {"new": "bold red", "reopened": "bold red", "open": "red", "waived": "dim"}
+_COLUMNS = ("id", "state", "service", "rule", "command", "entry or key shape", "count", "last", "owner")
+
+
+def _states(_context: click.Context, _parameter: click.Parameter, value: str) -> str:
+    try:
+        states(value)
+    except ValueError as exc:
+        raise click.BadParameter(str(exc)) from None
+    return value
+
+
+@click.command()
+@click.argument("one", metavar="[ID]", default="")
+@click.option("--service", metavar="NAME", default="", help="Only findings of this service.")
+@click.option("--rule", metavar="RULE", default="", help="Only findings of this rule.")
+@click.option(
+    "--state",
+    metavar="STATE",
+    default="",
+    callback=_states,
+    help="Only these states, separated by commas: new, open, waived, quiet, reopened, resolved, or "
+    "active (new, open and reopened).",
+)
+@click.option("--owner", metavar="OWNER", default="", help="Only findings of this owner.")
+@click.option("--entry", metavar="NAME", default="", help="Only findings on this entry or key shape.")
+@click.option("--text", metavar="TEXT", default="", help="Only findings with this text in a name or example.")
+@click.option(
+    "--since",
+    metavar="TIME",
+    callback=since_option,
+    default="",
+    help="Only findings seen since: 24h, 2026-03-01, RFC 3339.",
+)
+@admin_option
+@format_option("table", "json", "csv")
+def findings(one: str, since: float, admin: str, form: str, **which: str) -> None:
+    """Show what services break: findings with their states, or all about one (ID)."""
+    if one:
+        _single(one, admin, form)
+        return
+    asked = {name: value for name, value in which.items() if value} | ({"since": since} if since else {})
+    answer = ask_admin(admin, f"/findings?{urlencode(asked)}")
+    with checked_answer(admin):
+        rows, total, now = list(answer["findings"]), int(answer["total"]), float(answer["now"])
+        table = _table(rows, now)
+    if form == "json":
+        print_json(answer)
+    elif form == "csv":
+        _print_csv(rows)
+    elif not rows:
+        say("No findings match." if asked else "No findings.")
+    else:
+        print_table(table)
+        say(f"{total} finding{'' if total == 1 else 's'}")
+
+
+def place_of(row: Mapping[str, Any]) -> str:
+    """The entry or the shape of a finding's keys."""
+    return one_line(row["shape"] or row["entry"] or "–")
+
+
+def _table(rows: list[dict[str, Any]], now: float) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for name in _COLUMNS:
+        table.add_column(name, no_wrap=True, justify="right" if name == "count" else "left")
+    for row in rows:
+        table.add_row(
+            row["id"],
+            Text(row["state"], style=_STYLES.get(row["state"], "")),
+            Text(one_line(row["service"])),
+            row["rule"] + (" (should)" if row["severity"] == "should" else ""),
+            Text(one_line(row["command"])),
+            Text(place_of(row)),
+            str(row["total"]),
+            ago(row["last"], now),
+            Text(one_line(row["owner"] or "–")),
+        )
+    return table
+
+
+def _print_csv(rows: list[dict[str, Any]]) -> None:
+    writer = csv.writer(sys.stdout)
+    writer.writerow(["id", "state", "severity", "service", "rule", "command", "entry", "shape", "count"])
+    names = ("id", "state", "severity", "service", "rule", "command", "entry", "shape", "total")
+    for row in rows:
+        writer.writerow([one_line(str(row[name])) for name in names])
+
+
+def _single(one: str, admin: str, form: str) -> None:
+    answer = ask_admin(admin, f"/findings/{quote(one, safe='')}")
+    with checked_answer(admin):
+        lines = _lines(answer)
+        history = [(clock_text(each["at"]), each["state"], each["why"]) for each in answer["history"]]
+    if form == "csv":
+        fail("one finding has no CSV; use --format json")
+    if form == "json":
+        print_json(answer)
+        return
+    for name, text in lines:
+        say(wrapped(one_line(text), f"{name:<10}"))
+    for index, (at, state, why) in enumerate(history):
+        say(wrapped(f"{at}  {state}: {why}", f"{'history' if not index else '':<10}"))
+
+
+def _lines(row: Mapping[str, Any]) -> list[tuple[str, str]]:
+    counts = ", ".join(f"{number} {action}" for action, number in row["counts"].items())
+    lines = [
+        ("finding", f"{row['id']}, {row['state']} since {clock_text(row['since'])}"),
+        ("service", row["service"]),
+        ("rule", row["rule"] + (" (should)" if row["severity"] == "should" else "")),
+        ("command", f"{row['command']} on {place_of(row)}"),
+        ("seen", f"{counts}; first {clock_text(row['first'])}, last {clock_text(row['last'])}"),
+        ("owner", row["owner"] or "–"),
+        ("clients", text_of(row["clients"]) or "–"),
+        ("hint", row["hint"] or "–"),
+        ("policy", f"revision {row['revision']}"),
+    ]
+    for index, example in enumerate(row["examples"]):
+        words = " ".join(example["command"].get("argv", [])) or example["key"]
+        lines.append(
+            ("examples" if not index else "", f"{words}  ({example['decision'] or 'no decision id'})")
+        )
+    return lines

@@ -1,0 +1,109 @@
+"""What waits to be written: increments of all processes, added up.
+
+Rule: nothing is counted twice or lost. While the database is away a batch grows only with new kinds of
+findings, rules, rights and hours, and each of these is bounded.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from keyfence.telemetry.clients import meet
+from keyfence.telemetry.tally import MAX_EXAMPLES, Key, Row
+
+from .finding import ACTIONS, HOUR
+from .spans import Span
+
+MAX_CELLS = 500_000  # hours of findings and uses; beyond, counts go to the last hour that a row has
+Cells = dict[int, int]
+
+
+@dataclasses.dataclass(slots=True)
+class Seen:
+    """New violations of one finding."""
+
+    row: Row  # the newest one, without counts
+    first: float
+    last: float
+    hours: dict[int, dict[str, int]] = dataclasses.field(default_factory=dict)  # by hour and action
+
+    def totals(self) -> dict[str, int]:
+        return {action: sum(one.get(action, 0) for one in self.hours.values()) for action in ACTIONS}
+
+
+class Batch:
+    """Increments that wait."""
+
+    def __init__(self) -> None:
+        self.seen: dict[Key, Seen] = {}
+        self.uses: dict[tuple[str, str, str], Cells] = {}  # by service, kind and name: times by hour
+        # When this instance was looking, and when it was not although it ran: by kind and service.
+        self.spans: dict[tuple[str, str], Span] = {}
+        self._cells = 0
+
+    def add_rows(self, rows: Iterable[Row], now: float) -> None:
+        """Add rows of `Increments`, counted until `now` (Unix seconds)."""
+        hour = int(now // HOUR)
+        for row in rows:
+            key: Key = (row["service"], row["rule"], row["command"], row["entry"], row["shape"])
+            seen = self.seen.get(key)
+            if seen is None:
+                seen = self.seen[key] = Seen(row, row["first"], row["last"])
+            else:
+                seen.row = _newer(seen.row, row)
+                seen.first = min(seen.first, row["first"])
+                seen.last = max(seen.last, row["last"])
+            cell = seen.hours.get(self._hour(seen.hours, hour))
+            if cell is None:
+                cell = seen.hours[hour] = {}
+                self._cells += 1
+            for action, number in row["actions"].items():
+                cell[action] = cell.get(action, 0) + number
+
+    def add_uses(self, uses: Iterable[Sequence[Any]], now: float) -> None:
+        """Add what `Usage.take` returned at `now`."""
+        hour = int(now // HOUR)
+        for service, kind, name, times in uses:
+            cells = self.uses.setdefault((service, kind, name), {})
+            at = self._hour(cells, hour)
+            self._cells += at not in cells
+            cells[at] = cells.get(at, 0) + times
+
+    def add_span(self, kind: str, service: str, span: Span) -> None:
+        """Add a span that follows the earlier ones of its kind and service."""
+        before = self.spans.get((kind, service))
+        self.spans[kind, service] = span if before is None else Span(before.begin, span.end)
+
+    def _hour(self, cells: Mapping[int, object], hour: int) -> int:
+        return max(cells) if cells and hour not in cells and self._cells >= MAX_CELLS else hour
+
+    def add_batch(self, later: Batch) -> None:
+        """Add a later batch, after this one could not be written."""
+        for key, seen in later.seen.items():
+            for hour, counts in seen.hours.items():
+                row: Row = {**seen.row, "first": seen.first, "last": seen.last, "actions": counts}
+                self.add_rows([row], hour * HOUR)
+            if not seen.hours:
+                self.seen.setdefault(key, seen)
+        for (service, kind, name), cells in later.uses.items():
+            for hour, times in cells.items():
+                self.add_uses([(service, kind, name, times)], hour * HOUR)
+        for (kind, service), span in later.spans.items():
+            self.add_span(kind, service, span)
+
+
+def _newer(before: Row, row: Row) -> Row:
+    """The later row, with the clients and examples of both."""
+    merged: Row = {**row, "clients": list(before.get("clients", ()))}
+    for client in row.get("clients", ()):
+        meet(merged["clients"], client)
+    examples = list(before.get("examples", ()))
+    known = {one["key"] for one in examples}
+    examples += [one for one in row.get("examples", ()) if one["key"] not in known]
+    merged["examples"] = examples[:MAX_EXAMPLES]
+    merged["hint"] = row["hint"] or before["hint"]
+    if before["severity"] == "must":
+        merged["severity"] = "must"
+    return merged

@@ -1,0 +1,144 @@
+"""Opens the database of the findings store: SQLite in a file, or PostgreSQL.
+
+Rule: everything that can be wrong with a database is one StoreError with one sentence. A database with a
+newer schema is never touched.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, Engine, create_engine, event, inspect, select, text
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
+
+from .tables import meta, metadata
+
+VERSION = 1
+# For each older version: the statements that bring a database to the next one.
+UPGRADES: dict[int, tuple[str, ...]] = {}
+BUSY_SECONDS = 5  # how long to wait for another process that writes
+_MIGRATION_LOCK = 0x6B657966  # of PostgreSQL: one process at a time makes or upgrades the tables
+
+
+class StoreError(Exception):
+    """The findings store can't be used; the message is one sentence for the user."""
+
+
+def checked_url(text_: str) -> str:
+    """The URL of a findings store, unchanged. Raises ValueError if it is not one."""
+    try:
+        url = make_url(text_)
+    except ArgumentError:
+        raise ValueError(
+            "this is not a URL of a findings store; write sqlite:////PATH or postgresql://USER@HOST/DATABASE"
+        ) from None
+    if url.get_backend_name() not in ("sqlite", "postgresql"):
+        raise ValueError(f"{url.drivername!r} is not supported; write sqlite: or postgresql:")
+    if url.get_backend_name() == "sqlite" and not url.database:
+        raise ValueError("the URL names no file; write sqlite:////var/lib/keyfence/findings.db")
+    return text_
+
+
+class Database:
+    """A database with the tables of the store."""
+
+    def __init__(self, url: str, *, create: bool = True) -> None:
+        """Connects, and makes or upgrades the tables. Without `create`, a missing database is an error.
+        Raises StoreError."""
+        parsed = make_url(url)
+        self.shown = parsed.render_as_string(hide_password=True)
+        self.is_sqlite = parsed.get_backend_name() == "sqlite"
+        try:
+            if self.is_sqlite:
+                _prepare_file(Path(str(parsed.database)), create)
+            self.engine = _engine(parsed)
+            with self.writing() as connection:
+                self._settle_schema(connection)
+        except (SQLAlchemyError, OSError, ImportError) as exc:
+            raise StoreError(f"the findings store {self.shown} can't be opened: {reason(exc)}") from None
+
+    def _settle_schema(self, connection: Connection) -> None:
+        if not self.is_sqlite:
+            connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _MIGRATION_LOCK})
+        if not inspect(connection).has_table(meta.name):
+            metadata.create_all(connection)
+            connection.execute(meta.insert().values(version=VERSION, began=time.time()))
+            return
+        version = connection.execute(select(meta.c.version)).scalar_one()
+        if version > VERSION:
+            raise StoreError(
+                f"the findings store {self.shown} was made by a newer keyfence (schema {version}, this one "
+                f"knows {VERSION}); upgrade keyfence or name another store"
+            )
+        for one in range(version, VERSION):
+            for statement in UPGRADES[one]:
+                connection.execute(text(statement))
+        if version < VERSION:
+            connection.execute(meta.update().values(version=VERSION))
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[Connection]:
+        """A transaction that writes; on SQLite it waits for other writers before it reads."""
+        with self.engine.connect().execution_options(writes=True) as connection, connection.begin():
+            yield connection
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[Connection]:
+        """A transaction that reads one state of the database."""
+        with self.engine.connect() as connection, connection.begin():
+            yield connection
+
+    def close(self) -> None:
+        self.engine.dispose()
+
+
+def reason(exc: BaseException) -> str:
+    """Why a database failed, in one line, without the statement."""
+    if isinstance(exc, ImportError | NoSuchModuleError):
+        return "PostgreSQL needs the package psycopg; install keyfence[postgresql]"
+    cause = exc.orig if isinstance(exc, DBAPIError) and exc.orig is not None else exc
+    if isinstance(cause, OSError) and cause.strerror:
+        return cause.strerror.lower()
+    lines = [line.strip() for line in str(cause).splitlines() if line.strip()]
+    return lines[0].rstrip(".") if lines else type(cause).__name__
+
+
+def _prepare_file(path: Path, create: bool) -> None:
+    """Make the file of an SQLite database, for its owner only: it names keys."""
+    if path.exists():
+        if not os.access(path, os.R_OK | os.W_OK):
+            raise PermissionError(13, "Permission denied")
+        return
+    if not create:
+        raise FileNotFoundError(2, "there is no such file")
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
+
+
+def _engine(url: URL) -> Engine:
+    if url.get_backend_name() == "postgresql":
+        url = url.set(drivername="postgresql+psycopg")
+        return create_engine(
+            url, pool_size=2, max_overflow=2, pool_pre_ping=True, connect_args={"connect_timeout": 5}
+        )
+    engine = create_engine(url, connect_args={"timeout": BUSY_SECONDS, "check_same_thread": False})
+
+    # sqlite3 begins transactions by itself, and only before some statements. keyfence begins them.
+    @event.listens_for(engine, "connect")
+    def _connected(connection: Any, _record: object) -> None:
+        connection.isolation_level = None
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("PRAGMA synchronous=NORMAL")
+
+    @event.listens_for(engine, "begin")
+    def _begin(connection: Connection) -> None:
+        writes = connection.get_execution_options().get("writes")
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+    return engine

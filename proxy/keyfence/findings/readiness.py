@@ -1,0 +1,143 @@
+"""Readiness: which rules can be enforced for which services, and what is left to do for the others.
+
+Rule: a rule is ready only on positive evidence: commands of the service were asked of it, keyfence was
+looking for the whole quiet time, and none broke it. Time in which it was not looking counts for nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from keyfence.policy.rules import RULES
+
+from .filter import Filter
+from .finding import Finding, State
+from .queries import Reader
+from .spans import Span, seconds, span_text
+
+
+class Readiness(enum.StrEnum):
+    """The standing of a rule for a service."""
+
+    ENFORCED = "enforced"
+    READY = "ready"
+    NOT_READY = "not ready"  # violations that enforcing would refuse
+    NO_TRAFFIC = "no traffic"  # no command was asked of the rule
+    GAP = "gap"  # keyfence has not been looking for long enough
+    DISABLED = "disabled"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Standing:
+    """Whether a rule can be enforced for a service, and why."""
+
+    service: str
+    rule: str
+    readiness: Readiness
+    asked: int  # commands that the rule was asked of within the quiet time
+    findings: tuple[str, ...]  # ids of those that are left
+    owners: tuple[str, ...]  # of these
+    last: float | None  # the last violation that enforcing would refuse, in Unix seconds
+    wait: float  # seconds for which keyfence must still look, if nothing happens
+
+    @property
+    def why(self) -> str:
+        """What is left to do, in a few words."""
+        if self.readiness is Readiness.NOT_READY:
+            number = len(self.findings)
+            owners = f" ({', '.join(self.owners)})" if self.owners else ""
+            return f"{number} finding{'' if number == 1 else 's'}{owners}"
+        if self.readiness is Readiness.GAP:
+            return f"keyfence must look for {span_text(self.wait)} more"
+        return ""
+
+    def as_object(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {**dataclasses.asdict(self), "readiness": str(self.readiness), "why": self.why}
+
+
+def standings(
+    reader: Reader,
+    modes: Mapping[str, Mapping[str, str]],
+    quiet: float,
+    now: float,
+) -> list[Standing]:
+    """The standing of each rule for each service of a matrix of modes (`Modes.matrix`), in its order. `quiet`
+    is for how many seconds keyfence must have looked without a violation."""
+    services = list(next(iter(modes.values()), {}))
+    looking = {service: reader.coverage(service) for service in services}
+    begins = {service: window(looking[service], quiet, now) for service in services}
+    known = [begin for begin in begins.values() if begin is not None]
+    asked = reader.asked(min(known, default=now))
+    left: dict[tuple[str, str], list[Finding]] = {}
+    for one in reader.findings(Filter()):
+        if may_be_refused(one) and seconds(looking.get(one.service, ()), one.last, now) < quiet:
+            left.setdefault((one.service, one.rule), []).append(one)
+    found = []
+    for rule, by_service in modes.items():
+        for service, mode in by_service.items():
+            use = asked.get((service, "rule", rule))
+            times = use.times if use is not None else 0
+            looked = sum(span.seconds for span in looking[service])
+            missing = max(0.0, quiet - looked)
+            found.append(_standing(service, rule, mode, times, left.get((service, rule), []), missing))
+    return found
+
+
+def _standing(
+    service: str, rule: str, mode: str, asked: int, left: Sequence[Finding], missing: float
+) -> Standing:
+    readiness = Readiness.READY
+    if mode == "disabled":
+        readiness = Readiness.DISABLED
+    elif mode == "enforce":
+        readiness = Readiness.ENFORCED
+    elif left:
+        readiness = Readiness.NOT_READY
+    elif not asked:
+        readiness = Readiness.NO_TRAFFIC
+    elif missing:
+        readiness = Readiness.GAP
+    ids = tuple(one.id for one in left)
+    owners = tuple(sorted({one.owner for one in left if one.owner}))
+    last = max((one.last for one in left), default=None)
+    return Standing(service, rule, readiness, asked, ids, owners, last, missing)
+
+
+def may_be_refused(finding: Finding) -> bool:
+    """Whether commands of a finding would be refused if its rule were enforced."""
+    return finding.severity == "must" and finding.state not in (State.WAIVED, State.RESOLVED)
+
+
+def window(looking: Sequence[Span], quiet: float, now: float) -> float | None:
+    """When the last `quiet` seconds of looking began; None if keyfence has not been looking."""
+    begin = None
+    left = quiet
+    for span in reversed(looking):
+        begin = max(span.begin, min(span.end, now) - left)
+        left -= max(0.0, min(span.end, now) - span.begin)
+        if left <= 0:
+            break
+    return begin
+
+
+def is_ready(found: Iterable[Standing]) -> bool:
+    """Whether every rule that commands were asked of is ready or enforced, and there is one."""
+    asked = [one for one in found if one.readiness not in (Readiness.NO_TRAFFIC, Readiness.DISABLED)]
+    return bool(asked) and all(one.readiness in (Readiness.READY, Readiness.ENFORCED) for one in asked)
+
+
+def mode_lines(found: Sequence[Standing]) -> list[dict[str, str]]:
+    """The lines of `modes:` that would enforce what is ready, in the order of the rules."""
+    lines = []
+    for rule in RULES:
+        of_rule = [one for one in found if one.rule == rule]
+        ready = [one for one in of_rule if one.readiness is Readiness.READY]
+        if ready and all(one.readiness in (Readiness.READY, Readiness.ENFORCED) for one in of_rule):
+            lines.append({"rule": rule, "mode": "enforce"})
+        else:
+            lines += [{"rule": rule, "service": one.service, "mode": "enforce"} for one in ready]
+    return lines

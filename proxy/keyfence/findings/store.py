@@ -1,0 +1,313 @@
+"""Writes the findings store.
+
+Rule: one batch is one transaction, and counts are added in the database, so several keyfences may write at
+once. Every change of a finding's state is an event.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from sqlalchemy import Connection, bindparam, delete, func, select, update
+from sqlalchemy.dialects import postgresql, sqlite
+
+from keyfence.telemetry.clients import meet
+from keyfence.telemetry.counters import OTHER
+from keyfence.telemetry.tally import MAX_EXAMPLES, Key, Row
+
+from .batch import Batch, Seen
+from .database import Database
+from .finding import ACTIONS, HOUR, SETTLE_SECONDS, Event, State, after_time, after_violations, finding_id
+from .queries import coverage_of
+from .spans import Span, seconds
+from .tables import events, findings, hours, policies, spans, use_hours, uses
+
+MAX_FINDINGS = 20_000  # beyond, new findings are counted by service and rule only
+SAME_SPAN_SECONDS = 5.0  # a shorter pause between two spans of an instance is none
+_CHUNK = 500  # ids of one statement
+
+
+class Store:
+    """A findings store, as one keyfence instance writes it. Used from one thread at a time."""
+
+    def __init__(self, database: Database, instance: str) -> None:
+        """`instance` distinguishes this process from others that write to the same store."""
+        self.database = database
+        self._instance = instance
+        self._insert = sqlite.insert if database.is_sqlite else postgresql.insert
+        self._uses: dict[tuple[str, str, str], int] = {}  # their numbers
+        self._spans: dict[tuple[str, str], tuple[int, float]] = {}  # number and end of the last one
+
+    # -- what was seen
+
+    def write(self, batch: Batch) -> list[Event]:
+        """Write a batch. Returns the changes of state. Raises SQLAlchemyError, and writes nothing then."""
+        known_spans, known_uses = dict(self._spans), dict(self._uses)
+        try:
+            with self.database.writing() as connection:
+                changes = self._write_findings(connection, batch)
+                self._write_uses(connection, batch)
+                for (kind, service), span in batch.spans.items():
+                    self._write_span(connection, kind, service, span)
+                return changes
+        except BaseException:
+            self._spans, self._uses = known_spans, known_uses
+            raise
+
+    def _write_findings(self, connection: Connection, batch: Batch) -> list[Event]:
+        seen = self._admitted(connection, batch.seen)
+        if not seen:
+            return []
+        new = [_new_values(one, key, seen[key]) for one, key in _with_ids(seen)]
+        for chunk in _chunks(new):
+            connection.execute(
+                self._insert(findings).on_conflict_do_nothing(index_elements=["id"]), list(chunk)
+            )
+        by_id = {one: seen[key] for one, key in _with_ids(seen)}
+        changes: list[Event] = []
+        values: list[dict[str, Any]] = []
+        cells: list[dict[str, int]] = []
+        gone: list[tuple[int, str]] = []
+        for chunk in _chunks(sorted(by_id)):
+            chosen = select(findings).where(findings.c.id.in_(chunk)).order_by(findings.c.id)
+            for stored in connection.execute(chosen.with_for_update()).mappings().all():
+                new_violations = by_id[stored["id"]]
+                updated, change = _updated(dict(stored), new_violations)
+                if updated is None:
+                    gone.append((stored["number"], stored["id"]))
+                    continue
+                values.append({"its_number": stored["number"], **updated})
+                cells += _cells(stored["number"], new_violations)
+                changes += [change] if change is not None else []
+        self._forget(connection, gone)
+        if values:
+            connection.execute(update(findings).where(findings.c.number == bindparam("its_number")), values)
+            self._add_hours(connection, cells)
+        self._add_events(connection, changes)
+        return changes
+
+    def _admitted(self, connection: Connection, seen: dict[Key, Seen]) -> dict[Key, Seen]:
+        """The findings of a batch, with those beyond the limit folded together."""
+        known: set[str] = set()
+        for chunk in _chunks([one for one, _ in _with_ids(seen)]):
+            known |= set(connection.execute(select(findings.c.id).where(findings.c.id.in_(chunk))).scalars())
+        if len(known) == len(seen):
+            return seen
+        room = MAX_FINDINGS - connection.execute(select(func.count()).select_from(findings)).scalar_one()
+        folded = Batch()
+        for one, key in _with_ids(seen):
+            row = seen[key].row
+            if one not in known:
+                room -= 1
+                if room < 0:
+                    row = {**row, "command": OTHER, "entry": "", "shape": OTHER, "hint": "", "examples": []}
+            for hour, counts in seen[key].hours.items():
+                first, last = seen[key].first, seen[key].last
+                folded.add_rows([{**row, "first": first, "last": last, "actions": counts}], hour * HOUR)
+        return folded.seen
+
+    def _add_hours(self, connection: Connection, cells: list[dict[str, int]]) -> None:
+        statement = self._insert(hours)
+        added = {action: hours.c[action] + statement.excluded[action] for action in ACTIONS}
+        connection.execute(
+            statement.on_conflict_do_update(index_elements=["finding", "hour"], set_=added), cells
+        )
+
+    def _add_events(self, connection: Connection, changes: Sequence[Event]) -> None:
+        if changes:
+            values = [
+                {"finding": one.finding, "at": one.at, "state": str(one.state), "why": one.why}
+                for one in changes
+            ]
+            connection.execute(events.insert(), values)
+
+    def _forget(self, connection: Connection, gone: Sequence[tuple[int, str]]) -> None:
+        """Delete findings, given by number and id."""
+        for chunk in _chunks(list(gone)):
+            numbers, ids = [number for number, _ in chunk], [one for _, one in chunk]
+            connection.execute(delete(hours).where(hours.c.finding.in_(numbers)))
+            connection.execute(delete(events).where(events.c.finding.in_(ids)))
+            connection.execute(delete(findings).where(findings.c.number.in_(numbers)))
+
+    # -- evidence and spans
+
+    def _write_uses(self, connection: Connection, batch: Batch) -> None:
+        new = [key for key in batch.uses if key not in self._uses]
+        if new:
+            values = [{"service": service, "kind": kind, "name": name} for service, kind, name in new]
+            index = ["service", "kind", "name"]
+            connection.execute(self._insert(uses).on_conflict_do_nothing(index_elements=index), values)
+            for number, service, kind, name in connection.execute(select(uses)):
+                self._uses[service, kind, name] = number
+        rows = [
+            {"use": self._uses[key], "hour": hour, "times": times}
+            for key, cells in sorted(batch.uses.items())
+            for hour, times in cells.items()
+        ]
+        if rows:
+            statement = self._insert(use_hours)
+            added = {"times": use_hours.c.times + statement.excluded.times}
+            connection.execute(
+                statement.on_conflict_do_update(index_elements=["use", "hour"], set_=added), rows
+            )
+
+    def _write_span(self, connection: Connection, kind: str, service: str, span: Span) -> None:
+        number, end = self._spans.get((kind, service), (0, 0.0))
+        if number and span.begin - end <= SAME_SPAN_SECONDS:
+            connection.execute(update(spans).where(spans.c.number == number).values(end=span.end))
+        else:
+            values = {"instance": self._instance, "kind": kind, "service": service}
+            made = connection.execute(spans.insert().values(**values, begin=span.begin, end=span.end))
+            number = int(made.inserted_primary_key[0])  # type: ignore[index]
+        self._spans[kind, service] = number, span.end
+
+    # -- policies
+
+    def policy_taken(self, policy: str, revision: str, now: float) -> None:
+        """Remember that a policy was put in force."""
+        with self.database.writing() as connection:
+            values = {"at": now, "instance": self._instance, "policy": policy, "revision": revision}
+            connection.execute(policies.insert().values(values))
+
+    def resolve(self, ids: Iterable[str], revision: str, now: float) -> list[Event]:
+        """Findings whose examples the policy with this revision allows. Returns the changes of state."""
+        why = f"revision {revision} of the policy allows its examples"
+        return self._change(dict.fromkeys(ids, (State.RESOLVED, why)), now, resolved=revision)
+
+    # -- time
+
+    def age(self, now: float) -> list[Event]:
+        """Move findings on that nothing was seen of. Returns the changes of state."""
+        waiting = [str(one) for one in State if one not in (State.QUIET, State.RESOLVED)]
+        with self.database.reading() as connection:
+            stored = connection.execute(
+                select(
+                    findings.c.id, findings.c.service, findings.c.state, findings.c.since, findings.c.last
+                ).where(findings.c.state.in_(waiting))
+            ).all()
+            looking = {one: coverage_of(connection, one) for one in {row.service for row in stored}}
+        changes = {}
+        for row in stored:
+            unseen = seconds(looking[row.service], row.last, now)
+            state, why = after_time(State(row.state), row.since, unseen, now)
+            if state != row.state:
+                changes[row.id] = state, why
+        return self._change(changes, now) if changes else []
+
+    def _change(self, to: dict[str, tuple[State, str]], now: float, resolved: str = "") -> list[Event]:
+        changes = []
+        with self.database.writing() as connection:
+            for one, (state, why) in sorted(to.items()):
+                changed = connection.execute(
+                    update(findings)
+                    .where(findings.c.id == one, findings.c.state != str(state))
+                    .values(state=str(state), since=now, resolved=resolved)
+                )
+                if changed.rowcount:  # else another instance was first
+                    changes.append(Event(one, now, state, why))
+            self._add_events(connection, changes)
+        return changes
+
+    def prune(self, keep: float, now: float) -> None:
+        """Delete what is older than `keep` seconds."""
+        old, hour = now - keep, int((now - keep) // HOUR)
+        with self.database.writing() as connection:
+            gone = connection.execute(
+                select(findings.c.number, findings.c.id).where(findings.c.last < old)
+            ).all()
+            self._forget(connection, [(number, one) for number, one in gone])
+            connection.execute(delete(hours).where(hours.c.hour < hour))
+            connection.execute(delete(use_hours).where(use_hours.c.hour < hour))
+            connection.execute(delete(spans).where(spans.c.end < old))
+            connection.execute(delete(events).where(events.c.at < old))
+            connection.execute(delete(policies).where(policies.c.at < old))
+
+
+def _with_ids(seen: dict[Key, Seen]) -> list[tuple[str, Key]]:
+    return [(finding_id(key), key) for key in seen]
+
+
+def _new_values(one: str, key: Key, seen: Seen) -> dict[str, Any]:
+    """A finding without counts: `_update` adds them."""
+    service, rule, command, entry, shape = key
+    return {
+        "id": one,
+        "service": service,
+        "rule": rule,
+        "command": command,
+        "entry": entry,
+        "shape": shape,
+        "severity": seen.row["severity"],
+        "state": str(State.NEW),
+        "since": seen.first,
+        "first": seen.first,
+        "last": seen.last,
+        **dict.fromkeys(ACTIONS, 0),
+        "owner": "",
+        "hint": "",
+        "revision": "",
+        "clients": "[]",
+        "examples": "[]",
+        "resolved": "",
+    }
+
+
+def _updated(stored: dict[str, Any], seen: Seen) -> tuple[dict[str, Any] | None, Event | None]:
+    """The values of a stored finding after new violations, and the change of its state, if any. No values:
+    nothing is left of it, because its violations were moved to another shape."""
+    counts, row = seen.totals(), seen.row
+    totals = {action: stored[action] + counts[action] for action in ACTIONS}
+    if sum(totals.values()) <= 0:
+        return None, None
+    before = state = State(stored["state"])
+    is_new = not any(stored[action] for action in ACTIONS)
+    is_settling = before is State.RESOLVED and seen.last < stored["since"] + SETTLE_SECONDS
+    why = ""
+    if sum(counts.values()) > 0 and not is_settling:
+        state, why = after_violations(None if is_new else before, counts)
+    has_changed = is_new or state is not before
+    return {
+        **totals,
+        "state": str(state),
+        "since": seen.last if has_changed else stored["since"],
+        "resolved": "" if has_changed else stored["resolved"],
+        "first": min(stored["first"], seen.first),
+        "last": max(stored["last"], seen.last),
+        "severity": "must" if "must" in (row["severity"], stored["severity"]) else "should",
+        "hint": row["hint"] or stored["hint"],
+        "owner": row.get("contact") or stored["owner"],
+        "revision": row.get("revision") or stored["revision"],
+        "clients": _merged_clients(stored["clients"], row),
+        "examples": _merged_examples(stored["examples"], row, fresh=before is State.RESOLVED),
+    }, Event(stored["id"], seen.last, state, why) if has_changed else None
+
+
+def _cells(number: int, seen: Seen) -> list[dict[str, int]]:
+    """The hours of new violations of a finding, as rows."""
+    return [
+        {"finding": number, "hour": hour} | {action: counts.get(action, 0) for action in ACTIONS}
+        for hour, counts in seen.hours.items()
+    ]
+
+
+def _merged_clients(stored: str, row: Row) -> str:
+    clients = json.loads(stored)
+    for client in row.get("clients", ()):
+        meet(clients, client)
+    return json.dumps(clients)
+
+
+def _merged_examples(stored: str, row: Row, *, fresh: bool) -> str:
+    """The examples of both; where the finding was resolved, the new ones come first."""
+    before, new = json.loads(stored), list(row.get("examples", ()))
+    both = [*new, *before] if fresh else [*before, *new]
+    by_key: dict[str, Any] = {}
+    for one in both:
+        by_key.setdefault(one["key"], one)
+    return json.dumps(list(by_key.values())[:MAX_EXAMPLES])
+
+
+def _chunks(values: Sequence[Any]) -> Iterable[Sequence[Any]]:
+    return (values[at : at + _CHUNK] for at in range(0, len(values), _CHUNK))

@@ -1,0 +1,115 @@
+"""The tables of the findings store, and the migrations that make them.
+
+Rule: a migration is never changed after a release. `MIGRATIONS[n]` brings a database from version n to n + 1,
+in SQL that SQLite and PostgreSQL share; `metadata` describes the newest version, and a test compares both.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import BigInteger, Column, Float, Index, Integer, MetaData, Table, Text
+
+metadata = MetaData()
+
+# One row: the version of the schema, and when the store began.
+meta = Table(
+    "keyfence_meta",
+    metadata,
+    Column("version", Integer, nullable=False),
+    Column("began", Float, nullable=False),
+)
+
+findings = Table(
+    "keyfence_findings",
+    metadata,
+    Column("number", Integer, primary_key=True),
+    Column("id", Text, nullable=False, unique=True),
+    Column("service", Text, nullable=False),
+    Column("rule", Text, nullable=False),
+    Column("command", Text, nullable=False),
+    Column("entry", Text, nullable=False),
+    Column("shape", Text, nullable=False),
+    Column("severity", Text, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("since", Float, nullable=False),
+    Column("first", Float, nullable=False),
+    Column("last", Float, nullable=False),
+    Column("observed", BigInteger, nullable=False),
+    Column("refused", BigInteger, nullable=False),
+    Column("waived", BigInteger, nullable=False),
+    Column("late", BigInteger, nullable=False),
+    Column("owner", Text, nullable=False),
+    Column("hint", Text, nullable=False),
+    Column("revision", Text, nullable=False),
+    Column("clients", Text, nullable=False),  # JSON
+    Column("examples", Text, nullable=False),  # JSON
+    Column("resolved", Text, nullable=False),
+)
+
+# The violations of a finding in one hour. `hour` is Unix seconds divided by 3600.
+hours = Table(
+    "keyfence_hours",
+    metadata,
+    Column("finding", Integer, primary_key=True, autoincrement=False),
+    Column("hour", Integer, primary_key=True, autoincrement=False),
+    Column("observed", BigInteger, nullable=False),
+    Column("refused", BigInteger, nullable=False),
+    Column("waived", BigInteger, nullable=False),
+    Column("late", BigInteger, nullable=False),
+    sqlite_with_rowid=False,
+)
+
+# Changes of state.
+events = Table(
+    "keyfence_events",
+    metadata,
+    Column("number", Integer, primary_key=True),
+    Column("finding", Text, nullable=False),  # its id
+    Column("at", Float, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("why", Text, nullable=False),
+    Index("keyfence_events_finding", "finding"),
+)
+
+# Positive evidence: how often a rule was asked of a service (kind `rule`), or a right used, in one hour.
+uses = Table(
+    "keyfence_uses",
+    metadata,
+    Column("number", Integer, primary_key=True),
+    Column("service", Text, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("name", Text, nullable=False),
+    Index("keyfence_uses_key", "service", "kind", "name", unique=True),
+)
+use_hours = Table(
+    "keyfence_use_hours",
+    metadata,
+    Column("use", Integer, primary_key=True, autoincrement=False),
+    Column("hour", Integer, primary_key=True, autoincrement=False),
+    Column("times", BigInteger, nullable=False),
+    sqlite_with_rowid=False,
+)
+
+# When which instance was looking (kind `looking`), and when it was not although it ran: `passthrough`, and
+# `opaque` for one service.
+spans = Table(
+    "keyfence_spans",
+    metadata,
+    Column("number", Integer, primary_key=True),
+    Column("instance", Text, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("service", Text, nullable=False),  # "" is all
+    Column("begin", Float, nullable=False),
+    Column("end", Float, nullable=False),
+    Index("keyfence_spans_end", "end"),
+)
+
+# Policies that were put in force.
+policies = Table(
+    "keyfence_policies",
+    metadata,
+    Column("number", Integer, primary_key=True),
+    Column("at", Float, nullable=False),
+    Column("instance", Text, nullable=False),
+    Column("policy", Text, nullable=False),
+    Column("revision", Text, nullable=False),
+)

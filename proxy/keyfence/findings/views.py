@@ -1,0 +1,86 @@
+"""The answers about findings: what the admin listener, the command line and the page show.
+
+Rule: each answer is made of plain values for JSON, from one reader, in one place. A wrong question is a
+ValueError.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from keyfence.policy.compiled.policy import CompiledPolicy
+from keyfence.policy.enforcement.modes import ModeRule
+
+from .filter import Filter
+from .queries import Reader
+from .readiness import is_ready, mode_lines, standings
+from .spans import seconds as seconds_of
+from .unused import unused_rights
+from .what_if import what_if
+
+EVERY_COMMAND = ("rule", "internal.error")  # the evidence that every command gives
+
+
+class Views:
+    """The answers, from one reader."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+
+    def listing(self, which: Filter, since: float, now: float) -> dict[str, Any]:
+        """The findings that a filter matches, how many there are without its limit, and the commands that
+        were evaluated since a time."""
+        commands = sum(
+            one.times
+            for (_, kind, name), one in self._reader.asked(since).items()
+            if (kind, name) == EVERY_COMMAND
+        )
+        return {
+            "findings": [one.as_object() for one in self._reader.findings(which)],
+            "total": self._reader.count(which),
+            "commands": commands,
+            "now": now,
+        }
+
+    def single(self, one: str) -> dict[str, Any]:
+        """A finding with its history and its violations by hour. `one` is its id, or the beginning of it."""
+        found = self._reader.finding(one)
+        if found is None:
+            raise ValueError(
+                f"there is no finding {one!r}, or several begin so; keyfence findings lists them"
+            )
+        history = [
+            {**dataclasses.asdict(event), "state": str(event.state)}
+            for event in self._reader.history(found.id)
+        ]
+        hours = [{"hour": hour, **counts} for hour, counts in self._reader.hours(found.id).items()]
+        return {**found.as_object(), "history": history, "hours": hours}
+
+    def readiness(self, modes: Mapping[str, Mapping[str, str]], quiet: float, now: float) -> dict[str, Any]:
+        """The standing of every rule for every service."""
+        found = standings(self._reader, modes, quiet, now)
+        return {
+            "quiet": quiet,
+            "ready": is_ready(found),
+            "standings": [one.as_object() for one in found],
+            "modes": mode_lines(found),
+        }
+
+    def unused(self, policy: CompiledPolicy, seconds: float, now: float) -> dict[str, Any]:
+        """The rights that nobody has used for some seconds, and for how much of that time keyfence was
+        looking."""
+        looked = min(
+            (seconds_of(self._reader.coverage(service), now - seconds, now) for service in policy.services),
+            default=0.0,
+        )
+        found = unused_rights(policy, self._reader, now - seconds)
+        return {"seconds": seconds, "looked": looked, "unused": [one.as_object() for one in found]}
+
+    def breaks(self, modes: Sequence[ModeRule], service: str, since: float) -> dict[str, Any]:
+        """What these modes would refuse of what was seen since a time."""
+        return {
+            "since": since,
+            "breaks": [one.as_object() for one in what_if(self._reader, modes, service, since)],
+        }

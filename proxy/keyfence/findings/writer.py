@@ -1,0 +1,185 @@
+"""Feeds the findings store while keyfence runs.
+
+Rule: the database is never on the path of a request, and never stops keyfence. What can't be written waits,
+is added up, and is written once the database is back. One thread does all writing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from sqlalchemy.exc import SQLAlchemyError
+
+from keyfence.policy.compiled.policy import CompiledPolicy
+from keyfence.telemetry.counters import Counters
+from keyfence.telemetry.operator_log import Changes, elapsed
+
+from .batch import Batch
+from .database import Database, reason
+from .filter import Filter
+from .finding import SETTLE_SECONDS, Event
+from .queries import LOOKING, OPAQUE, PASSTHROUGH, Reader
+from .rejudge import resolved
+from .spans import Span
+from .store import Store
+
+WRITE_SECONDS = 1.0
+AGE_SECONDS = 60.0  # between two looks at findings that nothing was seen of
+PRUNE_SECONDS = 3600.0
+LONGEST_BACKOFF = 30.0
+# A longer pause between two ticks means that this process did not run: it was stopped, or the machine slept.
+ASLEEP_SECONDS = 10.0
+_FAILURES = (SQLAlchemyError, OSError)
+
+
+class Writer:
+    """Collects what processes count, and writes it to a store each second."""
+
+    def __init__(
+        self,
+        store: Store,
+        counters: Counters,
+        *,
+        keep: float,
+        on_change: Callable[[Sequence[Event]], None] = lambda _events: None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """`keep` is for how many seconds findings are kept. `on_change` gets each change of a finding's
+        state."""
+        self.reader = Reader(store.database)
+        self._store = store
+        self._counters = counters
+        self._keep = keep
+        self._on_change = on_change
+        self._clock = clock
+        self._batch = Batch()
+        self._opaque: set[str] = set()  # services with opaque sessions since the last write
+        self._policy: CompiledPolicy | None = None
+        self._to_judge: tuple[CompiledPolicy, float] | None = None  # the policy, and when it was put in force
+        self._announced = ""  # the revision that the store knows of
+        self._looked_until: float | None = None
+        self._aged = self._pruned = 0.0
+        self._failing_since: float | None = None
+        self._backoff = 0.0
+        self._retry_at = 0.0
+        self._changes = Changes()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="findings")
+        self._writing = asyncio.Lock()
+
+    # -- what comes in
+
+    def take(self, counts: Mapping[str, Any]) -> None:
+        """Take the increments of a process (`telemetry.increments`)."""
+        now = self._clock()
+        self._batch.add_rows(counts["tally"], now)
+        self._batch.add_uses(counts["asked"], now)
+        self._opaque |= {service for service, number in counts["gauges"]["opaque_open"] if number > 0}
+
+    def policy_taken(self, policy: CompiledPolicy | None) -> None:
+        """A policy is in force from now on; None: commands pass unread."""
+        self._policy = policy
+        if policy is not None:
+            self._to_judge = policy, self._clock()
+
+    def look(self, is_open: bool) -> None:
+        """Called each second: whether clients are served."""
+        now = self._clock()
+        begin = self._looked_until
+        self._looked_until = now if is_open else None
+        if begin is None or not begin <= now <= begin + ASLEEP_SECONDS:
+            return
+        span = Span(begin, now)
+        self._batch.add_span(PASSTHROUGH if self._policy is None else LOOKING, "", span)
+        for service in self._opaque:
+            self._batch.add_span(OPAQUE, service, span)
+        self._opaque.clear()
+
+    # -- what goes out
+
+    async def tick(self) -> None:
+        """Write what waits, unless the database failed a moment ago."""
+        self._changes.tick()
+        if self._clock() >= self._retry_at:
+            await self.write()
+
+    async def write(self) -> None:
+        """Write what waits. On failure it goes on waiting."""
+        async with self._writing:
+            batch, self._batch = self._batch, Batch()
+            loop = asyncio.get_running_loop()
+            try:
+                changes = await loop.run_in_executor(self._thread, self._write, batch)
+            except _FAILURES as exc:
+                batch.add_batch(self._batch)
+                self._batch = batch
+                self._failed(exc)
+                return
+            self._succeeded()
+        if changes:
+            self._on_change(changes)
+
+    def _write(self, batch: Batch) -> list[Event]:
+        now = self._clock()
+        changes = self._store.write(batch)
+        try:
+            changes += self._look_after(now)
+        except _FAILURES as exc:  # the batch is written; this part is tried again later
+            self._counters.findings_write_failures += 1
+            self._changes.add(f"the findings store is not kept up to date: {reason(exc)}")
+        return changes
+
+    def _look_after(self, now: float) -> list[Event]:
+        """Judge examples again under a new policy, move findings on, delete old ones."""
+        changes: list[Event] = []
+        if self._policy is not None and self._policy.revision != self._announced:
+            self._store.policy_taken(self._policy.name, self._policy.revision, now)
+            self._announced = self._policy.revision
+        # Until then violations under the policy before may still arrive.
+        to_judge = self._to_judge
+        if to_judge is not None and now >= to_judge[1] + SETTLE_SECONDS:
+            policy, since = to_judge
+            allowed = resolved(policy, self.reader.findings(Filter()), since)
+            changes += self._store.resolve(allowed, policy.revision, now) if allowed else []
+            if self._to_judge is to_judge:
+                self._to_judge = None
+        if now - self._aged >= AGE_SECONDS:
+            changes += self._store.age(now)
+            self._aged = now
+        if now - self._pruned >= PRUNE_SECONDS:
+            self._store.prune(self._keep, now)
+            self._pruned = now
+        return changes
+
+    def _failed(self, exc: BaseException) -> None:
+        now = self._clock()
+        self._counters.findings_write_failures += 1
+        self._backoff = min(max(2 * self._backoff, WRITE_SECONDS), LONGEST_BACKOFF)
+        self._retry_at = now + self._backoff
+        if self._failing_since is None:
+            self._failing_since = now
+            self._changes.add(
+                f"the findings store {self._store.database.shown} can't be written: {reason(exc)}; "
+                "findings wait in memory"
+            )
+
+    def _succeeded(self) -> None:
+        self._backoff = self._retry_at = 0.0
+        if self._failing_since is not None:
+            took = elapsed(self._clock() - self._failing_since)
+            self._failing_since = None
+            self._changes.add(f"the findings store is written again after {took}; nothing was lost")
+
+    async def close(self) -> None:
+        """Write what is left, and close the database."""
+        await self.write()
+        self._thread.shutdown()
+        self._store.database.close()
+
+
+def open_store(url: str, instance: str) -> Store:
+    """A store to write to. Raises StoreError."""
+    return Store(Database(url), instance)

@@ -1,0 +1,126 @@
+"""Positive evidence: which rules a command was asked of, and which rights it used.
+
+Rule: evidence depends only on the command's kind, the service and the targets of its first keys, never on
+names, values or time. So the decision cache draws it once for each of its decisions. It says that a rule was
+asked, not that it was kept: what broke it is a violation.
+
+The readiness of a rule and the list of unused rights are made from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from keyfence.commands.model import GROUP, MANY, READ, WRITE, Access, Touches
+from keyfence.policy.compiled.permissions import selects_name
+from keyfence.policy.compiled.policy import CompiledPolicy, Entry, Target
+
+# Asked of each command.
+ALWAYS = ("internal.error", "session.opaque", "command.forbidden", "command.unknown")
+
+_OF_KEYS = ("key.format", "key.unregistered", "key.legacy", "key.length", "key.charset")
+
+
+class Right(NamedTuple):
+    """A right that was used."""
+
+    kind: str  # read, write, legacy (a deprecated form), grant (a service's grant, by its number)
+    name: str  # the entry, scope, legacy form or grant
+
+
+class Evidence(NamedTuple):
+    """What one command is evidence of."""
+
+    rules: tuple[str, ...]
+    rights: tuple[Right, ...]
+
+
+NONE = Evidence((), ())
+
+
+def evidence_of(policy: CompiledPolicy, service: int, touches: Touches) -> Evidence:
+    """Returns what a command by the service with this number is evidence of."""
+    rules = dict.fromkeys(ALWAYS)
+    rights: dict[Right, None] = {}
+    if touches.databases:
+        rules["database.forbidden"] = None
+    if touches.pattern is not None:
+        rules["scan.scope"] = None
+    for channel in touches.channels:
+        rules["channel.write" if channel.publish else "channel.read"] = None
+    if touches.script is not None:
+        rules |= dict.fromkeys(("script.keys", "script.unregistered"))
+    for access in touches.accesses[:MANY]:
+        target = policy.target(access.key)
+        rules |= dict.fromkeys(_rules_of(policy, access, target))
+        rights |= dict.fromkeys(_rights_of(policy, service, touches, access, target))
+    if policy.cluster and len(touches.accesses) > 1:
+        rules["slot.cross"] = None
+    return Evidence(tuple(rules), tuple(rights))
+
+
+def _rules_of(policy: CompiledPolicy, access: Access, target: Target | None) -> Iterator[str]:
+    """The rules that an access to one key is asked of."""
+    yield from _OF_KEYS
+    if access.needs & READ:
+        yield "scope.read"
+    if access.needs & WRITE:
+        yield "scope.write"
+    if target is not None and target.hash_tag != "any":
+        yield "key.hash_tag"
+    entry = target.entry if target is not None else None
+    if entry is not None:
+        if entry.types and access.types:
+            yield "type.mismatch"
+        yield from _rules_of_content(entry, access)
+        yield from _rules_of_lifetime(entry, access)
+    elif policy.home(target).type_words:
+        yield "type.mismatch"
+
+
+def _rules_of_content(entry: Entry, access: Access) -> Iterator[str]:
+    content = access.content
+    if content is None:
+        return
+    if content.fields and entry.fields is not None:
+        yield from ("field.unknown", "value.invalid")
+    if any(form is not None for form in (entry.values, entry.members, entry.scores)):
+        yield "value.invalid"
+    if entry.max_value is not None:
+        yield "value.size"
+    if entry.max_fields is not None or entry.max_members is not None:
+        yield "key.members"
+    if content.stream_add and entry.maxlen is not None:
+        yield "stream.maxlen"
+
+
+def _rules_of_lifetime(entry: Entry, access: Access) -> Iterator[str]:
+    rule = entry.ttl
+    if rule is None or access.ttl is None:
+        return
+    if rule.none:
+        yield "ttl.forbidden"
+        return
+    if rule.required:
+        yield "ttl.required"
+    if rule.min is not None or rule.max is not None:
+        yield "ttl.range"
+
+
+def _rights_of(
+    policy: CompiledPolicy, service: int, touches: Touches, access: Access, target: Target | None
+) -> Iterator[Right]:
+    """The rights that an access uses: those of the target that the service holds, or else its grants."""
+    held = target.rights[service] & ~target.denied[service] if target is not None else 0
+    missing = access.needs & (READ | WRITE)
+    if target is not None and held:
+        for need, kind in ((READ, "read"), (WRITE, "write")):
+            if access.needs & need and held & (need | (GROUP if need == WRITE else 0)):
+                missing &= ~need
+                yield Right("legacy" if target.kind == "legacy" else kind, target.name)
+    if missing and service in policy.grants and touches.command is not None:
+        name = touches.command.name
+        for number, grant in enumerate(policy.grants[service]):
+            if selects_name(grant.selectors, name) and grant.covers(access.key, target):
+                yield Right("grant", str(number))
