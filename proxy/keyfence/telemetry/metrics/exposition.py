@@ -1,7 +1,7 @@
 """The counters in Prometheus' text format.
 
-Rule: a scrape only reads the counters. `table` lists every metric; what is served and docs/metrics.md come from
-it. Nothing is registered with the library's global registry.
+Rule: a scrape only reads the counters. `table` lists every metric; the exposition and docs/metrics.md come
+from it. Nothing is registered with the library's global registry.
 """
 
 from __future__ import annotations
