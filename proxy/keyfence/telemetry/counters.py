@@ -257,8 +257,14 @@ class Counters(Sink):
 
     def took(self, what: str, service: str, seconds: float) -> None:
         """Count a time, in a histogram of BOUNDS. A bound belongs to its bucket."""
-        self._took(what, service, seconds)
-        self._took_like(what, service, bisect_left(BOUNDS[what], seconds), 1)
+        bucket = bisect_left(BOUNDS[what], seconds)
+        key = what, service, bucket
+        if key in self.timed:
+            self.timed[key] += 1
+            self.timed_seconds[what, service] += seconds
+        else:
+            self._took(what, service, seconds)
+            self._took_like(what, service, bucket, 1)
 
     def _took(self, what: str, service: str, seconds: float) -> None:
         key = what, service
