@@ -1,7 +1,8 @@
 # syntax=docker/dockerfile:1
 # keyfence, compiled. It runs as a user without rights, and the root file system may be read-only:
 #   docker build -t keyfence .
-#   docker run --rm --read-only --tmpfs /tmp -p 7101-7104:7101-7104 -p 9464:9464 keyfence
+#   docker run --rm --read-only --tmpfs /tmp -v keyfence:/var/lib/keyfence -p 7101-7104:7101-7104 -p 9464:9464 keyfence
+# Findings are kept in the volume; without it they are lost with the container.
 # Its RUN steps are those of the Makefile: `tests/test_dockerfile.py` compares the two, and
 # `tools/clean_room.sh dockerfile` runs them without a Docker engine.
 
@@ -18,8 +19,8 @@ FROM python:3.11-slim
 COPY --from=builder /opt/keyfence /opt/keyfence
 COPY policies /etc/keyfence/policies
 COPY examples /etc/keyfence/examples
-ENV PATH=/opt/keyfence/bin:$PATH PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
-RUN useradd --system --user-group --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin keyfence
+ENV PATH=/opt/keyfence/bin:$PATH PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 STATE_DIRECTORY=/var/lib/keyfence
+RUN useradd --system --user-group --create-home --home-dir /var/lib/keyfence --shell /usr/sbin/nologin keyfence
 USER keyfence
 WORKDIR /etc/keyfence
 EXPOSE 7101 7102 7103 7104 9464

@@ -3,7 +3,9 @@
 Run it from the repository's root: `python -m benchmarks.instructions`. The counts hardly vary between runs
 and machines, so `tests/session/test_instructions.py` can compare them with limits. The unit is the number of
 instructions that CPython needs to split the same requests at their CRLFs. This unit compensates for
-differences between Python builds. Needs valgrind, which slows everything down by a factor of fifty.
+differences between Python builds, but depends on the place of objects in memory, by up to 4 %. So compare two
+states of the code by the instructions of one command. Needs valgrind, which slows everything down by a factor
+of fifty.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import NamedTuple
 
 from benchmarks import sessions
 from keyfence import _compiled
@@ -33,8 +36,15 @@ class Unavailable(Exception):
     """Callgrind is missing or does not work here. The message gives the reason."""
 
 
-def count() -> dict[str, float]:
-    """Returns the instructions of each load, as a multiple of those for splitting it at its CRLFs."""
+class Count(NamedTuple):
+    """The instructions of one load."""
+
+    ratio: float  # as a multiple of those for splitting it at its CRLFs
+    per_command: float
+
+
+def count() -> dict[str, Count]:
+    """Returns the instructions of each load."""
     if not shutil.which("valgrind"):
         raise Unavailable("valgrind is not installed")
     tool = ["valgrind", "--tool=callgrind"]
@@ -56,7 +66,8 @@ def count() -> dict[str, float]:
         totals = [_total(path) for path in parts]
     # Each load has three parts: the preparation, the load itself, and the splitting of its requests.
     loads, splits = totals[1::3], totals[2::3]
-    return {name: load / split for name, load, split in zip(names, loads, splits, strict=True)}
+    counts = (Count(load / split, load / COMMANDS) for load, split in zip(loads, splits, strict=True))
+    return dict(zip(names, counts, strict=True))
 
 
 def _total(part: Path) -> int:
@@ -87,13 +98,14 @@ def main() -> None:
     if sys.argv[1:] == ["--work"]:
         work()
         return
-    print(f"hot modules: {_compiled.describe()}; instructions, as a multiple of those for splitting at CRLF")
+    print(f"hot modules: {_compiled.describe()}")
+    print("instructions, as a multiple of those for splitting at CRLF, and of one command")
     try:
         found = count()
     except Unavailable as exc:
         sys.exit(f"instructions: {exc}")
-    for name, ratio in found.items():
-        print(f"{name:40}{ratio:8.2f}")
+    for name, one in found.items():
+        print(f"{name:40}{one.ratio:8.2f}{one.per_command:12,.0f}")
 
 
 if __name__ == "__main__":

@@ -14,11 +14,12 @@ from benchmarks import traffic
 from keyfence.identity.resolver import make_resolver
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.enforcement.modes import Mode, ModeRule, Modes
-from keyfence.policy.engine.authorizer import Authorizer, InForce
+from keyfence.policy.engine.authorizer import Authorizer, Candidate, InForce
 from keyfence.policy.engine.pending import PendingTtls
 from keyfence.policy.loading.load import load_policy
 from keyfence.resp.encode import command
 from keyfence.session.session import Session
+from keyfence.telemetry.candidate.changes import Changes
 from keyfence.telemetry.telemetry import Telemetry
 
 POLICY = Path(__file__).parents[1] / "policies" / "cubesandbox.yaml"
@@ -34,6 +35,7 @@ class Load(NamedTuple):
     service: str
     mode: Mode
     reads: Reads
+    has_candidate: bool = False  # a candidate policy beside the one in force, which finds the same
 
     @property
     def commands(self) -> int:
@@ -47,10 +49,15 @@ def policy() -> CompiledPolicy:
 
 def session_for(load: Load) -> Session:
     """Returns a session that shares an upstream connection, with telemetry and without a decision log."""
-    loaded = policy()
-    authorizer = Authorizer(loaded, Modes((ModeRule(load.mode),), loaded.services), pending=PendingTtls())
+    loaded, telemetry = policy(), Telemetry()
+    modes = Modes((ModeRule(load.mode),), loaded.services)
+    candidate = None
+    if load.has_candidate:
+        telemetry.beside = changes = Changes(1, telemetry.counters)
+        candidate = Candidate(Authorizer(loaded, modes), changes)
+    authorizer = Authorizer(loaded, modes, pending=PendingTtls(), candidate=candidate)
     identities = make_resolver(frozenset(loaded.services))
-    return Session(InForce(authorizer), identities, load.service, "127.0.0.1:1", Telemetry(), sharing=True)
+    return Session(InForce(authorizer), identities, load.service, "127.0.0.1:1", telemetry, sharing=True)
 
 
 def serve(session: Session, reads: Reads) -> None:
@@ -97,6 +104,11 @@ def loads(commands: int, pipeline: int) -> list[Load]:
         Load("SET, unknown key, refused", "CubeMaster", "enforce", pieces(unknown, pipeline)),
         Load("SET, unknown key, observed", "CubeMaster", "observe", pieces(unknown, pipeline)),
         Load("SET, all sorts, observed", "CubeMaster", "observe", pieces(violating, pipeline)),
+    ]
+    compared = (("SET", permitted, "enforce"), ("SET, no right, observed", foreign, "observe"))
+    found += [
+        Load(f"{name}, with a candidate", "CubeMaster", mode, pieces(requests, pipeline), has_candidate=True)
+        for name, requests, mode in compared
     ]
     for kind in traffic.KINDS:
         requests = traffic.requests(kind, 1, commands)

@@ -30,7 +30,7 @@ with instrumented("keyfence.session"):
 
 from keyfence.downstream.closures import closure_label
 from tests.session.fake_redis import PASSWORD, FakeRedis
-from tests.session.sessions import ROUTE, ToldInOrder, judge, session
+from tests.session.sessions import ROUTE, OrderedObserver, authorizer_with, session
 from tests.session.test_session_in_any_order import NOTHING, WORDS
 
 # Lower limits, so that small inputs reach them.
@@ -53,9 +53,9 @@ OWN = [
 SERVICES = ("CubeProxy", "CubeMaster", "unknown")
 # Made once, since an authorizer keeps no state of its sessions.
 AUTHORIZERS = (
-    judge(ModeRule("enforce")),
-    judge(ModeRule("observe")),
-    judge(ModeRule("enforce", rule="scope.write"), ModeRule("observe")),
+    authorizer_with(ModeRule("enforce")),
+    authorizer_with(ModeRule("observe")),
+    authorizer_with(ModeRule("enforce", rule="scope.write"), ModeRule("observe")),
 )
 MORE: list[Sequence[bytes]] = [
     [b"SUBSCRIBE", b"a", b"b"],
@@ -101,13 +101,13 @@ class Talk:
 
     def __init__(self, choices: Choices) -> None:
         kind = choices.number()
-        self.recorder = ToldInOrder()
+        self.recorder = OrderedObserver()
         self.greeting = GREETING if kind & 8 else []
         in_force = AUTHORIZERS[kind // 16 % 3]
         self.session = session(
             SERVICES[kind % 3],
             in_force=InForce(in_force),
-            told=self.recorder,
+            observer=self.recorder,
             limits=LIMITS,
             greeting=self.greeting,
             sharing=bool(kind & 4),

@@ -54,7 +54,7 @@ def test_systemd_accepts_the_unit_with_its_credentials(tmp_path: Path) -> None:
     if not shutil.which("systemd-analyze"):
         pytest.skip("systemd-analyze is not installed")
     unit = (DEPLOY / "keyfence.service").read_text()
-    unit = re.sub("^Documentation=.*\n", "", unit, flags=re.MULTILINE)  # it isn't installed here
+    unit = re.sub("^Documentation=.*\n", "", unit, flags=re.MULTILINE)  # it is not installed here
     (tmp_path / "keyfence.service").write_text(unit.replace("/opt/keyfence/bin/keyfence", "/bin/true"))
     (tmp_path / "keyfence.service.d").mkdir()
     shutil.copy(DEPLOY / "keyfence-credentials.conf", tmp_path / "keyfence.service.d" / "credentials.conf")

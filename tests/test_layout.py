@@ -56,11 +56,13 @@ MAY_IMPORT: dict[str, set[str]] = {
     "telemetry": {"policy", "policy.engine", "shapes"},
     "telemetry.reports": {"policy", "telemetry"},
     "telemetry.metrics": {"telemetry"},
+    "telemetry.candidate": {"policy", "policy.engine", "shapes", "telemetry"},
     "upstream": {"resp", "telemetry"},
     "findings": {
         *("commands", "telemetry", "policy"),
         *("policy.analysis", "policy.compiled", "policy.enforcement", "policy.engine"),
     },
+    "findings.gate": {"findings", "policy", "policy.source", "telemetry"},
     "config": {"policy", "policy.enforcement", "policy.source", "resp", "net", "identity", "upstream"},
     "downstream": {
         *("config", "identity", "net", "resp", "session", "session.conversation", "telemetry", "upstream"),
@@ -80,6 +82,7 @@ MAY_IMPORT: dict[str, set[str]] = {
             "net",
             "session.conversation",
             "telemetry",
+            "telemetry.candidate",
             "upstream",
         ),
         *(
@@ -99,17 +102,23 @@ MAY_IMPORT: dict[str, set[str]] = {
             "process.serving",
             "session.conversation",
             "telemetry",
+            "telemetry.candidate",
             "upstream",
         ),
         *("policy", "policy.enforcement"),
     },
     "process": {
-        *("admin", "config", "downstream", "findings", "net", "telemetry", "telemetry.metrics", "upstream"),
+        *("admin", "config", "downstream", "findings", "net", "upstream"),
+        *("telemetry", "telemetry.candidate", "telemetry.metrics"),
         *("policy", "policy.analysis", "policy.compiled", "policy.enforcement", "policy.engine"),
         *("process.serving", "process.workers"),
     },
     "cli.terminal": {"admin", "config", "net", "policy", "telemetry", "telemetry.reports", "upstream"},
-    "cli.rollout": {"cli.terminal", "findings", "policy", "policy.enforcement", "telemetry"},
+    "cli.rollout": {
+        *("admin", "cli.terminal", "config", "findings", "findings.gate", "net", "telemetry", "upstream"),
+        "telemetry.reports",
+        *("policy", "policy.compiled", "policy.enforcement", "process", "process.serving"),
+    },
     "cli": {
         *("cli.rollout", "cli.terminal"),
         *("admin", "commands", "config", "downstream", "net", "process", "process.serving"),

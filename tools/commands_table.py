@@ -216,7 +216,7 @@ def from_reference(published: dict[str, Row], known: Collection[str]) -> dict[st
             access = "read" if name in MODULES_READ else "write"
             row.setdefault("acl_categories", [access, CATEGORIES.get(fields["group"], fields["group"])])
             if not specs or (name.startswith("FT.") and not name.startswith("FT.SUG")):
-                row["problem"] = "it reaches keys that it doesn't name"
+                row["problem"] = "it reaches keys that it does not name"
         row["key_specs"] = [{key: spec[key] for key in SPEC_FIELDS} for spec in specs]
         rows[name] = row
     return rows

@@ -1,7 +1,7 @@
 """Which modules run compiled, and whether what was compiled is what stands in the source.
 
 Rule: an edited source never runs as an old extension. Each extension carries the SHA-256 of what it was
-built from; one that doesn't match is an error at start, and never chosen nor passed over in silence.
+built from; one that does not match is an error at start, and never chosen nor passed over in silence.
 
 The modules are ordinary Python; without their extensions they run the same, slower. `KEYFENCE_PURE=1` skips
 the extensions that are there. This module needs nothing but the standard library: setup.py loads it by its
@@ -105,7 +105,7 @@ def extension(module: str, root: Path = _ROOT) -> Path | None:
 
 
 def check(root: Path = _ROOT) -> None:
-    """Raise StaleExtensionError if an extension doesn't belong to the sources beside it."""
+    """Raise StaleExtensionError if an extension does not belong to the sources beside it."""
     for module in MODULES:
         built = extension(module, root)
         if built is None or not source(module, root).exists():

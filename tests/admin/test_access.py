@@ -220,7 +220,7 @@ def test_reading_a_file_that_is_not_regular_does_not_block(tmp_path: Path) -> No
     with socket.socket(socket.AF_UNIX) as sock:
         sock.bind(str(tmp_path / "socket"))
         for path in (fifo, tmp_path, Path("/dev/zero"), tmp_path / "socket", tmp_path / "none"):
-            with pytest.raises(TokenError, match="can't be read"):
+            with pytest.raises(TokenError, match="cannot be read"):
                 read_token(str(path))
 
 
@@ -302,5 +302,5 @@ def test_the_token_follows_no_redirect(tmp_path: Path) -> None:
 
 
 def test_a_missing_token_file_is_reported_in_one_line() -> None:
-    with pytest.raises(AskError, match=r"the token file /nowhere can't be read: No such file"):
+    with pytest.raises(AskError, match=r"the token file /nowhere cannot be read: No such file"):
         ask("http://127.0.0.1:1", "/-/reload", {}, 1, "/nowhere")

@@ -209,7 +209,7 @@ def test_the_metrics_address_serves_scrapers_and_probes_and_nothing_else(
 
 
 def own_address() -> str:
-    """An address of this machine that isn't loopback; nothing is sent."""
+    """An address of this machine that is not loopback; nothing is sent."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
         try:
             sock.connect(("192.0.2.1", 9))

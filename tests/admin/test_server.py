@@ -4,7 +4,7 @@ import asyncio
 import io
 import json
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import aiohttp
@@ -16,9 +16,11 @@ from keyfence.admin.bodies import MAX_BODY
 from keyfence.admin.control import Control
 from keyfence.admin.routes import ROUTES
 from keyfence.admin.server import start_admin
+from keyfence.findings.filter import Filter
 from keyfence.net.addresses import Address
 from keyfence.policy.compiled.tenants import NOBODY, Caller
 from keyfence.policy.diagnostics import Diagnostic, FileError, Place
+from keyfence.policy.enforcement.modes import ModeRule
 from keyfence.telemetry.counters import Counters
 from keyfence.telemetry.metrics.exposition import exposition
 
@@ -51,6 +53,31 @@ class FakeControl(Control):
     async def addresses(self) -> list[dict[str, str]]:
         return [{"address": "127.0.0.1:6380", "service": "CubeProxy"}]
 
+    async def findings(self, which: Filter, since: float) -> dict[str, Any]:
+        self.asked.append(("findings", which, since))
+        return {"findings": [], "total": 0}
+
+    async def evidence(self, since: float) -> dict[str, Any]:
+        self.asked.append(("evidence", since))
+        return {"commands": 0, "last": None, "asked": [], "reopened": {}}
+
+    async def finding(self, one: str) -> dict[str, Any]:
+        if one != "f-1":
+            raise ValueError(f"there is no finding {one!r}")
+        return {"id": one}
+
+    async def readiness(self, quiet: float) -> dict[str, Any]:
+        self.asked.append(("readiness", quiet))
+        return {"ready": False}
+
+    async def unused(self, seconds: float) -> dict[str, Any]:
+        self.asked.append(("unused", seconds))
+        return {"unused": []}
+
+    async def what_if(self, modes: Sequence[ModeRule], service: str, since: float) -> dict[str, Any]:
+        self.asked.append(("what-if", modes, service, since))
+        return {"breaks": []}
+
     async def explain(self, service: str, argv: list[bytes], caller: Caller) -> dict[str, Any]:
         if service != "CubeProxy":
             raise ValueError(f"There is no service {service!r}.")
@@ -77,6 +104,29 @@ class FakeControl(Control):
         if self.faults:
             raise FileError(self.faults)
         return {"policy": "p", "revision": "r", "needs_restart": []}
+
+    async def candidate(self) -> dict[str, Any]:
+        if self.faults:
+            raise ValueError("there is no policy")
+        return {"candidate": None}
+
+    async def load_candidate(self, file: str) -> dict[str, Any]:
+        self.asked.append(("load_candidate", file))
+        if self.faults:
+            raise FileError(self.faults)
+        return {"file": file}
+
+    async def drop_candidate(self) -> dict[str, Any]:
+        self.asked.append(("drop_candidate",))
+        return {"dropped": None}
+
+    async def promote_candidate(self) -> dict[str, Any]:
+        self.asked.append(("promote_candidate",))
+        if self.faults:
+            raise FileError(self.faults)
+        if len(self.asked) > 1:
+            raise ValueError("no candidate is loaded")
+        return {"policy": "p"}
 
     async def restart(self) -> dict[str, Any]:
         self.asked.append(("restart",))
@@ -143,9 +193,9 @@ def test_a_process_lives_before_it_is_ready_and_says_why_it_is_not(
     served: Callable[[Scenario], None],
 ) -> None:
     async def scenario(client: Client) -> None:
-        client.control.reasons = ["upstream redis:6379 doesn't answer"]
+        client.control.reasons = ["upstream redis:6379 does not answer"]
         assert (await client.ask("GET", "/healthz"))[0] == 200
-        reasons = ["upstream redis:6379 doesn't answer"]
+        reasons = ["upstream redis:6379 does not answer"]
         assert await client.ask("GET", "/readyz") == (503, {"ready": False, "reasons": reasons})
         client.control.reasons = []
         assert await client.ask("GET", "/readyz") == (200, {"ready": True, "reasons": []})
@@ -198,8 +248,8 @@ def test_explain_takes_arguments_as_text_and_bytes_as_lone_surrogates(
 @pytest.mark.parametrize(
     ("path", "body", "sentence"),
     [
-        ("/explain", b"{", "The body isn't JSON: Expecting property name"),
-        ("/explain", b"\xff", "The body isn't UTF-8."),
+        ("/explain", b"{", "The body is not JSON: Expecting property name"),
+        ("/explain", b"\xff", "The body is not UTF-8."),
         ("/explain", b"[]", "The body must be a JSON object."),
         ("/explain", b"[" * 200_000, "The body is"),
         ("/explain", b"{}", '"service" is missing.'),
@@ -269,6 +319,36 @@ def test_reload_and_restart_answer_once_they_are_done(served: Callable[[Scenario
     served(scenario)
 
 
+def test_a_candidate_is_loaded_shown_promoted_and_dropped(served: Callable[[Scenario], None]) -> None:
+    async def scenario(client: Client) -> None:
+        assert await client.ask("GET", "/candidate") == (200, {"candidate": None})
+        assert await client.post("/-/candidate/promote", {}) == (200, {"policy": "p"})
+        assert await client.post("/-/candidate", {"file": "/new.yaml"}) == (200, {"file": "/new.yaml"})
+        assert await client.ask("DELETE", "/-/candidate") == (200, {"dropped": None})
+        refused = (400, {"error": "no candidate is loaded"})
+        assert await client.post("/-/candidate/promote", {}) == refused
+        assert await client.post("/-/candidate", {}) == (400, {"error": '"file" is missing.'})
+        asked = [name for name, *_ in client.control.asked]
+        assert asked == ["promote_candidate", "load_candidate", "drop_candidate", "promote_candidate"]
+
+    served(scenario)
+
+
+def test_faults_of_a_candidate_are_reported_together(served: Callable[[Scenario], None]) -> None:
+    async def scenario(client: Client) -> None:
+        client.control.faults = [Diagnostic(Place("new.yaml", line, 1), "error", "no") for line in (3, 9)]
+        told = ["new.yaml:3:1: error: no", "new.yaml:9:1: error: no"]
+        for path, body, what in (
+            ("/-/candidate", {"file": "/new.yaml"}, "no candidate was loaded"),
+            ("/-/candidate/promote", {}, "nothing was promoted"),
+        ):
+            error = f"{what}: {told[0]} (and 1 more)"
+            assert await client.post(path, body) == (422, {"error": error, "diagnostics": told})
+        assert await client.ask("GET", "/candidate") == (400, {"error": "there is no policy"})
+
+    served(scenario)
+
+
 def test_all_faults_of_the_files_are_reported_together(served: Callable[[Scenario], None]) -> None:
     async def scenario(client: Client) -> None:
         places = [Place("p.yaml", line, 1) for line in (1, 2)]
@@ -281,7 +361,7 @@ def test_all_faults_of_the_files_are_reported_together(served: Callable[[Scenari
     served(scenario)
 
 
-@pytest.mark.parametrize("path", ["/-/reload", "/-/restart"])
+@pytest.mark.parametrize("path", ["/-/reload", "/-/restart", "/-/candidate/promote"])
 def test_reload_and_restart_accept_no_fields_and_no_form_of_a_web_page(
     path: str, served: Callable[[Scenario], None]
 ) -> None:

@@ -334,4 +334,4 @@ def test_a_script_cannot_forge_other_replies_of_its_transaction(stage: Stage) ->
             pipeline.execute_command("SELECT", database)  # type: ignore[no-untyped-call]
             pipeline.exists(OWN + b"k")
         there = pipeline.execute()[1]
-    assert not there, "a command ran in a database that keyfence doesn't know of"
+    assert not there, "a command ran in a database that keyfence does not know of"

@@ -14,12 +14,12 @@ from keyfence.policy.engine.authorizer import InForce
 from keyfence.session.conversation.shown_ids import ShownIds
 from keyfence.session.session import Session
 from tests.adversary.conftest import Search
-from tests.session.sessions import Told, cmd, identities, judge, passed, sent
+from tests.session.sessions import RecordingObserver, authorizer_with, cmd, identities, passed, sent
 
 SERVICES = ("CubeMaster", "CubeProxy", "unknown")
 USERS = {"CubeMaster": "master", "CubeProxy": "proxy"}
 SPELLINGS = ("REDIRECT", "redirect", "ReDirect", "REDIRECT\0", "redirect\0NOLOOP")
-ENFORCED = InForce(judge(ModeRule("enforce")))
+ENFORCED = InForce(authorizer_with(ModeRule("enforce")))
 
 
 class Client:
@@ -29,7 +29,7 @@ class Client:
         self.ids = ids
         self.number = number
         self.is_shown = False
-        self.session = Session(ENFORCED, identities(), service, "10.0.0.9:5", Told(), ids=ids)
+        self.session = Session(ENFORCED, identities(), service, "10.0.0.9:5", RecordingObserver(), ids=ids)
 
     def ask(self, request: bytes, reply: bytes) -> None:
         self.session.from_client(request)

@@ -27,7 +27,7 @@ from tests.adversary.resp import requests
 from tests.adversary.stage import Client, Ended
 from tests.servers import Keyfence, RedisServer, ServerBinary, running_redis
 from tests.session.fake_redis import PASSWORD, FakeRedis
-from tests.session.sessions import Told, passed
+from tests.session.sessions import RecordingObserver, passed
 
 POLICY = Path(__file__).with_name("tenants.yaml")
 LUA = POLICY.with_name("tenants.lua").read_bytes()
@@ -225,9 +225,9 @@ class _Play:
     """A session with a model behind it. If keyfence checks passwords, the model follows by itself."""
 
     def __init__(self, in_force: InForce, known: Resolver) -> None:
-        self.message = Told()
+        self.observer = RecordingObserver()
         self.known = known
-        self.session = Session(in_force, known, "app", "10.0.0.1", self.message, IDENTIFIED)
+        self.session = Session(in_force, known, "app", "10.0.0.1", self.observer, IDENTIFIED)
         self.redis = Model()
         self.user = b""  # the client's user, if keyfence checks passwords
 

@@ -13,7 +13,7 @@ from keyfence.policy import budget
 from keyfence.policy.engine import authorizer
 from keyfence.session import session as session_module
 from tests.adversary.conftest import Search
-from tests.session.sessions import ROUTE, Told, cmd, session
+from tests.session.sessions import ROUTE, RecordingObserver, cmd, session
 from tests.session.test_session_in_any_order import (
     INLINE,
     NOTHING,
@@ -64,9 +64,9 @@ def test_search_for_conversations_that_go_wrong_in_turns(
         rng.shuffle(steps)
         stream = b"".join(steps)
         expected = expect(stream)
-        message = Told()
-        message.recorder = lambda *_: None  # turns off the decision cache
-        talk = InTurns(session(told=message, sharing=rng.random() < 0.5), rng, stream, pushes=False)
+        observer = RecordingObserver()
+        observer.recorder = lambda *_: None  # turns off the decision cache
+        talk = InTurns(session(observer=observer, sharing=rng.random() < 0.5), rng, stream, pushes=False)
         talk.run()
         turns += talk.turns
         assert answers(talk.got) == expected.replies
@@ -74,6 +74,6 @@ def test_search_for_conversations_that_go_wrong_in_turns(
         assert talk.redis.ran == expected.redis.ran
         assert talk.one.service == expected.service
         assert talk.one.outstanding == 0
-        assert sum(outcome == "refused" for _, _, outcome in message.commands) == expected.refused
-        assert len(message.commands) == expected.commands
+        assert sum(outcome == "refused" for _, _, outcome in observer.commands) == expected.refused
+        assert len(observer.commands) == expected.commands
     assert turns > search.attempts

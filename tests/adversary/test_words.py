@@ -32,7 +32,7 @@ from keyfence.session.conversation.conversation import ROOM
 from keyfence.session.session import Session
 from tests.adversary.conftest import Search
 from tests.servers import PATIENCE_SECONDS, RedisServer, ServerBinary, running_redis
-from tests.session.sessions import Told
+from tests.session.sessions import RecordingObserver
 
 Argv = list[bytes]
 
@@ -312,7 +312,7 @@ def new_session(mode: str) -> Session:
     policy = load_policy(POLICY)
     authorizer = Authorizer(policy, Modes((ModeRule(mode),), policy.services))  # type: ignore[arg-type]
     identities = make_resolver(frozenset(policy.services))
-    return Session(InForce(authorizer), identities, "stock", "10.0.0.9:5", Told())
+    return Session(InForce(authorizer), identities, "stock", "10.0.0.9:5", RecordingObserver())
 
 
 SESSION_FORMS = [
@@ -395,7 +395,7 @@ def test_a_session_s_belief_equals_redis_state(search: Search, server: RedisServ
                     ours = {
                         name: value for name, value in believed(one.session).items() if name not in unknown
                     }
-                    answer.setdefault("resp", ours["resp"])  # Redis 6.2 doesn't say
+                    answer.setdefault("resp", ours["resp"])  # Redis 6.2 does not say
                     assert ours == {name: answer[name] for name in ours}, said
                     assert one.session.service in ("stock", answer["user"]), said
 

@@ -19,7 +19,7 @@ from tests.servers import PATIENCE_SECONDS, Keyfence, RedisServer
 MIB = 1024 * 1024
 # The lines that keyfence may print on stderr while its Redis fails.
 ILL = (
-    r"\A(keyfence: (the upstream doesn't tell its commands|[^\n]*doesn't read its replies|"
+    r"\A(keyfence: (the upstream does not list its commands|[^\n]*does not read its replies|"
     r"upstream \S+ is (unreachable|up again))[^\n]*\n)*\Z"
 )
 # The connections to Redis that keyfence opens on first use and then keeps.
@@ -114,7 +114,7 @@ class Stage:
     def check_for_leaks(self, before: Footprint) -> None:
         """Asserts that files, memory and Redis' connections are as before, without an internal error."""
         self.rest()
-        eventually(lambda: self._has_few_files(before.files), "nothing is open that wasn't before")
+        eventually(lambda: self._has_few_files(before.files), "nothing is open that was not before")
         assert self.memory() - before.memory < KEPT_BYTES
         assert self.metric("internal_errors_total") == 0
 

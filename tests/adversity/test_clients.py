@@ -118,7 +118,7 @@ def test_a_client_that_leaves_100_mb_unread_costs_little_and_delays_no_other(sta
 
 
 # The operator's log line: time, client, reason.
-TOLD_WHY = r"^keyfence: 127\.0\.0\.1:\d+ \(writer\) is closed: it doesn't read its replies\n$"
+TOLD_WHY = r"^keyfence: 127\.0\.0\.1:\d+ \(writer\) is closed: it does not read its replies\n$"
 
 
 def fill_output(client: Wire, stage: Stage) -> None:

@@ -126,7 +126,7 @@ def test_an_upstream_that_returns_serves_waiting_and_new_clients(stage: Stage) -
     with stage.client() as before:
         assert before.says("SET", "app:a", "1") == b"+OK\r\n"
         stage.faults.go_away()
-        eventually(lambda: ask(stage.keyfence, "/readyz")[0] == 503, "keyfence says that it isn't ready")
+        eventually(lambda: ask(stage.keyfence, "/readyz")[0] == 503, "keyfence says that it is not ready")
         stage.faults.come_back()
         eventually(lambda: ask(stage.keyfence, "/readyz")[0] == 200, "keyfence is ready again")
         # A client that loses its dedicated connection is closed; one on a shared connection may stay.
@@ -140,7 +140,7 @@ def loading_redis(folder: Path, port: int) -> Iterator[subprocess.Popen[bytes]]:
     """A Redis that loads its data for some seconds, and answers LOADING meanwhile."""
     binary = server_binaries()[0]
     if binary.version < "7":
-        pytest.skip("before Redis 7 the server can't be made to answer while it loads so little")
+        pytest.skip("before Redis 7 the server cannot be made to answer while it loads so little")
     arguments = ["--dir", str(folder), "--dbfilename", "dump.rdb"]
     with running_redis(binary, arguments=arguments) as maker, maker.client() as direct:
         direct.mset({f"app:{number}": "x" * 100 for number in range(3000)})

@@ -14,7 +14,7 @@ from tests.applications.test_bullmq import NODE
 
 pytestmark = [
     pytest.mark.skipif(not shutil.which("node"), reason="no node here"),
-    pytest.mark.skipif(not (NODE / "node_modules" / "bull").is_dir(), reason="`npm ci` wasn't run"),
+    pytest.mark.skipif(not (NODE / "node_modules" / "bull").is_dir(), reason="`npm ci` was not run"),
 ]
 
 

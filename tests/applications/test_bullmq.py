@@ -15,7 +15,7 @@ from tests.servers import PROJECT
 NODE = PROJECT / "tests" / "node"
 pytestmark = [
     pytest.mark.skipif(not shutil.which("node"), reason="no node here"),
-    pytest.mark.skipif(not (NODE / "node_modules" / "bullmq").is_dir(), reason="`npm ci` wasn't run"),
+    pytest.mark.skipif(not (NODE / "node_modules" / "bullmq").is_dir(), reason="`npm ci` was not run"),
 ]
 
 

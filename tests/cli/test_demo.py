@@ -189,7 +189,7 @@ def test_a_policy_without_the_demo_services_is_an_error(tmp_path: Path) -> None:
 def test_a_missing_policy_is_an_error(tmp_path: Path) -> None:
     run = demo("--policy", str(tmp_path / "none.yaml"), tmp=tmp_path)
     assert run.returncode == 2
-    assert run.stderr == f"{tmp_path}/none.yaml:1:1: error: can't be read: No such file or directory\n"
+    assert run.stderr == f"{tmp_path}/none.yaml:1:1: error: cannot be read: No such file or directory\n"
 
 
 # -- through a running keyfence

@@ -206,7 +206,7 @@ def test_every_fault_of_a_configuration_has_its_line(file: Write) -> None:
 @pytest.mark.parametrize(
     ("option", "of_a_folder"),
     [
-        ("--config", "can't be read: it is a folder; name a regular file"),
+        ("--config", "cannot be read: it is a folder; name a regular file"),
         ("--policy", "no policy in this folder; a policy is a file *.yaml"),
     ],
 )
@@ -215,7 +215,7 @@ def test_an_unreadable_file_is_an_error(option: str, of_a_folder: str, tmp_path:
     assert keyfence("run", option, none) == (
         2,
         "",
-        f"{none}:1:1: error: can't be read: No such file or directory\n",
+        f"{none}:1:1: error: cannot be read: No such file or directory\n",
     )
     assert keyfence("run", option, tmp_path) == (
         2,
@@ -227,7 +227,7 @@ def test_an_unreadable_file_is_an_error(option: str, of_a_folder: str, tmp_path:
 def test_a_configuration_names_its_policy_relative_to_itself(file: Write, tmp_path: Path) -> None:
     config = file("keyfence.yaml", "policy: none.yaml\n")
     assert keyfence("run", "--config", config).err.startswith(
-        f"{tmp_path}/none.yaml:1:1: error: can't be read"
+        f"{tmp_path}/none.yaml:1:1: error: cannot be read"
     )
 
 
@@ -258,19 +258,19 @@ def test_a_port_in_use_is_an_error(small: Path) -> None:
         assert keyfence(*common, "--listen", address, "--admin", "none") == (
             2,
             "",
-            f"keyfence: can't listen on {address}: the address is already in use\n",
+            f"keyfence: cannot listen on {address}: the address is already in use\n",
         )
         assert keyfence(*common, "--listen", "127.0.0.1:0", "--admin", address) == (
             2,
             "",
-            f"keyfence: can't listen on {address} (admin): the address is already in use\n",
+            f"keyfence: cannot listen on {address} (admin): the address is already in use\n",
         )
 
 
 def test_an_unknown_host_is_an_error(small: Path) -> None:
     code, _, err = keyfence("run", "--policy", small, "--upstream", NO_REDIS, "--listen", "nowhere.invalid:0")
     assert code == 2
-    assert err.startswith("keyfence: can't listen on nowhere.invalid:0: ")
+    assert err.startswith("keyfence: cannot listen on nowhere.invalid:0: ")
     assert err.count("\n") == 1
 
 
@@ -279,7 +279,7 @@ def test_an_unwritable_decision_log_is_an_error(small: Path, tmp_path: Path) -> 
     assert keyfence("run", "--policy", small, "--upstream", NO_REDIS, "--decision-log", log) == (
         2,
         "",
-        f"keyfence: the decision log {log} can't be written: No such file or directory\n",
+        f"keyfence: the decision log {log} cannot be written: No such file or directory\n",
     )
 
 
@@ -291,7 +291,7 @@ def test_an_unreadable_ca_file_is_an_error(small: Path, file: Write) -> None:
     code, _, err = keyfence("run", "--config", config, "--listen", "127.0.0.1:0")
     assert code == 2
     assert "keyfence.yaml:2:54: error: " in err
-    assert "none.pem can't be read" in err
+    assert "none.pem cannot be read" in err
     assert "secret" not in err
 
 

@@ -193,7 +193,7 @@ def test_explain_of_a_missing_policy_is_an_error(tmp_path: Path) -> None:
         "explain", "--policy", tmp_path / "none", "--service", "a", "--json", "--", "GET", "k"
     )
     assert (code, out) == (2, "")
-    assert err == f"{tmp_path}/none:1:1: error: can't be read: No such file or directory\n"
+    assert err == f"{tmp_path}/none:1:1: error: cannot be read: No such file or directory\n"
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -241,7 +241,7 @@ def test_a_sequence_is_explained_from_standard_input() -> None:
     ("arguments", "stdin", "message"),
     [
         ((), "", "give either a command or --file"),
-        (("--file", "none"), "", "none: can't be read: No such file or directory"),
+        (("--file", "none"), "", "none: cannot be read: No such file or directory"),
         (("--file", "-"), "@nobody\nPING\n", "-: 'nobody' is not a service of the policy"),
         (("--file", "-"), "PING 'x\n", "-: line 1: no closing quotation"),
     ],
@@ -307,7 +307,7 @@ def test_unusable_policy_tests_have_exit_code_2(file: Write) -> None:
     tests = file("p.test.yaml", "policy: none.yaml\ntests: [{service: one, command: PING}]\n")
     code, out, _ = keyfence("test", tests)
     assert code == 2
-    assert "can't be read" in out
+    assert "cannot be read" in out
     assert keyfence("test", tests.parent / "none").code == 2
 
 

@@ -28,6 +28,7 @@ from tests.servers import PATIENCE_SECONDS, PROJECT, Keyfence, RedisServer, runn
 # A server, a play, and commands that print a file as it is.
 WITHOUT_OUTPUT = {"run", "demo", "schema", "policies"}
 ASKING = ("report", "status", "modes", "waivers", "observe", "reload", "restart")
+CANDIDATE = ("candidate load", "candidate show", "candidate drop", "candidate promote")
 WAIVERS = """waivers:
   - {service: CubeProxy, rule: scope.read, owner: ada, reason: moves, until: 2099-01-01}
   - {service: CubeProxy, rule: scope.write, entry: lock, owner: ada, reason: moves, until: 2020-01-01}
@@ -42,7 +43,7 @@ def option(command: click.Command, name: str) -> click.Option | None:
 # -- one convention
 
 
-@pytest.mark.parametrize("command", ["", "acl self", *sorted(cli.commands)])
+@pytest.mark.parametrize("command", ["", "acl self", *CANDIDATE, *sorted(cli.commands)])
 def test_help_fits_80_columns_and_is_not_cut(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     code, out, _ = keyfence(*command.split(), "--help")
@@ -85,11 +86,12 @@ def test_the_json_flag_still_works_and_format_overrides_it() -> None:
     assert keyfence("commands", "--markdown").out == keyfence("commands", "--format", "markdown").out
 
 
-@pytest.mark.parametrize("name", ASKING)
+@pytest.mark.parametrize("name", [*ASKING, *CANDIDATE])
 def test_every_command_that_asks_keyfence_takes_the_same_address(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    arguments = [name, *(["--end"] if name == "observe" else [])]
+    more = {"observe": ["--end"], "candidate load": ["new.yaml"]}
+    arguments = [*name.split(), *more.get(name, [])]
     message = "no keyfence answers there"
     for address in ("127.0.0.1:1", "http://127.0.0.1:1"):
         code, out, err = keyfence(*arguments, "--admin", address)

@@ -31,7 +31,7 @@ unregistered_scripts: declared
 
 pytestmark = [
     pytest.mark.skipif(not shutil.which("node"), reason="no node here"),
-    pytest.mark.skipif(not (NODE / "node_modules").is_dir(), reason="`npm ci` wasn't run in tests/node"),
+    pytest.mark.skipif(not (NODE / "node_modules").is_dir(), reason="`npm ci` was not run in tests/node"),
 ]
 
 

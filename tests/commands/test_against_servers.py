@@ -61,7 +61,7 @@ def known_difference(server: Live, argv: Argv) -> Difference | None:
     if name == b"XREADGROUP" and words[4:].count(b"STREAMS") > 1:
         return Difference("takes the first word STREAMS, even where it is the consumer's name", False)
     if name == b"SORT" and any(w == b"STORE" and after in SORT_OPTIONS for w, after in pairwise(words)):
-        return Difference("takes a destination named like an option for one; the command doesn't", False)
+        return Difference("takes a destination named like an option for one; the command does not", False)
     if name == b"STRALGO" and words[1] != b"LCS":
         return Difference("does not look at the algorithm; one that nobody knows is a problem", False)
     if name == b"PFMERGE" and len(argv) == 2:
@@ -106,7 +106,7 @@ def needs_difference(argv: Argv) -> str:
     if name.startswith(b"V") and extract(argv).command.flags >= {"module", "readonly"}:  # type: ignore[union-attr]
         return "flagged as a write, which Redis does to all keys of a module that says nothing better"
     if name == b"MIGRATE":
-        return "flagged as a write, but with COPY it isn't"
+        return "flagged as a write, but with COPY it is not"
     return ""
 
 
@@ -152,7 +152,7 @@ def check_dryrun(server: Live, argv: Argv) -> None:
     accesses = extract(argv).accesses
     if not accesses or known_difference(server, argv) or needs_difference(argv):
         return
-    if any(b"\0" in access.key for access in accesses):  # an ACL pattern can't hold it
+    if any(b"\0" in access.key for access in accesses):  # an ACL pattern cannot hold it
         return
     needs: dict[bytes, int] = {}
     for access in accesses:

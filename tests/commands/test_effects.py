@@ -175,7 +175,7 @@ WRITES = [
 def test_servers_change_the_time_to_live_as_predicted(redis: Live, prepare: str, text: str) -> None:
     """`k` exists and has a time to live, `n` does not exist, and the sources have no time to live."""
     if text.split(maxsplit=1)[0].encode() not in redis.names():
-        pytest.skip(f"{redis.version} doesn't have the command")
+        pytest.skip(f"{redis.version} does not have the command")
     redis("FLUSHALL")
     for line in [prepare, *OTHERS.split(";")]:
         redis(*line.split())
@@ -185,7 +185,7 @@ def test_servers_change_the_time_to_live_as_predicted(redis: Live, prepare: str,
     assert effect is not None
     reply = str(redis.transacted(text.encode().split()))
     if "syntax error" in reply or "Invalid stream ID" in reply:
-        pytest.skip(f"{redis.version} doesn't have the option")
+        pytest.skip(f"{redis.version} does not have the option")
     left = redis("PTTL", access.key)
     if access.key == b"n":
         exists = left != -2

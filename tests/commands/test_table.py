@@ -202,7 +202,7 @@ def test_an_installed_server_replies_as_recorded(
     with running_redis(binary) as server:
         name, said = tool.ask(f"unix:{server.socket_path}")
     if tool.server_name(Path(name)) not in ASKED_SERVERS:
-        pytest.skip(f"{name} isn't among the servers of the table: make commands FROM=… adds it")
+        pytest.skip(f"{name} is not among the servers of the table: make commands FROM=… adds it")
     for older in tmp_path.glob(f"{tool.server_name(Path(name))}.*"):
         older.unlink()
     (tmp_path / name).write_text(json.dumps(said))

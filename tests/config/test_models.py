@@ -112,7 +112,7 @@ FAULTS = {
         "keyfence.yaml:2:16: '1' is neither true nor false",
         "keyfence.yaml:3:36: 'on' is neither true nor false",
     ],
-    "policy: p\nwaivers: none.yaml": ["none.yaml:1:1: can't be read: No such file or directory"],
+    "policy: p\nwaivers: none.yaml": ["none.yaml:1:1: cannot be read: No such file or directory"],
     "- policy": ["keyfence.yaml:1:1: expected a mapping (name: value) at the top"],
     "": ["keyfence.yaml:1:1: the file is empty"],
     "policy: {": [
@@ -194,7 +194,7 @@ identify:
 """,
     ["5:28: the service of 'a' is given under users too; give it in one place"],
 )
-# A password in place of its hash isn't shown.
+# A password in place of its hash is not shown.
 PASSWORD_FAULTS = (
     """
 policy: p

@@ -119,12 +119,12 @@ def test_an_unresolvable_reference_is_reported(text: str, tmp_path: Path) -> Non
 WRONG = {
     "upstream: 'redis://${KF_MISSING}@h'": "error: the environment has no KF_MISSING; set it, or write "
     "$${KF_MISSING} for a literal one",
-    "upstream: {url: 'redis://h', password: file:none}": "error: {folder}/none can't be read: No such file",
+    "upstream: {url: 'redis://h', password: file:none}": "error: {folder}/none cannot be read: No such file",
     "upstream: {url: 'redis://a:b@h', password: '${KF_PASSWORD}'}": "the URL names a password too; "
     "give it in one place",
     "upstream: {password: '${KF_PASSWORD}'}": "a login needs a url; name the Redis that it is for",
     "upstream: {url: 'redis://h', username: a}": "a username needs its password; write password: file:PATH",
-    "identify: {passwords: {a: {password: plain}}}": "a password doesn't stand here; write file:PATH or "
+    "identify: {passwords: {a: {password: plain}}}": "a password cannot be written here; write file:PATH or "
     "${NAME}, or its hash under sha256",
     "identify: {passwords: {a: {service: p}}}": "nobody could log in; write sha256: [HASH], or "
     "password: file:PATH",

@@ -21,7 +21,7 @@ CONTROL = bool(os.environ.get("KEYFENCE_CONTROL"))
 UPSTREAM_MODES = ("shared", "dedicated") if "mode" in UpstreamModel.model_fields else ("dedicated",)
 
 # The only line that keyfence may print, when a test cuts its connections.
-_STDERR = r"\A(keyfence: the upstream doesn't tell its commands .*\n)*\Z"
+_STDERR = r"\A(keyfence: the upstream does not list its commands .*\n)*\Z"
 
 # If set: thousands of examples and a million commands, which take too long for every test run.
 LONG = bool(os.environ.get("KEYFENCE_SOAK"))

@@ -44,7 +44,7 @@ def test_a_command_blocks_until_another_client_adds_data(pair: Pair, waits: str,
 @pytest.mark.parametrize("waits", [waits for waits, _ in WAITING])
 def test_a_command_blocks_until_its_timeout(pair: Pair, waits: str) -> None:
     if not _known(pair, waits):
-        pytest.skip("this server doesn't know it")
+        pytest.skip("this server does not know it")
     words = waits.split()
     if words[0] in ("BLMPOP", "BZMPOP"):
         words[1] = "0.05"

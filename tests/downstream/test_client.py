@@ -24,7 +24,7 @@ from keyfence.resp.limits import IDENTIFIED
 from keyfence.telemetry.telemetry import Telemetry
 from keyfence.upstream.health import Upstream, UpstreamAddress
 from tests.servers import PATIENCE_SECONDS, free_port
-from tests.session.sessions import ADMITTED, REFUSED, cmd, identities, judge, replies
+from tests.session.sessions import ADMITTED, REFUSED, authorizer_with, cmd, identities, replies
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -59,7 +59,7 @@ class Stage:
         self._handler = handler
         self._password = password
         self._timeout = connect_timeout
-        self._judge = None if spliced else judge(*rules)
+        self._authorizer = None if spliced else authorizer_with(*rules)
         self._limits = limits or ClientLimits()
         self._shared = shared_connections
         self._clients: list[asyncio.StreamWriter] = []
@@ -73,7 +73,7 @@ class Stage:
         address = UpstreamAddress("tcp", "127.0.0.1", port, password=self._password, shown="fake")
         self.upstream = Upstream(address, connect_timeout=self._timeout)
         self.telemetry = Telemetry()
-        in_force = None if self._judge is None else InForce(self._judge)
+        in_force = None if self._authorizer is None else InForce(self._authorizer)
         self.context = ServerContext(
             in_force, identities(), self.upstream, self.telemetry, IDENTIFIED, self._limits, self._shared
         )
@@ -435,7 +435,7 @@ async def test_a_long_evaluation_gives_other_clients_a_turn() -> None:
         other_writer.write(ADMITTED)  # opens its connection to Redis
         await other.readexactly(4)
         hostile_writer.write(LONG)
-        await judgement_begins(stage)
+        await evaluation_begins(stage)
         for _ in range(3):
             other_writer.write(ADMITTED)
             assert await other.readexactly(4) == b"*0\r\n"
@@ -443,7 +443,7 @@ async def test_a_long_evaluation_gives_other_clients_a_turn() -> None:
         assert (await hostile.readuntil(b"\r\n")).startswith(b"-NOPERM")
 
 
-async def judgement_begins(stage: Stage) -> None:
+async def evaluation_begins(stage: Stage) -> None:
     while not any(client._session.wants_turn for client in stage.context.clients):
         await asyncio.sleep(0)
 
@@ -463,7 +463,7 @@ async def test_a_long_evaluation_ends_with_its_client() -> None:
     async with Stage(answer_all) as stage:
         _, writer = await stage.client()
         writer.write(LONG)
-        await judgement_begins(stage)
+        await evaluation_begins(stage)
         writer.transport.abort()
         await stage.nobody_is_left()
         while stage.context._turns:
@@ -475,7 +475,7 @@ async def test_draining_waits_for_a_long_evaluation() -> None:
     async with Stage(answer_all) as stage:
         reader, writer = await stage.client()
         writer.write(LONG)
-        await judgement_begins(stage)
+        await evaluation_begins(stage)
         (one,) = stage.context.clients
         assert not one.is_idle
         stage.context.draining = True

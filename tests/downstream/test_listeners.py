@@ -549,7 +549,7 @@ async def test_without_file_descriptors_accepting_pauses_and_resumes(patch: pyte
         writer.write(ADMITTED)
         assert await reader.readline() == b"*0\r\n"
         assert (Exhausted.tries, place.context.telemetry.counters.accept_pauses) == (3, 3)
-        assert told[0].startswith(f"{bound.name} can't accept: too many open files; raise `ulimit -n`")
+        assert told[0].startswith(f"{bound.name} cannot accept: too many open files; raise `ulimit -n`")
         writer.close()
         await second.close(0)
 

@@ -111,7 +111,7 @@ def test_a_missing_file_is_reported_before_anything_starts(tmp_path: Path) -> No
     ran = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False)
     assert (ran.returncode, ran.stdout) == (2, "")
     assert "keyfence.yaml:6:32: error: " in ran.stderr
-    assert "gone.pem can't be read: no such file or directory" in ran.stderr
+    assert "gone.pem cannot be read: no such file or directory" in ran.stderr
 
 
 def test_an_upstream_that_requires_a_certificate_and_has_another_name(
@@ -171,7 +171,7 @@ def test_a_unix_socket_serves_one_user_and_its_file_is_removed(
         second = [sys.executable, "-m", "keyfence", "run", "--config", str(config)]
         ran = subprocess.run(second, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False)
         assert ran.returncode != 0
-        assert f"can't listen on unix:{path}: the address is already in use" in ran.stderr
+        assert f"cannot listen on unix:{path}: the address is already in use" in ran.stderr
         with redis.Redis(unix_socket_path=str(path)) as client:
             assert client.ping()
     assert not path.exists()
@@ -304,7 +304,7 @@ def test_without_file_descriptors_keyfence_waits_and_does_not_spin(
 ) -> None:
     listener = '{listen: "127.0.0.1:0", service: CubeMaster}'
     config = listening(tmp_path, start_one().url, listener)
-    keyfence = start_keyfence("--config", config, expect_stderr=r"can't accept: too many open files; raise")
+    keyfence = start_keyfence("--config", config, expect_stderr=r"cannot accept: too many open files; raise")
     limit = len(list(Path(f"/proc/{keyfence.process.pid}/fd").iterdir())) + 12
     hard = resource.prlimit(keyfence.process.pid, resource.RLIMIT_NOFILE)[1]
     with contextlib.ExitStack() as opened:

@@ -70,14 +70,14 @@ def test_an_upstream_may_be_unverified_or_without_tls(files: Path) -> None:
 
 
 BAD = {
-    "cert: gone.pem, key: a.key": "17: gone.pem can't be read: no such file or directory",
-    "cert: a.pem, key: gone.key": "29: gone.key can't be read: no such file or directory",
+    "cert: gone.pem, key: a.key": "17: gone.pem cannot be read: no such file or directory",
+    "cert: a.pem, key: gone.key": "29: gone.key cannot be read: no such file or directory",
     "cert: a.pem, key: other.key": "29: other.key is not the key of the certificate a.pem",
     "cert: a.pem, key: locked.key": "29: locked.key is encrypted; give keyfence a key without a passphrase",
     "cert: empty.pem, key: a.key": "17: empty.pem holds no certificate in PEM",
     "cert: a.pem, key: a.pem": "29: a.pem holds no private key in PEM",
     "cert: a.pem, key: a.key, client_ca: not.pem": "47: not.pem holds no certificate of an authority in PEM",
-    "cert: a.pem, key: a.key, client_ca: dir": "47: dir can't be read: it is a folder; name a regular file",
+    "cert: a.pem, key: a.key, client_ca: dir": "47: dir cannot be read: it is a folder; name a regular file",
 }
 
 
@@ -94,6 +94,6 @@ def test_all_unusable_files_are_reported_at_once(files: Path) -> None:
     )
     assert faults(files, f"{upstream}\n{listeners}") == [
         "keyfence.yaml:2:35: empty.pem holds no certificate of an authority in PEM",
-        "keyfence.yaml:3:40: x can't be read: no such file or directory",
-        "keyfence.yaml:3:96: y can't be read: no such file or directory",
+        "keyfence.yaml:3:40: x cannot be read: no such file or directory",
+        "keyfence.yaml:3:96: y cannot be read: no such file or directory",
     ]

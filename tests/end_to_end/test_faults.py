@@ -33,7 +33,7 @@ GET = encode.command("HGETALL", ROUTE)
 # One outage or several: the reasons, and the line at its end.
 OUTAGE = (
     r"\A((keyfence: upstream \S+ is unreachable: .*\n)+"
-    r"(keyfence: upstream \S+ is up again after .*\n(keyfence: the upstream doesn't tell .*\n)?|\Z))*\Z"
+    r"(keyfence: upstream \S+ is up again after .*\n(keyfence: the upstream does not list .*\n)?|\Z))*\Z"
 )
 REFUSED = encode.command("GET", "cube:v1:master:node:metric:n1")  # by CubeProxy
 
@@ -71,7 +71,7 @@ def shared(_shared: tuple[Keyfence, RedisServer]) -> tuple[Keyfence, RedisServer
 
 def check_for_leaks(keyfence: Keyfence, before: Counter[str]) -> None:
     eventually(lambda: metric(keyfence, "keyfence_connections_open") == 0, "all clients are gone")
-    eventually(lambda: not (open_files(keyfence) - before), "nothing is open that wasn't before")
+    eventually(lambda: not (open_files(keyfence) - before), "nothing is open that was not before")
     assert metric(keyfence, "keyfence_internal_errors_total") == 0
 
 
@@ -125,7 +125,7 @@ def test_redis_dies_and_returns_on_the_same_port(
         tcp_redis.kill()
         assert read_to_end(waiting) == b""
         assert read_to_end(idle) == b""
-    eventually(lambda: ask(keyfence, "/readyz")[0] == 503, "keyfence says that it isn't ready")
+    eventually(lambda: ask(keyfence, "/readyz")[0] == 503, "keyfence says that it is not ready")
     with keyfence.connect("CubeMaster") as connection:
         connection.sendall(GET)
         assert b"is unreachable: " in connection.recv(1000)
@@ -152,7 +152,7 @@ def test_an_outage_logs_one_line_at_its_start_and_one_at_its_end(
     )
     for _ in range(2):
         server.kill()
-        eventually(lambda: ask(keyfence, "/readyz")[0] == 503, "keyfence says that it isn't ready")
+        eventually(lambda: ask(keyfence, "/readyz")[0] == 503, "keyfence says that it is not ready")
         for _ in range(5):
             with keyfence.connect("CubeMaster") as connection:
                 connection.sendall(GET)

@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import dataclasses
 import ipaddress
+import re
 import struct
+from pathlib import Path
 
 from keyfence.identity.evidence import Evidence
 from keyfence.identity.networks import forwarded, is_trusted
@@ -13,6 +15,14 @@ from keyfence.identity.unix_users import with_unix_peer
 def networks(**named: str) -> Resolver:
     found = [(ipaddress.ip_network(text.replace("_", "/")), name) for name, text in named.items()]
     return make_resolver(frozenset({"A", "B"}), users={"redis-b": "B"}, networks=found)
+
+
+def test_the_documentation_lists_the_sources_in_their_order() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text()
+    section = text.partition("\n## identify\n")[2].partition("\n## ")[0]
+    login, *others = re.findall(r"^[1-9]\. the (?:client's TLS )?\*\*([^*]+)\*\*", section, re.MULTILINE)
+    assert login == "user"
+    assert others == [source.evidence for source in make_resolver(frozenset()).sources]
 
 
 def test_the_narrowest_network_decides() -> None:

@@ -51,7 +51,7 @@ HEADERS = {
     "ipv6": (ipv6("2001:db8::7", 65535), Source(False, "2001:db8::7", 65535)),
     "ipv4 in ipv6": (ipv6("::ffff:192.0.2.7", 1), Source(False, "192.0.2.7", 1)),
     "a unix socket": (header(0x21, 0x31, b"/a".ljust(216, b"\0")), Source(False)),
-    "a client that the balancer doesn't know": (header(0x21, 0x00), Source(False)),
+    "a client that the balancer does not know": (header(0x21, 0x00), Source(False)),
     "the balancer's own check": (header(0x20, 0x00), Source(True)),
     "a check with addresses that mean nothing": (header(0x20, 0x11, b"xyz"), Source(True)),
     "extensions": (

@@ -267,7 +267,7 @@ def error_of(data: bytes, size: int) -> str | None:
     with pytest.raises(ReplyError) as again:
         framer.advance(b"+OK\r\n", 0, 1)
     assert str(again.value) == text
-    return text.removeprefix("the server's reply can't be followed: ")
+    return text.removeprefix("the server's reply cannot be followed: ")
 
 
 @pytest.mark.parametrize(("data", "text"), ERRORS.items(), ids=lambda value: repr(value)[:30])

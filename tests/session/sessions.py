@@ -34,8 +34,8 @@ USERS = {"master": "CubeMaster", "proxy": "CubeProxy"}
 policy = cache(lambda: load_policy(POLICY))
 
 
-def judge(*rules: ModeRule) -> Authorizer:
-    """An authorizer that enforces everything, unless `rules` say otherwise."""
+def authorizer_with(*rules: ModeRule) -> Authorizer:
+    """Returns an authorizer under these rules; without any, it enforces everything."""
     loaded = policy()
     return Authorizer(loaded, Modes(rules or (ModeRule("enforce"),), loaded.services), clock=lambda: 1e9)
 
@@ -45,8 +45,8 @@ def identities() -> Resolver:
     return make_resolver(frozenset(policy().services), users=USERS, networks=networks)
 
 
-class Told:
-    """An observer that remembers; decision ids count from d-1."""
+class RecordingObserver:
+    """Keeps what sessions report. Decision ids count from d-1."""
 
     def __init__(self) -> None:
         self._commands: list[tuple[str, str, str]] = []
@@ -130,8 +130,8 @@ class Told:
         self.sessions.append((service, reason))
 
 
-class ToldInOrder(Told):
-    """It collects each count at once, so that all commands are reported in their order."""
+class OrderedObserver(RecordingObserver):
+    """Gathers each count at once, so that commands are listed in their order."""
 
     def gather_from(self, service: str, admitted: Admitted) -> None:
         self.command(service, admitted.name, "forwarded", admitted.times)
@@ -143,7 +143,7 @@ def session(
     *,
     rules: Sequence[ModeRule] = (),
     in_force: InForce | None = None,
-    told: Told | None = None,
+    observer: RecordingObserver | None = None,
     limits: RequestLimits = IDENTIFIED,
     greeting: Sequence[bytes] = (),
     sharing: bool = False,
@@ -151,11 +151,11 @@ def session(
 ) -> Session:
     """A session of a client that its listener takes for `service`."""
     return Session(
-        in_force or InForce(judge(*rules)),
+        in_force or InForce(authorizer_with(*rules)),
         identities(),
         service,
         "10.0.0.9:5",
-        told or Told(),
+        observer or RecordingObserver(),
         limits,
         greeting,
         sharing=sharing,
@@ -163,8 +163,10 @@ def session(
     )
 
 
-def observed(service: str = "CubeProxy", told: Told | None = None, **options: object) -> Session:
-    return session(service, rules=[ModeRule("observe")], told=told, **options)  # type: ignore[arg-type]
+def observed(
+    service: str = "CubeProxy", observer: RecordingObserver | None = None, **options: object
+) -> Session:
+    return session(service, rules=[ModeRule("observe")], observer=observer, **options)  # type: ignore[arg-type]
 
 
 def cmd(*words: str | bytes | int) -> bytes:

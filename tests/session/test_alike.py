@@ -15,7 +15,17 @@ from keyfence.resp.limits import IDENTIFIED
 from keyfence.session.conversation.conversation import ABORT_MARKER
 from keyfence.session.session import Session
 from keyfence.telemetry.telemetry import Telemetry
-from tests.session.sessions import Told, cmd, identities, judge, passed, policy, replies, sent, session
+from tests.session.sessions import (
+    RecordingObserver,
+    authorizer_with,
+    cmd,
+    identities,
+    passed,
+    policy,
+    replies,
+    sent,
+    session,
+)
 
 FOREIGN = "cube:v1:proxy:x:{}"  # CubeMaster may not write it, and no entry covers it
 KEYS = [
@@ -48,8 +58,8 @@ MODES = [
 ]
 
 
-def told_of(
-    one: Session, told: Told, requests: list[bytes]
+def outcome_of(
+    one: Session, observer: RecordingObserver, requests: list[bytes]
 ) -> tuple[list[bytes], Counter[object], Counter[object]]:
     """The replies without decision ids, the findings, and what became of the commands."""
     answers = []
@@ -58,7 +68,7 @@ def told_of(
         if passed(one):
             one.from_upstream(b"+OK\r\n")
         answers.append(re.sub(rb"\(d-\d+\)", b"", sent(one)))
-    return answers, Counter(told.found), Counter(told.commands)
+    return answers, Counter(observer.found), Counter(observer.commands)
 
 
 COMMANDS = st.lists(st.tuples(st.sampled_from(WAYS), st.sampled_from(KEYS), st.integers(0, 50)), max_size=30)
@@ -76,22 +86,22 @@ def test_each_command_is_answered_and_counted_as_if_it_were_evaluated_alone(
     requests = []
     for way, key, number in drawn:
         requests.append(cmd(*(word.replace("{}", key.format(number)) for word in way.split())))
-    short, long = Told(), Told()
+    short, long = RecordingObserver(), RecordingObserver()
     long.recorder = lambda *_: None  # who wants to see each command keeps it from the short way
-    assert told_of(session(service, rules=modes, told=short), short, requests) == told_of(
-        session(service, rules=modes, told=long), long, requests
+    assert outcome_of(session(service, rules=modes, observer=short), short, requests) == outcome_of(
+        session(service, rules=modes, observer=long), long, requests
     )
 
 
 def test_the_refusal_of_commands_that_are_alike_is_worded_once() -> None:
-    told = Told()
-    one = session("CubeMaster", told=told)
+    observer = RecordingObserver()
+    one = session("CubeMaster", observer=observer)
     one.from_client(b"".join(cmd("SET", FOREIGN.format(number), "v") for number in range(5)))
     answers = replies(sent(one))
     assert [FOREIGN.format(number).encode() in answer for number, answer in enumerate(answers)] == [True] * 5
-    assert told.decisions == 1
-    assert told.commands == [("CubeMaster", "SET", "refused")] * 5
-    assert Counter(told.found) == {
+    assert observer.decisions == 1
+    assert observer.commands == [("CubeMaster", "SET", "refused")] * 5
+    assert Counter(observer.found) == {
         ("CubeMaster", "SET", "scope.write", "refused"): 5,
         ("CubeMaster", "SET", "key.unregistered", "refused"): 5,
     }
@@ -136,7 +146,7 @@ def test_break_glass_suspends_repeated_refusals_until_it_ends() -> None:
 
 @pytest.mark.parametrize("mode", ["observe", "enforce"])
 def test_the_report_counts_each_repeated_refusal(mode: str) -> None:
-    fixed = judge(ModeRule(mode))  # type: ignore[arg-type]
+    fixed = authorizer_with(ModeRule(mode))  # type: ignore[arg-type]
     telemetry = Telemetry()
     one = Session(
         InForce(fixed), identities(), "CubeMaster", "10.0.0.9:5", telemetry, IDENTIFIED, sharing=True
@@ -167,8 +177,8 @@ def test_the_report_counts_each_repeated_refusal(mode: str) -> None:
     ],
 )
 def test_evaluated_commands_are_counted_by_reason(text: str, reasons: list[str]) -> None:
-    told = Told()
-    one = session("CubeMaster", rules=[ModeRule("observe")], told=told, sharing=True)
+    observer = RecordingObserver()
+    one = session("CubeMaster", rules=[ModeRule("observe")], observer=observer, sharing=True)
     for _ in range(3):
         one.from_client(cmd(text))
         if not one.route.is_shared:
@@ -176,11 +186,11 @@ def test_evaluated_commands_are_counted_by_reason(text: str, reasons: list[str])
         elif one.counts:
             one.from_shared(b"+OK\r\n", 1, True)
             one.counts.clear()
-    assert told.at_length == reasons
+    assert observer.at_length == reasons
 
 
 def test_a_recorder_sees_every_command_and_the_reason_says_so() -> None:
-    told = Told()
-    told.recorder = lambda *_: None
-    session("CubeMaster", told=told).from_client(cmd("GET cube:v1:master:instance:meta:a"))
-    assert told.at_length == ["recorded"]
+    observer = RecordingObserver()
+    observer.recorder = lambda *_: None
+    session("CubeMaster", observer=observer).from_client(cmd("GET cube:v1:master:instance:meta:a"))
+    assert observer.at_length == ["recorded"]

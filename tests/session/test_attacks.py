@@ -16,12 +16,12 @@ from keyfence.session.session import Session
 from tests.session.sessions import (
     ADMITTED,
     REFUSED,
-    Told,
+    RecordingObserver,
+    authorizer_with,
     cmd,
     identities,
     in_multi,
     is_refusal,
-    judge,
     large,
     observed,
     passed,
@@ -116,7 +116,7 @@ def test_a_key_behind_select_is_judged_in_the_database_that_was_selected() -> No
     assert (one.profile.database, passed(one)) == (3, ADMITTED)
 
 
-# -- large requests that aren't just sent on
+# -- large requests that are not just sent on
 
 
 def knowing_passwords(monkeypatch: pytest.MonkeyPatch) -> Session:
@@ -125,8 +125,8 @@ def knowing_passwords(monkeypatch: pytest.MonkeyPatch) -> Session:
     known = dataclasses.replace(
         identities(), passwords={"mine": Password([hashlib.sha256(b"").digest()], "CubeMaster")}
     )
-    fixed = judge()
-    return Session(InForce(fixed), known, "CubeProxy", "10.0.0.9:5", Told())
+    fixed = authorizer_with()
+    return Session(InForce(fixed), known, "CubeProxy", "10.0.0.9:5", RecordingObserver())
 
 
 def streamed(one: Session, request: bytes) -> bytes:
@@ -156,7 +156,7 @@ LONG = "x" * 500
 def test_nothing_is_sent_in_place_of_the_rest_of_a_request_whose_beginning_was_sent(
     monkeypatch: pytest.MonkeyPatch, words: tuple[bytes, ...]
 ) -> None:
-    """Redis doesn't look at the two bytes behind a bulk string: whatever came next would stand for them."""
+    """Redis does not look at the two bytes behind a bulk string: whatever came next would stand for them."""
     one = knowing_passwords(monkeypatch)
     request = encode.command(*words)
     assert request.startswith(streamed(one, request))
@@ -285,12 +285,12 @@ SPECIAL_NAMES = [
 
 @pytest.mark.parametrize("name", SPECIAL_NAMES)
 def test_behind_a_name_that_only_redis_can_read_an_observed_session_passes_unread(name: bytes) -> None:
-    told = Told()
-    one = observed(told=told)
+    observer = RecordingObserver()
+    one = observed(observer=observer)
     one.from_client(cmd(name, "x") + REFUSED)
     assert one.is_opaque
     assert passed(one) == cmd(name, "x") + REFUSED
-    assert told.sessions == [("CubeProxy", "only Redis knows what command it is")]
+    assert observer.sessions == [("CubeProxy", "only Redis knows which command it is")]
 
 
 @pytest.mark.parametrize("name", SPECIAL_NAMES)

@@ -117,7 +117,7 @@ def test_reset_ends_monitor() -> None:
     one.from_upstream(LINE + b"+RESET\r\n")
     sent(one)
     one.from_upstream(LINE)
-    assert one.closing == "upstream sent a reply that nothing asked for"
+    assert one.closing == "upstream sent a reply that no request asked for"
 
 
 def test_lines_of_monitor_are_switched_off_with_the_replies() -> None:

@@ -13,10 +13,10 @@ from tests.session.sessions import (
     REFUSED,
     ROUTE,
     at_barrier,
+    authorizer_with,
     cmd,
     in_multi,
     is_refusal,
-    judge,
     observed,
     passed,
     replies,
@@ -97,10 +97,10 @@ def test_the_reply_to_an_earlier_multi_does_not_end_a_later_transaction() -> Non
 
 def test_a_transaction_keeps_the_policy_that_it_began_with() -> None:
     """Trap 5: a reload between queueing and EXEC."""
-    in_force = InForce(judge(ModeRule("observe")))
+    in_force = InForce(authorizer_with(ModeRule("observe")))
     one = session(in_force=in_force)
     in_multi(one)
-    in_force.authorizer = judge()
+    in_force.authorizer = authorizer_with()
     one.from_client(REFUSED)
     assert passed(one) == REFUSED
     one.from_client(cmd("EXEC") + REFUSED)

@@ -15,9 +15,9 @@ from keyfence.session.conversation.states import State
 from tests.session.sessions import (
     ADMITTED,
     ROUTE,
+    authorizer_with,
     cmd,
     is_refusal,
-    judge,
     observed,
     passed,
     replies,
@@ -80,7 +80,7 @@ def test_an_exec_that_waits_for_a_barrier_gets_one_error_without_a_connection(
     """A large request was refused in the transaction, so the connection is replaced."""
     monkeypatch.setattr(requests, "LARGE", 100)
     monkeypatch.setattr(ROOM, "shared_request", 50)
-    one = session(in_force=InForce(judge(ModeRule("enforce", "scope.write"), ModeRule("observe"))))
+    one = session(in_force=InForce(authorizer_with(ModeRule("enforce", "scope.write"), ModeRule("observe"))))
     one.from_client(cmd("MULTI"))
     one.from_upstream(b"+OK\r\n")
     one.from_client(cmd("SELECT 0") + OTHER)

@@ -10,7 +10,7 @@ from tests.session.sessions import (
     ADMITTED,
     PUSH,
     REFUSED,
-    Told,
+    RecordingObserver,
     cmd,
     is_refusal,
     observed,
@@ -24,15 +24,15 @@ from tests.session.sessions import (
 
 
 def test_nothing_behind_quit_is_evaluated_or_answered() -> None:
-    told = Told()
-    one = session(told=told)
+    observer = RecordingObserver()
+    one = session(observer=observer)
     one.from_client(ADMITTED + cmd("QUIT") + ADMITTED + REFUSED)
     one.from_client(b"garbage behind it")
     assert passed(one) == ADMITTED + cmd("QUIT")
     one.from_upstream(b"*0\r\n+OK\r\n")
     assert sent(one) == b"*0\r\n+OK\r\n"
     assert one.closing == "QUIT"
-    assert len(told.commands) == 2
+    assert len(observer.commands) == 2
 
 
 @pytest.mark.parametrize("attack", [b"POST / HTTP/1.1\r\nHost: x\r\n\r\n", b"hOsT: x\r\n"])

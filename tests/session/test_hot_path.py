@@ -69,7 +69,7 @@ def reading(request: bytes, times: int) -> int:
 def test_an_admitted_command_runs_nothing_interpreted(name: str) -> None:
     """Where the hot modules are compiled: what is interpreted belongs to the read, not to the command."""
     if not all(compiled for module, compiled in _compiled.status().items() if module in HOT):
-        pytest.skip("the hot modules aren't compiled here")
+        pytest.skip("the hot modules are not compiled here")
     more = serving(COMMANDS[name], MANY) - serving(COMMANDS[name], FEW)
     timed = (MANY - FEW) / 64  # of these the time is taken
     assert more <= 2 * timed

@@ -17,13 +17,13 @@ from tests.session.sessions import (
     PUSH,
     REFUSED,
     ROUTE,
-    Told,
+    RecordingObserver,
     at_barrier,
+    authorizer_with,
     cmd,
     identities,
     in_multi,
     is_refusal,
-    judge,
     observed,
     passed,
     replies,
@@ -100,7 +100,7 @@ def test_hello_authenticates_too(reply: bytes) -> None:
     ],
 )
 @pytest.mark.parametrize(
-    ("told", "service"),
+    ("user", "service"),
     [
         (b"$5\r\nproxy\r\n", "CubeProxy"),  # Redis 6.2 and 7.0 take one option after the other
         (b"$7\r\ndefault\r\n", "CubeMaster"),  # later ones look at all of them first
@@ -109,7 +109,7 @@ def test_hello_authenticates_too(reply: bytes) -> None:
     ],
 )
 def test_after_a_hello_that_may_have_authenticated_redis_is_asked_who_the_client_is(
-    hello: str, reply: bytes, told: bytes, service: str | None
+    hello: str, reply: bytes, user: bytes, service: str | None
 ) -> None:
     one = session("CubeMaster")
     one.from_client(cmd(hello) + ADMITTED)
@@ -117,7 +117,7 @@ def test_after_a_hello_that_may_have_authenticated_redis_is_asked_who_the_client
     one.from_upstream(reply)
     assert sent(one) == reply
     assert passed(one) == cmd("ACL", "WHOAMI")
-    one.from_upstream(told)
+    one.from_upstream(user)
     assert sent(one) == b""
     if service is None:
         assert one.closing.startswith("identity")
@@ -241,11 +241,13 @@ def test_a_reply_to_exec_that_lacks_the_failed_login_ends_the_session() -> None:
 # -- users that keyfence knows by itself
 
 
-def with_passwords(told: Told | None = None, sharing: bool = False) -> Session:
+def with_passwords(observer: RecordingObserver | None = None, sharing: bool = False) -> Session:
     digest = hashlib.sha256(b"right").digest()
     known = dataclasses.replace(identities(), passwords={"mine": Password([digest], "CubeMaster")})
-    fixed = judge()
-    return Session(InForce(fixed), known, "CubeProxy", "10.0.0.9:5", told or Told(), sharing=sharing)
+    fixed = authorizer_with()
+    return Session(
+        InForce(fixed), known, "CubeProxy", "10.0.0.9:5", observer or RecordingObserver(), sharing=sharing
+    )
 
 
 @pytest.mark.parametrize("sharing", [False, True])
@@ -263,13 +265,13 @@ def test_redis_never_sees_the_password_of_a_user_that_keyfence_checks(sharing: b
 
 
 def test_a_wrong_password_changes_nothing_and_is_counted() -> None:
-    told = Told()
-    one = with_passwords(told)
+    observer = RecordingObserver()
+    one = with_passwords(observer)
     one.from_client(cmd("AUTH mine wrong") + REFUSED)
     wrong, refused = replies(sent(one))
     assert wrong == b"-WRONGPASS invalid username-password pair or user is disabled.\r\n"
     assert is_refusal(refused, "scope.write")
-    assert told.logins_failed == 1
+    assert observer.logins_failed == 1
 
 
 def test_hello_goes_to_redis_without_the_password_that_keyfence_has_checked() -> None:
@@ -300,14 +302,14 @@ def test_an_unknown_protocol_is_refused_before_the_password_is_checked() -> None
 
 
 def test_a_database_that_needs_a_login_is_selected_behind_it() -> None:
-    fixed = judge()
+    fixed = authorizer_with()
     select = cmd("SELECT", 2)
     one = Session(
         InForce(fixed),
         identities(),
         "CubeProxy",
         "10.0.0.9:5",
-        Told(),
+        RecordingObserver(),
         greeting=[select],
         database=2,
         selects_later=True,

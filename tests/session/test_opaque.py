@@ -1,4 +1,4 @@
-"""Sessions that can't be followed any more."""
+"""Sessions that cannot be followed any more."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.session.sessions import (
     ADMITTED,
     PUSH,
     REFUSED,
-    Told,
+    RecordingObserver,
     cmd,
     in_multi,
     is_refusal,
@@ -34,8 +34,8 @@ OPAQUE = [
 
 @pytest.mark.parametrize("words", OPAQUE)
 def test_a_session_that_cannot_be_followed_passes_unread_in_observe(words: str) -> None:
-    told = Told()
-    one = observed(told=told)
+    observer = RecordingObserver()
+    one = observed(observer=observer)
     one.from_client(cmd(words) + REFUSED)
     assert one.is_opaque
     assert passed(one) == cmd(words) + REFUSED
@@ -43,8 +43,8 @@ def test_a_session_that_cannot_be_followed_passes_unread_in_observe(words: str) 
     one.from_client(b"at all")
     assert sent(one) == b"anything"
     assert passed(one) == b"at all"
-    assert "session.opaque" in [rule for _, _, rule, _ in told.found]
-    assert len(told.sessions) == 1
+    assert "session.opaque" in [rule for _, _, rule, _ in observer.found]
+    assert len(observer.sessions) == 1
 
 
 @pytest.mark.parametrize("words", OPAQUE)

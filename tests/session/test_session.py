@@ -11,7 +11,7 @@ from tests.session.sessions import (
     PUSH,
     REFUSED,
     ROUTE,
-    Told,
+    RecordingObserver,
     at_barrier,
     cmd,
     in_multi,
@@ -55,13 +55,13 @@ def test_a_refusal_with_nothing_before_it_comes_at_once() -> None:
 
 
 def test_an_observed_violation_passes_unchanged_and_is_reported() -> None:
-    told = Told()
-    one = observed(told=told)
+    observer = RecordingObserver()
+    one = observed(observer=observer)
     one.from_client(REFUSED)
     assert passed(one) == REFUSED
     assert sent(one) == b""
-    assert told.found == [("CubeProxy", "HSET", "scope.write", "observed")]
-    assert told.commands == [("CubeProxy", "HSET", "forwarded")]
+    assert observer.found == [("CubeProxy", "HSET", "scope.write", "observed")]
+    assert observer.commands == [("CubeProxy", "HSET", "forwarded")]
 
 
 @pytest.mark.parametrize("nothing", [b"*0\r\n", b"*-1\r\n", b"\r\n", b"\n", b"   \r\n"])
@@ -80,22 +80,22 @@ def test_an_inline_command_is_evaluated_like_any_other() -> None:
 
 
 def test_a_clients_text_never_becomes_a_label() -> None:
-    told = Told()
-    one = observed(told=told)
+    observer = RecordingObserver()
+    one = observed(observer=observer)
     one.from_client(cmd("EVIL.LABEL", "x") + cmd("\r\n", "y"))
-    assert {command for _, command, _ in told.commands} == {"other"}
-    assert {command for _, command, _, _ in told.found} == {"other"}
+    assert {command for _, command, _ in observer.commands} == {"other"}
+    assert {command for _, command, _, _ in observer.found} == {"other"}
 
 
 def test_each_command_is_counted_once() -> None:
-    told = Told()
-    one = session(told=told)
+    observer = RecordingObserver()
+    one = session(observer=observer)
     for words in ("MULTI", "SUBSCRIBE x", "AUTH u p", "CLIENT REPLY OFF", "EXEC"):
         one.from_client(cmd(words))
     one.from_upstream(b"+OK\r\n-ERR arity\r\n+QUEUED\r\n-ERR arity\r\n-EXECABORT\r\n")
     at_barrier(one)
     one.from_client(cmd("AUTH u p"))
-    assert told.commands == [
+    assert observer.commands == [
         ("CubeProxy", "MULTI", "forwarded"),
         ("CubeProxy", "SUBSCRIBE", "refused"),
         ("CubeProxy", "AUTH", "forwarded"),
@@ -106,34 +106,34 @@ def test_each_command_is_counted_once() -> None:
 
 
 def test_repeated_violations_are_reported_for_each_command() -> None:
-    told = Told()
-    it = observed("CubeProxy", told)
+    observer = RecordingObserver()
+    it = observed("CubeProxy", observer)
     good, bad = cmd("HSET", ROUTE, "HostIP", "10.0.0.1"), cmd("HSET", ROUTE, "HostIP", "nowhere")
     it.from_client(good * 3 + bad + good * 2 + ADMITTED + good)
     write = ("CubeProxy", "HSET", "scope.write", "observed")
     value = ("CubeProxy", "HSET", "value.invalid", "observed")
-    assert sorted(told.found) == [write] * 7 + [value]
-    assert told.commands.count(("CubeProxy", "HSET", "forwarded")) == 7
+    assert sorted(observer.found) == [write] * 7 + [value]
+    assert observer.commands.count(("CubeProxy", "HSET", "forwarded")) == 7
 
 
 def test_an_enforced_violation_is_never_only_counted() -> None:
-    told = Told()
-    it = session("CubeProxy", told=told)
+    observer = RecordingObserver()
+    it = session("CubeProxy", observer=observer)
     it.from_client(cmd("HSET", ROUTE, "HostIP", "10.0.0.1") * 3)
     assert it.to_upstream == []
-    assert told.commands == [("CubeProxy", "HSET", "refused")] * 3
+    assert observer.commands == [("CubeProxy", "HSET", "refused")] * 3
 
 
 def test_the_time_of_a_decision_is_reported_for_a_sample() -> None:
-    class Timed(Told):
+    class Timed(RecordingObserver):
         times = 0
 
         def decided(self, _service: str, _seconds: float) -> None:
             self.times += 1
 
-    told = Timed()
-    session(told=told).from_client(ADMITTED * 129)
-    assert told.times == 3
+    observer = Timed()
+    session(observer=observer).from_client(ADMITTED * 129)
+    assert observer.times == 3
 
 
 # -- pushes
@@ -191,18 +191,18 @@ def test_too_many_waiting_local_replies_stop_the_reading_until_replies_come(
 ) -> None:
     monkeypatch.setattr(ROOM, "slots", 20_000)
     monkeypatch.setattr(ROOM, "backlog", 1_000)
-    told = Told()
-    one = session(told=told)
+    observer = RecordingObserver()
+    one = session(observer=observer)
     one.from_client(REFUSED)
     flood = REFUSED * (20_000 // len(sent(one)) * 3)
     one.from_client(ADMITTED)
     one.from_client(flood)
-    assert len(told.commands) < len(flood) // len(REFUSED) / 2
+    assert len(observer.commands) < len(flood) // len(REFUSED) / 2
     assert not one.wants_input()
     assert one.holds_back
     one.from_upstream(b"*0\r\n")
     assert one.wants_input()
-    assert len(told.commands) == len(flood) // len(REFUSED) + 2
+    assert len(observer.commands) == len(flood) // len(REFUSED) + 2
     assert len(replies(sent(one))) == len(flood) // len(REFUSED) + 1
 
 

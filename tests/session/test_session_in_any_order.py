@@ -15,13 +15,28 @@ from collections.abc import Sequence
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from keyfence.policy.enforcement.modes import ModeRule, Modes
+from keyfence.policy.engine.authorizer import Authorizer, Candidate, InForce
+from keyfence.policy.loading.load import parse_policy
 from keyfence.resp.limits import IDENTIFIED
 from keyfence.resp.replies import ReplyFramer
 from keyfence.resp.requests import RequestReader
 from keyfence.session.conversation.refusal import refusal
 from keyfence.session.session import Session
+from keyfence.telemetry.candidate.changes import Changes
+from keyfence.telemetry.counters import Counters
 from tests.session.fake_redis import PASSWORD, FakeRedis
-from tests.session.sessions import ROUTE, USERS, Told, cmd, judge, passed, replies, sent, session
+from tests.session.sessions import (
+    ROUTE,
+    USERS,
+    RecordingObserver,
+    authorizer_with,
+    cmd,
+    passed,
+    replies,
+    sent,
+    session,
+)
 
 WORDS: list[list[bytes]] = [
     [b"HGETALL", ROUTE],
@@ -82,7 +97,7 @@ class Expected:
 
 def expect(stream: bytes) -> Expected:
     """The reference: one command after the other."""
-    the_judge = judge()
+    the_judge = authorizer_with()
     redis = FakeRedis()
     expected = Expected([], redis, "CubeProxy")
     in_multi = False
@@ -119,9 +134,9 @@ def expect(stream: bytes) -> Expected:
 def _not_followed(argv: Sequence[bytes], in_multi: bool, redis: FakeRedis) -> tuple[str, str] | None:
     name = argv[0].upper()
     if name == b"SYNC":
-        return "SYNC", "its replies can't be followed"
+        return "SYNC", "its replies cannot be followed"
     if in_multi and name == b"MONITOR":
-        return "MONITOR", "what MONITOR shows inside MULTI can't be followed"
+        return "MONITOR", "what MONITOR shows inside MULTI cannot be followed"
     if in_multi and name == b"CLIENT" and argv[1].upper() == b"REPLY":
         if argv[2].upper() == b"ON" and redis.reply == b"ON":
             return None
@@ -199,14 +214,40 @@ def answers(got: bytearray) -> list[bytes]:
     return [re.sub(rb"\(d-\d+\)", b"(d-1)", reply) for reply in replies(bytes(got))]
 
 
+# A candidate policy under which most of these commands are evaluated otherwise.
+CANDIDATE = parse_policy(
+    """
+    policy: candidate
+    services: [CubeMaster, CubeProxy, CubeAPI]
+    commands: {forbid: [PING, HGET], allow: [KEYS]}
+    keys: {one: {key: "nobody's", type: string, writers: [CubeProxy]}}
+    """
+)
+
+
+def compared() -> tuple[InForce, Changes]:
+    """The policy with a candidate beside it, and what counts the changes."""
+    told, modes = Changes(1, Counters()), Modes((ModeRule("enforce"),), CANDIDATE.services)
+    authorizer = authorizer_with()
+    authorizer.candidate = Candidate(Authorizer(CANDIDATE, modes), told)
+    return InForce(authorizer), told
+
+
 @settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(steps=STEPS, seed=st.integers(0, 2**32), pushes=st.booleans())
-def test_every_reply_is_in_its_place(steps: list[bytes], seed: int, pushes: bool) -> None:
+@given(steps=STEPS, seed=st.integers(0, 2**32), pushes=st.booleans(), has_candidate=st.booleans())
+def test_every_reply_is_in_its_place(
+    steps: list[bytes], seed: int, pushes: bool, has_candidate: bool
+) -> None:
     stream = b"".join(steps)
     expected = expect(stream)
-    told = Told()
-    talk = Conversation(session(told=told), random.Random(seed), stream, pushes)
+    observer = RecordingObserver()
+    in_force, changes = compared() if has_candidate else (None, None)
+    one = session(observer=observer, in_force=in_force)
+    talk = Conversation(one, random.Random(seed), stream, pushes)
     talk.run()
+    if changes is not None:
+        changes.gather()
+        assert sum(changes.commands.values()) == expected.commands
     frames = answers(talk.got)
     assert [frame for frame in frames if not frame.startswith(b">")] == expected.replies
     assert [frame for frame in frames if frame.startswith(b">")] == talk.pushed
@@ -215,8 +256,8 @@ def test_every_reply_is_in_its_place(steps: list[bytes], seed: int, pushes: bool
     assert talk.redis.ran == expected.redis.ran
     assert talk.one.service == expected.service
     assert talk.one.outstanding == 0
-    assert sum(outcome == "refused" for _, _, outcome in told.commands) == expected.refused
-    assert len(told.commands) == expected.commands
+    assert sum(outcome == "refused" for _, _, outcome in observer.commands) == expected.refused
+    assert len(observer.commands) == expected.commands
 
 
 @settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -232,12 +273,15 @@ def test_every_reply_is_in_its_place(steps: list[bytes], seed: int, pushes: bool
         max_size=30,
     ),
     seed=st.integers(0, 2**32),
+    has_candidate=st.booleans(),
 )
-def test_every_reply_is_in_its_place_where_connections_change(steps: list[bytes], seed: int) -> None:
+def test_every_reply_is_in_its_place_where_connections_change(
+    steps: list[bytes], seed: int, has_candidate: bool
+) -> None:
     """Connections change between a shared one and the client's own, and back as time passes."""
     stream = b"".join(steps)
     expected = expect(stream)
-    told = Told()
+    observer = RecordingObserver()
     dice = random.Random(seed)
     now = [0.0]
 
@@ -245,13 +289,18 @@ def test_every_reply_is_in_its_place_where_connections_change(steps: list[bytes]
         now[0] += dice.choice([0.0, 1.0, 30.0, 60.0])
         return now[0]
 
-    talk = Conversation(session(told=told, sharing=True, clock=clock), dice, stream, pushes=False)
+    in_force, changes = compared() if has_candidate else (None, None)
+    one = session(observer=observer, in_force=in_force, sharing=True, clock=clock)
+    talk = Conversation(one, dice, stream, pushes=False)
     talk.run()
+    if changes is not None:
+        changes.gather()
+        assert sum(changes.commands.values()) == expected.commands
     assert answers(talk.got) == expected.replies
     assert talk.redis.ran == expected.redis.ran
     assert talk.one.service == expected.service
     assert talk.one.outstanding == 0
-    assert len(told.commands) == expected.commands
+    assert len(observer.commands) == expected.commands
 
 
 def without_reply(redis: FakeRedis) -> list[tuple[bytes, ...]]:

@@ -14,7 +14,7 @@ from keyfence.session.session import Session
 from tests.session.sessions import (
     ADMITTED,
     REFUSED,
-    Told,
+    RecordingObserver,
     cmd,
     is_refusal,
     passed,
@@ -49,15 +49,15 @@ def test_shareable_commands_stay_on_the_shared_connection() -> None:
     "words", ["MULTI", "CLIENT ID", "BLPOP a 0", "SELECT 1", "NO.SUCH", "XREAD STREAMS a 0"]
 )
 def test_other_commands_wait_for_due_replies_and_then_go_on_a_connection_of_their_own(words: str) -> None:
-    told = Told()
-    one = shared(rules=OBSERVE, told=told)
+    observer = RecordingObserver()
+    one = shared(rules=OBSERVE, observer=observer)
     one.from_client(ADMITTED + cmd(words) + ADMITTED)
     assert (passed(one), one.counts) == (ADMITTED, [1])
     one.from_shared(b"*0\r\n", 1, True)
     assert not one.route.is_shared
     assert passed(one).startswith(cmd(words))
-    assert len(told.commands) >= 2
-    assert [name for _, name, _ in told.commands].count("HGETALL") <= 2
+    assert len(observer.commands) >= 2
+    assert [name for _, name, _ in observer.commands].count("HGETALL") <= 2
 
 
 def test_greetings_do_not_keep_a_client_from_sharing() -> None:

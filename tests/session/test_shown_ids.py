@@ -8,17 +8,28 @@ from keyfence.policy.enforcement.modes import ModeRule
 from keyfence.policy.engine.authorizer import InForce
 from keyfence.session.conversation.shown_ids import Question, ShownIds, redirections
 from keyfence.session.session import Session
-from tests.session.sessions import Told, cmd, identities, is_refusal, judge, passed, sent
+from tests.session.sessions import (
+    RecordingObserver,
+    authorizer_with,
+    cmd,
+    identities,
+    is_refusal,
+    passed,
+    sent,
+)
 
 HELLO_2 = b"*6\r\n$6\r\nserver\r\n$5\r\nredis\r\n$2\r\nid\r\n:7042\r\n$4\r\nmode\r\n$10\r\nstandalone\r\n"
 HELLO_3 = b"%3\r\n$6\r\nserver\r\n$5\r\nredis\r\n$2\r\nid\r\n:7042\r\n$4\r\nmode\r\n$10\r\nstandalone\r\n"
 
 
 def session(
-    ids: ShownIds, service: str = "CubeProxy", told: Told | None = None, mode: str = "enforce"
+    ids: ShownIds,
+    service: str = "CubeProxy",
+    observer: RecordingObserver | None = None,
+    mode: str = "enforce",
 ) -> Session:
-    in_force = InForce(judge(ModeRule(mode)))  # type: ignore[arg-type]
-    return Session(in_force, identities(), service, "10.0.0.9:5", told or Told(), ids=ids)
+    in_force = InForce(authorizer_with(ModeRule(mode)))  # type: ignore[arg-type]
+    return Session(in_force, identities(), service, "10.0.0.9:5", observer or RecordingObserver(), ids=ids)
 
 
 def exchange(one: Session, request: bytes, reply: bytes) -> bytes:
@@ -55,7 +66,7 @@ def test_an_id_that_a_client_was_shown_is_its_own_and_its_services(request_: byt
     assert redirect(other, 7042) == b""
     answer = redirect(stranger, 7042)
     assert is_refusal(answer, "command.forbidden")
-    assert b"CubeMaster may not use CLIENT TRACKING to redirect to a connection of somebody else" in answer
+    assert b"CubeMaster may not use CLIENT TRACKING to redirect to another service's connection" in answer
     assert b"CLIENT ID" in answer
     assert passed(stranger) == b""
 
@@ -79,11 +90,11 @@ def test_an_id_that_was_not_shown_is_foreign() -> None:
 
 
 def test_a_foreign_id_passes_and_is_reported_in_observe() -> None:
-    told = Told()
-    one = session(ShownIds(), told=told, mode="observe")
+    observer = RecordingObserver()
+    one = session(ShownIds(), observer=observer, mode="observe")
     assert redirect(one, 5) == b""
     assert passed(one) == cmd("CLIENT TRACKING ON REDIRECT 5")
-    assert ("CubeProxy", "CLIENT TRACKING", "command.forbidden", "observed") in told.found
+    assert ("CubeProxy", "CLIENT TRACKING", "command.forbidden", "observed") in observer.found
 
 
 def test_a_foreign_id_in_a_transaction_aborts_it() -> None:

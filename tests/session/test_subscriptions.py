@@ -14,7 +14,7 @@ from keyfence.session.session import Session
 from tests.session.sessions import (
     ADMITTED,
     REFUSED,
-    Told,
+    RecordingObserver,
     cmd,
     is_refusal,
     observed,
@@ -54,8 +54,8 @@ def subscribed(version: int = 2, *names: bytes) -> Session:
 
 @pytest.mark.parametrize("version", [2, 3])
 def test_each_name_is_confirmed_and_messages_come_between(version: int) -> None:
-    told = Told()
-    one = session(rules=OPEN, told=told)
+    observer = RecordingObserver()
+    one = session(rules=OPEN, observer=observer)
     if version == 3:
         one.from_client(cmd("HELLO", 3))
         one.from_upstream(b"%1\r\n+proto\r\n:3\r\n")
@@ -72,8 +72,8 @@ def test_each_name_is_confirmed_and_messages_come_between(version: int) -> None:
     assert one.outstanding == 0
     assert not one.is_opaque
     assert not one.closing
-    assert ("CubeProxy", "SUBSCRIBE", "forwarded") in told.commands
-    assert told.sessions == []
+    assert ("CubeProxy", "SUBSCRIBE", "forwarded") in observer.commands
+    assert observer.sessions == []
 
 
 def test_a_refusal_takes_its_place_between_messages() -> None:
@@ -247,7 +247,7 @@ def test_a_reply_that_nothing_asked_for_ends_a_subscriber_too() -> None:
     one = subscribed(2, b"a")
     one.from_upstream(b"+OK\r\n")
     assert sent(one) == b""
-    assert one.closing == "upstream sent a reply that nothing asked for"
+    assert one.closing == "upstream sent a reply that no request asked for"
 
 
 @pytest.mark.parametrize(

@@ -18,10 +18,10 @@ from tests.session.fake_redis import FakeRedis
 from tests.session.sessions import (
     ADMITTED,
     REFUSED,
-    Told,
+    RecordingObserver,
+    authorizer_with,
     cmd,
     is_refusal,
-    judge,
     observed,
     passed,
     replies,
@@ -57,15 +57,15 @@ def of_policy(text: str, pending: PendingTtls | None = None, mode: str = "enforc
     ],
 )
 def test_a_whole_transaction_goes_on_a_shared_connection(whole: bytes) -> None:
-    told = Told()
-    one = shared(rules=OBSERVE, told=told)
+    observer = RecordingObserver()
+    one = shared(rules=OBSERVE, observer=observer)
     one.from_client(ADMITTED + whole + ADMITTED)
-    requests = len(told.commands)
+    requests = len(observer.commands)
     assert one.route.is_shared
     assert (b"".join(one.to_upstream), sum(one.counts)) == (ADMITTED + whole + ADMITTED, requests)
     assert whole in one.to_upstream  # in one piece, so that nobody's requests come between
     assert not one.in_transaction
-    names = [name for _, name, _ in told.commands]
+    names = [name for _, name, _ in observer.commands]
     assert (names.count("MULTI"), names.count("EXEC")) == (1, 1)
     assert names.count("HGETALL") >= 2
 
@@ -129,8 +129,8 @@ def test_whole_transactions_do_not_keep_a_client_from_sharing() -> None:
     ],
 )
 def test_any_other_transaction_waits_for_a_connection_of_its_own(begun: bytes) -> None:
-    told = Told()
-    one = shared(rules=OBSERVE, told=told)
+    observer = RecordingObserver()
+    one = shared(rules=OBSERVE, observer=observer)
     one.from_client(ADMITTED + begun)
     assert (passed(one), one.counts) == (ADMITTED, [1])
     one.from_shared(b"*0\r\n", 1, True)
@@ -195,12 +195,12 @@ ROUTE_OF = "cube:v1:shared:sandbox:proxy:7c8f"
 def test_a_refusal_aborts_a_whole_transaction_and_each_command_is_evaluated_once(
     sharing: bool, before: int
 ) -> None:
-    told = Told()
-    one = session(sharing=sharing, told=told)
+    observer = RecordingObserver()
+    one = session(sharing=sharing, observer=observer)
     one.from_client(MULTI + ADMITTED * before + REFUSED + ADMITTED + REFUSED + EXEC + ADMITTED)
     assert not one.route.is_shared
     assert passed(one) == MULTI + ADMITTED * before + ABORT_MARKER + ADMITTED + ABORT_MARKER + EXEC + ADMITTED
-    names = [(name, outcome) for _, name, outcome in told.commands]
+    names = [(name, outcome) for _, name, outcome in observer.commands]
     assert sorted(names) == sorted(
         [
             ("MULTI", "forwarded"),
@@ -212,7 +212,7 @@ def test_a_refusal_aborts_a_whole_transaction_and_each_command_is_evaluated_once
             ("HGETALL", "forwarded"),
         ]
     )
-    assert told.found == [("CubeProxy", "HSET", "scope.write", "refused")] * 2
+    assert observer.found == [("CubeProxy", "HSET", "scope.write", "refused")] * 2
     one.from_upstream(b"+OK\r\n" + b"+QUEUED\r\n" * before + b"-ERR arity\r\n+QUEUED\r\n-ERR arity\r\n")
     one.from_upstream(b"-EXECABORT no\r\n*0\r\n")
     got = replies(sent(one))
@@ -245,10 +245,10 @@ def test_a_refusal_in_a_complete_transaction_waits_for_due_replies() -> None:
 
 
 def test_a_transaction_opened_late_keeps_the_policy_that_it_was_evaluated_by() -> None:
-    in_force = InForce(judge())
+    in_force = InForce(authorizer_with())
     one = shared(in_force=in_force)
     one.from_client(ADMITTED + MULTI + ADMITTED + REFUSED + EXEC + REFUSED)
-    in_force.authorizer = judge(ModeRule("observe"))
+    in_force.authorizer = authorizer_with(ModeRule("observe"))
     passed(one)
     one.from_client(b"")
     one.from_shared(b"*0\r\n", 1, True)
@@ -275,13 +275,13 @@ def test_a_protocol_error_behind_multi_is_reported_behind_the_replies() -> None:
 
 
 def test_an_observed_violation_in_a_whole_transaction_is_reported_once_and_passes() -> None:
-    told = Told()
-    one = shared(rules=OBSERVE, told=told)
+    observer = RecordingObserver()
+    one = shared(rules=OBSERVE, observer=observer)
     one.from_client((MULTI + REFUSED * 3 + EXEC) * 2)
     assert one.route.is_shared
     assert b"".join(one.to_upstream) == (MULTI + REFUSED * 3 + EXEC) * 2
-    assert told.found == [("CubeProxy", "HSET", "scope.write", "observed")] * 6
-    assert len(told.commands) == 10
+    assert observer.found == [("CubeProxy", "HSET", "scope.write", "observed")] * 6
+    assert len(observer.commands) == 10
 
 
 def test_an_exec_that_the_policy_forbids_is_refused_on_the_ordinary_path() -> None:
@@ -300,16 +300,16 @@ def test_the_keys_of_a_whole_transaction_share_a_hash_slot_where_the_policy_says
         "policy: p\nservices: [CubeProxy]\ncluster: true\n"
         "scopes: {all: {prefix: 'k', writers: [CubeProxy], unregistered: allow}}\n"
     )
-    told = Told()
-    one = shared(in_force=InForce(cluster), told=told)
+    observer = RecordingObserver()
+    one = shared(in_force=InForce(cluster), observer=observer)
     same = MULTI + cmd("GET k:{a}:1") + cmd("GET k:{a}:2") + EXEC
     one.from_client(same + MULTI + cmd("GET k:{b}:1") + EXEC)
     assert one.route.is_shared
     assert b"".join(one.to_upstream) == same + MULTI + cmd("GET k:{b}:1") + EXEC
-    one = shared(in_force=InForce(cluster), told=told)
+    one = shared(in_force=InForce(cluster), observer=observer)
     one.from_client(MULTI + cmd("GET k:{a}:1") + cmd("GET k:{b}:1") + EXEC)
     assert passed(one) == MULTI + cmd("GET k:{a}:1") + ABORT_MARKER + EXEC
-    assert told.found == [("CubeProxy", "GET", "slot.cross", "refused")]
+    assert observer.found == [("CubeProxy", "GET", "slot.cross", "refused")]
 
 
 TTL = """

@@ -15,10 +15,10 @@ from tests.session.sessions import (
     ADMITTED,
     REFUSED,
     ROUTE,
-    Told,
+    RecordingObserver,
+    authorizer_with,
     cmd,
     is_refusal,
-    judge,
     passed,
     replies,
     sent,
@@ -39,8 +39,10 @@ def turns(one: Session) -> int:
 
 
 def test_requests_behind_a_long_evaluation_wait_for_it() -> None:
-    told = Told()
-    one = session(rules=[ModeRule("observe", rule="key.unregistered"), ModeRule("enforce")], told=told)
+    observer = RecordingObserver()
+    one = session(
+        rules=[ModeRule("observe", rule="key.unregistered"), ModeRule("enforce")], observer=observer
+    )
     one.from_client(ADMITTED + UNKNOWN_KEYS + ADMITTED)
     assert passed(one) == ADMITTED
     assert one.wants_turn
@@ -53,7 +55,7 @@ def test_requests_behind_a_long_evaluation_wait_for_it() -> None:
     answers = replies(sent(one))
     assert answers[:3] == [b"*0\r\n", b":4000\r\n", b"*0\r\n"]
     assert is_refusal(answers[3], "scope.write")
-    assert [name for _, name, outcome in told.commands if outcome == "forwarded"].count("EXISTS") == 1
+    assert [name for _, name, outcome in observer.commands if outcome == "forwarded"].count("EXISTS") == 1
 
 
 def test_very_many_keys_are_evaluated_in_turns_though_nothing_is_wrong_with_them() -> None:
@@ -66,8 +68,8 @@ def test_very_many_keys_are_evaluated_in_turns_though_nothing_is_wrong_with_them
 
 
 def test_a_refusal_of_a_long_command_takes_its_place() -> None:
-    told = Told()
-    one = session(told=told)
+    observer = RecordingObserver()
+    one = session(observer=observer)
     one.from_client(ADMITTED + UNKNOWN_KEYS + ADMITTED)
     turns(one)
     assert passed(one) == ADMITTED + ADMITTED
@@ -75,7 +77,7 @@ def test_a_refusal_of_a_long_command_takes_its_place() -> None:
     first, second, third = replies(sent(one))
     assert (first, third) == (b"*0\r\n", b"*0\r\n")
     assert is_refusal(second, "key.unregistered")
-    assert [rule for _, _, rule, _ in told.found] == ["key.unregistered"] * 8
+    assert [rule for _, _, rule, _ in observer.found] == ["key.unregistered"] * 8
 
 
 def test_within_a_transaction_a_long_command_is_refused_as_any_other() -> None:
@@ -99,11 +101,11 @@ def test_a_transaction_with_a_long_command_is_not_evaluated_in_one_piece() -> No
 
 
 def test_a_reload_in_the_middle_leaves_the_evaluation_to_the_authorizer_that_began_it() -> None:
-    in_force = InForce(judge(ModeRule("observe")))
+    in_force = InForce(authorizer_with(ModeRule("observe")))
     one = session(in_force=in_force)
     one.from_client(UNKNOWN_KEYS + REFUSED)
     assert one.wants_turn
-    in_force.authorizer = judge(ModeRule("enforce"))
+    in_force.authorizer = authorizer_with(ModeRule("enforce"))
     turns(one)
     assert passed(one) == UNKNOWN_KEYS
     one.from_upstream(b":0\r\n")
@@ -111,7 +113,7 @@ def test_a_reload_in_the_middle_leaves_the_evaluation_to_the_authorizer_that_beg
 
 
 def test_break_glass_that_opens_in_the_middle_holds() -> None:
-    one = session(in_force=(in_force := InForce(judge())))
+    one = session(in_force=(in_force := InForce(authorizer_with())))
     one.from_client(UNKNOWN_KEYS)
     assert one.wants_turn
     in_force.authorizer.glass.append(BreakGlass(2e9))
@@ -142,7 +144,7 @@ def test_an_evaluation_goes_on_without_a_connection() -> None:
 
 
 def test_two_long_evaluations_of_one_authorizer_do_not_mix() -> None:
-    in_force = InForce(judge())
+    in_force = InForce(authorizer_with())
     one, other = session(in_force=in_force), session("CubeMaster", in_force=in_force)
     writes = cmd("DEL", *[ROUTE[:-4] + b"%d" % number for number in range(COUNT)])
     one.from_client(writes)

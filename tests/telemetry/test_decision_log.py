@@ -280,7 +280,7 @@ def test_if_reopening_fails_the_old_file_stays_in_use(
     book.log.reopen()
     book.record()
     assert len(old.read_text().splitlines()) == 1
-    assert "can't write the decision log" in capsys.readouterr().err
+    assert "cannot write the decision log" in capsys.readouterr().err
     book.path.rmdir()
 
 

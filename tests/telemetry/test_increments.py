@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keyfence.policy.verdict import Finding
+from keyfence.policy.verdict import Changed, Finding, Peer
+from keyfence.telemetry.candidate.changes import Changes
+from keyfence.telemetry.candidate.rows import Comparisons, rows_of
 from keyfence.telemetry.counters import MAX_SERIES, Counters
 from keyfence.telemetry.increments import Increments
 from keyfence.telemetry.tally import Tally
@@ -88,3 +90,21 @@ def test_gauges_show_the_present() -> None:
     telemetry.counters.connection_opened("A", "l")
     assert deltas.take()["gauges"]["connections_open"] == [["A", "l", 1]]
     assert deltas.take()["gauges"]["connections_open"] == [["A", "l", 1]]
+
+
+def test_increments_of_a_comparison_begin_again_with_the_next_one() -> None:
+    telemetry = Telemetry()
+    deltas = Increments(telemetry)
+    assert deltas.take()["candidate"] is None
+    total = Comparisons(1)
+    for number in (1, 2):
+        one = telemetry.beside = Changes(number, telemetry.counters)
+        total = Comparisons(number)
+        for _ in range(3):
+            one.command("A")
+            finding = Finding(violation(), "observed")
+            one.changes("A", Peer("1.2.3.4:5"), "SET", [Changed("new", finding)])
+            total.absorb(json.loads(json.dumps(deltas.take()["candidate"])))
+        assert deltas.take()["candidate"] == {"number": number, "commands": [], "rows": [["new", []]]}
+        assert total.commands == {"A": 3}
+        assert [(row["change"], row["count"]) for row in rows_of(total.tallies())] == [("new", 3)]

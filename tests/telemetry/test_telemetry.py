@@ -142,7 +142,7 @@ def test_two_entries_under_one_shape_are_counted_apart(bench: Bench) -> None:
 
 def test_the_log_names_unknown_commands_and_labels_do_not(bench: Bench) -> None:
     for name in ("FT.SEARCH", "JSON.GET", "hunter2:secret", "FT.SEARCH"):
-        found = violation(None, rule="command.unknown", entry="", message=f"{name} can't be judged: no")
+        found = violation(None, rule="command.unknown", entry="", message=f"{name} cannot be evaluated: no")
         bench.tell(Finding(found, "observed"), command="other")
     assert bench.telemetry.counters.violations == {
         ("CubeProxy", "command.unknown", "other", "", "observed"): 4
@@ -337,3 +337,16 @@ def test_a_further_sink_gets_every_finding_once_counted_ones_included() -> None:
     telemetry.gather()
     group = Group("CubeProxy", "scope.write", "HSET", "sandbox-route", "", "observed", "HSET")
     assert (sink.counts, sink.in_full) == (Counter({group: 7}), 2)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_what_is_found_late_has_an_example_without_a_command_unless_keys_are_masked(
+    masked: bool, tmp_path: Path
+) -> None:
+    bench = Bench(tmp_path / "log", mask_keys=masked)
+    bench.telemetry.describe = lambda *_: pytest.fail("the command is not known any more")
+    bench.tell(Finding(violation(rule="ttl.required"), "late"))
+    ((_, row),) = bench.telemetry.tally.rows()
+    examples = [(one["key"], one["command"], one["decision"]) for one in row.get("examples", ())]
+    assert examples == ([] if masked else [(violation().shown, {}, bench.lines()[0]["decision"])])
+    bench.telemetry.close()

@@ -129,7 +129,7 @@ def test_data_after_the_answer_is_ignored() -> None:
         (b"-ERR unknown command\r\n", "ERR unknown command"),
         (b"+PONG\r\n", "its answer is not a list"),
         (b"*-1\r\n", "its answer is not a list"),
-        (b"HTTP/1.1 400 Bad Request\r\n", "it doesn't speak RESP"),
+        (b"HTTP/1.1 400 Bad Request\r\n", "it does not speak RESP"),
         (b"*1\r\n:x\r\n", "its answer is not RESP"),
     ],
 )
@@ -262,6 +262,6 @@ def test_a_server_that_requires_a_password_causes_one_line(
     keyfence = start_keyfence(
         "--policy", PROJECT / "policies" / "cubesandbox.yaml", "--upstream", server.url, *flags
     )
-    assert "(NOAUTH" in keyfence.wait_for_line("keyfence: the upstream doesn't tell its commands")
+    assert "(NOAUTH" in keyfence.wait_for_line("keyfence: the upstream does not list its commands")
     with keyfence.client(password="hush") as client:
         assert client.ping()

@@ -81,7 +81,7 @@ def test_a_refused_greeting_has_the_text_of_redis_and_the_number_of_later_comman
 
 
 def test_a_greeting_that_is_not_resp_is_an_error() -> None:
-    with pytest.raises(GreetingError, match="it doesn't speak RESP"):
+    with pytest.raises(GreetingError, match="it does not speak RESP"):
         Greeting(1).take(b"HTTP/1.1 400 Bad Request\r\n")
 
 

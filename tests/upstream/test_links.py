@@ -13,7 +13,7 @@ from keyfence.upstream.pools import Pools
 from tests.downstream.test_client import in_loop
 
 
-class Told(Owner):
+class RecordingOwner(Owner):
     """A client that records refusals."""
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ async def test_a_connection_that_was_refused_is_not_tried_again_while_the_client
         await asyncio.sleep(3600)  # the shared connection is being opened
 
     patch.setattr(upstream, "connect", connect)
-    client = Told()
+    client = RecordingOwner()
     pools = Pools(upstream, 1)
     links = Links(upstream, pools, client)
     links.send_own(unchanged(0), [b"HELLO"])

@@ -160,7 +160,7 @@ async def test_requests_of_clients_that_have_gone_take_bounded_memory(
                 await writer.drain()
                 with contextlib.suppress(TimeoutError):
                     answer = await asyncio.wait_for(reader.readline(), 0.05)
-                    assert b"doesn't keep up" in answer
+                    assert b"does not keep up" in answer
                     break
                 writer.transport.abort()
             else:
@@ -172,7 +172,7 @@ async def test_requests_of_clients_that_have_gone_take_bounded_memory(
 @in_loop
 async def test_nothing_is_kept_for_a_client_that_is_being_closed() -> None:
     """The client reads nothing, and more messages arrive for it."""
-    told = asyncio.Event()
+    noticed = asyncio.Event()
 
     async def flood(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"SUBSCRIBE")
@@ -184,7 +184,7 @@ async def test_nothing_is_kept_for_a_client_that_is_being_closed() -> None:
                 await writer.drain()
                 await asyncio.sleep(0)
         finally:
-            told.set()
+            noticed.set()
 
     async with SharedStage(flood, ModeRule("observe")) as stage:
         reader, writer = await stage.client()
@@ -196,7 +196,7 @@ async def test_nothing_is_kept_for_a_client_that_is_being_closed() -> None:
         while one._transport is None or not one._transport.get_write_buffer_size():
             await asyncio.sleep(0.001)
         one.give_up("request_time")
-        await told.wait()
+        await noticed.wait()
         assert sum(map(len, one._session.to_client)) < MIB
 
 

@@ -43,10 +43,10 @@ async def read_fields(request: web.Request, known: set[str]) -> dict[str, Any]:
     try:
         body = json.loads((await request.read()).decode("utf-8"), object_pairs_hook=_without_doubles)
     except UnicodeDecodeError:
-        raise BadRequest("The body isn't UTF-8.") from None
+        raise BadRequest("The body is not UTF-8.") from None
     except json.JSONDecodeError as fault:
         where = f"line {fault.lineno}, column {fault.colno}"
-        raise BadRequest(f"The body isn't JSON: {fault.msg} at {where}.") from None
+        raise BadRequest(f"The body is not JSON: {fault.msg} at {where}.") from None
     except ValueError:  # a number of thousands of digits
         raise BadRequest("The body holds a number that is too long.") from None
     except RecursionError:

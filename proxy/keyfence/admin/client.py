@@ -97,7 +97,7 @@ def _other_token(token_file: str) -> str:
 def _why(exc: Exception) -> str:
     reason = getattr(exc, "reason", exc)
     if isinstance(exc, json.JSONDecodeError | UnicodeDecodeError):
-        return "the answer isn't JSON"
+        return "the answer is not JSON"
     text = getattr(reason, "strerror", None) or str(reason) or type(exc).__name__
     return " ".join(str(text).split())
 

@@ -261,7 +261,7 @@ class Connections:
             sock.close()
 
     def _no_room(self, why: str) -> None:
-        notice(f"{self.name} room", f"{self.name} can't accept: {why}; raise `ulimit -n`")
+        notice(f"{self.name} room", f"{self.name} cannot accept: {why}; raise `ulimit -n`")
 
 
 Handle = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]

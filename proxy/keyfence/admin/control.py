@@ -57,6 +57,11 @@ class Control(Protocol):
         seconds). Raises ValueError."""
 
     @abstractmethod
+    async def evidence(self, since: float) -> Mapping[str, Any]:
+        """Which rules were asked of which services since a time (Unix seconds), when a command was last
+        evaluated, and which findings were reopened. Raises ValueError."""
+
+    @abstractmethod
     async def finding(self, one: str) -> Mapping[str, Any]:
         """One finding with its history; `one` is its id, or the beginning of it. Raises ValueError."""
 
@@ -90,6 +95,24 @@ class Control(Protocol):
     async def reload(self) -> Mapping[str, Any]:
         """Put policy, configuration and waivers in force as their files are now. FileError: a file is wrong,
         and nothing changes."""
+
+    @abstractmethod
+    async def candidate(self) -> Mapping[str, Any]:
+        """The candidate policy, and what it would change. ValueError: there is no policy in force."""
+
+    @abstractmethod
+    async def load_candidate(self, file: str) -> Mapping[str, Any]:
+        """Compare the policy in this file, or folder, with the one in force from now on. FileError: it is
+        faulty, and nothing changes; ValueError as above."""
+
+    @abstractmethod
+    async def drop_candidate(self) -> Mapping[str, Any]:
+        """End the comparison."""
+
+    @abstractmethod
+    async def promote_candidate(self) -> Mapping[str, Any]:
+        """Reload, and put the candidate in force by that. ValueError: there is none, or it is not what the
+        policy's own files are; FileError as for `reload`. Nothing changes then."""
 
     @abstractmethod
     async def restart(self) -> Mapping[str, Any]:

@@ -75,6 +75,12 @@ async def findings(control: Control, request: web.Request) -> web.Response:
         return json_answer(await control.findings(which, since))
 
 
+async def evidence(control: Control, request: web.Request) -> web.Response:
+    since = number_in(query(request, {"since"}), "since", 0.0)
+    with _value_errors_as_answers():
+        return json_answer(await control.evidence(since))
+
+
 async def finding(control: Control, request: web.Request) -> web.Response:
     with _value_errors_as_answers(404):
         return json_answer(await control.finding(request.match_info["id"]))
@@ -130,10 +136,44 @@ async def reload(control: Control, request: web.Request) -> web.Response:
     try:
         return json_answer(await control.reload())
     except FileError as fault:
-        faults = [str(one) for one in fault.diagnostics]
-        more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
-        error = f"nothing was reloaded: {faults[0]}{more}"
-        return json_answer({"error": error, "diagnostics": faults}, 422)
+        return _faults(fault, "nothing was reloaded")
+
+
+async def candidate(control: Control, _: web.Request) -> web.Response:
+    with _value_errors_as_answers():
+        return json_answer(await control.candidate())
+
+
+async def load_candidate(control: Control, request: web.Request) -> web.Response:
+    body = await read_fields(request, {"file"})
+    file = text_field(body, "file")
+    if file is None:
+        raise BadRequest('"file" is missing.')
+    try:
+        with _value_errors_as_answers():
+            return json_answer(await control.load_candidate(file))
+    except FileError as fault:
+        return _faults(fault, "no candidate was loaded")
+
+
+async def drop_candidate(control: Control, _: web.Request) -> web.Response:
+    return json_answer(await control.drop_candidate())
+
+
+async def promote_candidate(control: Control, request: web.Request) -> web.Response:
+    await read_fields(request, set())
+    try:
+        with _value_errors_as_answers():
+            return json_answer(await control.promote_candidate())
+    except FileError as fault:
+        return _faults(fault, "nothing was promoted")
+
+
+def _faults(error: FileError, consequence: str) -> web.Response:
+    """The answer to a request that faulty files prevent."""
+    faults = [str(one) for one in error.diagnostics]
+    more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
+    return json_answer({"error": f"{consequence}: {faults[0]}{more}", "diagnostics": faults}, 422)
 
 
 async def restart(control: Control, request: web.Request) -> web.Response:

@@ -99,6 +99,14 @@ ROUTES = (
     ),
     Route(
         "GET",
+        "/evidence",
+        Who.READERS,
+        handlers.evidence,
+        "which rules were asked of which services, and which findings were reopened (`keyfence gate`): "
+        "`since` (Unix seconds)",
+    ),
+    Route(
+        "GET",
         "/readiness",
         Who.READERS,
         handlers.readiness,
@@ -149,6 +157,15 @@ ROUTES = (
         "`revisions`, `connections`",
     ),
     Route(
+        "GET",
+        "/candidate",
+        Who.READERS,
+        handlers.candidate,
+        "the candidate policy, how many commands both policies have evaluated, and what it would change "
+        "(`keyfence candidate show`)",
+        "200 with `candidate` (or null), `in_force`, `commands`, `rows`",
+    ),
+    Route(
         "POST",
         "/explain",
         Who.OPERATORS,
@@ -189,6 +206,33 @@ ROUTES = (
         handlers.restart,
         "replace the workers one by one; answers when this is done (`keyfence restart`)",
         "200 with `restarted`; 400 where there are no workers, or one does not start",
+        body="{}",
+    ),
+    Route(
+        "POST",
+        "/-/candidate",
+        Who.OPERATORS,
+        handlers.load_candidate,
+        "compare the policy in a file, which keyfence reads, with the one in force "
+        "(`keyfence candidate load`)",
+        "200 with `file`, `policy`, `revision`, `since`; 422 with `diagnostics`",
+        body='{"file": …}',
+    ),
+    Route(
+        "DELETE",
+        "/-/candidate",
+        Who.OPERATORS,
+        handlers.drop_candidate,
+        "end the comparison (`keyfence candidate drop`)",
+        "200 with `dropped` (or null)",
+    ),
+    Route(
+        "POST",
+        "/-/candidate/promote",
+        Who.OPERATORS,
+        handlers.promote_candidate,
+        "reload, if the policy's own file has become the candidate (`keyfence candidate promote`)",
+        "200 as for a reload; 400 if the file is not the candidate, or there is none; 422 with `diagnostics`",
         body="{}",
     ),
 )

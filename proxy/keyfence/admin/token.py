@@ -20,7 +20,7 @@ _TOKEN = re.compile(rb"[A-Za-z0-9._~+/-]+=*")  # what a Bearer header can carry:
 
 
 class TokenError(Exception):
-    """A token file can't be used; the message says why and follows the file's name."""
+    """A token file cannot be used; the message says why and follows the file's name."""
 
 
 def read_token(path: str) -> bytes:

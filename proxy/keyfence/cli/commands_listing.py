@@ -56,15 +56,15 @@ FOUND: dict[str, tuple[str, str]] = {
     "EVAL_RO": (_COUNTED_KEYS, "read"),
     "FCALL": (_COUNTED_KEYS, "read and write"),
     "FCALL_RO": (_COUNTED_KEYS, "read"),
-    "GEORADIUS": ("1; the one behind the last STORE or STOREDIST", "read; write"),
-    "GEORADIUSBYMEMBER": ("1; the one behind the last STORE or STOREDIST", "read; write"),
-    "HIMPORT SET": ("2; what HIMPORT PREPARE has named can't be known", "write"),
-    "MIGRATE": ("3, or all behind KEYS", "read and delete; with COPY read"),
-    "SORT": ("1; the one behind the last STORE; BY and GET patterns can't be known", "read; write"),
-    "SORT_RO": ("1; BY and GET patterns can't be known", "read"),
-    "STRALGO": ("two behind KEYS", "read"),
-    "XREAD": ("the first half of what is behind STREAMS", "read"),
-    "XREADGROUP": ("the first half of what is behind STREAMS", "read and group"),
+    "GEORADIUS": ("1; the one after the last STORE or STOREDIST", "read; write"),
+    "GEORADIUSBYMEMBER": ("1; the one after the last STORE or STOREDIST", "read; write"),
+    "HIMPORT SET": ("2; what HIMPORT PREPARE has named cannot be known", "write"),
+    "MIGRATE": ("3, or all after KEYS", "read and delete; with COPY read"),
+    "SORT": ("1; the one after the last STORE; BY and GET patterns cannot be known", "read; write"),
+    "SORT_RO": ("1; BY and GET patterns cannot be known", "read"),
+    "STRALGO": ("two after KEYS", "read"),
+    "XREAD": ("the first half of what is after STREAMS", "read"),
+    "XREADGROUP": ("the first half of what is after STREAMS", "read and group"),
 }
 
 # Access of commands whose options decide it (`commands.exceptions.NEEDS`).
@@ -85,7 +85,7 @@ RESOURCES_IN_WORDS: dict[str, tuple[str, str]] = {
     "CLIENT TRACKING": ("key pattern", "with BCAST all keys, or those that begin as its PREFIX"),
     "CLUSTER GETKEYSINSLOT": ("key pattern", "all keys"),
     "CLUSTERSCAN": ("key pattern", "the keys that the last MATCH admits, or all"),
-    "COPY": ("database", "the database behind DB"),
+    "COPY": ("database", "the database after DB"),
     "EVAL": ("script", ""),
     "EVALSHA": ("script", ""),
     "EVALSHA_RO": ("script", ""),
@@ -123,7 +123,7 @@ def _listed(row: Row) -> Listed:
     elif command.name in FOUND:
         keys, access = FOUND[command.name]
     elif row.problem:
-        keys, access = "others than it names", ""
+        keys, access = "keys that it does not name", ""
     else:
         keys, access = _by_specs(row)
     named = RESOURCES_IN_WORDS.get(command.name, ("", ""))[1]
@@ -158,8 +158,8 @@ def place(spec: KeySpec) -> str:
     if spec.begin == "keyword" and spec.find == "range":
         parts = {2: "the first half of what is"}
         what = "the one" if spec.last == 0 else parts.get(spec.limit, "all")
-        return f"{what} behind {spec.keyword.decode()}"
-    return "can't be known"
+        return f"{what} after {spec.keyword.decode()}"
+    return "cannot be known"
 
 
 def _range(spec: KeySpec) -> str:

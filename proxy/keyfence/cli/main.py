@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
 
 import click
 
@@ -33,7 +32,10 @@ from keyfence.upstream.embedded import EmbeddedRedisError
 
 from . import policy_tools
 from .acl import acl
+from .rollout.candidate import candidate
+from .rollout.exec import exec_
 from .rollout.findings import findings
+from .rollout.gate import gate
 from .rollout.ready import ready, what_if
 from .scripts import scripts
 from .shipped import policies
@@ -43,6 +45,7 @@ from .terminal.options import (
     admin_option,
     ask_admin,
     change_options,
+    checked,
     checked_answer,
     connect_option,
     format_option,
@@ -56,20 +59,6 @@ from .waivers import waivers
 
 RELOAD_TIMEOUT = 600.0  # seconds; compiling a large policy on a busy machine takes minutes
 RESTART_TIMEOUT = 3600.0  # seconds; workers drain one after the other
-
-
-def _checked(parse: Callable[[str], object]) -> Callable[[click.Context, click.Parameter, str], str]:
-    """Returns a click callback that checks an option's text with one of the configuration's parsers."""
-
-    def callback(_context: click.Context, _parameter: click.Parameter, value: str) -> str:
-        if value:
-            try:
-                parse(value)
-            except ValueError as exc:
-                raise click.BadParameter(str(exc)) from None
-        return value
-
-    return callback
 
 
 def _store_or_none(text: str) -> None:
@@ -94,11 +83,18 @@ def cli() -> None:
 @click.option("--config", metavar="FILE", default="", help="Configuration file; the flags below override it.")
 @click.option("--policy", metavar="FILE", default="", help="Policy file.")
 @click.option(
+    "--candidate",
+    "beside",
+    metavar="FILE",
+    default="",
+    help="Policy file to compare with the one in force on all traffic; see keyfence candidate.",
+)
+@click.option(
     "--upstream",
     metavar="URL",
     default="",
     envvar="KEYFENCE_UPSTREAM",
-    callback=_checked(upstream_of),
+    callback=checked(upstream_of),
     help="redis://, rediss:// or unix:// URL, or file:PATH of a file that holds one. "
     "Without it, keyfence starts a Redis.",
 )
@@ -106,7 +102,7 @@ def cli() -> None:
     "--listen",
     metavar="ADDRESS",
     default="",
-    callback=_checked(parse_listen),
+    callback=checked(parse_listen),
     help="HOST:PORT, [IPV6]:PORT, :PORT or unix:PATH; port 0 picks a free port.",
 )
 @click.option("--service", metavar="NAME", default="", help="The service that connects to --listen.")
@@ -119,14 +115,14 @@ def cli() -> None:
     "--admin",
     metavar="HOST:PORT",
     default="",
-    callback=_checked(_address_or_none),
+    callback=checked(_address_or_none),
     help=f"Admin address, or none.  [default: {DEFAULT_ADMIN}]",
 )
 @click.option(
     "--metrics",
     metavar="HOST:PORT",
     default="",
-    callback=_checked(_address_or_none),
+    callback=checked(_address_or_none),
     help="Address that serves only /metrics and health, or none.  [default: none]",
 )
 @click.option(
@@ -134,7 +130,7 @@ def cli() -> None:
     "store",
     metavar="URL",
     default="",
-    callback=_checked(_store_or_none),
+    callback=checked(_store_or_none),
     help="Where findings are kept: sqlite:////PATH/FILE, postgresql://…, or none.  "
     "[default: with --config, a file in the user's state directory]",
 )
@@ -143,14 +139,14 @@ def cli() -> None:
     "--workers",
     metavar="N",
     default="",
-    callback=_checked(parse_workers),
+    callback=checked(parse_workers),
     help="Number of worker processes, or auto: one per core. Without it, one process serves all clients.",
 )
 @click.option(
     "--drain",
     metavar="DURATION",
     default="",
-    callback=_checked(parse_drain),
+    callback=checked(parse_drain),
     help="How long clients may take to finish after SIGTERM.  [default: 5s]",
 )
 @click.option("--record", metavar="FILE", default="", help="Record a sample of all commands, without values.")
@@ -160,6 +156,7 @@ def cli() -> None:
 def run(
     config: str,
     policy: str,
+    beside: str,
     upstream: str,
     listen: str,
     service: str,
@@ -193,15 +190,18 @@ def run(
         warn(
             "--upstream holds a password, and process listings show it; write file:PATH or '${NAME}' instead"
         )
+    if splice and beside:
+        fail("--splice applies no policy; omit --candidate")
     origin = Origin(config, overrides, spliced=splice)
     try:
-        settings, compiled = origin.load()
+        settings, compiled, packed = origin.load_with(beside)
     except FileError as exc:
         fail_with(exc)
+    compared = None if packed is None else (os.path.abspath(beside), packed)
     if not all(_compiled.status().values()):
         say(f"keyfence: {_compiled.describe()}", err=True)
     try:
-        run_loop(lambda: serve(origin, settings, compiled))
+        run_loop(lambda: serve(origin, settings, compiled, compared))
     except FileError as exc:
         fail_with(exc)
     except (StartError, EmbeddedRedisError) as exc:
@@ -336,7 +336,7 @@ def restart(admin: str, token_file: str, form: str) -> None:
     if form == "json":
         print_json(answer)
     else:
-        say(f"restarted {restarted} workers")
+        say(f"restarted {restarted} worker{'' if restarted == 1 else 's'}")
 
 
 @cli.command()
@@ -356,7 +356,7 @@ def commands(form: str) -> None:
 
 for _command in (
     *policy_tools.COMMANDS,
-    *(acl, findings, modes, policies, ready, scripts, status, waivers, what_if),
+    *(acl, candidate, exec_, findings, gate, modes, policies, ready, scripts, status, waivers, what_if),
 ):
     cli.add_command(_command)
 

@@ -59,6 +59,8 @@ def _status_lines(answer: Mapping[str, Any]) -> list[tuple[str, str]]:
     else:
         text = f"{policy['name']}, revision {policy['revision']}, since {clock_text(policy['loaded'])}"
         lines.append(("policy", f"{text}: {policy['file']}"))
+        if answer["candidate"] is not None:
+            lines.append(("candidate", _candidate_text(answer["candidate"])))
         lines.append(("modes", _modes_text(answer["modes"])))
         lines += [("break-glass", _glass_text(one)) for one in answer["break_glass"]]
         lines.append(("waivers", str(answer["waivers"])))
@@ -70,6 +72,11 @@ def _status_lines(answer: Mapping[str, Any]) -> list[tuple[str, str]]:
     clients = {service: number for service, number in sorted(answer["clients"].items()) if number}
     of = ", ".join(f"{service} {number}" for service, number in clients.items())
     return [*lines, ("clients", f"{sum(clients.values())}{f' ({of})' if of else ''}")]
+
+
+def _candidate_text(one: Mapping[str, Any]) -> str:
+    """Returns which policy is compared with the one in force, and since when."""
+    return f"{one['policy']}, revision {one['revision']}, since {clock_text(one['since'])}: {one['file']}"
 
 
 def _modes_text(modes: Mapping[str, Mapping[str, int]]) -> str:

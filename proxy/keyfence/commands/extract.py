@@ -31,7 +31,8 @@ _UNKNOWN = Touches(None, problem=Problem("command.unknown", 0, "no known server 
 
 
 def extract(argv: Sequence[bytes]) -> Touches:
-    """What the command `argv` touches; its first argument is the name. Never raises.
+    """Returns the keys and channels that the command `argv` touches; its first argument is the name. Never
+    raises.
 
     No server runs a call with a wrong number of arguments. Such a call gives the keys that are present, and
     no problem.

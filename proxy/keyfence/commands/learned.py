@@ -142,11 +142,12 @@ def _specs(entry: list[Any], flags: frozenset[str]) -> tuple[KeySpec, ...]:
     given = entry[8] if len(entry) >= _ENTRY_WITH_SPECS else []
     if not isinstance(given, list):
         raise _Unreadable
+    arity = _number(entry[1])
     specs = [_spec(spec) for spec in given] or _range(entry)
     if {"module", "readonly"} <= flags and "write" not in flags:
         specs = [spec._replace(flags=_READS) if spec.flags == _MODULE_DEFAULT else spec for spec in specs]
     writes = "write" in flags and not any(_WRITES & spec.flags for spec in specs)
-    return tuple(spec._replace(flags=spec.flags | _cautious(spec.flags, flags, writes)) for spec in specs)
+    return tuple(spec._replace(flags=spec.flags | _cautious(spec, arity, flags, writes)) for spec in specs)
 
 
 # The flags that Redis gives a module command's keys if the module only says where they are, even if the
@@ -156,12 +157,26 @@ _READS = frozenset({"RO", "access"})
 _WRITES = frozenset({"RW", "OW", "RM", "insert", "update", "delete"})
 
 
-def _cautious(spec: frozenset[str], command: frozenset[str], writes: bool) -> frozenset[str]:
-    """The logical flags to add to a spec, so that it needs at least the rights that its other flags imply."""
-    if not spec & {"RO", "RW", "OW", "RM"}:
+def _cautious(spec: KeySpec, arity: int, command: frozenset[str], writes: bool) -> frozenset[str]:
+    """The logical flags to add to a spec, so that it needs at least the rights that its other flags imply.
+
+    A command that removes keys and has further arguments may compare the keys' values with them, and reply
+    whether they are equal. DELIFEQ does so, and has the flags of DEL.
+    """
+    if not spec.flags & {"RO", "RW", "OW", "RM"}:
         return frozenset({"access"} if "readonly" in command else {"access", "update"})
-    added = {"access"} if spec & {"RO", "RW"} else set()
-    return frozenset(added | ({"update"} if writes or spec & {"RW", "OW", "RM"} else set()))
+    reads = spec.flags & {"RO", "RW"} or ("RM" in spec.flags and _may_have_more(spec, arity))
+    added = {"access"} if reads else set()
+    return frozenset(added | ({"update"} if writes or spec.flags & {"RW", "OW", "RM"} else set()))
+
+
+def _may_have_more(spec: KeySpec, arity: int) -> bool:
+    """Whether a command of this arity may have arguments beside its name and the keys of this spec."""
+    if spec.begin != "index" or spec.find != "range":
+        return True
+    if spec.last >= 0:
+        return arity != spec.start + spec.last + 1
+    return spec.last != -1 or spec.start != 1 or spec.step != 1 or spec.limit > 1
 
 
 def _range(entry: list[Any]) -> list[KeySpec]:

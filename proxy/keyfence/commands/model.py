@@ -202,7 +202,7 @@ class Problem(NamedTuple):
 
     rule: str  # command.unknown, script.keys, …
     position: int
-    reason: str  # completes "can't be judged: …"
+    reason: str  # completes "cannot be evaluated: …"
     unseen: tuple[Unseen, ...] = ()  # the keys it might also touch; empty: its effects are unknown
 
 

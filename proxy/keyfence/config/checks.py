@@ -20,7 +20,16 @@ def faults_of(model: ConfigModel, settings: Settings) -> list[Diagnostic]:
         *listener_faults(settings),
         *password_faults(settings),
         *upstream_faults(model, settings),
+        *notify_faults(settings),
     ]
+
+
+def notify_faults(settings: Settings) -> list[Diagnostic]:
+    """A webhook without findings to tell of."""
+    if settings.notify is None or settings.findings:
+        return []
+    text = "notify tells of findings, and there is no store of findings; remove it, or name a store"
+    return [settings.fault(("notify",), text)]
 
 
 def listener_faults(settings: Settings) -> list[Diagnostic]:

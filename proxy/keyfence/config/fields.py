@@ -108,6 +108,14 @@ def _store_or_none(value: str) -> str:
     return value if value == NONE else parse_store(value)
 
 
+def parse_web_url(text: str) -> str:
+    """The URL of a webhook, unchanged. Raises ValueError, which does not show it: it may be a secret."""
+    scheme, _, rest = text.partition("://")
+    if scheme not in ("http", "https") or not rest.partition("/")[0] or any(one.isspace() for one in text):
+        raise ValueError("this is not a URL of a webhook; write https://HOST/PATH")
+    return text
+
+
 def _sha256(value: str) -> str:
     if not re.fullmatch("[0-9a-fA-F]{64}", value, re.ASCII):
         # The value is not shown: it may be the password itself.
@@ -129,6 +137,7 @@ TimeLimit = Annotated[int, BeforeValidator(_time_limit)]  # milliseconds; 0: no 
 Workers = Annotated[int, BeforeValidator(_workers)]
 Drain = Annotated[int, BeforeValidator(_drain)]  # milliseconds
 ListenAddress = Annotated[str, AfterValidator(_listen)]  # HOST:PORT or unix:PATH
+WebUrl = Annotated[str, AfterValidator(parse_web_url)]  # http: or https:
 StoreOrNone = Annotated[str, AfterValidator(_store_or_none)]  # a URL, or none
 AddressOrNone = Annotated[str, AfterValidator(_address_or_none)]  # HOST:PORT, or none
 Permissions = Annotated[int, BeforeValidator(_permissions)]

@@ -45,7 +45,7 @@ def load_settings(path: str, overrides: Overrides, *, needs_policy: bool = True)
 
 def named_files(path: str, overrides: Overrides) -> tuple[str, list[Diagnostic]]:
     """The policy that a faulty configuration names ("": none can be read), and the faults of its waivers. So
-    both files can be checked although the configuration can't be used."""
+    both files can be checked although the configuration cannot be used."""
     data: Any = {}
     if path:
         with contextlib.suppress(FileError):
@@ -98,6 +98,7 @@ def _settings(model: ConfigModel, source: Resolved | None, flags: Overrides, fol
         findings=_store(flags.findings or model.findings.url, source, folder),
         findings_are_default=not (flags.findings or model.findings.url),
         findings_keep=model.findings.keep / 1000,
+        notify=model.notify,
         mask_keys=model.decision_log.mask_keys,
         limits=model.limits,
         name_services=model.name_services,

@@ -29,7 +29,9 @@ from .fields import (
     Size,
     StoreOrNone,
     TimeLimit,
+    WebUrl,
     Workers,
+    one_as_list,
 )
 from .identify import IdentifyModel
 from .limits import ANY_SERVICE, ClientLimits
@@ -37,6 +39,9 @@ from .upstream import UpstreamModel
 
 DEFAULT_LISTEN = "127.0.0.1:6380"
 DEFAULT_ADMIN = "127.0.0.1:9464"
+
+
+Change = Literal["new", "open", "waived", "quiet", "reopened", "resolved"]
 
 
 class _Model(BaseModel):
@@ -102,6 +107,15 @@ class FindingsModel(_Model):
     keep: Annotated[Duration, Field(ge=86_400_000)] = 90 * 86_400_000  # ms
 
 
+class NotifyModel(_Model):
+    """A webhook that is told of findings."""
+
+    webhook: WebUrl
+    on: Annotated[list[Change], BeforeValidator(one_as_list), Field(min_length=1)] = ["new", "reopened"]
+    group: Duration = 5 * 60_000  # ms for which changes are gathered into one message
+    form: Literal["json", "slack"] = "json"
+
+
 class LimitsModel(_Model):
     """The limits of clients."""
 
@@ -156,6 +170,7 @@ class ConfigModel(_Model):
     findings: Annotated[
         FindingsModel, BeforeValidator(lambda value: {"url": value} if isinstance(value, str) else value)
     ] = FindingsModel()
+    notify: NotifyModel | None = None
     limits: LimitsModel = LimitsModel()
     name_services: Flag = True  # whether a refusal names the services that have the right
     # Worker processes. 0: one process does everything.

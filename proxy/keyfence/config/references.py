@@ -43,7 +43,7 @@ ONLY_ELSEWHERE: tuple[PathKey, ...] = (
 
 
 class BadReference(ValueError):
-    """A reference can't be resolved; the message says why and shows no value."""
+    """A reference cannot be resolved; the message says why and shows no value."""
 
 
 def resolved(text: str, folder: Path, *, may_be_file: bool = False, is_url: bool = False) -> str:
@@ -112,7 +112,7 @@ class Resolved(Source):
     """A configuration with its references resolved. Its messages never show the values."""
 
     def __init__(self, written: Source, folder: Path) -> None:
-        """Raises FileError with every reference that can't be resolved."""
+        """Raises FileError with every reference that cannot be resolved."""
         self.file = written.file
         self.lines = written.lines
         self.faults = []
@@ -142,7 +142,9 @@ class Resolved(Source):
             self.faults.append(self.error(path, str(exc)))
             return text
         if value == text and _is_one_of(path, ONLY_ELSEWHERE):
-            message = "a password doesn't stand here; write file:PATH or ${NAME}, or its hash under sha256"
+            message = (
+                "a password cannot be written here; write file:PATH or ${NAME}, or its hash under sha256"
+            )
             self.faults.append(self.error(path, message))
         if value != text:
             self._hidden[path] = value, text

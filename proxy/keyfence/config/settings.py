@@ -19,7 +19,7 @@ from keyfence.upstream.health import UpstreamAddress
 
 from .identify import IdentifyModel
 from .limits import ANY_SERVICE
-from .models import LimitsModel, ListenerModel
+from .models import LimitsModel, ListenerModel, NotifyModel
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -65,6 +65,7 @@ class Settings:
     findings: str  # the URL of the store; "" is none
     findings_are_default: bool  # neither the file nor the command line names a store
     findings_keep: float  # seconds
+    notify: NotifyModel | None
     mask_keys: bool
     limits: LimitsModel
     name_services: bool

@@ -157,7 +157,7 @@ class Client(Owner):
     # -- the client's side
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        transport = cast(asyncio.Transport, transport)  # uvloop's doesn't inherit from it
+        transport = cast(asyncio.Transport, transport)  # uvloop's does not inherit from it
         context = self._context
         self._transport = transport
         service, names = self._identify(transport)
@@ -405,7 +405,7 @@ class Client(Owner):
                 send_with_end(transport)
             transport.write(data)
             if self._full and transport.get_write_buffer_size() > self._context.quotas.limits.output:
-                notice("output", f"{self.shown} ({session.service}) is closed: it doesn't read its replies")
+                notice("output", f"{self.shown} ({session.service}) is closed: it does not read its replies")
                 self._close_at_once("output")
                 return
         if session.reopen:

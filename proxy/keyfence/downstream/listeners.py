@@ -126,7 +126,7 @@ class _Listener:
 
     def _no_room(self, why: str) -> None:
         self._context.telemetry.counters.accept_pauses += 1
-        notice("room", f"{self.name} can't accept: {why}; raise `ulimit -n`, or lower limits.connections")
+        notice("room", f"{self.name} cannot accept: {why}; raise `ulimit -n`, or lower limits.connections")
 
     def _arrived(self, sock: socket.socket, peer: Any) -> None:
         quota = self._context.quotas.take()

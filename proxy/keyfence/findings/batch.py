@@ -39,6 +39,7 @@ class Batch:
     def __init__(self) -> None:
         self.seen: dict[Key, Seen] = {}
         self.uses: dict[tuple[str, str, str], Cells] = {}  # by service, kind and name: times by hour
+        self.used: dict[tuple[str, str, str], float] = {}  # and when last, in Unix seconds
         # When this instance was looking, and when it was not although it ran: by kind and service.
         self.spans: dict[tuple[str, str], Span] = {}
         self._cells = 0
@@ -67,6 +68,7 @@ class Batch:
         hour = int(now // HOUR)
         for service, kind, name, times in uses:
             cells = self.uses.setdefault((service, kind, name), {})
+            self.used[service, kind, name] = max(now, self.used.get((service, kind, name), 0.0))
             at = self._hour(cells, hour)
             self._cells += at not in cells
             cells[at] = cells.get(at, 0) + times
@@ -90,6 +92,7 @@ class Batch:
         for (service, kind, name), cells in later.uses.items():
             for hour, times in cells.items():
                 self.add_uses([(service, kind, name, times)], hour * HOUR)
+            self.used[service, kind, name] = later.used[service, kind, name]
         for (kind, service), span in later.spans.items():
             self.add_span(kind, service, span)
 

@@ -27,7 +27,7 @@ _MIGRATION_LOCK = 0x6B657966  # of PostgreSQL: one process at a time makes or up
 
 
 class StoreError(Exception):
-    """The findings store can't be used; the message is one sentence for the user."""
+    """The findings store cannot be used; the message is one sentence for the user."""
 
 
 def checked_url(text_: str) -> str:
@@ -60,8 +60,12 @@ class Database:
             self.engine = _engine(parsed)
             with self.writing() as connection:
                 self._settle_schema(connection)
-        except (SQLAlchemyError, OSError, ImportError) as exc:
-            raise StoreError(f"the findings store {self.shown} can't be opened: {reason(exc)}") from None
+        except BaseException as exc:
+            if hasattr(self, "engine"):
+                self.engine.dispose()
+            if not isinstance(exc, SQLAlchemyError | OSError | ImportError):
+                raise
+            raise StoreError(f"the findings store {self.shown} cannot be opened: {reason(exc)}") from None
 
     def _settle_schema(self, connection: Connection) -> None:
         if not self.is_sqlite:

@@ -22,6 +22,7 @@ NEW_SECONDS = DAY  # a finding is new for this long, and reopened for this long
 QUIET_SECONDS = 7 * DAY  # without a violation while keyfence was looking: then a finding is quiet
 # Violations that were counted just before a policy was put in force may arrive after it.
 SETTLE_SECONDS = 5.0
+EVERY_COMMAND = "internal.error"  # the rule that every command is asked about
 
 
 class State(enum.StrEnum):
@@ -42,7 +43,7 @@ CLOSED = frozenset({State.QUIET, State.RESOLVED})
 
 def finding_id(key: Key) -> str:
     """The id of a finding (service, rule, command, entry, shape), for people and URLs."""
-    digest = hashlib.blake2b("\0".join(key).encode("utf-8", "surrogateescape"), digest_size=6)
+    digest = hashlib.blake2b("\0".join(key).encode("utf-8", "surrogatepass"), digest_size=6)
     return f"f-{digest.hexdigest()}"
 
 
@@ -93,7 +94,7 @@ class Finding:
     revision: str  # of the policy that it was last seen under
     clients: list[dict[str, str]]
     examples: list[Example]
-    resolved: str = ""  # the revision of the policy that resolved it
+    resolved_by: str = ""  # the revision of the policy that resolved it
 
     @property
     def key(self) -> Key:

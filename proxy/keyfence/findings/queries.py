@@ -21,10 +21,10 @@ LOOKING, PASSTHROUGH, OPAQUE = "looking", "passthrough", "opaque"  # kinds of sp
 
 
 class Asked(NamedTuple):
-    """How often a rule was asked of a service, or a right used, and the last hour in which."""
+    """How often a rule was asked of a service, or a right used, and when last."""
 
     times: int
-    last: float  # Unix seconds: the end of that hour
+    last: float  # Unix seconds
 
 
 class Reader:
@@ -96,17 +96,13 @@ class Reader:
         """By service, kind and name: the positive evidence since the hour of a time."""
         with self.database.reading() as connection:
             chosen = (
-                select(
-                    uses, func.sum(use_hours.c.times).label("times"), func.max(use_hours.c.hour).label("at")
-                )
+                select(uses, func.sum(use_hours.c.times).label("times"))
                 .join(use_hours, uses.c.number == use_hours.c.use)
                 .where(use_hours.c.hour >= int(since // HOUR))
                 .group_by(*uses.c)
             )
             rows = connection.execute(chosen).all()
-        return {
-            (row.service, row.kind, row.name): Asked(int(row.times), (row.at + 1.0) * HOUR) for row in rows
-        }
+        return {(row.service, row.kind, row.name): Asked(int(row.times), row.last) for row in rows}
 
     def coverage(self, service: str) -> list[Span]:
         """When keyfence was looking at a service's commands."""

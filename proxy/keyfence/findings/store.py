@@ -136,11 +136,13 @@ class Store:
     def _write_uses(self, connection: Connection, batch: Batch) -> None:
         new = [key for key in batch.uses if key not in self._uses]
         if new:
-            values = [{"service": service, "kind": kind, "name": name} for service, kind, name in new]
+            values = [
+                {"service": service, "kind": kind, "name": name, "last": 0.0} for service, kind, name in new
+            ]
             index = ["service", "kind", "name"]
             connection.execute(self._insert(uses).on_conflict_do_nothing(index_elements=index), values)
-            for number, service, kind, name in connection.execute(select(uses)):
-                self._uses[service, kind, name] = number
+            for row in connection.execute(select(uses)):
+                self._uses[row.service, row.kind, row.name] = row.number
         rows = [
             {"use": self._uses[key], "hour": hour, "times": times}
             for key, cells in sorted(batch.uses.items())
@@ -151,6 +153,13 @@ class Store:
             added = {"times": use_hours.c.times + statement.excluded.times}
             connection.execute(
                 statement.on_conflict_do_update(index_elements=["use", "hour"], set_=added), rows
+            )
+            last = [{"its_number": self._uses[key], "at": at} for key, at in sorted(batch.used.items())]
+            connection.execute(
+                update(uses)
+                .where(uses.c.number == bindparam("its_number"), uses.c.last < bindparam("at"))
+                .values(last=bindparam("at")),
+                last,
             )
 
     def _write_span(self, connection: Connection, kind: str, service: str, span: Span) -> None:
@@ -203,7 +212,7 @@ class Store:
                 changed = connection.execute(
                     update(findings)
                     .where(findings.c.id == one, findings.c.state != str(state))
-                    .values(state=str(state), since=now, resolved=resolved)
+                    .values(state=str(state), since=now, resolved_by=resolved)
                 )
                 if changed.rowcount:  # else another instance was first
                     changes.append(Event(one, now, state, why))
@@ -250,7 +259,7 @@ def _new_values(one: str, key: Key, seen: Seen) -> dict[str, Any]:
         "revision": "",
         "clients": "[]",
         "examples": "[]",
-        "resolved": "",
+        "resolved_by": "",
     }
 
 
@@ -272,7 +281,7 @@ def _updated(stored: dict[str, Any], seen: Seen) -> tuple[dict[str, Any] | None,
         **totals,
         "state": str(state),
         "since": seen.last if has_changed else stored["since"],
-        "resolved": "" if has_changed else stored["resolved"],
+        "resolved_by": "" if has_changed else stored["resolved_by"],
         "first": min(stored["first"], seen.first),
         "last": max(stored["last"], seen.last),
         "severity": "must" if "must" in (row["severity"], stored["severity"]) else "should",

@@ -42,7 +42,7 @@ findings = Table(
     Column("revision", Text, nullable=False),
     Column("clients", Text, nullable=False),  # JSON
     Column("examples", Text, nullable=False),  # JSON
-    Column("resolved", Text, nullable=False),
+    Column("resolved_by", Text, nullable=False),
 )
 
 # The violations of a finding in one hour. `hour` is Unix seconds divided by 3600.
@@ -78,6 +78,7 @@ uses = Table(
     Column("service", Text, nullable=False),
     Column("kind", Text, nullable=False),
     Column("name", Text, nullable=False),
+    Column("last", Float, nullable=False),  # when, in Unix seconds
     Index("keyfence_uses_key", "service", "kind", "name", unique=True),
 )
 use_hours = Table(

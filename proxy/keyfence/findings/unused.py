@@ -49,8 +49,9 @@ def _rights(policy: CompiledPolicy) -> list[tuple[str, str, str, str]]:
             held = target.rights[number] & ~target.denied[number]
             for need, kind in ((READ, "read"), (WRITE, "write")):
                 if held & need:
-                    right = "legacy" if target.kind == "legacy" else kind
-                    rights[service, right, target.name] = target.name
+                    is_legacy = target.kind == "legacy"
+                    right, name = ("legacy", target.text) if is_legacy else (kind, target.name)
+                    rights[service, right, name] = name
     for number, grants in policy.grants.items():
         for index, grant in enumerate(grants):
             commands = ", ".join(sorted(grant.selectors))

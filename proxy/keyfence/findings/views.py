@@ -14,13 +14,12 @@ from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.enforcement.modes import ModeRule
 
 from .filter import Filter
+from .finding import EVERY_COMMAND, State
 from .queries import Reader
 from .readiness import is_ready, mode_lines, standings
 from .spans import seconds as seconds_of
 from .unused import unused_rights
 from .what_if import what_if
-
-EVERY_COMMAND = ("rule", "internal.error")  # the evidence that every command gives
 
 
 class Views:
@@ -35,13 +34,30 @@ class Views:
         commands = sum(
             one.times
             for (_, kind, name), one in self._reader.asked(since).items()
-            if (kind, name) == EVERY_COMMAND
+            if (kind, name) == ("rule", EVERY_COMMAND)
         )
         return {
             "findings": [one.as_object() for one in self._reader.findings(which)],
             "total": self._reader.count(which),
             "commands": commands,
             "now": now,
+        }
+
+    def evidence(self, since: float) -> dict[str, Any]:
+        """Which rules were asked of which services since the hour of a time, when a command was last
+        evaluated at all, and which findings were reopened."""
+        uses = self._reader.asked(since).items()
+        asked = {(service, name): one for (service, kind, name), one in uses if kind == "rule"}
+        every = [one for (_, rule), one in asked.items() if rule == EVERY_COMMAND]
+        reopened = [one for one in self._reader.changes(since) if one.state is State.REOPENED]
+        return {
+            "commands": sum(one.times for one in every),
+            "last": max((one.last for one in every), default=None),
+            "asked": [
+                {"service": service, "rule": rule, "commands": one.times}
+                for (service, rule), one in sorted(asked.items())
+            ],
+            "reopened": {one.finding: one.at for one in reopened},
         }
 
     def single(self, one: str) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """Feeds the findings store while keyfence runs.
 
-Rule: the database is never on the path of a request, and never stops keyfence. What can't be written waits,
+Rule: the database is never on the path of a request, and never stops keyfence. What cannot be written waits,
 is added up, and is written once the database is back. One thread does all writing.
 """
 
@@ -47,15 +47,17 @@ class Writer:
         keep: float,
         on_change: Callable[[Sequence[Event]], None] = lambda _events: None,
         clock: Callable[[], float] = time.time,
+        asleep_seconds: float = ASLEEP_SECONDS,
     ) -> None:
         """`keep` is for how many seconds findings are kept. `on_change` gets each change of a finding's
-        state."""
+        state. After a pause of more than `asleep_seconds` keyfence was not looking."""
         self.reader = Reader(store.database)
         self._store = store
         self._counters = counters
         self._keep = keep
         self._on_change = on_change
         self._clock = clock
+        self._asleep_seconds = asleep_seconds
         self._batch = Batch()
         self._opaque: set[str] = set()  # services with opaque sessions since the last write
         self._policy: CompiledPolicy | None = None
@@ -90,7 +92,7 @@ class Writer:
         now = self._clock()
         begin = self._looked_until
         self._looked_until = now if is_open else None
-        if begin is None or not begin <= now <= begin + ASLEEP_SECONDS:
+        if begin is None or not begin <= now <= begin + self._asleep_seconds:
             return
         span = Span(begin, now)
         self._batch.add_span(PASSTHROUGH if self._policy is None else LOOKING, "", span)
@@ -107,7 +109,10 @@ class Writer:
             await self.write()
 
     async def write(self) -> None:
-        """Write what waits. On failure it goes on waiting."""
+        """Write what waits. On failure it goes on waiting. If the caller is cancelled, the write goes on."""
+        await asyncio.shield(self._write_now())
+
+    async def _write_now(self) -> None:
         async with self._writing:
             batch, self._batch = self._batch, Batch()
             loop = asyncio.get_running_loop()
@@ -162,7 +167,7 @@ class Writer:
         if self._failing_since is None:
             self._failing_since = now
             self._changes.add(
-                f"the findings store {self._store.database.shown} can't be written: {reason(exc)}; "
+                f"the findings store {self._store.database.shown} cannot be written: {reason(exc)}; "
                 "findings wait in memory"
             )
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from keyfence.policy.services import UNKNOWN
 
@@ -43,6 +43,7 @@ def with_certificate(evidence: Evidence, certificate: Mapping[str, Any] | None) 
 class Certificates(Source):
     """Names of certificates and their services."""
 
+    evidence: ClassVar[str] = "certificate"
     services: frozenset[str]  # of the policy: such a name needs no mapping
     by_name: Mapping[str, str] = dataclasses.field(default_factory=dict)
 

@@ -1,7 +1,7 @@
-"""What is known of a client before its first command.
+"""Evidence: the facts about a client before its first command.
 
-Rule: this is a value. The transport creates it; each source of identity (`source`) adds what it knows and
-reads it back.
+Rule: this is a value. The transport creates it; each source of identity (`source`) adds its facts and reads
+them back.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from collections.abc import Sequence
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Evidence:
-    """What is known of a client before its first command."""
+    """The facts about a client before its first command."""
 
     listener_service: str = ""  # the service that the listener names; "" for none
-    address: str = ""  # the client's IP address; "" where there is none, as on a unix socket
+    address: str = ""  # the client's IP address; "" if there is none, as on a unix socket
     _: dataclasses.KW_ONLY  # so that a new field changes no call
     uid: int | None = None  # of the process at the other end of a unix socket
     names: Sequence[str] = ()  # the holder's names in a verified certificate, best first

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import ipaddress
 from collections.abc import Sequence
+from typing import ClassVar
 
 from .evidence import Evidence
 from .source import Source
@@ -39,6 +40,7 @@ def forwarded(evidence: Evidence, address: str) -> Evidence:
 class Networks(Source):
     """Networks and their services."""
 
+    evidence: ClassVar[str] = "source network"
     networks: Sequence[tuple[Network, str]] = ()
 
     def service_of(self, evidence: Evidence) -> str:

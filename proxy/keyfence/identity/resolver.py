@@ -1,8 +1,7 @@
 """Decides which service a client is.
 
-Rule: the best evidence wins: a user whose password was right, then a TLS certificate, then the user at the
-other end of a unix socket, then the source network, then the listener. A client without any of them is
-`unknown`.
+Rule: the best evidence wins. A user whose password was right comes first; without a login, the sources decide
+in the order of `make_resolver`. A client that no source knows is `unknown`.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from .unix_users import UnixUsers
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Resolver:
-    """What the configuration says about who is who."""
+    """The configuration's mapping of clients to services."""
 
     services: frozenset[str]  # of the policy: a user of such a name needs no mapping
     users: Mapping[str, str]  # Redis user → service
@@ -58,9 +57,9 @@ def make_resolver(
     uids: Mapping[int, str] | None = None,
     networks: Sequence[tuple[Network, str]] = (),
 ) -> Resolver:
-    """A resolver with all sources, in their order. Each mapping leads to services: `certificates` from names
-    in certificates, `uids` from Unix user ids."""
-    sources = (
+    """A resolver with all sources. Each mapping leads to services: `certificates` from names in certificates,
+    `uids` from Unix user ids."""
+    sources = (  # best first; tests/identity/test_resolver.py compares this order with the documentation
         Certificates(services, certificates or {}),
         UnixUsers(uids or {}),
         Networks(networks),

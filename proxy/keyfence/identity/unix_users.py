@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import struct
 from collections.abc import Mapping
+from typing import ClassVar
 
 from .evidence import Evidence
 from .source import Source
@@ -26,6 +27,7 @@ def with_unix_peer(evidence: Evidence, credentials: bytes) -> Evidence:
 class UnixUsers(Source):
     """Unix user ids and their services."""
 
+    evidence: ClassVar[str] = "Unix user"
     uids: Mapping[int, str] = dataclasses.field(default_factory=dict)
 
     def service_of(self, evidence: Evidence) -> str:

@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, Literal, NamedTuple, get_args
 
-# What the evaluator looks at, in this order: the command; then key by key, from "rights" to "lifetime"; last
-# all keys together. "unseen" is what can't be read from the command.
+# The evaluator's stages, in order: the command; then key by key, from "rights" to "lifetime"; last all keys
+# together. "unseen" is for effects that the command does not show.
 Stage = Literal[
     "session",
     "command",
@@ -39,8 +39,8 @@ class Rule(NamedTuple):
     stage: Stage
     meaning: str  # of a violation, as a sentence without its full stop
     decided_by: str  # the part of the policy that decides, or the person to ask
-    remedy: str  # what helps, as a sentence without its full stop
-    late: bool = False  # some violations show only in what Redis answers afterwards; they can't be refused
+    remedy: str  # the remedy, as a sentence without its full stop
+    late: bool = False  # some violations show only in Redis' later answers, so they cannot be refused
 
 
 _ALL: Final = (
@@ -55,7 +55,7 @@ _ALL: Final = (
     Rule(
         "session.opaque",
         "session",
-        "the session changed to one that can't be read command by command",
+        "the session changed to one that cannot be read command by command",
         "keyfence's operator",
         "leave out the command, or observe this rule",
     ),
@@ -102,21 +102,21 @@ _ALL: Final = (
     Rule(
         "command.unknown",
         "unseen",
-        "the command, or what it touches, isn't known",
+        "the command, or what it touches, is not known",
         "the command table; `commands` can allow a command by its name",
         "use a command whose keys are known, or allow this one by its name",
     ),
     Rule(
         "script.keys",
         "unseen",
-        "the script's keys can't be known",
+        "the script's keys cannot be known",
         "`scripts` and `functions`",
         "pass all keys as KEYS, or register the script with its keys",
     ),
     Rule(
         "script.unregistered",
         "unseen",
-        "the script isn't registered with the policy",
+        "the script is not registered with the policy",
         "`scripts`, `functions` and `unregistered_scripts`",
         "register the script",
     ),
@@ -167,7 +167,7 @@ _ALL: Final = (
     Rule(
         "key.charset",
         "form",
-        "the key holds bytes that the policy doesn't admit",
+        "the key holds bytes that the policy does not admit",
         "`charset` under `names`",
         "leave these bytes out",
     ),
@@ -190,14 +190,14 @@ _ALL: Final = (
     Rule(
         "field.unknown",
         "content",
-        "the hash or stream field isn't listed for the key",
+        "the hash or stream field is not listed for the key",
         "`fields` of the entry",
         "use a listed field, or list this one",
     ),
     Rule(
         "value.invalid",
         "content",
-        "the value isn't of the listed form",
+        "the value is not of the listed form",
         "`fields`, `values`, `members` and `scores` of the entry",
         "write a value of this form",
     ),
@@ -220,7 +220,7 @@ _ALL: Final = (
     Rule(
         "stream.maxlen",
         "content",
-        "the stream isn't trimmed as it must be",
+        "the stream is not trimmed as it must be",
         "`maxlen` of the entry",
         "give XADD a MAXLEN within the limit",
     ),

@@ -40,7 +40,7 @@ class Violation(NamedTuple):
     # the function's name; otherwise equal to `entry`.
     shape: str
     message: str  # "CubeProxy may not HSET cube:…; its writers: CubeMaster."
-    hint: str  # what to do about it; may be ""
+    hint: str  # the remedy; may be ""
     contact: str = ""  # the owner of the key's file; "" if there is none
     more: int = 0  # unlisted violations of the same rule, entry and severity in the same command
 
@@ -137,3 +137,16 @@ class Ruling(NamedTuple):
 
 
 PASS = Ruling((), None)
+
+
+# new: only the candidate policy finds it; gone: only the policy in force does. Both find the others:
+# stricter: only the candidate refuses for it; milder: only the policy in force does; same: neither or both.
+Change = Literal["new", "stricter", "same", "milder", "gone"]
+CHANGES: tuple[Change, ...] = ("new", "stricter", "same", "milder", "gone")
+
+
+class Changed(NamedTuple):
+    """A finding of one command, and what it means that a candidate policy finds it or does not."""
+
+    change: Change
+    finding: Finding  # the candidate's; if it is gone, that of the policy in force

@@ -1,4 +1,4 @@
-"""Carries out what the admin listener and signals ask of a running keyfence.
+"""Carries out the requests of the admin listener and of signals to a running keyfence.
 
 Rule: this is the one place that puts a policy, a configuration or a break-glass in force; it hands them to
 the backend, which serves the clients. Nothing here ends the process.
@@ -30,12 +30,15 @@ from keyfence.policy.rules import RULES
 from keyfence.telemetry.metrics.exposition import exposition
 from keyfence.telemetry.operator_log import warn
 
+from .candidates import Candidates, check_promoted
 from .findings import FindingsDesk
 from .serving.backend import Backend, WorkerFailed
+from .serving.candidate import PackedCandidate
 from .serving.reload import Origin, admit, changed_settings, unpack
 from .serving.runtime import Runtime
 from .systemd import READY, Notify, reloading
 
+_SPLICED = "keyfence runs with --splice: it applies no policy"
 MAX_GLASS = 100  # break-glasses that may be open at a time
 
 
@@ -59,6 +62,7 @@ class ProcessControl(Control):
         self._origin = origin
         self._runtime = runtime
         self._backend = backend
+        self.candidates = Candidates(backend)
         self._reloading = asyncio.Lock()
         self._started = time.time()
 
@@ -112,6 +116,7 @@ class ProcessControl(Control):
             "ready": ready,
             "reasons": reasons,
             "policy": self._policy_status(),
+            "candidate": self.candidates.described(),
             "upstream": self._upstream_status(),
             "listeners": await self.addresses(),
             "workers": await self.workers(),
@@ -171,6 +176,10 @@ class ProcessControl(Control):
     async def findings(self, which: Filter, since: float) -> dict[str, Any]:
         await self._count()
         return await self._findings.ask(lambda views: views.listing(which, since, time.time()))
+
+    async def evidence(self, since: float) -> dict[str, Any]:
+        await self._count()
+        return await self._findings.ask(lambda views: views.evidence(since))
 
     async def finding(self, one: str) -> dict[str, Any]:
         await self._count()
@@ -251,22 +260,28 @@ class ProcessControl(Control):
 
     async def reload(self) -> dict[str, Any]:
         async with self._reloading:
-            self._notify(reloading())
-            try:
-                return await self._reload()
-            except FileError as exc:
-                authorizer = self._runtime.authorizer
-                name = authorizer.policy.name if authorizer is not None else ""
-                self._runtime.telemetry.counters.policy_load_failed(name)
-                for fault in exc.diagnostics:
-                    warn(str(fault))
-                warn("nothing was reloaded: policy and configuration stay as they were")
-                raise
-            finally:
-                self._notify(READY)
+            return await self._reload_as_supervised()
 
-    async def _reload(self) -> dict[str, Any]:
+    async def _reload_as_supervised(self, candidate: PackedCandidate | None = None) -> dict[str, Any]:
+        self._notify(reloading())
+        try:
+            return await self._reload(candidate)
+        except FileError as exc:
+            authorizer = self._runtime.authorizer
+            name = authorizer.policy.name if authorizer is not None else ""
+            self._runtime.telemetry.counters.policy_load_failed(name)
+            for fault in exc.diagnostics:
+                warn(str(fault))
+            warn("nothing was reloaded: policy and configuration stay as they were")
+            raise
+        finally:
+            self._notify(READY)
+
+    async def _reload(self, candidate: PackedCandidate | None) -> dict[str, Any]:
+        """Put the files in force. If there is a candidate, they must have it as their policy."""
         packed = await self._origin.load_apart()
+        if candidate is not None:
+            check_promoted(candidate, packed)
         before, authorizer = self._runtime.settings, self._runtime.authorizer
         revision_before = authorizer.policy.revision if authorizer is not None else ""
         settings, waiting = admit(before, packed.settings)
@@ -279,6 +294,10 @@ class ProcessControl(Control):
         if self._access is not None:
             self._access.take(settings.admin_names, token)
         await self._backend.take(packed, now)
+        if candidate is not None:
+            await self.candidates.drop()
+        elif packed.revision != revision_before:
+            await self.candidates.begin_again()
         self._findings.policy_taken(policy)
         revision = "" if policy is None else policy.revision
         changed = ["policy"] if revision != revision_before else []
@@ -291,6 +310,36 @@ class ProcessControl(Control):
             "needs_restart": waiting,
         }
 
+    # -- a candidate policy
+
+    async def candidate(self) -> dict[str, Any]:
+        authorizer = self._runtime.authorizer
+        if authorizer is None:
+            raise ValueError(_SPLICED)
+        return await self.candidates.show(authorizer.policy)
+
+    async def load_candidate(self, file: str) -> dict[str, Any]:
+        async with self._reloading:
+            if self._runtime.authorizer is None:
+                raise ValueError(_SPLICED)
+            found = await self.candidates.begin(file, await self._origin.with_policy(file).load_apart())
+        self._runtime.tell(self.candidates.told())
+        return found
+
+    async def drop_candidate(self) -> dict[str, Any]:
+        async with self._reloading:
+            dropped = await self.candidates.drop()
+        if dropped is not None:
+            self._runtime.tell(f"the candidate {dropped['file']} was dropped")
+        return {"dropped": dropped}
+
+    async def promote_candidate(self) -> dict[str, Any]:
+        async with self._reloading:
+            candidate = self.candidates.current
+            if candidate is None:
+                raise ValueError("no candidate is loaded; load one with keyfence candidate load FILE")
+            return await self._reload_as_supervised(candidate)
+
     def _change_log(self, before: Settings, settings: Settings) -> None:
         """Have the backend write to the decision log of the new settings. Raises FileError."""
         if settings.decision_log == before.decision_log:
@@ -298,7 +347,7 @@ class ProcessControl(Control):
         try:
             self._backend.log_to(settings.decision_log)
         except OSError as exc:
-            text = f"the decision log {settings.decision_log} can't be written: {exc.strerror}"
+            text = f"the decision log {settings.decision_log} cannot be written: {exc.strerror}"
             raise FileError([settings.fault(("decision_log",), text)]) from None
 
     def _report_reload(
@@ -326,7 +375,7 @@ class ProcessControl(Control):
             restarted = await self._backend.restart()
         except WorkerFailed as exc:
             raise ValueError(str(exc)) from None
-        self._runtime.tell(f"restarted {restarted} workers")
+        self._runtime.tell(f"restarted {restarted} worker{'' if restarted == 1 else 's'}")
         return {"restarted": restarted}
 
     def restart_on_signal(self) -> asyncio.Task[None]:

@@ -19,6 +19,7 @@ from keyfence.telemetry.operator_log import warn
 from .serving.runtime import StartError
 
 if TYPE_CHECKING:
+    from keyfence.findings.notify import Notifier
     from keyfence.findings.views import Views
     from keyfence.findings.writer import Writer
 
@@ -28,17 +29,21 @@ _T = TypeVar("_T")
 class FindingsDesk:
     """The findings store, or the absence of one."""
 
-    def __init__(self, writer: Writer | None = None) -> None:
+    def __init__(self, writer: Writer | None = None, notifier: Notifier | None = None) -> None:
         self._writer = writer
+        self._notifier = notifier
 
     @classmethod
     def open(cls, settings: Settings, counters: Counters) -> FindingsDesk:
-        """Open the store that the settings name. Raises StartError. If only the default can't be used,
+        """Open the store that the settings name. Raises StartError. If only the default cannot be used,
         keyfence says so and goes on without."""
         if not settings.findings:
             return cls()
         # SQLAlchemy takes a fifth of a second to import, so only a keyfence with a store does.
         from keyfence.findings.database import StoreError
+        from keyfence.findings.finding import State
+        from keyfence.findings.notify import Feed, Notifier
+        from keyfence.findings.queries import Reader
         from keyfence.findings.writer import Writer, open_store
 
         try:
@@ -48,7 +53,14 @@ class FindingsDesk:
                 raise StartError(str(exc)) from None
             warn(f"{exc}; findings are lost when keyfence ends (set findings: to a store, or to none)")
             return cls()
-        return cls(Writer(store, counters, keep=settings.findings_keep))
+        reader, notifier = Reader(store.database), None
+        if settings.notify is not None:
+            said = settings.notify
+            on = frozenset(map(State, said.on))
+            feed = Feed(said.webhook, on, said.group / 1000, said.form)
+            notifier = Notifier(feed, reader.finding, counters)
+        told = notifier.changed if notifier is not None else lambda _events: None
+        return cls(Writer(store, counters, keep=settings.findings_keep, on_change=told), notifier)
 
     @property
     def feed(self) -> Callable[[dict[str, Any]], None] | None:
@@ -67,6 +79,11 @@ class FindingsDesk:
             await self._writer.tick()
             await asyncio.sleep(1)
 
+    async def notify_forever(self) -> None:
+        """Tell a webhook of findings, if the configuration names one."""
+        if self._notifier is not None:
+            await self._notifier.run_forever()
+
     async def ask(self, question: Callable[[Views], _T]) -> _T:
         """The answer of the store, up to date. Raises ValueError."""
         from sqlalchemy.exc import SQLAlchemyError
@@ -80,9 +97,12 @@ class FindingsDesk:
         try:
             return await asyncio.to_thread(question, Views(self._writer.reader))
         except SQLAlchemyError as exc:
-            raise ValueError(f"the findings store can't be read: {reason(exc)}") from None
+            raise ValueError(f"the findings store cannot be read: {reason(exc)}") from None
 
     async def close(self) -> None:
-        """Write what is left."""
+        """Write what is left, and tell of it."""
         if self._writer is not None:
+            await self._writer.write()
+            if self._notifier is not None:
+                await self._notifier.close()
             await self._writer.close()

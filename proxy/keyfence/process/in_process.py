@@ -14,12 +14,14 @@ from typing import Any
 from keyfence.downstream.listeners import Listeners
 from keyfence.downstream.tls import listener_context
 from keyfence.policy.enforcement.modes import BreakGlass
+from keyfence.telemetry.candidate.rows import rows_of
 from keyfence.telemetry.counters import Counters
 from keyfence.telemetry.increments import Increments
 from keyfence.telemetry.tally import Row
 
 from .serving.backend import Backend, Feed, WorkerFailed
-from .serving.reload import Packed
+from .serving.candidate import NOTHING, Comparison, PackedCandidate
+from .serving.reload import Packed, unpack
 from .serving.runtime import Runtime
 
 
@@ -54,6 +56,17 @@ class InProcess(Backend):
         # The runtime is this process's own and has taken the policy already.
         contexts = [listener_context(packed.settings, i) for i in range(len(packed.settings.listeners))]
         self._listeners.replace_tls(contexts)
+
+    async def set_candidate(self, candidate: PackedCandidate | None) -> None:
+        policy = None if candidate is None else await asyncio.to_thread(unpack, candidate.packed)
+        self._runtime.take_candidate(policy, 0 if candidate is None else candidate.number)
+
+    async def comparison(self) -> Comparison:
+        changes = self._runtime.changes
+        if changes is None:
+            return NOTHING
+        rows = rows_of(changes.tallies())
+        return Comparison(dict(changes.commands), rows)
 
     async def set_glass(self, _glass: Sequence[BreakGlass]) -> None:
         pass  # the runtime's list is the authorizer's own

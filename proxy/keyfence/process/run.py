@@ -29,6 +29,7 @@ from keyfence.process.workers.sockets import CannotBind, WorkerSlot, bind_slots
 from keyfence.process.workers.worker import Start
 from keyfence.telemetry.log_relay import LogRelay
 from keyfence.telemetry.operator_log import warn
+from keyfence.telemetry.telemetry import Telemetry
 from keyfence.upstream.embedded import EmbeddedRedis
 from keyfence.upstream.health import Upstream, UpstreamAddress
 
@@ -37,29 +38,26 @@ from .findings import FindingsDesk
 from .in_process import InProcess
 from .serving.backend import Backend, Feed
 from .serving.command_recorder import Recorder
-from .serving.reload import Origin, pack
+from .serving.reload import Origin, Packed, pack
 from .serving.rlimits import admin_room
 from .serving.runtime import Runtime, StartError, background, telemetry_of
 from .systemd import READY, STOPPING, notifier
 
 
-async def serve(origin: Origin, settings: Settings, policy: CompiledPolicy | None) -> None:
-    """Run until SIGINT or SIGTERM. Raises StartError, EmbeddedRedisError."""
+async def serve(
+    origin: Origin,
+    settings: Settings,
+    policy: CompiledPolicy | None,
+    candidate: tuple[str, Packed] | None = None,
+    *,
+    to_the_end: bool = False,
+) -> None:
+    """Run until SIGINT or SIGTERM. `candidate` is the file of a candidate policy, and that policy.
+    `to_the_end`: what is found only later, by asking Redis, is found before the end. Raises StartError,
+    EmbeddedRedisError."""
     notify = notifier()
     async with contextlib.AsyncExitStack() as stack:
-        loop = asyncio.get_running_loop()
-        own_log = None if settings.workers else settings.decision_log or None
-        try:
-            telemetry = telemetry_of(settings, own_log)
-            stack.callback(telemetry.close)
-            relay = LogRelay(telemetry.counters, loop.call_soon)
-            if settings.workers:
-                relay.write_to(settings.decision_log)
-        except OSError as exc:
-            text = f"the decision log {settings.decision_log} can't be written: {exc.strerror}"
-            raise StartError(text) from None
-        if settings.record:
-            telemetry.recorder = _recorder(settings, stack)
+        telemetry, relay = _telemetry(settings, stack)
         slots = _bind(settings, stack)
         embedded = None
         address = settings.upstream
@@ -78,9 +76,12 @@ async def serve(origin: Origin, settings: Settings, policy: CompiledPolicy | Non
         stack.push_async_callback(backend.drain, 0.0, at_once)  # if the start fails
         access = Access(settings.admin_names, token_of(settings))
         control = ProcessControl(origin, runtime, backend, access, notify, findings)
+        if candidate is not None:
+            await control.candidates.begin(*candidate)
+            runtime.tell(control.candidates.told())
         admin, metrics = await _admin(control, access, runtime, stack)
         stop = _on_signals(control, at_once)
-        chores = (*runtime.chores(), control.tick_forever())
+        chores = (*runtime.chores(), control.tick_forever(), findings.notify_forever())
         async with background(*chores, findings.write_forever(lambda: backend.is_open)):
             await backend.open()
             _announce(backend, (admin, metrics), upstream, embedded, spliced=policy is None)
@@ -93,6 +94,26 @@ async def serve(origin: Origin, settings: Settings, policy: CompiledPolicy | Non
             notify(STOPPING)
             runtime.tell(f"draining: clients have {runtime.settings.drain:g} s to end")
             await backend.drain(runtime.settings.drain, at_once)
+            if to_the_end:
+                await runtime.ask_now()
+                await backend.tick()
+
+
+def _telemetry(settings: Settings, stack: contextlib.AsyncExitStack) -> tuple[Telemetry, LogRelay]:
+    """The telemetry of this process, and the writer of its workers' log lines. Raises StartError."""
+    own_log = None if settings.workers else settings.decision_log or None
+    try:
+        telemetry = telemetry_of(settings, own_log)
+        stack.callback(telemetry.close)
+        relay = LogRelay(telemetry.counters, asyncio.get_running_loop().call_soon)
+        if settings.workers:
+            relay.write_to(settings.decision_log)
+    except OSError as exc:
+        text = f"the decision log {settings.decision_log} cannot be written: {exc.strerror}"
+        raise StartError(text) from None
+    if settings.record:
+        telemetry.recorder = _recorder(settings, stack)
+    return telemetry, relay
 
 
 def _recorder(settings: Settings, stack: contextlib.AsyncExitStack) -> Recorder:
@@ -101,7 +122,7 @@ def _recorder(settings: Settings, stack: contextlib.AsyncExitStack) -> Recorder:
     try:
         recorder = Recorder(settings.record)
     except OSError as exc:
-        raise StartError(f"the command log {settings.record} can't be written: {exc.strerror}") from None
+        raise StartError(f"the command log {settings.record} cannot be written: {exc.strerror}") from None
     stack.callback(recorder.close)
     return recorder
 
@@ -149,7 +170,7 @@ def _bind(settings: Settings, stack: contextlib.ExitStack | contextlib.AsyncExit
     try:
         slots = bind_slots(settings.listeners, max(settings.workers, 1))
     except CannotBind as exc:
-        raise StartError(f"can't listen on {exc.listen}: {_why(exc.fault)}") from None
+        raise StartError(f"cannot listen on {exc.listen}: {_why(exc.fault)}") from None
     for slot in slots:
         for bound in slot:
             stack.callback(bound.close)
@@ -175,7 +196,7 @@ async def _admin(
         except OSError as exc:
             # This port is only the default, so a second keyfence on the machine takes a free one.
             if address != DEFAULT_ADMIN or exc.errno != errno.EADDRINUSE:
-                raise StartError(f"can't listen on {address} ({name}): {_why(exc)}") from None
+                raise StartError(f"cannot listen on {address} ({name}): {_why(exc)}") from None
             server = await start(Address(f"{address.host_port[0]}:0"))
         stack.push_async_callback(server.close)
         urls.append(server.url)

@@ -304,7 +304,7 @@ class ReplyFramer:
         return stop
 
     def _fail(self, what: str) -> ReplyError:
-        self._error = f"the server's reply can't be followed: {what}"
+        self._error = f"the server's reply cannot be followed: {what}"
         return ReplyError(self._error)
 
 

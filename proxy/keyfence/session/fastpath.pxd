@@ -19,11 +19,26 @@ cdef class FastPath:
     cdef public Py_ssize_t count
     cdef readonly Lookup lookup
     cdef Decided _refused
+    cdef object _comparison
+    cdef DecisionCache _beside
+    cdef ViolationCounter _counted
     cdef int _until_timed
     cdef double _started
 
-    @cython.locals(reader=RequestReader, cache=DecisionCache, argv=list, peeked=bint, may_admit=bint, largest=Py_ssize_t)
+    @cython.locals(
+        reader=RequestReader, beside=DecisionCache, argv=list, peeked=bint, may_admit=bint, largest=Py_ssize_t
+    )
     cpdef list read(self, Executor session, DecisionCache cache)
+    cdef list _next(self, RequestReader reader)
+    cdef object _begin(self)
+    cpdef object comparison(self, Executor session, object authorizer)
+    @cython.locals(reader=RequestReader, decision=CachedDecision)
+    cdef object _compare_peeked(self, Executor session, DecisionCache beside)
+    @cython.locals(counted=ViolationCounter, beside=DecisionCache, lookup=Lookup, decision=CachedDecision)
+    cpdef object compare(self, Executor session, list argv)
+    @cython.locals(beside=DecisionCache)
+    cpdef object compare_transaction(self, Executor session, bytes name)
+    cdef object _agreed(self, Executor session, object comparison, Admitted admitted)
     cpdef object join(self, RequestReader reader)
     @cython.locals(cache=DecisionCache)
     cpdef DecisionCache current_cache(self, Executor session)
@@ -47,4 +62,5 @@ cdef class FastPath:
 
 @cython.locals(start=Py_ssize_t, argv=list, count=Py_ssize_t, name=bytes)
 cpdef bint exec_follows(RequestReader reader, Py_ssize_t most_bytes, Py_ssize_t most_requests) except -1
+cdef bint _begins_or_ends(Executor session, bytes name) except -1
 cpdef bint is_named(bytes name, bytes wanted) except -1

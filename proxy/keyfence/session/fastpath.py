@@ -22,37 +22,44 @@ from keyfence.session.conversation.executor import Decided, Executor
 from keyfence.session.conversation.routing import SHAREABLE
 from keyfence.session.handlers.table import HANDLERS
 
-# The commands that the cache may admit: each gives one reply, on whichever connection.
+from .comparison import Comparison
+
+# The commands that the cache may admit: each gives one reply, on any connection.
 PLAIN = SHAREABLE - {name.decode() for name in HANDLERS}
 
 # The cache takes less than 0.1 µs for each argument. A request with more arguments is evaluated in turns.
 MOST_ARGUMENTS = 16 * MANY
 
-# Taking the time costs a tenth of a decision, so one decision in this many is timed.
+# Measuring the time costs a tenth of a decision, so only one decision in this many is timed.
 TIMED_EACH = 64
 
 
 class FastPath:
-    """The decision cache as one session uses it, and the run of requests that it has admitted."""
+    """One session's use of the decision cache, and the run of requests that the cache has admitted."""
 
     def __init__(self) -> None:
         self.cache: DecisionCache | None = None
-        self._values: Values = ()  # the client's, by the cache's policy
-        self._authorizer: Authorizer | None = None  # whose cache it is
-        # The run: where it lies in the reader's buffer, and how many requests it has.
+        self._values: Values = ()  # the caller's values, under the cache's policy
+        self._authorizer: Authorizer | None = None  # the owner of the cache
+        # While there is a candidate policy: the client as it sees it, its cache for the client's service, and
+        # the counter of the violations of the request that was just admitted or refused.
+        self._comparison: Comparison | None = None
+        self._beside: DecisionCache | None = None
+        self._counted: ViolationCounter | None = None
+        # The run: its place in the reader's buffer, and the number of its requests.
         self.start = 0
         self.end = 0
         self.count = 0
-        # About the request that `read` has returned: what the cache knows of it (None: it was not asked), and
-        # the refusal that the cache holds for requests like it.
+        # For the request that `read` has returned: the cache's answer (None: it was not asked), and the
+        # refusal that the cache holds for requests like it.
         self.lookup: Lookup | None = None
         self._refused: Decided | None = None
         self._until_timed = 0
-        self._started = 0.0  # when the decision in hand began; 0.0: it is not timed
+        self._started = 0.0  # when the current decision began; 0.0: it is not timed
 
     def current_cache(self, session: Executor) -> DecisionCache | None:
-        """The cache for the next request. None where every command is evaluated: a recorder wants to see it,
-        or the policy does not know the service, under whose name the cache counts."""
+        """The cache for the next request. None if every command is evaluated, because a recorder needs to see
+        it, or because the policy lacks the service under whose name the cache would count."""
         if session.observer.recorder is not None:
             return None
         authorizer = session.current_authorizer()
@@ -63,54 +70,87 @@ class FastPath:
             self._values = session.values
             cache = self.cache = authorizer.cache(number, PLAIN) if known else None
             self._authorizer = authorizer
+            comparison = self.comparison(session, authorizer)
+            self._beside = comparison.cache(PLAIN) if comparison is not None else None
+            self._counted = None
         return cache
 
+    def comparison(self, session: Executor, authorizer: Authorizer) -> Comparison | None:
+        """How a candidate policy beside `authorizer` sees the client; None without a candidate."""
+        candidate = authorizer.candidate
+        if candidate is None:
+            self._comparison = None
+        elif self._comparison is None or not self._comparison.is_of(
+            authorizer, session.service, session.caller
+        ):
+            self._comparison = Comparison(authorizer, candidate, session.service, session.caller)
+        return self._comparison
+
     def read(self, session: Executor, cache: DecisionCache | None) -> list[bytes] | None:
-        """Add to the run every request that `cache` admits (`current_cache`). Returns the first one that it
-        does not admit; None where no further request is complete. Raises ProtocolError."""
+        """Add every request that `cache` (from `current_cache`) admits to the run. Returns the first one that
+        it does not admit; None if no further request is complete. Raises ProtocolError."""
         reader = session.reader
+        if cache is None or session.partly_sent:
+            return self._next(reader)
         largest = session.largest_request()
-        if session.partly_sent:
-            cache = None
+        beside = self._beside
         while True:
-            peeked = cache is not None and reader.peek()
+            peeked = reader.peek()
             may_admit = peeked and self._until_timed > 0 and reader.end - reader.start <= largest
-            if not may_admit or cache is None or not self._admits_peeked(session, cache):
+            if may_admit and self._admits_peeked(session, cache):
+                if beside is not None:
+                    self._compare_peeked(session, beside)
+            else:
                 argv = reader.reparse() if peeked else reader.next()
                 if not argv:
                     break
-                self.lookup = None
-                self._started = 0.0
-                self._until_timed -= 1
-                if self._until_timed < 0:
-                    self._begin_timing()
-                if cache is None or reader.end - reader.start > largest or len(argv) > MOST_ARGUMENTS:
+                self._begin()
+                if reader.end - reader.start > largest or len(argv) > MOST_ARGUMENTS:
                     break
+                if beside is not None and len(argv) > MANY:
+                    break  # the candidate may have to evaluate it in turns
                 if not self._admits_parsed(session, cache, argv):
                     break
+                if beside is not None:
+                    self.compare(session, argv)
             self.join(reader)
         return argv
 
+    def _next(self, reader: RequestReader) -> list[bytes] | None:
+        """The next request, where each is evaluated."""
+        argv = reader.next()
+        if argv:
+            self._begin()
+        return argv
+
+    def _begin(self) -> None:
+        """Nothing is known yet of the request in hand. The decision about it may be timed."""
+        self.lookup = None
+        self._started = 0.0
+        self._until_timed -= 1
+        if self._until_timed < 0:
+            self._begin_timing()
+
     def join(self, reader: RequestReader) -> None:
-        """Add the request in hand to the run. It stands right behind the run."""
+        """Add the current request, which directly follows the run, to the run."""
         if self.count == 0:
             self.start = reader.start
         self.end = reader.end
         self.count += 1
 
     def take_refusal(self) -> Decided | None:
-        """The refusal that the cache holds for the request that `read` has returned last."""
+        """Return the refusal that the cache holds for the request that `read` has returned, once."""
         refused, self._refused = self._refused, None
         return refused
 
     def forget(self) -> None:
-        """The client is another service from here on."""
+        """Forget the cache, because the client is another service now."""
         self.cache = None
 
     # -- one request
 
     def _admits_peeked(self, session: Executor, cache: DecisionCache) -> bool:
-        """Whether the cache admits the request in hand, no part of which has been made an object."""
+        """Whether the cache admits the current request, of which only the offsets are known."""
         reader = session.reader
         decision = cache.find_unread(
             reader.data(),
@@ -132,6 +172,7 @@ class FastPath:
                 return False
             counter.times += 1
             outcome = counter.outcome
+            self._counted = counter
         self._until_timed -= 1
         self.counted(session, decision)
         if outcome:
@@ -139,8 +180,8 @@ class FastPath:
         return True
 
     def _admits_parsed(self, session: Executor, cache: DecisionCache, argv: list[bytes]) -> bool:
-        """Whether the cache admits a request: it goes upstream as it is, and gives one reply."""
-        if len(argv) == 1 and session.transaction is not None and is_named(argv[0], b"EXEC"):
+        """Whether the cache admits a request, so that it goes upstream as it is and gives one reply."""
+        if len(argv) == 1 and _begins_or_ends(session, argv[0]):
             return False
         lookup = self.lookup = cache.find(argv, self._values)
         decision = lookup.decision
@@ -153,10 +194,11 @@ class FastPath:
                 return False
             if counter.refusal is not None:
                 self._refuse(session, cache, lookup, counter, argv)
-                self.lookup = None  # the counter is there already
+                self.lookup = None  # it has a counter already
                 return False
             counter.times += 1
             outcome = counter.outcome
+            self._counted = counter
         if self._started:
             self.end_timing(session)
         form = decision.form
@@ -176,17 +218,18 @@ class FastPath:
         counter: ViolationCounter,
         argv: list[bytes],
     ) -> None:
-        """Find the refusal that the cache holds for a request, unless break-glass is open."""
+        """Take the refusal that the cache holds for a request, unless break-glass is open."""
         if session.current_authorizer().glass or lookup.decision is None:
             return
         reply = cache.refusal(lookup, counter, argv)
         if reply:
             counter.times += 1
+            self._counted = counter
             self._refused = Decided(None, reply, lookup.decision.form.name, True)
             self.end_timing(session)
 
     def counted(self, session: Executor, admitted: Admitted) -> None:
-        """Count one more admitted command of a kind."""
+        """Count one more admitted command."""
         admitted.times += 1
         if not admitted.is_gathered:
             session.observer.gather_from(session.service, admitted)
@@ -203,7 +246,7 @@ class FastPath:
     def _keep_open(
         self, session: Executor, cache: DecisionCache, decision: CachedDecision, outcome: int, key: bytes
     ) -> None:
-        """Keep in mind what an admitted command leaves open."""
+        """Record what an admitted command leaves open."""
         authorizer = session.current_authorizer()
         pending = authorizer.pending
         if pending is not None:
@@ -213,28 +256,88 @@ class FastPath:
             peer, sender = session.peer, session.sender
             pending.keep_open(authorizer, cache, decision, outcome, key, queued, database, peer, sender)
 
+    # -- beside a candidate policy
+
+    def _compare_peeked(self, session: Executor, beside: DecisionCache) -> None:
+        """Compare what the two policies say of an admitted request, of which no object has been made."""
+        reader, comparison = session.reader, self._comparison
+        if self._counted is None and comparison is not None and beside.is_current:
+            decision = beside.find_unread(
+                reader.data(),
+                reader.count,
+                reader.name_at,
+                reader.name_end,
+                reader.key_at,
+                reader.key_end,
+                reader.options_at,
+                reader.end,
+                comparison.values,
+            )
+            if decision is not None and decision.is_clean:
+                self._agreed(session, comparison, decision)
+                return
+        argv = reader.reparse()
+        if argv:
+            self.compare(session, argv)
+
+    def compare(self, session: Executor, argv: list[bytes]) -> None:
+        """Compare what the two policies say of a request that the cache has admitted or refused."""
+        comparison, counted = self._comparison, self._counted
+        self._counted = None
+        if comparison is None or self._beside is None:
+            return
+        if not self._beside.is_current:
+            self._beside = comparison.cache(PLAIN)
+        beside = self._beside
+        lookup = beside.find(argv, comparison.values)
+        decision = lookup.decision
+        if counted is None and lookup.is_admitted and decision is not None:
+            self._agreed(session, comparison, decision)
+            return
+        transaction = session.transaction
+        queued = transaction.evaluated if transaction is not None else None
+        comparison.compare_cached(argv, queued, session.peer, counted, beside, lookup)
+
+    def compare_transaction(self, session: Executor, name: bytes) -> None:
+        """The same for MULTI or EXEC, which the policy in force admits."""
+        comparison, beside = self._comparison, self._beside
+        if comparison is None or beside is None:
+            return
+        if beside.is_current and beside.admits_transactions:
+            self._agreed(session, comparison, beside.multi if name == b"MULTI" else beside.execution)
+        else:
+            self._counted = None
+            self.compare(session, [name])
+
+    def _agreed(self, session: Executor, comparison: Comparison, admitted: Admitted) -> None:
+        """Both policies admit a request of this kind, and find nothing."""
+        admitted.times += 1
+        if not admitted.is_gathered:
+            comparison.observer.gather_from(session.service, admitted)
+
     # -- how long decisions take
 
     def _begin_timing(self) -> None:
-        """The decision that begins is timed: a session's first one, and then each 64th."""
+        """Time the decision that begins: a session's first one, and then each 64th."""
         self._until_timed = TIMED_EACH - 1
         self._started = perf_counter()
 
     def take_timing(self) -> float:
-        """When the decision in hand began; 0.0: it is not timed. From here on the caller takes the time."""
+        """Return when the current decision began; 0.0: it is not timed. The caller measures it from now
+        on."""
         started, self._started = self._started, 0.0
         return started
 
     def end_timing(self, session: Executor) -> None:
-        """The decision in hand has been made."""
+        """Report the time of the current decision, which was made, if it is timed."""
         if self._started:
             session.observer.decided(session.service, perf_counter() - self._started)
             self._started = 0.0
 
 
 def exec_follows(reader: RequestReader, most_bytes: int, most_requests: int) -> bool:
-    """Whether an EXEC has come behind the request in hand, with no more than this in between. It leaves the
-    reader further on: the caller takes it back."""
+    """Whether an EXEC has arrived after the current request, with no more than this in between. It advances
+    the reader; the caller sets it back."""
     start = reader.start
     count = 0
     name = b""
@@ -245,7 +348,7 @@ def exec_follows(reader: RequestReader, most_bytes: int, most_requests: int) -> 
             try:
                 argv = reader.next()
             except ProtocolError:
-                return False  # it is met again, behind the requests before it
+                return False  # it is found again after the requests before it
             if not argv or len(argv) > MANY:
                 return False
             name = argv[0] if len(argv) == 1 else b""
@@ -255,6 +358,11 @@ def exec_follows(reader: RequestReader, most_bytes: int, most_requests: int) -> 
     return True
 
 
+def _begins_or_ends(session: Executor, name: bytes) -> bool:
+    """Whether a command without arguments opens a transaction, or runs the open one; not for the cache."""
+    return is_named(name, b"MULTI") if session.transaction is None else is_named(name, b"EXEC")
+
+
 def is_named(name: bytes, wanted: bytes) -> bool:
-    """Whether a command's name surely is this one, in any case: as `arguments.fold`, but in C."""
+    """Whether a command's name surely is this one, in upper or lower case: as `arguments.fold`, but in C."""
     return len(name) == len(wanted) and name.upper() == wanted

@@ -1,6 +1,6 @@
 """A session that reads nothing: `run --splice` uses it in place of `Session`.
 
-Rule: every byte goes on as it came, in both directions. There is no policy and no reply slot.
+Rule: every byte is passed on unchanged, in both directions. There is no policy and no reply slot.
 """
 
 from __future__ import annotations
@@ -14,11 +14,13 @@ from keyfence.session.conversation.routing import Route
 
 
 class Passthrough(SessionBase):
-    """A client whose bytes pass unread. It has an upstream connection of its own."""
+    """A client whose bytes pass unread. It uses a dedicated connection."""
 
     def __init__(self, service: str, database: int = 0) -> None:
         super().__init__(service, Profile(database=database), Outlet(), Route(sharing=False, clock=monotonic))
-        self._sent = False  # nothing has come back since; keyfence can't know more
+        self._sent = (
+            False  # True: nothing has come back since the last bytes were sent; keyfence cannot know more
+        )
 
     @property
     def outstanding(self) -> int:
@@ -33,7 +35,7 @@ class Passthrough(SessionBase):
         self.to_client.append(data)
 
     def upstream_refused(self, reason: str) -> None:
-        """Nothing has come from upstream then, so the error can't stand inside a reply."""
+        """Nothing has come from upstream yet, so the error cannot end up inside a reply."""
         self.to_upstream.clear()
         self.to_client.append(error(f"ERR keyfence: {reason}"))
         self.closing = reason

@@ -1,8 +1,8 @@
 # cython: annotation_typing=False
-"""One client's session: read each request, decide about it, and send it on or refuse it.
+"""One client's session: reads each request, decides about it, and sends it on or refuses it.
 
-Rule: bytes in, bytes out, no I/O. What goes upstream is exactly what was evaluated, and a local reply waits
-for its turn. Where the session can't be followed any more it becomes opaque or ends; it never guesses.
+Rule: bytes in, bytes out, no I/O. Exactly the evaluated bytes go upstream, and a local reply waits for its
+turn. A session that cannot be followed any more becomes opaque or ends; it never guesses.
 
 The owner (`downstream.client`) feeds `from_client` and `from_upstream` (or `from_shared`), and takes
 `to_upstream` and `to_client`.
@@ -44,7 +44,7 @@ _CLOSING = int(State.CLOSING)
 
 
 class Session(Executor):
-    """One client: who it is, what it may do, and what it awaits."""
+    """One client: its identity, its requests, and the decisions about them."""
 
     def __init__(
         self,
@@ -64,10 +64,10 @@ class Session(Executor):
         ids: ShownIds | None = None,
         names: Sequence[str] = (),
     ) -> None:
-        """`client` and `port` (0: none) say where the client comes from, and `at_connect` is the service that
-        it is taken for. `greeting` has the commands that open an upstream connection, one reply each;
-        `database` is the one that they select. `sharing`: the client may use shared connections. `ids` are
-        the connection ids that the process's clients know. `names` are those of the client's certificate."""
+        """`client` and `port` (0: none) are the client's origin, and `at_connect` is its service until it
+        logs in. `greeting` has the commands that open an upstream connection, one reply each; they select
+        `database`. `sharing`: the client may use shared connections. `ids` are the connection ids that the
+        process's clients know. `names` are those in the client's certificate."""
         profile = unchanged(database)
         super().__init__(
             in_force,
@@ -85,14 +85,14 @@ class Session(Executor):
             names=names,
         )
         self._fast = FastPath()
-        self._long: LongEvaluation | None = None  # the one that is under way
-        self._steps = 0  # taken on patterns since the last turn
+        self._long: LongEvaluation | None = None  # the evaluation under way
+        self._steps = 0  # steps on patterns since the last turn
 
     # -- from the client
 
     def from_client(self, data: bytes) -> None:
         if self.replies.closing or self.state == _CLOSING:
-            return  # as Redis does with what stands behind QUIT
+            return  # as Redis drops everything after QUIT
         if self.state == _OPAQUE:
             self.to_upstream.append(data)
         elif self.state == _BECOMING_OPAQUE:
@@ -102,7 +102,7 @@ class Session(Executor):
             self._read_requests()
 
     def _read_requests(self) -> None:
-        """Decide about every complete request. Admitted ones that stand together leave as one piece."""
+        """Decide about every complete request. Adjacent admitted requests are sent as one piece."""
         fast = self._fast
         self.settle()
         cache = fast.current_cache(self)
@@ -127,7 +127,7 @@ class Session(Executor):
 
     def _decide(self, cache: DecisionCache | None, argv: list[bytes]) -> bool:
         """Decide about a request that the decision cache does not admit. True: the decision was carried out
-        at once, and the cache may be another one now."""
+        at once, which may have changed the cache."""
         if self.partly_sent:
             argv = [Streamed(one, one.size) if isinstance(one, StreamedBulk) else one for one in argv]
         elif cache is not None and len(argv) == 1 and self._may_be_whole(cache, argv[0]):
@@ -151,10 +151,10 @@ class Session(Executor):
             count, fast.count = fast.count, 0
             self._to_upstream(self.reader.span(fast.start, fast.end), count)
 
-    # -- transactions in hand as a whole
+    # -- transactions that have arrived as a whole
 
     def _may_be_whole(self, cache: DecisionCache, name: bytes) -> bool:
-        """Whether the request in hand is a MULTI that may go on in one piece with all up to its EXEC."""
+        """Whether the current request is a MULTI whose whole transaction may be sent as one piece."""
         return (
             is_named(name, b"MULTI")
             and self.transaction is None
@@ -164,10 +164,10 @@ class Session(Executor):
         )
 
     def _whole_transaction(self, cache: DecisionCache) -> bool:
-        """Send what begins with the MULTI in hand up to its EXEC, all of it admitted, as one piece.
+        """Send the transaction that begins with the current MULTI as one piece, if all of it is admitted.
 
-        No other client's requests come between those of one piece, so it may go where others are: whatever it
-        does to the connection, EXEC undoes. False: it has not come as a whole.
+        No other client's requests come between those of one piece, and EXEC undoes its effects on the
+        connection, so it may take a shared one. False: the transaction has not arrived as a whole.
         """
         reader, fast = self.reader, self._fast
         start, end = reader.start, reader.end
@@ -176,6 +176,7 @@ class Session(Executor):
         if not is_here:
             return False
         fast.counted(self, cache.multi)
+        fast.compare_transaction(self, b"MULTI")
         transaction = self.transaction = OpenTransaction(self.current_authorizer())
         while (argv := fast.read(self, cache)) and not (len(argv) == 1 and is_named(argv[0], b"EXEC")):
             if not self._admits_as_plain(argv):
@@ -188,6 +189,7 @@ class Session(Executor):
         self.transaction = None
         self.shapeable = self.shapeable or transaction.is_shapeable
         fast.counted(self, cache.execution)
+        fast.compare_transaction(self, b"EXEC")
         count, fast.count = fast.count + 2, 0
         self._to_upstream(reader.span(start, reader.end), count)
         return True
@@ -195,9 +197,9 @@ class Session(Executor):
     def _open_before(
         self, transaction: OpenTransaction, start: int, end: int, argv: Sequence[bytes] | None
     ) -> None:
-        """Open a transaction in hand, whose MULTI lies from `start` to `end`, on a connection of the client's
-        own. The requests of the run were admitted. The one in hand was not; or (`argv` None) it is the last
-        of the run, and other clients have their turn."""
+        """Open a transaction, whose MULTI is at `start` to `end`, on the client's dedicated connection. The
+        requests of the run were admitted. The current one was not; or (`argv` None) it is the last of the
+        run, and other clients have their turn."""
         reader, fast = self.reader, self._fast
         multi = reader.span(start, end)
         count, fast.count = fast.count, 0
@@ -223,11 +225,12 @@ class Session(Executor):
             begin()
 
     def _admits_as_plain(self, argv: list[bytes]) -> bool:
-        """Decide about a request. True: it goes upstream as it is and gives exactly one reply. Else `decided`
-        says what to do, or a long evaluation is under way."""
+        """Decide about a request. True: it goes upstream as it is and gives exactly one reply. Otherwise
+        `decided` has the decision, or a long evaluation is under way."""
         refused = self._fast.take_refusal()
         if refused is not None:
             self.decided = refused
+            self._fast.compare(self, argv)
             return False
         handler = handler_of(argv[0])
         if handler is HANG_UP:
@@ -256,8 +259,8 @@ class Session(Executor):
         size: int,
         lookup: Lookup | None,
     ) -> bool:
-        """Report a ruling. True: the request, of which `size` bytes are here, goes upstream as it is and
-        gives exactly one reply. Else `decided` says what to do."""
+        """Report a ruling. True: the request, of which `size` bytes are held, goes upstream as it is and
+        gives exactly one reply. Otherwise `decided` has the decision."""
         command = touches.command
         if handler is None and command is not None:
             handler = SUBCOMMAND_HANDLERS.get(command.name)
@@ -266,7 +269,9 @@ class Session(Executor):
         if recorder is not None and not too_large:
             recorder(authorizer.policy, self.service, argv, touches)
         self.observer.judged_at_length(self._why_evaluated(ruling, handler, size))
-        self.observer.asked(self.service, evidence_of(authorizer.policy, number, touches))
+        known = lookup.decision if lookup is not None and number not in authorizer.policy.grants else None
+        evidence = known.evidence if known is not None else evidence_of(authorizer.policy, number, touches)
+        self.observer.asked(self.service, evidence)
         label = command.name if command is not None else OTHER
         reply = None
         if ruling is not PASS:
@@ -289,7 +294,8 @@ class Session(Executor):
         return False
 
     def _why_evaluated(self, ruling: Ruling, handler: Handler | None, size: int) -> str:
-        """Why the cache did not admit the request in hand: a label of a metric (docs/operations.md)."""
+        """Returns why the cache did not admit the current request, as a metric's label
+        (docs/operations.md)."""
         if ruling.findings:
             return "violation"
         if handler is not None:
@@ -312,8 +318,8 @@ class Session(Executor):
         lookup: Lookup,
         reply: bytes = b"",
     ) -> None:
-        """Have the cache remember the findings of a request that passed, or was refused by `reply`, where
-        every request like it has the same ones."""
+        """Have the cache remember the findings of a request that passed, or that `reply` refused, if every
+        request like it has the same findings."""
         if lookup.decision is None:
             return
         parts = None
@@ -324,7 +330,7 @@ class Session(Executor):
         cache = self._fast.cache
         if cache is None or not ruling.findings:
             return
-        found = authorizer.repeats(number, cache, lookup, argv, touches, ruling)
+        found = authorizer.common_outcome(number, cache, lookup, argv, touches, ruling)
         if found is None:
             return
         repeat = self.observer.repeats(self.service, label, ruling.findings)
@@ -334,7 +340,7 @@ class Session(Executor):
             cache.remember(lookup, argv, repeat)
 
     def _fits(self, authorizer: Authorizer, touches: Touches, size: int) -> bool:
-        """Whether a request of `size` bytes may go on the connection that the client uses now."""
+        """Whether a request of `size` bytes may take the connection that the client uses now."""
         command, script = touches.command, touches.script
         is_trusted = (
             command is not None
@@ -359,8 +365,12 @@ class Session(Executor):
         )
         self._fast.end_timing(self)
         self._steps += authorizer.steps_on_patterns
+        comparison = self._fast.comparison(self, authorizer)
+        if comparison is not None:
+            comparison.compare(argv, answer[1], evaluated, self.peer, answer[0])
+            self._steps += comparison.candidate.steps_on_patterns
         if self._steps >= TURN_STEPS:
-            self.wants_turn = True  # the requests behind it are evaluated later
+            self.wants_turn = True  # the requests after it are evaluated later
         return answer
 
     # -- evaluations that take more than one turn
@@ -375,13 +385,26 @@ class Session(Executor):
         )
         request = self.reader.span(self.reader.start, self.reader.end)
         is_timed = self._fast.take_timing() > 0.0
-        return LongEvaluation(authorizer, number, argv, handler, request, steps, is_timed)
+        beside = self._fast.comparison(self, authorizer)
+        return LongEvaluation(
+            authorizer,
+            number,
+            argv,
+            handler,
+            request,
+            steps,
+            is_timed,
+            comparison=beside,
+            transaction=evaluated,
+        )
 
     def _advance(self, long: LongEvaluation) -> bool:
-        """Give a long evaluation its turn. True: it has ended; else it needs another turn."""
+        """Give a long evaluation its turn. Returns whether it has ended; otherwise it needs another turn."""
         has_ended = long.advance()
         if has_ended and long.is_timed:
             self.observer.decided(self.service, long.seconds)
+        if has_ended:
+            long.compare(self.peer)
         self._long = None if has_ended else long
         self.wants_turn = not has_ended
         return has_ended
@@ -404,7 +427,7 @@ class Session(Executor):
         self._read_requests()
 
     def _end_long(self, long: LongEvaluation, before: Callable[[], None] | None = None) -> None:
-        """Do what a long evaluation has decided about its request, after what was to be done `before`."""
+        """Call `before`, and then carry out the decision of a long evaluation."""
         if before is not None:
             before()
         self.request = long.request

@@ -41,7 +41,7 @@ def from_fields(record: dict[str, Any], address: str) -> Client:
     a field is not a string."""
     values = {name: record[name] for name in (address, *FIELDS) if record.get(name)}
     if not all(isinstance(value, str) for value in values.values()):
-        raise ValueError("a client's fields aren't strings")
+        raise ValueError("a client's fields are not strings")
     return listed(
         Peer(**{"address": ""} | {("address" if name == address else name): v for name, v in values.items()})
     )

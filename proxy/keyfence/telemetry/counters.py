@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 from bisect import bisect_left
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 from .sink import Group, Occurrence, Sink
@@ -55,6 +55,8 @@ COUNTED = (
     "policy_load_failures",
     "judged_at_length",
     "admin_refused",
+    "candidate_commands",
+    "candidate_violations",
 )
 TRAFFIC = ("client_in", "client_out", "upstream_in", "upstream_out")
 SCALARS = (
@@ -71,6 +73,8 @@ SCALARS = (
     "log_groups_evicted",
     "log_write_failures",
     "findings_write_failures",
+    "notification_failures",
+    "notifications_dropped",
 )
 _GAUGE_TABLES = ("connections_open", "opaque_open", "upstream_up", "exceptions_lapsed", "policy_files")
 GAUGES = (*_GAUGE_TABLES, "policies", "break_glass", "workers")
@@ -124,6 +128,8 @@ class Counters(Sink):
         self.timed: dict[tuple[str, str, int], int] = {}
         self.timed_seconds: dict[tuple[str, str], float] = {}  # (one of BOUNDS, service): the sum
         self.folded: dict[str, int] = {}  # how often a count went to a row `other` of a full table, by table
+        self.candidate_commands: dict[str, int] = {}  # evaluated by the candidate policy too, by service
+        self.candidate_violations: dict[tuple[str, str, str], int] = {}  # (service, rule, change)
         self.policies: dict[str, tuple[str, float]] = {}  # name: (revision, Unix time of load)
         # (name, owner, contact, revision) of each file of the policy in force: 1
         self.policy_files: dict[tuple[str, str, str, str], int] = {}
@@ -143,6 +149,8 @@ class Counters(Sink):
         self.log_groups_evicted = 0
         self.log_write_failures = 0
         self.findings_write_failures = 0
+        self.notification_failures = 0
+        self.notifications_dropped = 0
         self._meters: dict[str, Traffic] = {}  # by service
 
     # -- as a sink
@@ -334,6 +342,22 @@ class Counters(Sink):
     def admin_refused_one(self, listener: str, reason: str) -> None:
         """The admin or metrics listener refused a connection or a request."""
         self._add("admin_refused", (listener, reason), (OTHER, OTHER), MAX_REASONS)
+
+    def begin_comparison(self, services: Collection[str], rules: Collection[str]) -> None:
+        """Begin the series of new findings with zeros. A series that begins with its first finding hides that
+        one from `increase()`. If there are too many, they leave room for others."""
+        if len(services) * len(rules) <= MAX_SERIES // 4:
+            for service in services:
+                for rule in rules:
+                    self.changed(service, rule, "new", 0)
+
+    def compared(self, service: str, times: int = 1) -> None:
+        """A candidate policy has evaluated commands beside the one in force."""
+        self._add("candidate_commands", service, OTHER, MAX_REASONS, times)
+
+    def changed(self, service: str, rule: str, change: str, times: int = 1) -> None:
+        """A candidate policy would change a finding: `change` is new, gone or same."""
+        self._add("candidate_violations", (service, rule, change), (OTHER, OTHER, OTHER), MAX_SERIES, times)
 
     def policy_loaded(self, name: str, revision: str, at: float) -> None:
         """`at` is in Unix seconds. The revision replaces an earlier one of this policy."""

@@ -10,9 +10,12 @@ from __future__ import annotations
 from typing import Any
 
 from .counters import COUNTED, GAUGES, SCALARS
-from .tally import Key, Row
+from .tally import Key, Row, Tally
 from .telemetry import Telemetry
 from .usage import Usage
+
+# By row: its count, actions and number of examples when it was last taken.
+Sent = dict[Key, tuple[int, dict[str, int], int]]
 
 
 class Increments:
@@ -22,18 +25,19 @@ class Increments:
         self._telemetry = telemetry
         self._plain: dict[str, Any] = dict.fromkeys(SCALARS, 0)
         self._tables: dict[str, dict[Any, float]] = {name: {} for name in COUNTED}
-        # By row: its count, actions and number of examples when it was last taken.
-        self._rows: dict[Key, tuple[int, dict[str, int], int]] = {}
+        self._rows: Sent = {}
 
     def take(self) -> dict[str, Any]:
         """{"counters": for `Counters.absorb(…, live=False)`, "gauges": for `Counters.absorb_gauges`,
-        "tally": for `Tally.absorb`, "asked": [[service, kind, name, times], …] of `Usage.take`}."""
-        usage = self._telemetry.sink(Usage)
+        "tally": for `Tally.absorb`, "asked": [[service, kind, name, times], …] of `Usage.take`,
+        "candidate": for `Comparisons.absorb`, or None}."""
+        usage, beside = self._telemetry.sink(Usage), self._telemetry.beside
         return {
             "counters": self._counted(),
             "gauges": self._gauges(),
-            "tally": self._tallied(),
+            "tally": new_rows(self._telemetry.tally, self._rows),
             "asked": usage.take() if usage is not None else [],
+            "candidate": beside.increments() if beside is not None else None,
         }
 
     def _counted(self) -> dict[str, Any]:
@@ -57,15 +61,17 @@ class Increments:
         shot = self._telemetry.counters.gauges()
         return {name: shot[name] for name in GAUGES}
 
-    def _tallied(self) -> list[Row]:
-        new: list[Row] = []
-        for key, row in self._telemetry.tally.rows():
-            count, actions, shown = self._rows.get(key, (0, {}, 0))
-            if row["count"] != count or row["actions"] != actions:
-                more = {name: n - actions.get(name, 0) for name, n in row["actions"].items()}
-                examples = row.get("examples", [])
-                change: Row = {**row, "count": row["count"] - count, "actions": more}
-                change["examples"] = examples[shown:]
-                new.append(change)
-                self._rows[key] = row["count"], dict(row["actions"]), len(examples)
-        return new
+
+def new_rows(tally: Tally, sent: Sent) -> list[Row]:
+    """The rows of a tally with new counts, and only these counts. `sent` remembers them."""
+    new: list[Row] = []
+    for key, row in tally.rows():
+        count, actions, shown = sent.get(key, (0, {}, 0))
+        if row["count"] != count or row["actions"] != actions:
+            more = {name: n - actions.get(name, 0) for name, n in row["actions"].items()}
+            examples = row.get("examples", [])
+            change: Row = {**row, "count": row["count"] - count, "actions": more}
+            change["examples"] = examples[shown:]
+            new.append(change)
+            sent[key] = row["count"], dict(row["actions"]), len(examples)
+    return new

@@ -16,7 +16,7 @@ from .operator_log import warn
 
 MAX_BUFFER = 1 << 20  # bytes that wait for a pipe or terminal
 
-# A write of this size to a pipe that polls as writable can't block (POSIX: PIPE_BUF is 512 at least, 4096 on
+# A write of this size to a pipe that polls as writable cannot block (POSIX: PIPE_BUF is 512 at least, 4096 on
 # Linux).
 _PIPE_CHUNK = min(select.PIPE_BUF, 4096)
 
@@ -42,7 +42,7 @@ class LogFile:
         counters: Counters,
         schedule: Callable[[Callable[[], None]], object] | None = None,
     ) -> None:
-        """Raises OSError if the file can't be opened."""
+        """Raises OSError if the file cannot be opened."""
         self._target = target
         self._counters = counters
         self._schedule = schedule
@@ -152,7 +152,7 @@ class LogFile:
             self._warned = True
             name = "standard output" if self._target == "-" else str(self._target)
             warn(
-                f"can't write the decision log to {name}: {failure.strerror or failure}; "
+                f"cannot write the decision log to {name}: {failure.strerror or failure}; "
                 "lines are being lost and counted (keyfence_log_write_failures_total)"
             )
 

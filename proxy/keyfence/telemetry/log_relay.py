@@ -1,7 +1,7 @@
 """The decision log of several workers: the parent writes it.
 
-Rule: a line is written as the worker made it, completely or not at all. Decisions whose line can't be written
-are added to `dropped` of the next line, so that the sum of 1 + merged + dropped stays exact.
+Rule: a line is written as the worker made it, completely or not at all. Decisions whose line cannot be
+written are added to `dropped` of the next line, so that the sum of 1 + merged + dropped stays exact.
 
 Each worker writes its lines into a pipe (`LogFile` with a descriptor), which keeps them even if the worker
 dies.

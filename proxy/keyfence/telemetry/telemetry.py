@@ -41,6 +41,15 @@ _COMMAND_NAME = re.compile(r"[A-Z][A-Z0-9._-]{0,31}")
 _GroupKey = tuple[str, str, str, str, str, str]
 
 
+class Beside(Protocol):
+    """Further counts of the process, which are gathered and flushed together with its telemetry."""
+
+    def gather(self) -> None: ...
+    def flush(self) -> None: ...
+    def mask(self, mask_keys: bool) -> None: ...
+    def increments(self) -> dict[str, Any]: ...
+
+
 class Sent(Protocol):
     """A command of a client, as sessions report it (session.conversation.observer)."""
 
@@ -93,6 +102,7 @@ class Telemetry:
         self._repeats: deque[ViolationCounter] = deque()  # live ones, the oldest first
         self._admitted: list[tuple[str, Admitted]] = []  # (service, where its commands are counted)
         self._turns = 0  # `Shapes.turns` when repeats were last retired
+        self.beside: Beside | None = None  # of a candidate policy; gathered and flushed together with this
         self._epoch = wall() - clock()  # added to the monotonic clock's time, gives Unix seconds
 
     def _order_sinks(self) -> None:
@@ -128,7 +138,7 @@ class Telemetry:
         schedule: Schedule | None = None,
     ) -> Telemetry:
         """With a decision log, see `log_to`, and with further sinks. `schedule` is the event loop's
-        `call_soon`: then all lines of one turn go out in one write. Raises OSError if the file can't be
+        `call_soon`: then all lines of one turn go out in one write. Raises OSError if the file cannot be
         opened."""
         telemetry = cls(sinks=sinks, mask_keys=mask_keys)
         telemetry._schedule = schedule
@@ -137,7 +147,7 @@ class Telemetry:
 
     def log_to(self, target: str | int | None) -> None:
         """Write the decision log to a file, to standard output ("-"), into a pipe (a descriptor), or nowhere
-        (None) from now on. Raises OSError if the file can't be opened, and changes nothing then."""
+        (None) from now on. Raises OSError if the file cannot be opened, and changes nothing then."""
         log = None
         if target is not None:
             file = LogFile(target, self._counters, self._schedule)
@@ -153,6 +163,8 @@ class Telemetry:
             self._reshape(self._shapes.secrecy)
             for sink in self._sinks:
                 sink.mask(mask_keys)
+            if self.beside is not None:
+                self.beside.mask(mask_keys)
 
     def guard(self, secrecy: Secrecy | None) -> None:
         """Use the secrets that the policy in force declares: none of them becomes a word of a shape."""
@@ -215,22 +227,26 @@ class Telemetry:
         now = self._clock()
         at = self._epoch + now
         peer = client if isinstance(client, Peer) else Peer(client)
-        describe = None
-        if sent is not None and self.describe is not None and not self._mask_keys:
-            describe = partial(self.describe, sent.policy, service, sent.argv, sent.touches)
+        describe: Callable[[], dict[str, Any]] | None = None
+        if self.describe is not None and not self._mask_keys:
+            # Of what is found late, the command is not known any more, only its name and key.
+            describe = dict
+            if sent is not None:
+                describe = partial(self.describe, sent.policy, service, sent.argv, sent.touches)
         refused = ""
         for violation, action in findings:
             group = self._group(service, command, violation, action)
             more = times * (1 + violation.more)
-            found = Occurrence(violation, peer, revision, more, now, at, describe=describe)
-            if self._log is None and action == "refused":
-                found = found._replace(decision=refused or self._new_id())
+            # The log gives a finding its id; without it, a refusal gets one that is in no log.
+            decision = (refused or self._new_id()) if action == "refused" and self._log is None else ""
+            found = Occurrence(violation, peer, revision, more, now, at, decision, describe)
             for sink in self._sinks:
                 decision = sink.record(group, found)
                 if decision:
                     found = found._replace(decision=decision)
             if group.shape and violation.key is not None and self._shapes.is_open:
-                self._unsettled.hold(group, violation.key, found._replace(describe=None))
+                held = found if describe is None else found._replace(describe=None)
+                self._unsettled.hold(group, violation.key, held)
             if action == "refused":
                 refused = refused or found.decision
         return refused
@@ -292,14 +308,15 @@ class Telemetry:
     def gather(self) -> None:
         """Take over everything that clients and sessions have only counted."""
         self._counters.collect()
+        if self.beside is not None:
+            self.beside.gather()
         now = self._clock()
         at = self._epoch + now
         for service, admitted in self._admitted:
             if admitted.name:
                 self._counters.command(service, admitted.name, "forwarded", admitted.times)
-            if admitted.evidence is not None:
-                for sink in self._others:
-                    sink.asked(service, cast(Evidence, admitted.evidence), admitted.times)
+            for sink in self._others:
+                sink.asked(service, admitted.evidence, admitted.times)
             admitted.times = 0
             admitted.is_gathered = False
         self._admitted.clear()
@@ -324,6 +341,8 @@ class Telemetry:
             self._repeats.popleft().live = False
         for sink in self._sinks:
             sink.flush(now)
+        if self.beside is not None:
+            self.beside.flush()
 
     def snapshot(self) -> dict[str, Any]:
         """Everything counted so far, as plain values: {"counters": …, "tally": […]}."""

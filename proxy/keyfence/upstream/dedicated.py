@@ -56,7 +56,7 @@ class DedicatedLink:
         self._ended = False
         self._full = False
         self._login_timer: asyncio.TimerHandle | None = None
-        self._proven = False  # whether a byte was received, so that something answers behind the port
+        self._proven = False  # whether a byte was received, which shows that a server answers there
 
     def send(self, chunks: list[bytes]) -> None:
         if self._transport is not None and self._greeting is None:
@@ -120,7 +120,7 @@ class DedicatedLink:
             self._receiver.upstream_refused(reason)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        transport = cast(asyncio.Transport, transport)  # uvloop's doesn't inherit from it
+        transport = cast(asyncio.Transport, transport)  # uvloop's does not inherit from it
         self._connecting = None
         self._transport = transport
         keep_alive(transport.get_extra_info("socket"))

@@ -131,7 +131,7 @@ class _Answer(asyncio.Protocol):
         except GreetingError as exc:
             self._fail(str(exc))
         except ReplyError as exc:
-            self._fail(f"it doesn't speak RESP ({exc})")
+            self._fail(f"it does not speak RESP ({exc})")
 
     def _collect(self, data: bytes) -> None:
         end = self._framer.advance(data, 0, 1)

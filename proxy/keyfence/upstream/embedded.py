@@ -231,7 +231,7 @@ class EmbeddedRedis:
     def _log_tail(self) -> str:
         with contextlib.suppress(OSError):
             return _one_line(self._log.read_bytes()[-_LOG_TAIL_BYTES:]) or "it printed nothing"
-        return "its log can't be read"
+        return "its log cannot be read"
 
 
 def _private_directory() -> Path:

@@ -260,7 +260,7 @@ class Greeting:
             try:
                 end = self._framer.advance(data, at, 1)
             except ReplyError as exc:
-                raise GreetingError(f"it doesn't speak RESP ({exc})") from None
+                raise GreetingError(f"it does not speak RESP ({exc})") from None
             if len(self._reply) + end - at > LONGEST_GREETING:
                 raise GreetingError("its answer to keyfence's login is too long")
             self._reply += data[at:end]

@@ -36,7 +36,7 @@ COMMAND = OwnCommand(
 )
 SELECT = OwnCommand(b"SELECT", "ask in other databases than 0", "only database 0 can be used", (b"0",))
 PTTL = OwnCommand(
-    b"PTTL", "ask for times to live that no command shows", "times to live aren't checked late", (_NO_KEY,)
+    b"PTTL", "ask for times to live that no command shows", "times to live are not checked late", (_NO_KEY,)
 )
 ECHO = OwnCommand(
     b"ECHO",
@@ -47,7 +47,7 @@ ECHO = OwnCommand(
 
 # For policies that limit sizes: one command for each type of key.
 SIZES = {
-    name: OwnCommand(name, "ask how large keys are", "sizes aren't checked late", (_NO_KEY,))
+    name: OwnCommand(name, "ask how large keys are", "sizes are not checked late", (_NO_KEY,))
     for name in (b"STRLEN", b"HLEN", b"LLEN", b"SCARD", b"ZCARD", b"XLEN")
 }
 

@@ -125,7 +125,7 @@ class SharedLink:
     def _refuse(self) -> None:
         self._is_refused = False
         if self.sharer is not None:
-            self.sharer.upstream_refused("upstream doesn't keep up with what it is sent")
+            self.sharer.upstream_refused("upstream does not keep up with what it is sent")
 
     def dropped(self) -> None:
         """The connection is gone or was never opened. The next request uses another one."""
@@ -192,7 +192,7 @@ class SharedConnection:
         self._flush_due = False
         self._alone = 0  # how many sends in a row happened while no reply was due
         self._full = False
-        self._proven = False  # whether a byte was received, so that something answers behind the port
+        self._proven = False  # whether a byte was received, which shows that a server answers there
         self._idle_since = self._loop.time()
         self._worked = False  # whether a request was sent since the last tick
         self._timed: SharedLink | None = None  # the link that is told when the waiting requests are written
@@ -340,7 +340,7 @@ class SharedConnection:
         return list(waiting)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        transport = cast(asyncio.Transport, transport)  # uvloop's doesn't inherit from it
+        transport = cast(asyncio.Transport, transport)  # uvloop's does not inherit from it
         self._connecting = None
         self._transport = transport
         if self.is_closed:
@@ -421,7 +421,7 @@ class SharedConnection:
                 if end == start:
                     continue
             if entry is None:
-                self._abandon("upstream sent a reply that nothing asked for")
+                self._abandon("upstream sent a reply that no request asked for")
                 return
             completed = framer.completed
             if completed == entry.count:

@@ -186,7 +186,7 @@ def compiled(text: str) -> Any:
 
     try:
         return parse_policy(text)
-    except FileError:  # a service that this draw doesn't have
+    except FileError:  # a service that this draw does not have
         return None
 
 

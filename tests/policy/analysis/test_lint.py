@@ -74,7 +74,7 @@ def test_the_summary_counts_a_policy_s_parts(tmp_path: Path) -> None:
 def test_an_unreadable_policy_is_an_error(name: str, tmp_path: Path) -> None:
     path = tmp_path / name
     errors, warnings, summary = check_policy(path)
-    assert [str(one) for one in errors] == [f"{path}:1:1: error: can't be read: No such file or directory"]
+    assert [str(one) for one in errors] == [f"{path}:1:1: error: cannot be read: No such file or directory"]
     assert (warnings, summary) == ([], f"{path}: 1 error")
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from keyfence.commands.extract import extract
 from keyfence.commands.table import COMMANDS
-from keyfence.policy.analysis.command_log import as_line, from_line
+from keyfence.policy.analysis.command_log import MAX_ARGUMENTS, as_line, from_line
 from keyfence.policy.analysis.replay import Replay
 from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.loading.load import parse_policy
@@ -164,6 +164,14 @@ def test_a_line_read_back_breaks_the_same_rules_except_those_on_values(
 def decision(**more: Any) -> bytes:
     answer = {"service": "two", "command": "HSET", "rule": "scope.write", "key": "a:cart:x", "position": 1}
     return json.dumps(answer | {"entry": "cart", "merged": 4} | more).encode()
+
+
+@pytest.mark.parametrize("arguments", [-1, MAX_ARGUMENTS + 1, 10**12])
+def test_a_number_of_arguments_beyond_the_limit_is_not_a_line(arguments: int) -> None:
+    logged = json.loads(line("one", "EVALSHA " + "a" * 40 + " 1 a:cart:x v"))
+    logged["script"][4] = arguments
+    with pytest.raises(ValueError, match=f"has {arguments} arguments"):
+        from_line(logged)
 
 
 def test_replay_decides_whether_a_logged_violation_remains() -> None:

@@ -165,7 +165,7 @@ def test_a_naming_rule_under_should_never_refuses(
     assert told(f"{{should: {names}}}", key) == expected
 
 
-def test_a_rule_broken_in_several_ways_is_reported_once_with_must_first() -> None:
+def test_a_rule_broken_in_several_ways_is_reported_once_and_rules_keep_their_order() -> None:
     names = '{lowercase: yes, charset: "[!-~]", should: {levels: {max: 1}, max_length: 3}}'
     assert told(names, "A b:c") == [
         (
@@ -174,8 +174,8 @@ def test_a_rule_broken_in_several_ways_is_reported_once_with_must_first() -> Non
             "A b:c holds capital letters: a b:c; it has 2 levels",
             "write it in lower case, with _ between words",
         ),
-        ("key.charset", "must", "A b:c holds bytes outside [!-~]", ""),
         ("key.length", "should", "A b:c is 5 bytes long", "at most 3 bytes"),
+        ("key.charset", "must", "A b:c holds bytes outside [!-~]", ""),
     ]
 
 

@@ -17,7 +17,7 @@ from keyfence.policy.engine.authorizer import Authorizer
 from keyfence.policy.engine.decision_cache import DecisionCache
 from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.engine.pending import PendingSize, PendingSizes, PendingTtls
-from keyfence.policy.engine.writes import MAX_KEY, Write
+from keyfence.policy.engine.writes import MAX_KEY, new_write
 from keyfence.policy.loading.load import parse_policy
 from tests.commands.conftest import Live
 from tests.policy.engine.test_decision_cache import ALL, agree, evaluated_and_counted
@@ -295,7 +295,7 @@ class Bench:
     def write(self, key: bytes = b"k", command: str = "LPUSH", database: int = 0) -> None:
         authorizer: Any = None
         target: Any = None
-        write = Write(authorizer, 0, "c", command, "c", None, database, key, 1, target)
+        write = new_write(authorizer, 0, "c", command, "c", None, database, key, 1, target)
         self.table.ask(write, [LLEN])
 
     def told_at(self, now: float, size: int | None) -> list[str]:

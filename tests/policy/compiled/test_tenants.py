@@ -594,7 +594,7 @@ def test_a_violation_of_one_caller_is_not_counted_for_another() -> None:
             ruling, touches = authorizer.authorize(0, argv, values=values)
             assert ruling.refused_by is not None
             assert own.decode() in ruling.refused_by.hint
-            assert authorizer.repeats(0, cache, lookup, argv, touches, ruling) is None
+            assert authorizer.common_outcome(0, cache, lookup, argv, touches, ruling) is None
 
 
 def test_a_lapsed_legacy_form_is_closed_to_its_own_tenant_too() -> None:

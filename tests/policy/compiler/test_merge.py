@@ -205,17 +205,17 @@ def test_one_file_in_a_folder_compiles_like_the_file_alone(tmp_path: Path) -> No
         (
             'claims: ["a:"]\nchannels: {k: {channel: "a:k"}}',
             'claims: ["b:"]\nchannels: {k: {channel: "b:k"}}',
-            "3:12: error: k is also a name under channels in a.yaml:3; reports couldn't tell them apart",
+            "3:12: error: k is also a name under channels in a.yaml:3; reports could not tell them apart",
         ),
         (
             'claims: ["a:"]\ncommands: {allow: [KEYS]}',
             'claims: ["b:"]\ncommands: {forbid: [keys]}',
-            "3:21: error: keys is under commands.allow in a.yaml:3; it can't be both",
+            "3:21: error: keys is under commands.allow in a.yaml:3; it cannot be both",
         ),
         (
             'claims: ["a:"]\ncommands: {forbid: [KEYS]}',
             'claims: ["b:"]\ncommands: {allow: [keys]}',
-            "3:20: error: keys is under commands.forbid in a.yaml:3; it can't be both",
+            "3:20: error: keys is under commands.forbid in a.yaml:3; it cannot be both",
         ),
     ],
 )

@@ -211,7 +211,7 @@ def test_a_diff_shows_what_a_grant_of_every_command_opens() -> None:
     new = parse_policy('policy: p\nservices: [a]\ngrants: {a: {commands: "*", keys: "*", channels: "c*"}}\n')
     sentences = [change.sentence for change in Difference(old, new).changes]
     assert any(
-        "a may now use" in one and "commands that keyfence doesn't know" in one for one in sentences
+        "a may now use" in one and "commands that keyfence does not know" in one for one in sentences
     ), sentences
     assert "the grant to a: * on * and the channels c*, was none" in sentences
 

@@ -187,8 +187,10 @@ def test_a_violation_names_the_key_at_fault() -> None:
     )
     (one,) = violations("RENAME mine:profile:a mine:strict:a")
     assert (one.position, one.key, one.entry) == (2, b"mine:strict:a", "strict")
-    assert one.message == "what RENAME takes from mine:profile:a to mine:strict:a can't be checked"
-    assert one.hint == "mine:strict:a asks for fields; ask the same of the source, or write them plainly"
+    assert (
+        one.message == "the content that RENAME takes from mine:profile:a to mine:strict:a cannot be checked"
+    )
+    assert one.hint == "mine:strict:a requires fields; require the same of the source, or write them directly"
     (one,) = violations("RENAME mine:profile:a mine:count:a")
     assert one.message == "mine:count:a is a string, but mine:profile:a is a hash"
     (one,) = violations("RENAME mine:either:a mine:count:a")
@@ -263,7 +265,7 @@ keys:
         for _ in range(2):
             found = evaluator.decide(0, argv, values).violations
             assert [one.rule for one in found] == expected, command
-        assert all("others than its tenant may read the second" in one.message for one in found)
+        assert all("callers other than its tenant may read the second" in one.message for one in found)
 
 
 @pytest.mark.parametrize(
@@ -271,12 +273,12 @@ keys:
     [
         (
             "COPY mine:profile:a shared:public:a",
-            "give both the same readers, or take it",
+            "give both the same readers, or use",
         ),
         ("RENAME mine:profile:a mine:count:a", "RENAME keeps the type; give both entries the same"),
         (
             "RENAME mine:profile:a mine:strict:a",
-            "mine:strict:a asks for fields; ask the same of",
+            "mine:strict:a requires fields; require the same of",
         ),
     ],
 )

@@ -454,7 +454,7 @@ def test_a_registration_may_name_a_source_file(tmp_path: Path) -> None:
     [
         ("{s: {keys: 1}}", "2:11: error: neither sha1 nor source: nothing identifies this script"),
         ("{s: {sha1: abc}}", "'abc' is not a SHA-1; write 40 hex digits"),
-        ("{s: {source: none.lua}}", "none.lua can't be read: No such file or directory"),
+        ("{s: {source: none.lua}}", "none.lua cannot be read: No such file or directory"),
         (f"{{s: {{sha1: {SHA}, reads: ['<nix>:x']}}}}", "'<nix>:x': no call shows <nix>"),
         (
             f"{{s: {{sha1: {SHA}, keys: one}}}}",

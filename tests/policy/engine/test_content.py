@@ -199,8 +199,8 @@ def test_an_incomplete_value_is_wrong_only_if_a_form_is_required(
 
 def test_the_message_says_that_a_value_cannot_be_checked() -> None:
     (one,) = violations([b"SET", b"k:packed:a", Streamed(b"", 2_000_000)])
-    assert one.message == "the value for k:packed:a can't be checked: it is 2000000 bytes long"
-    assert one.hint == "well-formed MessagePack is asked for; write a shorter one"
+    assert one.message == "the value for k:packed:a cannot be checked: it is 2000000 bytes long"
+    assert one.hint == "the policy requires well-formed MessagePack; write a shorter one"
 
 
 HEAD = 'policy: p\nservices: [a]\nplaceholders: {id: "[a-z]+"}\nscopes: {s: {prefix: "k:", writers: a}}\n'

@@ -18,6 +18,7 @@ from keyfence.policy.engine.authorizer import Authorizer
 from keyfence.policy.engine.counts import ViolationCounter
 from keyfence.policy.engine.decision_cache import MAX_COUNTERS, DecisionCache
 from keyfence.policy.engine.evaluator import Evaluator
+from keyfence.policy.engine.evidence import evidence_of
 from keyfence.policy.engine.forms import MAX_FORMS, CachedDecision
 from keyfence.policy.loading.load import load_policy, parse_policy
 from keyfence.policy.verdict import Ruling
@@ -221,13 +222,15 @@ def evaluated_and_counted(authorizer: Authorizer, service: int, argv: list[bytes
     counter = cache.counter(lookup, argv)
     assert unread is None or unread is counter
     ruling, touches = authorizer.authorize(service, argv)
+    if lookup.decision is not None and service not in authorizer.policy.grants:
+        assert lookup.decision.evidence == evidence_of(authorizer.policy, service, touches), argv
     if counter is not None:
         assert sorted(rows_of(ruling)) == counter.rows, argv
         left = [found for found, *_ in authorizer.evaluator.left_open]
         assert [counter.outcome] * bool(counter.outcome) == left
         return True
     if ruling.findings:
-        found = authorizer.repeats(service, cache, lookup, argv, touches, ruling)
+        found = authorizer.common_outcome(service, cache, lookup, argv, touches, ruling)
         if found is not None:
             counter = ViolationCounter(sorted(rows_of(ruling)))
             counter.outcome = found

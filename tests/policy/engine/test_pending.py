@@ -26,7 +26,7 @@ from keyfence.policy.enforcement.modes import ModeRule, Modes
 from keyfence.policy.engine.authorizer import Authorizer
 from keyfence.policy.engine.evaluator import Transaction
 from keyfence.policy.engine.pending import PendingTtls
-from keyfence.policy.engine.writes import MAX_KEY, Write
+from keyfence.policy.engine.writes import MAX_KEY, new_write
 from keyfence.policy.loading.load import parse_policy
 
 TARGET: Target = parse_policy("policy: p\nservices: [a]\nscopes: {s: {prefix: 'k', writers: a}}").targets[0]
@@ -43,7 +43,7 @@ class Bench:
         rule: TtlRule = RULE, database: int = 0, command: str = "HSET",
     ) -> None:  # fmt: skip
         authorizer: Any = None
-        write = Write(authorizer, 0, "10.0.0.1:5", command, client, transaction, database, key, 1, TARGET)
+        write = new_write(authorizer, 0, "10.0.0.1:5", command, client, transaction, database, key, 1, TARGET)
         self.table.ask(write, rule, question)
 
     def keys(self) -> list[bytes]:

@@ -416,7 +416,7 @@ HINTS = {
     ("stock", "XADD shop:v1:stock:log * a b"): "use MAXLEN 100",
     ("stock", "SET shop:v1:stock:s:abcde 1"): "at most 20 bytes",
     ("web", "CONFIG GET x"): "the policy can grant it to a service",
-    ("web", "SELECT 1"): "the policy speaks for database 0",
+    ("web", "SELECT 1"): "the policy covers database 0",
     ("audit", "SCAN 0 MATCH shop:v1:w*"): "SCAN 0 MATCH shop:v1:web:* would pass",
 }
 

@@ -316,6 +316,7 @@ def ends(source, value: bytes, starts: set[int]) -> set[int]:
     """The reference: Python's own parser, and a walk over its tree that tracks all offsets at once.
 
     Not its matcher: that backtracks, and some expressions that are tried here would keep it busy for hours.
+    A repeat ends as soon as it reaches nothing new, or nested ones would keep this busy for as long.
     """
     for operation, argument in source:
         match str(operation):
@@ -327,7 +328,11 @@ def ends(source, value: bytes, starts: set[int]) -> set[int]:
                 least, most, inner = argument
                 found: set[int] = set()
                 for count in range(min(most, least + len(value)) + 1):
-                    found |= starts if count >= least else set()
+                    if count >= least:
+                        starts = starts - found  # the others were reached with more repeats left
+                        found |= starts
+                    if not starts:
+                        break
                     starts = ends(inner, value, starts)
                 starts = found
             case _:

@@ -49,11 +49,11 @@ def an_endless_link(path: Path) -> None:
 
 
 KINDS = {
-    a_device: "can't be read: it is a device; name a regular file",
-    a_pipe: "can't be read: it is a pipe; name a regular file",
-    a_socket: "can't be read: No such device or address",
-    a_large_file: f"can't be read: it has more than {MAX_BYTES} bytes; name a smaller file",
-    an_endless_link: "can't be read: Too many levels of symbolic links",
+    a_device: "cannot be read: it is a device; name a regular file",
+    a_pipe: "cannot be read: it is a pipe; name a regular file",
+    a_socket: "cannot be read: No such device or address",
+    a_large_file: f"cannot be read: it has more than {MAX_BYTES} bytes; name a smaller file",
+    an_endless_link: "cannot be read: Too many levels of symbolic links",
 }
 READERS: dict[str, Callable[[Path], object]] = {
     "a policy": load_policy,
@@ -72,7 +72,7 @@ def test_a_path_that_is_not_a_regular_file_gives_one_sentence(
     make(path)
     with pytest.raises(Unreadable) as raised:
         read_file(path)
-    expected = KINDS.get(make, "can't be read: it is a folder; name a regular file")
+    expected = KINDS.get(make, "cannot be read: it is a folder; name a regular file")
     assert str(raised.value) == expected
 
 

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from keyfence.policy.analysis.explain import explain
 from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.loading.load import parse_policy
-from keyfence.policy.wording.masking import shown_in
+from keyfence.policy.verdict import Finding, Violation
+from keyfence.policy.wording.masking import masked_by, shown_in
 from keyfence.shapes.secrecy import MAX_HEADS, SHORT
 
 POLICY = parse_policy(
@@ -271,3 +272,48 @@ keys: {session: {key: "shop:session:<token>"}}
     assert shown_in(policy, b"session:abc", None) == "session:<masked>"  # where a form has its secret
     explicit = parse_policy(text.replace(", secret_from: 8", ""))
     assert shown_in(explicit, b"short:words", None) == "<masked>:<masked>"
+
+
+# -- masked by the other policy
+
+LOGINS = """policy: p
+services: [a]
+placeholders: {{token: {{is: "[a-z0-9]+", secret: {secret}}}}}
+keys: {{login: {{key: "p:login:<token>", type: string, writers: [a]}}}}
+"""
+WITHOUT_SECRETS = parse_policy(LOGINS.format(secret="false"))
+WITH_SECRETS = parse_policy(LOGINS.format(secret="true"))
+
+
+def made(key: bytes | None, shown: str, rule: str = "scope.write", shape: str = "") -> Finding:
+    one = Violation(rule, "must", 1, key, shown, "login", shape, f"says {shown}", f"use {shown}")
+    return Finding(one, "observed")
+
+
+def test_a_policy_without_secrets_masks_nothing() -> None:
+    one = made(b"p:login:topsecret", "p:login:topsecret")
+    assert masked_by(WITHOUT_SECRETS, one) is one
+
+
+def test_a_key_that_is_masked_shows_neither_itself_nor_a_hint() -> None:
+    masked = masked_by(WITH_SECRETS, made(b"p:login:topsecret", "p:login:topsecret")).violation
+    assert masked.shown == "p:login:<token>"
+    assert "topsecret" not in repr(masked)
+
+
+def test_a_key_that_the_policy_shows_too_stays_as_it_is() -> None:
+    one = made(b"p:login", "p:login")
+    assert masked_by(WITH_SECRETS, one) == one
+    alike = made(b"p:login:topsecret", "p:login:<token>")
+    assert masked_by(WITH_SECRETS, alike) == alike
+
+
+def test_a_key_that_the_two_mask_differently_shows_nothing() -> None:
+    masked = masked_by(WITH_SECRETS, made(b"p:login:topsecret", "p:<x>:topsecret")).violation
+    assert masked.shown == "<masked>"
+    assert "topsecret" not in repr(masked)
+
+
+def test_the_first_line_of_a_script_is_masked_too() -> None:
+    one = made(None, "return 'topsecret123'", rule="script.unregistered", shape="a" * 40)
+    assert "topsecret" not in masked_by(WITH_SECRETS, one).violation.shown

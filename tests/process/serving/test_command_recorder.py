@@ -15,7 +15,7 @@ from tests.cli.test_main import keyfence
 from tests.clients.running import POLICY as CUBE
 from tests.clients.running import configure, eventually
 from tests.servers import Keyfence, RedisServer
-from tests.session.sessions import Told, session
+from tests.session.sessions import RecordingObserver, session
 
 POLICY = parse_policy("""policy: p
 services: [one]
@@ -107,10 +107,10 @@ def test_faults_while_writing_are_counted(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_a_session_reports_its_commands() -> None:
-    told = Told()
+    observer = RecordingObserver()
     seen: list[tuple[str, list[bytes]]] = []
-    told.recorder = lambda _policy, service, argv, _touches: seen.append((service, list(argv)))
-    one = session("CubeMaster", told=told)
+    observer.recorder = lambda _policy, service, argv, _touches: seen.append((service, list(argv)))
+    one = session("CubeMaster", observer=observer)
     one.from_client(b"*2\r\n$3\r\nGET\r\n$1\r\nk\r\n")
     assert seen == [("CubeMaster", [b"GET", b"k"])]
 
@@ -138,4 +138,4 @@ def test_a_log_that_cannot_be_written_is_reported_at_the_start(tmp_path: Path) -
         "--service", "CubeMaster", "--admin", "none", "--record", tmp_path,
     )  # fmt: skip
     assert code == 2
-    assert f"the command log {tmp_path} can't be written: Is a directory" in err
+    assert f"the command log {tmp_path} cannot be written: Is a directory" in err

@@ -49,7 +49,7 @@ def test_a_worker_of_another_version_does_not_start(
 
     monkeypatch.setattr(module, "__version__", "0.0.0")
     asyncio.run(play())
-    assert "keyfence 0.0.0 can't start a worker of" in capfd.readouterr().err
+    assert "keyfence 0.0.0 cannot start a worker of" in capfd.readouterr().err
 
 
 def test_an_order_that_waits_fails_when_the_worker_ends() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from keyfence.telemetry.reports.by_command import render, rows_from_log, rows_from_snapshot
+from keyfence.telemetry.reports.by_command import render, rows_from_snapshot, tally_of_log
 from tests.telemetry.test_tally import row
 
 
@@ -36,7 +36,8 @@ class Terminal(io.StringIO):
 
 def test_lines_of_a_log_add_up_with_their_merged_decisions() -> None:
     lines = [line(), line(merged=9, time="2025-06-15T16:00:00.000000Z"), line(action="refused", dropped=3)]
-    rows, dropped = rows_from_log(lines, pytest.fail)
+    tally, dropped = tally_of_log(lines, pytest.fail)
+    rows = tally.snapshot()
     assert dropped == 3
     (one,) = rows
     assert one["count"] == 12
@@ -52,9 +53,9 @@ def test_lines_of_a_log_add_up_with_their_merged_decisions() -> None:
         (b"\xff\xfe{}", "line 2 is skipped: "),
         (b'{"a":"\xff"}', "line 2 is skipped: not UTF-8"),
         ("{}", 'line 2 is skipped: "time" is missing'),
-        (line(time="yesterday"), "line 2 is skipped: \"time\" isn't RFC 3339: 'yesterday'"),
-        (line(merged=-1), 'line 2 is skipped: "merged" isn\'t a number of decisions'),
-        (line(merged="many"), 'line 2 is skipped: "merged" isn\'t a number of decisions'),
+        (line(time="yesterday"), "line 2 is skipped: \"time\" is not RFC 3339: 'yesterday'"),
+        (line(merged=-1), 'line 2 is skipped: "merged" is not a number of decisions'),
+        (line(merged="many"), 'line 2 is skipped: "merged" is not a number of decisions'),
         (line(action="exploded"), "line 2 is skipped: unknown action 'exploded'"),
         (line(service=7), 'line 2 is skipped: "service" is missing or not a text'),
         ("[" * 100_000, "line 2 is skipped: "),
@@ -62,7 +63,8 @@ def test_lines_of_a_log_add_up_with_their_merged_decisions() -> None:
 )
 def test_an_unreadable_line_is_skipped_and_reported_by_its_number(broken: str | bytes, reason: str) -> None:
     complaints: list[str] = []
-    rows, _ = rows_from_log([line(), broken, "\n", line()], complaints.append)
+    tally, _ = tally_of_log([line(), broken, "\n", line()], complaints.append)
+    rows = tally.snapshot()
     assert rows[0]["count"] == 2
     assert len(complaints) == 1
     assert complaints[0].startswith(reason)

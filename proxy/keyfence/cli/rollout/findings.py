@@ -59,7 +59,7 @@ def _states(_context: click.Context, _parameter: click.Parameter, value: str) ->
     help="Only findings seen since: 24h, 2026-03-01, RFC 3339.",
 )
 @admin_option
-@format_option("table", "json", "csv")
+@format_option("text", "json", "csv")
 def findings(one: str, since: float, admin: str, form: str, **which: str) -> None:
     """Show what services break: findings with their states, or all about one (ID)."""
     if one:

@@ -49,7 +49,7 @@ _STYLES = {"not ready": "bold red", "ready": "bold green", "enforced": "green", 
 )
 @click.option("--write-modes", is_flag=True, help="Print the modes: lines that enforce what is ready.")
 @admin_option
-@format_option("table", "json")
+@format_option("text", "json")
 def ready(
     quiet: float,
     service: str,
@@ -172,7 +172,7 @@ def _unused(seconds: float, service: str, admin: str, form: str) -> None:
     help="What was seen since.",
 )
 @admin_option
-@format_option("table", "json")
+@format_option("text", "json")
 def what_if(modes: tuple[str, ...], service: str, since: float, admin: str, form: str) -> None:
     """Show which commands would be refused if a rule were enforced, from what was seen.
 

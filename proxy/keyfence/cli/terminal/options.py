@@ -18,8 +18,8 @@ from click.core import ParameterSource
 from keyfence.admin.client import TIMEOUT, TOKEN_VARIABLE, AskError, ask, url_of
 from keyfence.config.models import DEFAULT_ADMIN
 from keyfence.net.addresses import parse_address
-from keyfence.telemetry.reports.by_command import rows_from_log, rows_from_snapshot
-from keyfence.telemetry.tally import Row
+from keyfence.telemetry.reports.by_command import rows_from_snapshot, tally_of_log
+from keyfence.telemetry.tally import Row, Tally
 from keyfence.upstream.url import without_password
 
 from .output import fail, say
@@ -73,6 +73,20 @@ def _note(context: click.Context, parameter: click.Parameter, value: bool) -> No
 def _form(context: click.Context, _parameter: click.Parameter, value: str) -> str:
     by_alias = context.meta.get("keyfence.form")
     return by_alias if by_alias and not is_given(context, "form") else value
+
+
+def checked(parse: Callable[[str], object]) -> Callable[[click.Context, click.Parameter, str], str]:
+    """Returns a click callback that checks an option's text with one of the configuration's parsers."""
+
+    def callback(_context: click.Context, _parameter: click.Parameter, value: str) -> str:
+        if value:
+            try:
+                parse(value)
+            except ValueError as exc:
+                raise click.BadParameter(str(exc)) from None
+        return value
+
+    return callback
 
 
 def is_given(context: click.Context, name: str) -> bool:
@@ -222,6 +236,16 @@ def read_rows(source: str) -> Findings:
     if is_url(source):
         with checked_answer(source):
             return Findings(source, rows_from_snapshot(ask_admin(source, "/report")))
+    found, tally = read_log(source)
+    found.rows = tally.snapshot()
+    return found
+
+
+def read_log(source: str) -> tuple[Findings, Tally]:
+    """Returns what is missing from a decision log, and the tally of its lines.
+
+    Reports unreadable lines and skips them.
+    """
     found = Findings(source, [])
 
     def complain(text: str) -> None:
@@ -230,10 +254,10 @@ def read_rows(source: str) -> Findings:
 
     try:
         with click.open_file(source, "rb") as lines:
-            found.rows, found.dropped = rows_from_log(lines, complain)
+            tally, found.dropped = tally_of_log(lines, complain)
     except OSError as exc:
         fail(f"{source}: {exc.strerror}")
-    return found
+    return found, tally
 
 
 def rows_of(source: str) -> list[Row]:

@@ -30,6 +30,7 @@ from keyfence.policy.wording.masking import fill, shown_in
 from keyfence.shapes.secrecy import MASKED
 
 OMITTED = "?"  # replaces every argument that may be a value
+MAX_ARGUMENTS = 1024 * 1024  # of a script's call: Redis 6.2's limit, and keyfence's own by default
 
 
 class Recorded(NamedTuple):
@@ -216,11 +217,7 @@ def _from_line(line: Mapping[str, Any]) -> Recorded:
             for at, text, pub, is_p in line.get("channels", [])
         ),
         pattern=Pattern(pattern[0], _bytes(pattern[1])) if pattern else None,
-        script=Script(
-            script[0], script[1], _bytes(script[2]), tuple(map(_bytes, script[3])), (b"?",) * script[4]
-        )
-        if script
-        else None,
+        script=_read_script(*script) if script else None,
         databases=tuple((at, number) for at, number in line.get("databases", [])),
         problem=_read_problem(*problem) if problem else None,
     )
@@ -228,6 +225,15 @@ def _from_line(line: Mapping[str, Any]) -> Recorded:
     return Recorded(
         str(line["service"]), str(name), argv, touches, int(line["count"]), bool(line.get("values"))
     )
+
+
+def _read_script(kind: Any, position: int, name: str, keys: Sequence[str], arguments: int) -> Script:
+    """Reads a script's call. The log has only the number of its arguments, so each one becomes OMITTED."""
+    if not 0 <= arguments <= MAX_ARGUMENTS:
+        raise ValueError(
+            f"a script's call has {arguments} arguments; a command log has at most {MAX_ARGUMENTS}"
+        )
+    return Script(kind, position, _bytes(name), tuple(map(_bytes, keys)), (OMITTED.encode(),) * arguments)
 
 
 def _command_named(name: str) -> Any:

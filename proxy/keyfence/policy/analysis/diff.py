@@ -250,7 +250,7 @@ class Difference:
         old, new = Evaluator(self.old), Evaluator(self.new)
         rows = [row.command for one in COMMANDS.values() for row in (one, *one.subcommands.values())]
         every = [(one.name, [one.name.encode()], Touches(one)) for one in rows]
-        every.insert(0, ("commands that keyfence doesn't know", [_NO_COMMAND], extract([_NO_COMMAND])))
+        every.insert(0, ("commands that keyfence does not know", [_NO_COMMAND], extract([_NO_COMMAND])))
         groups: dict[tuple[str, ...], list[str]] = {}
         for service in self.services:
             lost: list[str] = []

@@ -1,4 +1,4 @@
-"""A verdict in full detail, for `keyfence explain` and the admin route /explain.
+"""Verdicts in full detail, for `keyfence explain` and the admin route /explain.
 
 Rule: this module decides nothing itself. It shows the answer of the evaluator that the session uses.
 """

@@ -103,16 +103,16 @@ class Names:
         return self.automaton is None or self.automaton.match(key) >= 0
 
     def faults(self, key: bytes, limit: Length | None = None) -> Iterator[NameFault]:
-        """Yields the faults of a name, one for each rule; `must` comes before `should`. `limit` is an
+        """Yields the faults of a name, one for each rule, in the order of `policy.rules`. `limit` is an
         additional limit for this kind of key."""
         found = [*self._length_faults(key, limit), *self._byte_faults(key)]
-        yield from sorted(found, key=lambda fault: fault.severity)
+        yield from sorted(found, key=lambda fault: _ORDER.index(fault.rule))
 
     def _byte_faults(self, key: bytes) -> Iterator[NameFault]:
         if self.automaton is None or self.automaton.match(key) >= 0:
             return
         broken = [check for check in self.checks if not check.admits(key)]
-        for rule in sorted({_rule(check) for check in broken}, key=_ORDER.index):
+        for rule in {_rule(check) for check in broken}:
             yield _one_fault(rule, [check for check in broken if _rule(check) == rule], key)
 
     def _length_faults(self, key: bytes, limit: Length | None) -> Iterator[NameFault]:

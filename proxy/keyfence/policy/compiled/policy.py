@@ -41,7 +41,7 @@ class Fields(NamedTuple):
     hides_names: bool  # some of them match a secret placeholder
     folded: dict[bytes, bytes]  # the named ones, by the name in lower case
     exact: bool = (
-        False  # a field that differs from a listed one only in case is not listed, and never allowed
+        False  # True: a field that differs from a listed one only in case is not listed, and never allowed
     )
 
     def form_of(self, name: bytes) -> Form | None:
@@ -122,7 +122,7 @@ def types_in(key: bytes, words: Mapping[bytes, tuple[str, ...]]) -> tuple[str, .
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Target:
-    """What a key is. The first target whose pattern matches decides."""
+    """One kind of key. A key belongs to the first target whose pattern matches it."""
 
     kind: TargetKind
     name: str  # of the entry, legacy key or scope
@@ -185,7 +185,7 @@ class Target:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Grant:
-    """What one service may do beyond its rights."""
+    """The commands that one service may use beyond its rights, and on which keys."""
 
     selectors: frozenset[str]  # upper-case command names, @categories
     globs: tuple[Glob, ...]
@@ -364,7 +364,7 @@ class CompiledPolicy:
 
     def _unconfirmed(self, key: bytes) -> Target | None:
         """Returns the first target that covers the key without counting lengths; None if only the beginning
-        of the key is at hand."""
+        of the key is held."""
         if isinstance(key, Streamed):
             return None
         accept = self.classifier.automaton.match(key)

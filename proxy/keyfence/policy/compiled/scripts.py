@@ -235,7 +235,7 @@ class Registration:
 
 def sha1_of(script: Script) -> bytes:
     """Returns the SHA-1 of a script in lower case: computed from its text, or as the client sent it. Empty if
-    only the beginning of the text is at hand."""
+    only the beginning of the text is held."""
     if isinstance(script.name, Streamed):
         return b""
     if script.kind == "text":
@@ -245,7 +245,7 @@ def sha1_of(script: Script) -> bytes:
 
 def registered_as(script: Script) -> tuple[str, str] | None:
     """Returns a policy's section, and the function's name or the script's SHA-1 for it. None if only the
-    beginning of the text is at hand, or the client sent no valid SHA-1."""
+    beginning of the text is held, or the client sent no valid SHA-1."""
     if isinstance(script.name, Streamed):
         return None
     if script.kind == "function":

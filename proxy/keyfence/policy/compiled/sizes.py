@@ -1,7 +1,7 @@
 """Sizes: the limits on the length of values and on the number of fields and elements.
 
-Rule: if one command alone is too much, that is a violation at once. Only Redis knows the size of a key that a
-command adds to, and no one is accused before Redis has answered.
+Rule: if one command alone exceeds a limit, that is a violation at once. Only Redis knows the size of a key
+that a command adds to, so no violation is reported before Redis has answered.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def answers(rule: str, access: Access) -> bool:
 
 
 def length(value: bytes) -> int:
-    """Returns the length of a value, even if only its beginning is at hand."""
+    """Returns the length of a value, even if only its beginning is held."""
     return value.size if isinstance(value, Streamed) else len(value)
 
 

@@ -1,7 +1,7 @@
 """Times to live: an entry's rule, and the outcome of one access under it.
 
-Rule: the time that a key ends up with counts. If one command shows that it is wrong, that is a violation at
-once. If only Redis can tell, it is a question for later, and no one is accused before the answer.
+Rule: only the key's resulting time counts. If one command shows that it is wrong, that is a violation at
+once. If only Redis knows it, that is a question for later, and no violation is reported before the answer.
 
 A time below `min` is found only when a command sets it: a time that is copied or left has already run down.
 """

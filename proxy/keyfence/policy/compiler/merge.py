@@ -199,7 +199,7 @@ def _check_names(contexts: Sequence[CompilerContext], section: str) -> None:
             if first is not context:
                 place = first.source.place((section, name), of_key=True)
                 message = f"{name} is also a name under {section} in {place.file}:{place.line}"
-                context.error((section, name), f"{message}; reports couldn't tell them apart", of_key=True)
+                context.error((section, name), f"{message}; reports could not tell them apart", of_key=True)
 
 
 def _check_scripts(contexts: Sequence[CompilerContext], scripts: Sequence[Scripts]) -> None:
@@ -254,5 +254,5 @@ def _report_contradictions(
         for index, name in enumerate(getattr(other.model.commands, opposite)):
             if name.upper() in mine:
                 place = one.source.place(("commands", word, mine[name.upper()]))
-                message = f"{name} is under commands.{word} in {place.file}:{place.line}; it can't be both"
+                message = f"{name} is under commands.{word} in {place.file}:{place.line}; it cannot be both"
                 other.error(("commands", opposite, index), message)

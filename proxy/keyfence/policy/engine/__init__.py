@@ -1,1 +1,1 @@
-"""What a command touches to a verdict: the evaluator, and the decision cache in front of it."""
+"""The engine: the evaluator, which gives the verdict on a command, and the decision cache in front of it."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Container, Generator, Sequence
+from typing import NamedTuple, Protocol
 
 from keyfence.commands.extract import extract
 from keyfence.commands.model import MANY, Streamed, Touches
@@ -16,18 +17,31 @@ from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.compiled.sizes import Question, questions
 from keyfence.policy.compiled.tenants import Values
 from keyfence.policy.compiled.ttl import FINE, SETTLING, UNSIZED, TtlRule
+from keyfence.policy.enforcement.changes import changes
 from keyfence.policy.enforcement.modes import BreakGlass, Modes
 from keyfence.policy.show import shown_name
-from keyfence.policy.verdict import PASS, Action, Finding, Gathering, Peer, Ruling, Verdict, Violation
+from keyfence.policy.verdict import (
+    PASS,
+    Action,
+    Changed,
+    Finding,
+    Gathering,
+    Peer,
+    Ruling,
+    Verdict,
+    Violation,
+)
+from keyfence.policy.wording.masking import masked_by
 
+from .counts import Admitted, ViolationCounter
 from .decision_cache import DecisionCache
 from .evaluator import Evaluator, Transaction
 from .forms import Lookup
 from .pending import PendingTtls
-from .writes import Write
+from .writes import Write, new_write
 
-# Rules that commands break alike: the form of the command, the kind of key and what the decision cache sees
-# of the value decide whether they are broken.
+# Only the command's form, the kind of key and the decision cache's view of the value decide whether these
+# rules are broken.
 ALIKE = frozenset(
     {
         "command.forbidden",
@@ -61,10 +75,61 @@ class InForce:
         self.authorizer = authorizer
 
 
+class ChangeObserver(Protocol):
+    """Takes what a candidate policy would change. No method may raise."""
+
+    def command(self, service: str) -> None:
+        """Both policies have evaluated a command."""
+
+    def gather_from(self, service: str, admitted: Admitted) -> None:
+        """`admitted.times` counts commands of this service that both policies admit. The observer collects it
+        from time to time, and sets `is_gathered` while it does."""
+
+    def changes(self, service: str, client: Peer, command: str, found: Sequence[Changed]) -> None:
+        """Report the changes of one command, of which there are some."""
+
+    def counters(
+        self, in_force: ViolationCounter | None, candidate: ViolationCounter | None
+    ) -> tuple[ViolationCounter, ...] | None:
+        """The live counters of the changes of commands whose violations under the two policies these count
+        (None: there are none). None: report each command."""
+
+    def count_alike(
+        self,
+        in_force: ViolationCounter | None,
+        candidate: ViolationCounter | None,
+        service: str,
+        command: str,
+        found: Sequence[Changed],
+    ) -> None:
+        """Further commands of this kind have the same changes, which were just reported."""
+
+
+class Candidate(NamedTuple):
+    """A policy that is evaluated beside the one in force, and changes nothing."""
+
+    authorizer: Authorizer  # with the modes and break-glasses in force; it asks Redis nothing
+    observer: ChangeObserver
+    masks_alike: bool = False  # both policies mask the same parts of keys
+
+    def changes(self, in_force: CompiledPolicy, ruling: Ruling, own: Ruling) -> list[Changed]:
+        """Returns what the candidate's `own` ruling on a command changes about the one in force, masked by
+        both policies."""
+        found = changes(ruling, own)
+        if self.masks_alike:
+            return found
+        candidate = self.authorizer.policy
+        return [
+            Changed(change, masked_by(candidate if change == "gone" else in_force, finding))
+            for change, finding in found
+        ]
+
+
 class Authorizer:
     """A compiled policy, the modes of this environment, and the break-glass that is open.
 
-    A reload makes a new authorizer. A transaction keeps the one that it began with.
+    A reload makes a new authorizer, and so does a candidate that comes or goes. A transaction keeps the one
+    that it began with.
     """
 
     def __init__(
@@ -75,26 +140,51 @@ class Authorizer:
         clock: Callable[[], float] = time.time,
         on_error: Callable[[Exception], None] = lambda _: None,
         pending: PendingTtls | None = None,
+        candidate: Candidate | None = None,
     ) -> None:
-        """`pending` is the process's table of keys to ask Redis about. Without it, Redis is not asked."""
+        """`pending` is the process's table of keys to ask Redis about. Without it, Redis is not asked.
+        `candidate` is the policy to compare this one with, which sessions do."""
+        self.candidate = candidate
         self.policy = policy
         self.modes = modes
         self.glass = glass if glass is not None else []
         self.evaluator = Evaluator(policy, clock)
         self.pending = pending
-        self.steps_on_patterns = 0  # that the last evaluation took
-        self._caches: dict[int, DecisionCache] = {}
+        self.steps_on_patterns = 0  # steps that the last evaluation took
+        self._caches: dict[tuple[int, str], DecisionCache] = {}
         self._questions_known: dict[tuple[str, int], tuple[Question, ...]] = {}
         self._clock = clock
         self._on_error = on_error
+
+    def failed(self, fault: Exception) -> None:
+        """Report a fault of keyfence that concerns this authorizer."""
+        self._on_error(fault)
+
+    def forget_permissions(self) -> None:
+        """Forgets what services may do: the command table has changed."""
+        self.evaluator.forget_permissions()
+        if self.candidate is not None:
+            self.candidate.authorizer.forget_permissions()
 
     def number(self, service: str) -> int:
         """Returns the number that the other methods take for a service; unlisted ones share one."""
         return self.policy.number(service)
 
     def rule(self, service: int, argv: Sequence[bytes], values: Values = ()) -> Ruling:
-        """Returns the ruling on a command without keeping anything of it."""
-        return _driven(self._decide(service, argv, None, values))[0]
+        """Returns the ruling on a command, and keeps nothing."""
+        return driven(self._decide(service, argv, None, values))[0]
+
+    def rule_in_steps(
+        self,
+        service: int,
+        argv: Sequence[bytes],
+        touches: Touches | None,
+        transaction: Transaction | None,
+        values: Values,
+    ) -> Steps:
+        """Like `rule`, but yields as `authorize_in_steps` does. `touches` is what the command touches, if it
+        is known already."""
+        return self._decide(service, argv, transaction, values, touches)
 
     def authorize(
         self,
@@ -113,7 +203,7 @@ class Authorizer:
         values of the caller's bound placeholders (`CompiledPolicy.values`).
         """
         steps = self.authorize_in_steps(service, argv, transaction, database, client, connection, values)
-        return _driven(steps)
+        return driven(steps)
 
     def authorize_in_steps(
         self,
@@ -125,7 +215,7 @@ class Authorizer:
         connection: object = None,
         values: Values = (),
     ) -> Steps:
-        """Like `authorize`, but yields after each turn, so that other commands can be authorized in between.
+        """Like `authorize`, but yields after each turn, so that other commands can be authorized meanwhile.
 
         Policy and modes stay those of the beginning. Break-glass is read at the end.
         """
@@ -135,15 +225,16 @@ class Authorizer:
             self._follow(self.pending, service, answer[1], transaction, database, client, sender)
         return answer
 
-    def cache(self, service: int, among: Container[str]) -> DecisionCache:
-        """Returns the decision cache of a service, for the commands whose names are `among` these.
+    def cache(self, service: int, among: Container[str], whose: str = "") -> DecisionCache:
+        """Returns the decision cache of a service, for the commands whose names are `among` these. Commands
+        that are counted under different names (`whose`) have caches of their own.
 
-        A command that it admits passes in every mode. Pass what the command leaves open to
+        A command that the cache admits passes in every mode. If it leaves something open, call
         `PendingTtls.keep_open`.
         """
-        known = self._caches.get(service)
+        known = self._caches.get((service, whose))
         if known is None or not known.is_current:
-            known = self._caches[service] = DecisionCache(self.evaluator, service, among)
+            known = self._caches[service, whose] = DecisionCache(self.evaluator, service, among)
             self.evaluator.caches.append(known)
         return known
 
@@ -158,7 +249,7 @@ class Authorizer:
             self._questions_known[command, target] = known
         return known
 
-    def repeats(
+    def common_outcome(
         self,
         service: int,
         cache: DecisionCache,
@@ -167,8 +258,9 @@ class Authorizer:
         touches: Touches,
         ruling: Ruling,
     ) -> int | None:
-        """Returns what each command like this one, which the cache does not admit, means for its key's time
-        to live (`ttl.outcome`). None if such a command may have other findings or actions than this ruling.
+        """Returns the outcome for the key's time to live (`ttl.outcome`) that all commands like this one have
+        in common; the cache admits none of them. None if one of them may have other findings or actions than
+        this ruling.
 
         They are the same only if every broken rule depends on command and target alone. A refusal is the same
         as long as no break-glass is open.
@@ -216,32 +308,33 @@ class Authorizer:
         client: Peer | str,
         sender: object,
     ) -> None:
-        """Keep what a command leaves open about times to live and sizes, and settle what it settles."""
+        """Record the questions that a command leaves open about times to live and sizes, and those that it
+        settles."""
         name = touches.command.name if touches.command is not None else ""
         pending.dropped += self.evaluator.not_kept
         for open_key in self.evaluator.left_open:
             access, entry = open_key.access, open_key.target.entry
             if isinstance(access.key, Streamed):
-                continue  # only the beginning of the key is at hand, and it is another key's name
+                continue  # only the beginning of the key is held, which is another key's name
             outcome = UNSIZED.get(open_key.outcome, open_key.outcome)
             if outcome in SETTLING and name in _MAY_LEAVE:
                 continue
             where = database
             if touches.databases and access.ttl is not None and access.ttl.kind == "carries":
-                where = touches.databases[0][1]  # MOVE and COPY … DB write elsewhere
+                where = touches.databases[0][1]  # MOVE and COPY … DB write to another database
             key, position, target = access.key, access.position, open_key.target
-            write = Write(self, service, client, name, sender, transaction, where, key, position, target)
+            write = new_write(self, service, client, name, sender, transaction, where, key, position, target)
             if open_key.outcome in UNSIZED and entry is not None:
                 pending.sizes.ask(write, questions(entry, access))
             if open_key.rule is not None:
                 pending.apply(write, open_key.rule, outcome)
 
     def late_ttl(self, write: Write, rule: TtlRule, everything: bool, remaining: int) -> tuple[Finding, ...]:
-        """The findings where Redis answers PTTL with `remaining`, a grace time after a write."""
+        """Returns the findings if Redis answers PTTL with `remaining`, a grace time after a write."""
         return self._late(self.evaluator.late_ttl(write, rule, everything, remaining), write)
 
     def late_size(self, write: Write, question: Question, size: int) -> tuple[Finding, ...]:
-        """The findings where Redis answers `question` with `size`, some time after a write."""
+        """Returns the findings if Redis answers `question` with `size`, some time after a write."""
         return self._late(self.evaluator.late_size(write, question, size), write)
 
     def _late(self, violation: Violation | None, write: Write) -> tuple[Finding, ...]:
@@ -253,14 +346,19 @@ class Authorizer:
         )
 
     def _decide(
-        self, service: int, argv: Sequence[bytes], transaction: Transaction | None, values: Values
+        self,
+        service: int,
+        argv: Sequence[bytes],
+        transaction: Transaction | None,
+        values: Values,
+        known: Touches | None = None,
     ) -> Steps:
         evaluator, touches = self.evaluator, _NOTHING
         gathering: Gathering[Action] = Gathering()
         is_any = False
         self.steps_on_patterns = evaluator.not_kept = 0
         try:
-            touches = extract(argv)
+            touches = extract(argv) if known is None else known
             if len(touches.accesses) <= MANY and evaluator.admits(service, touches, values):
                 return PASS, touches
             name = command_name(argv, touches)
@@ -296,7 +394,7 @@ class Authorizer:
             "",
             "",
             f"{self.evaluator.who(service)} may not use {command} through keyfence: {reason}",
-            "observe mode passes such a session unread",
+            "in observe mode such a session passes unread",
         )
         return self._rule_on(Verdict((violation,)), service, command)
 
@@ -312,7 +410,7 @@ class Authorizer:
             "",
             "",
             f"{self.evaluator.who(service)} may not use {command} to redirect to "
-            "a connection of somebody else",
+            "another service's connection",
             "a client may name its own and its service's, by the ids that CLIENT ID tells them",
         )
         return self._rule_on(Verdict((violation,)), service, command)
@@ -338,7 +436,7 @@ def command_name(argv: Sequence[bytes], touches: Touches) -> str:
     return touches.command.name if touches.command is not None else shown_name(argv[0])
 
 
-def _driven(steps: Steps) -> tuple[Ruling, Touches]:
+def driven(steps: Steps) -> tuple[Ruling, Touches]:
     """Runs an evaluation to its end, all turns at once."""
     while True:
         try:
@@ -349,8 +447,8 @@ def _driven(steps: Steps) -> tuple[Ruling, Touches]:
 
 
 _NOTHING = Touches(None)
-# Violations beyond the listed ones; commands with more are not counted as alike, which would add these one by
-# one each time.
+# The number of unlisted violations. Commands with more are not counted together, because each count would add
+# these one by one.
 _MOST_MORE = 16
-# They remove a key, or leave everything as it is: RENAMENX if the new name exists, MIGRATE with COPY.
+# They may leave the key in place: RENAMENX if the new name exists, MIGRATE with COPY.
 _MAY_LEAVE = frozenset({"RENAMENX", "MIGRATE"})

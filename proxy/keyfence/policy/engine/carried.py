@@ -1,7 +1,7 @@
-"""Content that a command moves from key to key: RENAME, COPY, LMOVE, SUNIONSTORE.
+"""Content that a command carries from key to key: RENAME, COPY, LMOVE, SUNIONSTORE.
 
 Rule: argv does not show such content, so the policy's rules for both keys decide. Content may go to a key if
-no further service may read it there, and if the target asks nothing of it that the source does not ask.
+no additional service may read it there, and if the target requires nothing of it that the source does not.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from keyfence.policy.compiled.policy import CompiledPolicy, Entry, Fields, Targe
 from keyfence.policy.patterns.value_forms import BUILTIN, Form, NumberRange
 
 MAX_KNOWN = 10_000  # pairs of targets whose answer is kept
-# What entries ask of content, and the types that have it.
+# The entries' requirements on content, and the types that they apply to.
 _ITEMS = {
     "fields": frozenset({"hash", "stream"}),
     "values": frozenset({"string"}),
@@ -24,7 +24,7 @@ _OWN = frozenset({"entry", "legacy", "malformed", "scope"})  # kinds of targets 
 
 
 class Moves:
-    """What one policy says about content that goes from the keys of one target to those of another."""
+    """One policy's answers about content that goes from the keys of one target to those of another."""
 
     def __init__(self, policy: CompiledPolicy) -> None:
         self._gained: dict[tuple[int, int], tuple[int, ...]] = {}
@@ -44,19 +44,19 @@ class Moves:
         return known
 
     def are_harmless(self, source: Target | None, target: Target, carried: Carried) -> bool:
-        """Whether such content is known to break nothing, whatever the keys are."""
+        """Whether such content is known to break nothing, for any keys of these targets."""
         return (id(source), id(target), carried.kind) in self._harmless
 
     def remember(self, sources: Iterable[Target | None], target: Target, carried: Carried) -> None:
-        """Keeps that content from these sources breaks nothing."""
+        """Remembers that content from these sources breaks nothing."""
         if self._reads_words or len(self._harmless) > MAX_KNOWN:
             return  # a word in the key may say its type, so the answer depends on the key
         for source in sources:
             self._harmless.add((id(source), id(target), carried.kind))
 
     def unequal(self, source: Target | None, target: Target, carried: Carried, types: Sequence[str]) -> str:
-        """Returns what the target asks of the content and the source does not, such as `fields`; "" for
-        nothing.
+        """Returns a requirement that the target has on the content and the source does not, such as `fields`;
+        "" if there is none.
 
         `types` are the types that the content may have; none: any type.
         """
@@ -85,7 +85,7 @@ def type_doubt(given: Sequence[str], wanted: Sequence[str]) -> bool | None:
 def _items(carried: Carried) -> Sequence[str]:
     if carried.kind == "value":
         return tuple(_ITEMS)
-    # If both keys ask the same, a sum of scores is not checked, as an increment is not.
+    # If both keys require the same, a sum of scores is not checked, just as an increment is not.
     return ("values",) if carried.kind == "result" else ("members", "scores")
 
 

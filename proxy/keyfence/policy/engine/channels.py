@@ -105,7 +105,7 @@ class Channels:
 
         def holds(target: Target) -> bool:
             if listens and target.kind == "keyspace":
-                return True  # its keys decide, below
+                return True  # decided by its keys, below
             if listens and target.kind == "keyevent":
                 return self._reads_every_key(service, Budget()) is True
             held = target.rights[service]

@@ -1,8 +1,8 @@
-"""What is checked of one access to one key, and what remains to be looked at for each call.
+"""The checks of one access to one key, and those that must be made anew for each call.
 
 Rule: `Standing` is an answer about a kind of access: one command form, one service, the keys of one target.
-It never depends on the key's name, on what is written, or on other keys. A check that needs more than that
-is a *doubt*, and a check without a doubt finds no violation.
+It never depends on the key's name, on the written content, or on other keys. A check that needs more than
+that is a *doubt*; a check without a doubt finds no violation.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ RIGHTS: Final = 2
 FORM: Final = 4  # the key is one that may exist
 NAME: Final = 8  # its name keeps the naming rules
 TYPE: Final = 16
-TYPE_IN_KEY: Final = 32  # the same, where words in the key say its type
-CONTENT: Final = 64  # what is written
+TYPE_IN_KEY: Final = 32  # the same, if words in the key give its type
+CONTENT: Final = 64  # the written content
 LIFETIME: Final = 128  # its time to live
-OPEN: Final = 256  # nothing is wrong yet, but only Redis can tell the time to live or the size afterwards
-CARRIED: Final = 512  # content that comes from other keys
-# No check of its own: the answer holds now and may be another one later.
+OPEN: Final = 256  # nothing is wrong yet, but only Redis knows the time to live or the size afterwards
+CARRIED: Final = 512  # content from other keys
+# Not a check of its own: the answer holds now, and may change later.
 TIME: Final = 1024
 
-# What a key is asked, by what it is, where it is of no entry and no scope.
+# The checks of a key that belongs to no entry and no scope, by its kind.
 BY_KIND: Final = {
     "stray": COMMANDS | FORM,
     "legacy": COMMANDS | FORM,
@@ -43,20 +43,20 @@ BY_KIND: Final = {
 
 
 class Standing(NamedTuple):
-    """What holds for all accesses of one kind."""
+    """The answer for all accesses of one kind."""
 
     doubts: int  # the checks that may fail, as a sum
-    outcome: int  # what the command means for the key's time to live and size (`ttl.outcome`, `ttl.SIZED`)
+    outcome: int  # the command's outcome for the key's time to live and size (`ttl.outcome`, `ttl.SIZED`)
 
 
 class Use(NamedTuple):
-    """One access to one key, and who makes it by which command."""
+    """One access to one key, with its service and its command."""
 
     service: int
-    name: str  # of the command, as messages and grants have it
-    command: Command | None  # None: nothing is asked about the command itself
+    name: str  # the command's name, as in messages and grants
+    command: Command | None  # None: the command itself is not checked
     access: Access
-    is_script: bool = False  # the command runs a script, which makes the access
+    is_script: bool = False  # whether a script that the command runs makes the access
     registration: Registration | None = None  # of that script
     runs: frozenset[str] | None = None  # the commands that the registration names for the key
 
@@ -67,7 +67,7 @@ class Use(NamedTuple):
 
 
 def may_lack(needs: int, held: int, target: Target) -> bool:
-    """Whether an access may lack a right, where these are held and not denied. False is sure."""
+    """Whether an access may lack a right if these are held and not denied. False is certain."""
     return not held or bool(needs & ~held & (READ | WRITE)) or bool(needs & WRITE and target.written_by)
 
 
@@ -82,7 +82,9 @@ def lacking(service: int, needs: int, target: Target, held: int, all_held: bool 
     elif target.denied_before:
         held &= ~target.denied_before[service]
     if needs & GROUP and held & GROUP:
-        needs &= ~WRITE  # only the group's own state; what is read with it (XREADGROUP) counts as read
+        needs &= (
+            ~WRITE
+        )  # only the group's own state; entries that are read with it (XREADGROUP) count as a read
     if needs & READ and not held & READ:
         yield READ
     if needs & WRITE and not held & WRITE and not (needs & DELETE and held & DELETE):
@@ -97,10 +99,10 @@ def carries(access: Access) -> bool:
 
 
 class Standings:
-    """What one policy asks of accesses to the keys of its entries and scopes.
+    """One policy's requirements on accesses to the keys of its entries and scopes.
 
-    This is the one statement of what is asked. `KeyEvaluator` lists the violations where there are doubts,
-    and resolves the doubts of a single call; the decision cache keeps what is sure.
+    These requirements are stated only here. `KeyEvaluator` resolves the doubts of a single call, and lists
+    the violations; the decision cache keeps the certain answers.
     """
 
     def __init__(self, policy: CompiledPolicy, clock: Callable[[], float]) -> None:
@@ -111,7 +113,7 @@ class Standings:
     def of(self, name: str, command: Command | None, access: Access, target: Target, held: int) -> Standing:
         """The standing of a service with these rights, denials subtracted.
 
-        `command` is None where only a closer look tells which commands are run.
+        `command` is None if only a closer look shows which commands run.
         """
         entry = target.entry
         doubts = CARRIED if carries(access) else 0

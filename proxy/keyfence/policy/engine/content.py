@@ -1,7 +1,7 @@
 """Faults of written values: type, content, time to live.
 
-Rule: only what the command itself shows to be wrong is a fault. One exception: a value that is too long to
-be looked at is a fault if the entry asks for a form.
+Rule: there is a fault only if the command itself shows it. One exception: if the entry requires a form, a
+value that is too long to be examined is a fault.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Fault(NamedTuple):
     rule: str
     position: int
     words: Callable[[], tuple[str, str]]
-    is_must: bool = False  # even if the policy says `should` for its rule
+    is_must: bool = False  # True: even if the policy says `should` for its rule
 
 
 # -- types
@@ -52,9 +52,10 @@ def type_fault(command: str, access: Access, types: Sequence[str], shown: Shown)
 
 
 def content_faults(access: Access, entry: Entry, shown: Shown, budget: Budget) -> Iterator[Fault | None]:
-    """Yields the faults of the value that a write to a key of `entry` shows, and None when a turn is over.
+    """Yields the faults that a write to a key of `entry` shows in the value, and None whenever a turn is
+    over.
 
-    A fault's words are made before the next fault is looked for, if at all.
+    A fault is put in words before the search for the next one, or never.
     """
     content = access.content
     if content is None:
@@ -82,8 +83,8 @@ def _form_fault(value: bytes, position: int, form: Form, what: Shown) -> Iterato
                 "value.invalid",
                 position,
                 lambda: (
-                    f"{what()} can't be checked: it is {size} bytes long",
-                    f"{form.text} is asked for; write a shorter one",
+                    f"{what()} cannot be checked: it is {size} bytes long",
+                    f"the policy requires {form.text}; write a shorter one",
                 ),
             )
     elif not form.accepts(value):
@@ -120,7 +121,7 @@ def _unknown_field(field: Field, fields: Fields, shown: Shown) -> Fault:
 
 
 def _field_name(name: bytes, fields: Fields) -> str:
-    """A field's name as messages show it."""
+    """Returns a field's name as messages show it."""
     if isinstance(name, Streamed):
         return "of that length"
     return "<masked>" if fields.hides_names and name not in fields.named else printable(name, 64)
@@ -237,7 +238,7 @@ def ttl_fault(found: int, command: str, access: Access, rule: TtlRule, shown: Sh
     def words() -> tuple[str, str]:
         _, message, hint = fault_of(found, rule, command, shown())
         if found == REQUIRED and access.ttl is not None and access.ttl.kind == "keeps" and command != "SET":
-            hint = f"{command} can't bring one"
+            hint = f"{command} cannot bring one"
         return message, hint
 
     return Fault(rule_of(found), position or access.position, words)

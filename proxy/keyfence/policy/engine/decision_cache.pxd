@@ -3,7 +3,7 @@ cimport cython
 
 from keyfence.policy.patterns.automaton cimport Classifier
 from keyfence.policy.engine.counts cimport Admitted, ViolationCounter, Revocable
-from keyfence.policy.engine.forms cimport CachedDecision, CommandForm, Lookup
+from keyfence.policy.engine.forms cimport CachedDecision, CommandForm, Lookup, new_lookup
 from keyfence.shapes.skeleton cimport skeleton
 
 cdef int _NAME, _VALUE, _FIELDS, _MOST_FAULTS, _ZERO, _NINE

@@ -1,10 +1,10 @@
 # cython: annotation_typing=False
-"""The decision cache: what one service's commands are admitted by, without asking the evaluator again.
+"""The decision cache: admits one service's commands without asking the evaluator again.
 
-Rule: every answer is one that the evaluator gave for the same command form and target, so where the cache
-admits a command the evaluator finds no violation, and where it knows a violation counter the evaluator finds
-the same violations (tests/policy/engine/test_decision_cache.py). What depends on the key's name, the value or
-the caller is looked at in each call; what depends on the time is never kept. Tables are bounded.
+Rule: every answer is one that the evaluator gave for the same command form and target. So if the cache admits
+a command, the evaluator finds no violation; if the cache has a violation counter for it, the evaluator finds
+the same violations (tests/policy/engine/test_decision_cache.py). Whatever depends on the key's name, the
+value or the caller is checked in each call; whatever depends on the time is never kept. Tables are bounded.
 """
 
 from __future__ import annotations
@@ -37,65 +37,66 @@ from .forms import (
     CommandForm,
     Lookup,
     looks_at_elements,
+    new_lookup,
     trims,
 )
 
-MAX_COUNTERS = 4_096  # violation counters; beyond, all are forgotten and found anew
+MAX_COUNTERS = 4_096  # violation counters; beyond this number, all are forgotten and found anew
 
-# Names of fields whose form is remembered, for each target: how many, and how long each may be.
+# Field names whose form is remembered for each target: their greatest number, and their greatest length.
 MAX_FIELDS = 1_024
 LONGEST_FIELD = 64
 
-_RECENT = 16  # command names that are found by their first letter and length
+_RECENT = 16  # command names to find by their first letter and length
 _ZERO, _NINE = 48, 57
-_MOST_FAULTS = 15  # of a kind in one command that are told apart
-# As C integers, where this runs compiled.
+_MOST_FAULTS = 15  # faults of one kind in one command that are counted exactly
+# As C integers when compiled.
 _MAX_CONFIRMED = MAX_CONFIRMED
 _NO_OPTIONS, _BEHIND_VALUE = cache_forms.NO_OPTIONS, cache_forms.BEHIND_VALUE
 _BEHIND_KEY, _SEVERAL_KEYS = cache_forms.BEHIND_KEY, cache_forms.SEVERAL_KEYS
 _XADD, _KEYLESS = cache_forms.XADD, cache_forms.KEYLESS
 
-# What to look at in each call (`CachedDecision.looks`).
+# The things to check in each call (`CachedDecision.looks`).
 _NAME = 1
 _VALUE = 2
 _FIELDS = 4
 
 _ANY = BUILTIN["any"]
 
-# Lookups of which no decision is known.
-_NO_COMMAND = Lookup(None, COMMAND, -1)
-_NO_FORM = Lookup(None, FORM, -1)
-_SEVERAL_DIFFER = Lookup(None, KEYS, -1)
-_LONG_KEY = Lookup(None, KEY, -1)
-_UNSURE = Lookup(None, RULE, -1)
+# Lookups without a known decision.
+_NO_COMMAND = new_lookup(None, COMMAND, -1)
+_NO_FORM = new_lookup(None, FORM, -1)
+_SEVERAL_DIFFER = new_lookup(None, KEYS, -1)
+_LONG_KEY = new_lookup(None, KEY, -1)
+_UNSURE = new_lookup(None, RULE, -1)
 
 
 class DecisionCache(Revocable):
     """The cache of one service."""
 
     def __init__(self, evaluator: Evaluator, service: int, among: Container[str]) -> None:
-        """`among` are the names of the commands that may be admitted."""
+        """`among` are the commands that may be admitted."""
         super().__init__()
         policy = evaluator.policy
         self.policy = policy
         self.service = service  # its number
         self.targets: tuple[Target, ...] = policy.targets
-        self.multi = Admitted("MULTI")  # those that were sent on in one piece with all up to their EXEC …
-        self.execution = Admitted("EXEC")  # … and these
+        self.multi = Admitted("MULTI")  # MULTIs whose whole transaction was sent as one piece …
+        self.execution = Admitted("EXEC")  # … and their EXECs
         self._evaluator = evaluator
         self._among = among
         self._classifier: Classifier = policy.classifier
         self._forms: dict[bytes, CommandForm | None] = {}
         self._recent: list[CommandForm | None] = [None] * _RECENT
-        self._counted: list[CachedDecision] = []  # those with counters, once for each counter
+        self._counted: list[CachedDecision] = []  # decisions with counters, once for each counter
         self._sized = bytes(one.entry is not None and one.entry.is_sized for one in policy.targets)
         self._binds = any(one.alike for one in policy.targets)
-        # By target, where a caller's own keys have its values (the number of the value, how far behind the
-        # key's beginning, the byte behind it), if what it may do depends on that.
+        # By target, if a caller's rights depend on its own values: their places in a key (the value's number,
+        # its offset, the byte after it).
         self._places = [fixed_places(one.tenancy) for one in policy.targets] if policy.bindings else []
         self._depends_on_caller = any(self._places)
-        self._fields: dict[int, dict[bytes, Form]] = {}  # by target: those of known names
-        self._transactions = -1  # whether they are admitted; -1: not asked yet
+        self._fields: dict[int, dict[bytes, Form]] = {}  # by target: the forms of known field names
+        self._transactions = -1  # whether whole transactions are admitted; -1: not asked yet
 
     # -- looking up
 
@@ -111,11 +112,11 @@ class DecisionCache(Revocable):
         end: int,
         values: Values,
     ) -> CachedDecision | None:
-        """Looks up a request of `count` arguments that nothing was taken out of yet. None: use `find`.
+        """Looks up a request of `count` arguments in its raw bytes. None: use `find`.
 
-        The places in `data` are those of its name and of its second argument, of what follows the third, and
-        of its end. `values` are the caller's (CompiledPolicy.values). No object is made, so only a form that
-        `find` saw before is known, and only where no name, value or field has to be looked at.
+        The offsets in `data` are those of its name, its second argument, the bytes after the third, and its
+        end. `values` are the caller's (CompiledPolicy.values). No object is made. So this knows only forms
+        that `find` has seen, and only those without a name, value or field to check.
         """
         form = self._recent[(data[name_at] + name_end - name_at) % _RECENT] if name_end > name_at else None
         if form is None or count < 2 or form.index != 1 or not _stands(form.spelled, data, name_at, name_end):
@@ -146,11 +147,11 @@ class DecisionCache(Revocable):
         return decision if decision is not None and decision.looks == 0 else None
 
     def find(self, argv: list[bytes], values: Values = ()) -> Lookup:
-        """Looks up a command; asks the evaluator about a form and a target that are new."""
+        """Looks up a command. Asks the evaluator if the form or the target is new."""
         try:
             return self._find(argv, values)
         except Exception:
-            return _UNSURE  # the evaluator will meet the same, and tell of it
+            return _UNSURE  # the evaluator will meet the same fault, and report it
 
     def _find(self, argv: list[bytes], values: Values) -> Lookup:
         name = argv[0]
@@ -172,7 +173,7 @@ class DecisionCache(Revocable):
         return self._find_key(form, argv, form.index, values)
 
     def _find_several(self, form: CommandForm, argv: list[bytes], values: Values) -> Lookup:
-        """The same for a command whose arguments are keys: admitted if each is, with the same outcome."""
+        """The same for a command whose arguments are all keys: admitted if each is, with the same outcome."""
         first: Lookup | None = None
         others: list[CachedDecision] | None = None
         for at in range(form.index, len(argv)):
@@ -187,7 +188,7 @@ class DecisionCache(Revocable):
                 others.append(found.decision)
         if first is None:
             return _SEVERAL_DIFFER
-        return first if others is None else Lookup(first.decision, "", 0, others)
+        return first if others is None else new_lookup(first.decision, "", 0, others)
 
     def _find_key(self, form: CommandForm, argv: list[bytes], at: int, values: Values) -> Lookup:
         """The same for the key at `at`."""
@@ -206,12 +207,12 @@ class DecisionCache(Revocable):
             return decision.hit if decision.is_clean else decision.miss
         faults = self._faults(form, decision.looks, target, argv, at)
         if decision.is_clean:
-            return decision.hit if faults == 0 else Lookup(decision, CONTENT, faults)
-        return Lookup(decision, RULE, faults)
+            return decision.hit if faults == 0 else new_lookup(decision, CONTENT, faults)
+        return new_lookup(decision, RULE, faults)
 
     def _is_own(self, target: int, data: bytes, start: int, end: int, values: Values) -> bool:
         """Whether a decision about a target holds for the key at `data[start:end]`: the key is the caller's
-        own, or the target has no keys of single callers."""
+        own, or the target's keys belong to no single caller."""
         for number, before, after in self._places[target]:
             if number < 0 or number >= len(values):
                 return False
@@ -231,7 +232,7 @@ class DecisionCache(Revocable):
 
     @property
     def admits_transactions(self) -> bool:
-        """Whether nothing is wrong with MULTI and EXEC themselves."""
+        """Whether the service may use MULTI and EXEC."""
         if self._transactions < 0:
             alone = (self._evaluator.admits_alone(self.service, name) for name in (b"MULTI", b"EXEC"))
             self._transactions = all(alone)
@@ -240,19 +241,19 @@ class DecisionCache(Revocable):
     # -- violation counters
 
     def counter(self, lookup: Lookup, argv: list[bytes]) -> ViolationCounter | None:
-        """The counter of the violations that each command like this one has, if it is known."""
+        """The counter of the violations that every command like this one has, if it is known."""
         decision = lookup.decision
         if decision is None or lookup.faults < 0:
             return None
         try:
             return _counter(decision, lookup.faults, argv[decision.form.index])
         except Exception:
-            return None  # the evaluator will meet the same, and tell of it
+            return None  # the evaluator will meet the same fault, and report it
 
     def counter_unread(
         self, decision: CachedDecision, data: bytes, key_at: int, key_end: int
     ) -> ViolationCounter | None:
-        """As `counter`, for a decision of `find_unread`; only for commands that pass."""
+        """Like `counter`, for a decision of `find_unread`; only for commands that pass."""
         if decision.is_covered:
             counter = decision.counters.get(0)
         else:
@@ -263,14 +264,15 @@ class DecisionCache(Revocable):
         return counter
 
     def may_count(self, lookup: Lookup, argv: list[bytes]) -> bool:
-        """Whether the command can be told from those that may have other violations."""
+        """Whether the cache distinguishes this command from all with other violations."""
         decision = lookup.decision
         if decision is None or lookup.faults < 0:
             return False
         return decision.is_covered or skeleton(argv[decision.form.index]) != b""
 
     def remember(self, lookup: Lookup, argv: list[bytes], counter: ViolationCounter) -> None:
-        """Each command like this one, which `may_count` admits, has the violations of this counter."""
+        """Remember that every command like this one (`may_count` admits it) has the violations of this
+        counter."""
         decision = lookup.decision
         if decision is None:
             return
@@ -287,7 +289,7 @@ class DecisionCache(Revocable):
             shaped[skeleton(argv[decision.form.index])] = counter
 
     def refusal(self, lookup: Lookup, counter: ViolationCounter, argv: list[bytes]) -> bytes:
-        """The reply to a command whose counter refuses it; empty where there is none."""
+        """The reply to a command whose counter refuses it; empty if there is none."""
         decision = lookup.decision
         if decision is None or counter.refusal is None:
             return b""
@@ -296,12 +298,13 @@ class DecisionCache(Revocable):
             shown = shown_in(self.policy, argv[decision.form.index], target)
             return shown.encode("utf-8", "backslashreplace").join(counter.refusal)
         except Exception:
-            return b""  # the evaluator will meet the same, and tell of it
+            return b""  # the evaluator will meet the same fault, and report it
 
     # -- asking the evaluator
 
     def _form(self, name: bytes) -> CommandForm | None:
-        """The form of a command, or what leads to its forms; None if it isn't one for the cache."""
+        """The form of a command, or the parent of its forms; None if the cache does not handle the
+        command."""
         one = ONE_KEY.get(name)
         if one is None:
             return self._keyless(name)
@@ -318,10 +321,10 @@ class DecisionCache(Revocable):
         return evidence_of(self.policy, self.service, touches)
 
     def _keyless(self, name: bytes) -> CommandForm | None:
-        """The form of a command that touches nothing, if nothing is wrong with it."""
+        """The form of a command that touches nothing, if it breaks no rule."""
         command = KEYLESS.get(name)
         if command is None:
-            return None  # not remembered: names are the client's to word
+            return None  # not remembered, because clients choose the names
         form = None
         if command.name in self._among and self._evaluator.admits_alone(self.service, name):
             one = OneKey(command, 0, False, False, False)
@@ -347,12 +350,13 @@ class DecisionCache(Revocable):
         return decision
 
     def _looks(self, form: CommandForm, target: Target) -> int:
-        """What to look at in each command of a form on a target; -1: something that isn't known here."""
+        """The things to check in each command of a form on a target; -1: something that the cache cannot
+        check."""
         more = self._looks_at_content(form, target.entry) if target.kind in ("entry", "scope") else 0
         return -1 if more < 0 else more + (0 if target.names_sure else _NAME)
 
     def _looks_at_content(self, form: CommandForm, entry: Entry | None) -> int:
-        """The same of what the command writes."""
+        """The same for the written content."""
         if entry is None or not form.shows_content or not entry.looks_into_values:
             return 0
         if form.value_at:
@@ -363,13 +367,15 @@ class DecisionCache(Revocable):
         looks = looks_at_elements(form.name, entry)
         return -1 if looks is None else _VALUE if looks else 0
 
-    # -- looking at what a command writes
+    # -- checking the written content
 
     def _faults(self, form: CommandForm, looks: int, target: int, argv: list[bytes], at: int) -> int:
-        """Looks at what differs between commands of a form: the key's name (at `at`), the value, the fields.
+        """Checks the parts in which commands of a form differ: the key's name (at `at`), the value, the
+        fields.
 
-        0: nothing is wrong. Else it encodes how many fields are unknown and how many values are invalid, or
-        what is wrong with the value. -1: the name is wrong, or more than that can tell.
+        0: nothing is wrong. -1: the name is wrong, or there are more faults than the code can express.
+        Otherwise the result encodes the number of unknown fields and of invalid values, or the fault of the
+        value.
         """
         what = self.targets[target]
         if looks & _NAME and not self._evaluator.is_well_named(argv[at], what):
@@ -397,7 +403,7 @@ class DecisionCache(Revocable):
         return self._faults_of_fields(target, entry.fields, argv, form.fields_at) if entry.fields else 0
 
     def _faults_of_fields(self, target: int, fields: Fields | None, argv: list[bytes], at: int) -> int:
-        """The same for the pairs from `at` on: how many values are wrong, how many fields not listed."""
+        """The same for the pairs from `at` on: the number of invalid values and of unlisted fields."""
         if fields is None:
             return -1
         named = self._fields.get(target)
@@ -423,7 +429,7 @@ class DecisionCache(Revocable):
         return unknown * (_MOST_FAULTS + 1) + wrong
 
 
-# Doubts of the evaluator that the cache looks at in each call.
+# Doubts of the evaluator that the cache resolves in each call.
 _LOOKED_AT = checks.NAME | checks.CONTENT | checks.OPEN
 
 
@@ -434,7 +440,7 @@ def _differ(one: Lookup, other: Lookup) -> bool:
 
 
 def _counter(decision: CachedDecision, faults: int, key: bytes) -> ViolationCounter | None:
-    """The counter of what is wrong with a key, if it counts."""
+    """The counter for the faults of a key, if it is live."""
     if decision.is_covered:
         counter = decision.counters.get(faults)
     else:
@@ -446,7 +452,7 @@ def _counter(decision: CachedDecision, faults: int, key: bytes) -> ViolationCoun
 def _are_few_and_short(
     argv: list[bytes], start: int, step: int, longest: int | None, most: int | None
 ) -> bool:
-    """Whether the arguments from `start` on, `step` apart, are surely within limits."""
+    """Whether the arguments from `start` on, `step` apart, are certainly within limits."""
     if most is not None and len(argv) - start > most * step:
         return False
     return longest is None or max(map(len, argv[start::step]), default=0) <= longest
@@ -457,7 +463,7 @@ def _has_form(value: bytes, form: Form) -> bool:
 
 
 def _is_plain_number(value: bytes, most: int) -> bool:
-    """Whether these are decimal digits, one at least and so many at most."""
+    """Whether these are decimal digits, at least one and at most this many."""
     size = len(value)
     if size == 0 or size > most:
         return False
@@ -468,7 +474,7 @@ def _is_plain_number(value: bytes, most: int) -> bool:
 
 
 def _stands(text: bytes, data: bytes, start: int, end: int) -> bool:
-    """Whether `text` is what stands in `data` from `start` to `end`, a span within it."""
+    """Whether `data[start:end]` is `text`. The span must be within the data."""
     size = len(text)
     if end - start != size or end > len(data) or start < 0:
         return False

@@ -1,10 +1,10 @@
-"""The evaluator: what a command touches in, a verdict out.
+"""The evaluator: gives the verdict on the keys and channels that a command touches.
 
 Rule: every access is evaluated and every violation is found, in the order of `policy.rules`. The same inputs
 give the same verdict. The evaluator refuses nothing, and its answers are not exceptions.
 
-docs/policy.md has a table of which rule fires when; tests/policy/engine/test_which_rule_fires.py compares it
-with the evaluator.
+docs/policy.md has a table of which rule fires when, and tests/policy/engine/test_which_rule_fires.py compares
+it with the evaluator.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ _TRACKING = COMMANDS[b"CLIENT"].subcommands[b"TRACKING"].command
 
 FORBIDDEN = "the policy forbids it"  # a grant does not help against a prohibition
 _UNSURE = Standing(-1, 0)  # every doubt
-_MOST_SHOWN = 4  # globs in a hint
+_MOST_SHOWN = 4  # the number of globs in a hint
 
 
 class Transaction:
-    """What the evaluation of a transaction's commands needs to know about the earlier ones."""
+    """The facts about a transaction's earlier commands that the evaluation of the next one needs."""
 
     __slots__ = ("slot",)
 
@@ -52,7 +52,7 @@ class Evaluator(WideEvaluator):
 
     def __init__(self, policy: CompiledPolicy, clock: Callable[[], float] = time.time) -> None:
         self._permissions: dict[tuple[int, str], str] = {}
-        self.caches: list[Revocable] = []  # those that hold until the policy or the command table changes
+        self.caches: list[Revocable] = []  # answers that hold until the policy or the command table changes
         super().__init__(policy.without_lapsed(clock()), clock)
         # `admits` leaves rules about keys together to `evaluate`.
         self._looks_closer = policy.cluster
@@ -64,7 +64,7 @@ class Evaluator(WideEvaluator):
         self._next_lapse = policy.next_lapse()
 
     def forget_permissions(self) -> None:
-        """Forgets what services may do: the command table has changed."""
+        """Forgets all kept answers, because the command table has changed."""
         for cache in self.caches:
             cache.is_current = False
         self.caches.clear()
@@ -79,7 +79,7 @@ class Evaluator(WideEvaluator):
         return self.evaluate(service, argv, extract(argv), values=values)
 
     def admits(self, service: int, touches: Touches, values: Values = ()) -> bool:
-        """Whether a command surely breaks nothing. False: only `evaluate` can tell.
+        """Whether a command certainly breaks nothing. False: only `evaluate` knows.
 
         It takes a fraction of the time of `evaluate`, which then finds no violation (test_evaluator.py).
         """
@@ -102,9 +102,9 @@ class Evaluator(WideEvaluator):
         return True
 
     def standing_of_all(self, service: int, command: Command, access: Access, target: Target) -> Standing:
-        """What holds for each access of this kind by the service to this target, at any time.
+        """The standing of the service for every access of this kind to this target, at any time.
 
-        Where rights depend on the caller, it is about the caller's own keys. The decision cache keeps it.
+        If rights depend on the caller, it holds for the caller's own keys. The decision cache keeps it.
         """
         if target.kind in BY_KIND or self._depends_on_more(service):
             return _UNSURE
@@ -114,7 +114,7 @@ class Evaluator(WideEvaluator):
         return self._standings.of(command.name, command, access, target, held)
 
     def _depends_on_more(self, service: int) -> bool:
-        """Whether what the service may do depends on other keys of the command, or on the time."""
+        """Whether the service's rights depend on other keys of the command, or on the time."""
         return self._looks_closer or (self._next_lapse is not None and service in self.policy.grants)
 
     def admits_alone(self, service: int, name: bytes) -> bool:
@@ -124,8 +124,8 @@ class Evaluator(WideEvaluator):
         return not self.decide(service, [name]).violations
 
     def fails_alike(self, service: int, name: str, target: Target | None) -> bool:
-        """Whether the rules on rights, form and time to live that a command breaks are the same for every
-        well named key of this target (None: every key of no target)."""
+        """Whether a command breaks the same rules on rights, form and time to live for every key of this
+        target that keeps the naming rules (None: for every key of no target)."""
         if self._looks_closer or self._next_lapse is not None or self._grants_of(service, name):
             return False
         return target is None or not (
@@ -140,7 +140,7 @@ class Evaluator(WideEvaluator):
         transaction: Transaction | None = None,
         values: Values = (),
     ) -> Verdict:
-        """Returns the verdict on what a command touches."""
+        """Returns the verdict on a command that touches these keys and channels."""
         gathering: Gathering[None] = Gathering()
         for found in self.violations(service, argv, touches, transaction, values):
             if found is not None:
@@ -156,7 +156,8 @@ class Evaluator(WideEvaluator):
         transaction: Transaction | None = None,
         values: Values = (),
     ) -> Iterator[Found | None]:
-        """Yields every violation as it is found, and None when a turn's steps are done: a place to pause.
+        """Yields every violation as it is found, and None when a turn's steps are used up, as a place to
+        pause.
 
         A caller that evaluates another command in a pause must put back `values`, `left_open`, `not_kept` and
         `budget` before it resumes.
@@ -197,7 +198,7 @@ class Evaluator(WideEvaluator):
     def _all_accesses(self, service: int, name: str, touches: Touches) -> Iterator[Found | None]:
         accesses = touches.accesses
         is_script = touches.script is not None
-        several = len(accesses) > 1  # a single one isn't clean: `admits` has asked
+        several = len(accesses) > 1  # `admits` has found that a single one is not clean
         for access in accesses:
             if self.budget.works(cost(access.key)):
                 yield None
@@ -230,7 +231,7 @@ class Evaluator(WideEvaluator):
         return forbidden_by_default(command, command.names_keys)
 
     def _channel(self, service: int, name: str, channel: Channel) -> Iterator[Found | None]:
-        """A service that may track keys may also hear of their changes."""
+        """Whether a service that may track keys may also receive their changes."""
         hears = channel.name == INVALIDATIONS and not channel.publish
         if not hears or next(self._permission(service, _TRACKING), None) is not None:
             yield from super()._channel(service, name, channel)
@@ -238,13 +239,14 @@ class Evaluator(WideEvaluator):
     def _unknown_parts(
         self, service: int, name: str, argv: Sequence[bytes], touches: Touches
     ) -> Iterator[Found]:
-        """Yields what cannot be known of the command, unless the service may do all that it might do."""
+        """Yields the violations of a command with unknown keys or effects, unless the service may do
+        everything that it might do."""
         problem = touches.problem
         if problem is not None and not self._may_do_all(service, name, argv, touches.command, problem):
             yield self._plain(
                 problem.rule,
                 problem.position,
-                f"{name} can't be judged: {problem.reason}",
+                f"{name} cannot be evaluated: {problem.reason}",
                 self._unknown_hint(service, name, argv, touches.command, problem),
             )
         script, may = touches.script, self.policy.unregistered_scripts
@@ -258,8 +260,8 @@ class Evaluator(WideEvaluator):
     ) -> bool:
         """Whether the service may do everything that the command might do.
 
-        It needs rights or grants on all keys that the command might touch, as for a pattern. What the command
-        does must be known, or the policy must allow the command by its name or by `*`.
+        It needs rights or grants on all keys that the command might touch, as for a pattern. The command's
+        effects must be known, or the policy must allow the command by its name or by `*`.
         """
         unseen = problem.unseen
         if not unseen and self._lets_unknown(service, name, argv, command):
@@ -275,7 +277,7 @@ class Evaluator(WideEvaluator):
     def _are_open(
         self, service: int, name: str, command: Command | None, problem: Problem, unseen: Sequence[Unseen]
     ) -> bool:
-        """Whether the command surely keeps to what the entries of these keys say about commands."""
+        """Whether the command certainly keeps the command restrictions of the entries of these keys."""
         if not self._restricts:
             return True
         is_known = command is not None and problem.rule != "script.keys" and tuple(unseen) != ANY_KEY
@@ -291,7 +293,7 @@ class Evaluator(WideEvaluator):
         )
 
     def _lets_unknown(self, service: int, name: str, argv: Sequence[bytes], command: Command | None) -> bool:
-        """Whether the policy allows a command that no known server has."""
+        """Whether the policy allows a command that is not in the command table."""
         policy, spelled = self.policy, {name} if command is not None else set()
         first = fold(argv[0]).decode("latin-1") if argv else ""
         spelled |= {first, f"{first} {word(argv[1]).decode('latin-1')}"} if len(argv) > 1 else {first}
@@ -304,7 +306,7 @@ class Evaluator(WideEvaluator):
     def _unknown_hint(
         self, service: int, name: str, argv: Sequence[bytes], command: Command | None, problem: Problem
     ) -> str:
-        """Returns what would make the command known, or let it pass."""
+        """Returns the hint that would make the command known, or let it pass."""
         if problem.rule == "script.keys":
             section = "functions" if name.startswith("FCALL") else "scripts"
             at = problem.position

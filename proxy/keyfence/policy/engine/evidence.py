@@ -26,7 +26,7 @@ class Right(NamedTuple):
     """A right that was used."""
 
     kind: str  # read, write, legacy (a deprecated form), grant (a service's grant, by its number)
-    name: str  # the entry, scope, legacy form or grant
+    name: str  # the entry or scope; the legacy form as written; the grant's number
 
 
 class Evidence(NamedTuple):
@@ -63,12 +63,13 @@ def evidence_of(policy: CompiledPolicy, service: int, touches: Touches) -> Evide
 def _rules_of(policy: CompiledPolicy, access: Access, target: Target | None) -> Iterator[str]:
     """The rules that an access to one key is asked of."""
     yield from _OF_KEYS
-    if access.needs & READ:
-        yield "scope.read"
-    if access.needs & WRITE:
-        yield "scope.write"
-    if target is not None and target.hash_tag != "any":
-        yield "key.hash_tag"
+    if target is not None:  # a key of no target is no one's, so no right is asked for
+        if access.needs & READ:
+            yield "scope.read"
+        if access.needs & WRITE:
+            yield "scope.write"
+        if target.hash_tag != "any":
+            yield "key.hash_tag"
     entry = target.entry if target is not None else None
     if entry is not None:
         if entry.types and access.types:
@@ -118,7 +119,7 @@ def _rights_of(
         for need, kind in ((READ, "read"), (WRITE, "write")):
             if access.needs & need and held & (need | (GROUP if need == WRITE else 0)):
                 missing &= ~need
-                yield Right("legacy" if target.kind == "legacy" else kind, target.name)
+                yield Right("legacy", target.text) if target.kind == "legacy" else Right(kind, target.name)
     if missing and service in policy.grants and touches.command is not None:
         name = touches.command.name
         for number, grant in enumerate(policy.grants[service]):

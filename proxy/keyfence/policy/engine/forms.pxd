@@ -56,3 +56,7 @@ cdef class Lookup:
     cdef readonly bint is_admitted
     cdef readonly str reason
     cdef readonly int faults
+
+
+@cython.locals(lookup=Lookup)
+cpdef Lookup new_lookup(CachedDecision decision, str reason, int faults, list others=*)

@@ -1,8 +1,8 @@
 # cython: annotation_typing=False
-"""Command forms, and what the decision cache keeps of each.
+"""Command forms, and the decision cache's entries for each.
 
-Rule: two commands are of one form if only key, value, fields and elements differ. What surely is no option
-is none; where that is unclear the command has no form, and the evaluator decides.
+Rule: two commands have one form if only key, value, fields and elements differ. If it is unclear whether an
+argument is an option, the command has no form, and the evaluator decides.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ from keyfence.commands.model import Access
 from keyfence.policy.compiled.policy import Entry
 
 from .counts import Admitted, ViolationCounter
+from .evidence import Evidence
 
-MAX_FORMS = 64  # of one command; further ones take the slow path …
-MAX_DECISIONS = 131_072  # … and those for which forms times targets is more
+MAX_FORMS = 64  # forms of one command; further ones take the slow path …
+MAX_DECISIONS = 131_072  # … and those for which forms times targets exceed this
 LONGEST_FORM = 6  # arguments
 LONGEST_OPTION = 32  # bytes
 
@@ -30,31 +31,32 @@ _SEVERAL_KEYS, _KEYLESS = cache_forms.SEVERAL_KEYS, cache_forms.KEYLESS
 class CommandForm:
     """One form of one command."""
 
-    def __init__(self, one: OneKey, kind: int, targets: int, spelled: bytes, evidence: object) -> None:
+    def __init__(self, one: OneKey, kind: int, targets: int, spelled: bytes, evidence: Evidence) -> None:
         """`kind` is one of `cache_forms`; `targets` is how many the policy has; `evidence` is that of a
         command on keys of no target, or without keys."""
         name = one.command.name
         self.name = name
         self.one = one
         self.kind = kind
-        self.spelled = spelled  # the command's name as the client writes it
-        self.index = one.key_at  # of the key
-        self.has_more = kind == _SEVERAL_KEYS  # all arguments behind the key are keys too
+        self.spelled = spelled  # the command's name as the client spells it
+        self.index = one.key_at  # the index of the key
+        self.has_more = kind == _SEVERAL_KEYS  # all arguments after the key are keys too
         self.shows_content = one.shows_content
         self.value_at = cache_forms.VALUE_AT.get(name, 0)
         self.fields_at = cache_forms.FIELDS_AT.get(name, 0)
         self.targets = targets
         self.decisions: list[CachedDecision | None] = []  # by target …
-        self.kept = 0  # … and for how many there is room: all, once one is kept
+        self.kept = 0  # … with room for this many: for all of them, once one is kept
         self.on_no_target = CachedDecision(self, -1, 0, 0, kind == _KEYLESS, False, evidence)
-        # Of a command whose options decide: its forms by these; of such a form: its options as they are sent.
+        # For a command whose options decide: its forms by their options. For such a form: its options as
+        # sent.
         self.forms: dict[tuple[bytes, ...], CommandForm | None] = {}
         self.most_forms = min(MAX_FORMS, MAX_DECISIONS // max(targets, 1))
-        self.recent: CommandForm | None = None  # the form that was found last
+        self.recent: CommandForm | None = None  # the form found last
         self.written = b""
 
     def keep(self, decision: CachedDecision) -> None:
-        """Keep what was decided of the keys of one target."""
+        """Keep the decision about the keys of one target."""
         if not self.kept:
             self.decisions = [None] * self.targets
             self.kept = self.targets
@@ -122,27 +124,24 @@ class CachedDecision(Admitted):
         looks: int,
         is_clean: bool,
         is_covered: bool,
-        evidence: object,
+        evidence: Evidence,
     ) -> None:
         super().__init__(form.name, evidence)
         self.form = form
         self.target = target  # its index; -1: no target, or no key
-        self.outcome = outcome  # what the command means for its key's time to live (`ttl.outcome`)
-        self.looks = (
-            looks  # what to look at in each call, as a sum (decision_cache._NAME …); -1: other things
-        )
-        self.is_clean = is_clean  # nothing is wrong where nothing is wrong with that
-        self.is_covered = is_covered  # violations are counted together, not by the key's shape
-        # The violations that such commands share, by `Lookup.faults`; if the key is not covered, by its
-        # skeleton too.
+        self.outcome = outcome  # the command's outcome for its key's time to live (`ttl.outcome`)
+        self.looks = looks  # the things to check in each call, as a sum (decision_cache._NAME …); -1: others
+        self.is_clean = is_clean  # nothing is wrong if these checks find nothing
+        self.is_covered = is_covered  # violations are counted together, not for each shape of key
+        # The counters of such commands, by `Lookup.faults`; if no entry covers the key, by its skeleton too.
         self.counters: dict[int, ViolationCounter] = {}
         self.shaped: dict[int, dict[bytes, ViolationCounter]] = {}
         self.further = Admitted("", evidence)  # keys of this target that commands on another one had too
-        self.hit = Lookup(self, "", 0)
-        self.miss = Lookup(self, RULE, -1 if looks else 0)
+        self.hit = new_lookup(self, "", 0)
+        self.miss = new_lookup(self, RULE, -1 if looks else 0)
 
 
-# Why the cache doesn't admit a command: labels of a metric (docs/operations.md).
+# The reasons why the cache does not admit a command: labels of a metric (docs/operations.md).
 COMMAND = "command"
 FORM = "form"
 KEYS = "keys"
@@ -152,26 +151,32 @@ RULE = "rule"
 
 
 class Lookup:
-    """What the cache knows of one command."""
+    """The cache's answer to one command. `new_lookup` makes it."""
 
-    def __init__(
-        self,
-        decision: CachedDecision | None,
-        reason: str,
-        faults: int,
-        others: list[CachedDecision] | None = None,
-    ) -> None:
-        self.decision = decision  # None: nothing is known. Of several keys, that of the first one …
-        self.others = others  # … and those of the keys with other decisions; None: there are none
-        self.is_admitted = not reason  # nothing is wrong with the command
-        self.reason = reason  # why it isn't admitted
-        # Encodes what is wrong with what is written, and how much; 0: nothing. -1: unknown, so there is no
-        # common counter.
-        self.faults = faults
+    decision: CachedDecision | None  # None: nothing is known. Of several keys, that of the first one …
+    others: list[CachedDecision] | None  # … and those of the keys with other decisions; None: there are none
+    is_admitted: bool  # the command passes
+    reason: str  # why it is not admitted
+    # Encodes the kind and number of faults in the written content; 0: none. -1: unknown, so there is no
+    # common counter.
+    faults: int
+
+
+def new_lookup(
+    decision: CachedDecision | None, reason: str, faults: int, others: list[CachedDecision] | None = None
+) -> Lookup:
+    """Makes an answer. Compiled code calls this without a tuple of arguments, which a class would need."""
+    lookup = Lookup.__new__(Lookup)
+    lookup.decision = decision
+    lookup.others = others
+    lookup.is_admitted = not reason
+    lookup.reason = reason
+    lookup.faults = faults
+    return lookup
 
 
 def options_before_scores(argv: list[bytes]) -> tuple[bytes, ...]:
-    """NX, CH … between the key and the first score."""
+    """The options NX, CH … between the key and the first score."""
     at = 2
     while at < len(argv) and at < 2 + LONGEST_FORM and word(argv[at]) in cache_forms.SCORED_OPTIONS:
         at += 1
@@ -179,7 +184,7 @@ def options_before_scores(argv: list[bytes]) -> tuple[bytes, ...]:
 
 
 def is_trimmed(options: tuple[bytes, ...]) -> bool:
-    """Whether XADD's options are MAXLEN, ~ or =, and a number: then the ID follows."""
+    """Whether XADD's options are MAXLEN, ~ or =, and a number, so that the ID follows."""
     trims = word(options[0]) == b"MAXLEN" and word(options[1]) in (b"~", b"=")
     return trims and integer(options[2]) is not None
 
@@ -195,8 +200,8 @@ def trims(access: Access, entry: Entry) -> bool:
 
 
 def looks_at_elements(name: str, entry: Entry) -> bool | None:
-    """Whether to look at the arguments behind the key, for a command that writes neither one value nor
-    fields; None: at something else, too."""
+    """Whether to check the arguments after the key, for a command that writes neither one value nor fields;
+    None: other checks are needed too."""
     if name in cache_forms.OFFSETS:
         return False if entry.max_value is None else None
     if name not in cache_forms.ELEMENTS or entry.members is not None or entry.scores is not None:

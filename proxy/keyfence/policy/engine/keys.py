@@ -1,7 +1,7 @@
-"""The checks of one access to one key, and the violations that each finds.
+"""The checks of one access to one key, each with the violations that it finds.
 
-Rule: one key has one answer, and its violations are in one order (`_CHECKS`). What only Redis can tell about
-the key's time to live or size is left open, never guessed.
+Rule: one key has one answer, and its violations are in one order (`_CHECKS`). If only Redis knows the key's
+time to live or size, the question is left open, never guessed.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ from .writes import MAX_KEYS, LeftOpen, Write
 MAX_PREFIXES = 64
 NO_SERVICE = -1  # the number of a service without rights and grants
 MAX_NAMED = 3  # services, in a message about several
-MAX_SOURCES = 8  # source keys that `is_clean` looks at; for more, the violations are looked for
+MAX_SOURCES = 8  # source keys that `is_clean` checks; with more, the slow search for violations runs
 MAX_GRANTS_KNOWN = 10_000  # services and commands; clients can invent names of unknown commands
 
 
-# Looks for the violations of one check; None whenever a turn is over.
+# Yields the violations of one check, and None whenever a turn is over.
 Find = Callable[["KeyEvaluator", Use, Target | None], Iterator[Found | None]]
 
 
@@ -64,15 +64,15 @@ class KeyEvaluator(Wording):
     def __init__(self, policy: CompiledPolicy, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
         self._grants_known: dict[tuple[int, str], list[Grant]] = {}
-        # What the last command means for times to live and sizes, except where that is nothing.
+        # The last command's outcomes for times to live and sizes, if there are any.
         self.left_open: list[LeftOpen] = []
-        self.not_kept = 0  # its keys that Redis is not asked about, because there are too many
-        self.budget = Budget()  # of the command in hand
-        self.values: Values = ()  # of its caller (CompiledPolicy.values)
+        self.not_kept = 0  # the number of its keys that Redis is not asked about, because there are too many
+        self.budget = Budget()  # of the current command
+        self.values: Values = ()  # its caller's (CompiledPolicy.values)
         self._take(policy)
 
     def _take(self, policy: CompiledPolicy) -> None:
-        """Evaluates by this policy from now on, and forgets what it kept about the earlier one."""
+        """Evaluates by this policy from now on, and forgets all answers under the earlier one."""
         self.policy = policy
         self._grants_known.clear()
         # Each of these files must grant an access to a key that no file claims.
@@ -123,7 +123,7 @@ class KeyEvaluator(Wording):
         return doubts | NAME if target.kind in _NAMED and not target.names_sure else doubts
 
     def is_clean(self, service: int, name: str, command: Command | None, access: Access) -> bool:
-        """Whether an access surely breaks nothing; if so, keeps what it leaves open."""
+        """Whether an access certainly breaks nothing; if so, records the questions that it leaves open."""
         target = self.policy.target(access.key)
         if target is None or target.kind in BY_KIND:
             return False
@@ -136,7 +136,7 @@ class KeyEvaluator(Wording):
         return True
 
     def _resolves(self, doubts: int, access: Access, target: Target) -> bool:
-        """Whether the key's name, and the keys that its content comes from, remove all doubts."""
+        """Whether the key's name and the sources of its content remove all doubts."""
         if doubts & ~_BY_A_LOOK:
             return False
         if doubts & NAME and not self.is_well_named(access.key, target):
@@ -158,7 +158,7 @@ class KeyEvaluator(Wording):
         return bool(granting) and (target is not None or granting >= self._unclaimed_by)
 
     def _commands(self, use: Use, target: Target | None) -> Iterator[Found]:
-        """Finds what an entry or scope says against the command on its keys."""
+        """Finds the violation of an entry's or scope's command restrictions."""
         command, access = use.command, use.access
         commands = target.entry.commands if target is not None and target.entry is not None else None
         if target is None or commands is None or command is None:
@@ -183,7 +183,7 @@ class KeyEvaluator(Wording):
         yield self._about("command.forbidden", access, target, words)
 
     def _form(self, use: Use, target: Target | None) -> Iterator[Found | None]:
-        """Finds what is wrong with the form of a key. A legacy key has one answer: `key.legacy`, unless its
+        """Finds the violations of the key's form. A legacy key has one answer: `key.legacy`, unless its
         exception allows the access."""
         service, access = use.service, use.access
         if target is None or target.kind == "stray":
@@ -221,8 +221,8 @@ class KeyEvaluator(Wording):
         return f"{self._shown(key, target)} is in no scope of the policy", hint
 
     def _content(self, use: Use, target: Target | None) -> Iterator[Found | None]:
-        """Finds what the command shows to be wrong with type, content and time to live, in this order. The
-        rest is left open."""
+        """Finds the violations of type, content and time to live that the command shows, in this order. Other
+        questions are left open."""
         name, access = use.name, use.access
         assert target is not None
         entry = target.entry
@@ -252,9 +252,8 @@ class KeyEvaluator(Wording):
     def _carried(
         self, use: Use, target: Target | None, *, is_granted: bool = False
     ) -> Iterator[Found | None]:
-        """Finds what is wrong with content that comes from other keys: services may read it here and not
-        there, or, unless the access is granted, the target asks more of it. Only the first such source is
-        listed."""
+        """Finds the violations of content from other keys: services may read it here and not there, or,
+        unless the access is granted, the target requires more of it. Only the first such source is listed."""
         service, name, access = use.service, use.name, use.access
         carried = access.content.carried if access.content is not None else None
         if target is None or carried is None:
@@ -286,27 +285,27 @@ class KeyEvaluator(Wording):
         target: Target,
         gained: Sequence[int],
     ) -> Found:
-        """Content goes to a key that services may read which may not read its source."""
+        """Makes the violation of content that goes to a key with additional readers."""
 
         def words() -> tuple[str, str]:
             from_, to = self._shown(origin.key, source), self._shown(key, target)
             who = "services that may not read the first may read the second"
             if source.tenancy is not None and any(source.rights[one] & READ for one in gained):
                 names = " and ".join(place.name for place in source.tenancy.places)
-                who = f"others than its {names} may read the second"
+                who = f"callers other than its {names} may read the second"
             elif self.policy.name_services:
                 names = ", ".join(map(self.who, gained[:MAX_NAMED]))
                 more = f" and {len(gained) - MAX_NAMED} more" if len(gained) > MAX_NAMED else ""
                 who = f"{names}{more} may read the second and not the first"
             message = f"{self.who(service)} may not {name} from {from_} to {to}: {who}"
-            return message, "give both the same readers, or take it where no more services may read it"
+            return message, "give both the same readers, or use a target without additional readers"
 
         return self._about("scope.read", origin, source, words)
 
     def _unlike(
         self, name: str, access: Access, carried: Carried, target: Target, key: bytes | None
     ) -> Iterator[Found]:
-        """Finds what the target asks and the content of `key`, or of a dump (None), may not have."""
+        """Finds a requirement of the target that the content of `key`, or of a dump (None), may not meet."""
         source = self.policy.target(key) if key is not None else None
         wanted, given = self._types(access.key, target), carried.types
         if key is not None and source is not None:
@@ -336,8 +335,8 @@ class KeyEvaluator(Wording):
 
         def content() -> tuple[str, str]:
             whose, shown = names()
-            message = f"what {name} takes from {whose} to {shown} can't be checked"
-            return message, f"{shown} asks for {item}; ask the same of the source, or write them plainly"
+            message = f"the content that {name} takes from {whose} to {shown} cannot be checked"
+            return message, f"{shown} requires {item}; require the same of the source, or write them directly"
 
         yield self._about("value.invalid", access, target, content)
 
@@ -355,7 +354,7 @@ class KeyEvaluator(Wording):
         return True
 
     def _leave_open(self, found: int, access: Access, target: Target, rule: TtlRule | None) -> None:
-        """Keeps what to ask Redis, or what need not be asked any more, for a bounded number of keys."""
+        """Records the questions to ask Redis, or to ask no longer, for a bounded number of keys."""
         if len(self.left_open) < MAX_KEYS:
             self.left_open.append(LeftOpen(found, access, target, rule))
         else:
@@ -372,8 +371,8 @@ class KeyEvaluator(Wording):
         return found._replace(severity="must") if fault.is_must else found
 
     def late_ttl(self, write: Write, rule: TtlRule, everything: bool, remaining: int) -> Violation | None:
-        """The violation where Redis answers PTTL with `remaining`, a grace time after a write; None if there
-        is none. Not `everything`: only whether the key has a time to live is asked."""
+        """Returns the violation if Redis answers PTTL with `remaining`, a grace time after a write; None if
+        there is none. Not `everything`: only whether the key has a time to live counts."""
         shown = self._shown(write.key, write.target)
         found = late_fault(remaining, everything, rule, write.command, shown)
         if found is None:
@@ -382,8 +381,8 @@ class KeyEvaluator(Wording):
         return self._about(found.rule, access, write.target, said(found.message, found.hint)).worded()
 
     def late_size(self, write: Write, question: Question, size: int) -> Violation | None:
-        """The violation where Redis answers `question` with `size`, some time after a write; None if there is
-        none."""
+        """Returns the violation if Redis answers `question` with `size`, some time after a write; None if
+        there is none."""
         shown = self._shown(write.key, write.target)
         found = late_excess(question, size, write.command, shown)
         if found is None:
@@ -501,7 +500,7 @@ class KeyEvaluator(Wording):
         yield self._about("key.legacy", access, target, words)
 
     def _named(self, use: Use, target: Target | None) -> Iterator[Found]:
-        """Finds what is wrong with the name itself."""
+        """Finds the violations of the naming rules."""
         access = use.access
         assert target is not None
         for fault in self._name_faults(access.key, target):
@@ -537,7 +536,7 @@ class KeyEvaluator(Wording):
             yield tag
 
 
-# Which method looks for the violations of which check, in the order in which they are listed (policy.rules).
+# The methods that find the violations of each check, in the order in which these are listed (policy.rules).
 _CHECKS: tuple[tuple[int, Find], ...] = (
     (COMMANDS, KeyEvaluator._commands),
     (RIGHTS, KeyEvaluator._rights),
@@ -550,12 +549,12 @@ _CHECKS: tuple[tuple[int, Find], ...] = (
 
 @functools.cache
 def _finders(doubts: int) -> tuple[Find, ...]:
-    """What looks for the violations of these checks."""
+    """Returns the methods that find the violations of these checks."""
     return tuple(find for check, find in _CHECKS if doubts & check)
 
 
 _NAMED = frozenset({"malformed", "claim"})  # kinds whose names are checked too
-# Doubts that a look at the key's name, at whether anything is written, and at its source can resolve.
+# Doubts that the key's name, the presence of written content, and its sources can resolve.
 _BY_A_LOOK = NAME | TYPE_IN_KEY | CONTENT | CARRIED | OPEN | TIME
 _HOLDERS = {READ: "readers", WRITE: "writers"}
 _RIGHTS = {"readers": READ, "writers": WRITE, "consumers": GROUP}

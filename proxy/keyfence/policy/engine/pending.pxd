@@ -3,7 +3,7 @@ cimport cython
 
 from keyfence.policy.engine.decision_cache cimport DecisionCache
 from keyfence.policy.engine.forms cimport CachedDecision, CommandForm
-from keyfence.policy.engine.writes cimport Write
+from keyfence.policy.engine.writes cimport Write, new_write
 
 cdef int _FINE, _REQUIRED, _FIRST_FAULT, _LAST_FAULT, _ASKS_PRESENCE, _ASKS_ALL, _ASKS_GONE, _GIVES, _SETTLES, _FIRST_SIZED
 
@@ -45,3 +45,7 @@ cdef class PendingTtls:
     cpdef bint knows(self, long long database, object key) except -1
     @cython.locals(known=PendingTtl)
     cpdef object reported(self, long long database, object key, int fault)
+
+
+@cython.locals(asked=PendingTtl)
+cdef PendingTtl _new_pending(Write write, object rule, bint everything, double now)

@@ -1,15 +1,15 @@
 # cython: annotation_typing=False
-"""Keys that Redis will be asked about: a command left open their time to live (`PendingTtls`) or their size
-(`PendingSizes`), and a later command may still put it right.
+"""Keys that keyfence will ask Redis about: a command left their time to live (`PendingTtls`) or their size
+(`PendingSizes`) open, and a later command may still correct it.
 
-Rule: the tables are bounded, and a doubt accuses no one. A full table drops its oldest key and counts it. A
-key is found wrong only if Redis says so some time after a write (for times to live, a whole grace time), and
-nothing has settled the key since. A later write has a grace time of its own, once: a key that is written all
-the time is found as well. The last write is accused, because an earlier one may have left the key right, or
-removed it.
+Rule: the tables are bounded, and a doubt is not a violation. A full table drops its oldest key and counts it.
+A key is found wrong only if Redis says so some time after a write (for times to live, a whole grace time),
+and nothing has settled the key since. A later write has a grace time of its own, but only once, so a key that
+is written all the time is found too. The violation is the last write's, because an earlier one may have left
+the key correct, or removed it.
 
-Tables belong to one process and to the thread of its event loop. They do no I/O: `due` says what to ask, and
-`answer` takes what Redis said.
+Tables belong to one process and to the thread of its event loop. They do no I/O: `due` returns the keys to
+ask about, and `answer` takes Redis' answer.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from keyfence.policy.verdict import Finding, Peer
 
 from .decision_cache import DecisionCache
 from .forms import CachedDecision
-from .writes import MAX_KEY, MAX_KEYS, LateAuthorizer, Write
+from .writes import MAX_KEY, MAX_KEYS, LateAuthorizer, Write, new_write
 
 # As C integers, where this runs compiled.
 _FINE, _REQUIRED, _FIRST_FAULT, _LAST_FAULT = FINE, REQUIRED, min(FAULTS), max(FAULTS)
@@ -48,7 +48,7 @@ _FIRST_SIZED = SIZED[FINE]
 _ASKS_PRESENCE, _ASKS_ALL, _ASKS_GONE, _GIVES, _SETTLES = ASKS_PRESENCE, ASKS_ALL, ASKS_GONE, GIVES, SETTLES
 
 MAX_ASKED: Final = 1_000  # keys that one call of `due` returns
-MAX_SIZES_ASKED: Final = 200  # the same of sizes; each key has up to six questions
+MAX_SIZES_ASKED: Final = 200  # the same for sizes; each key has up to six questions
 SOON: Final = (
     0.2  # seconds; a script that removes its key has run by then, and few keys are recreated so soon
 )
@@ -57,17 +57,17 @@ SOON: Final = (
 class PendingTtl:
     """A key, and the write that left its time to live open. Times are of the table's clock, in seconds."""
 
-    def __init__(self, write: Write, rule: TtlRule, everything: bool, now: float) -> None:
-        self.write = write
-        self.rule = rule
-        self.everything = everything  # False: only whether there is a time to live at all
-        self.since = self.last = now  # the write that Redis is asked about, and the last one
-        self.due = now + rule.grace / 1000
-        self.alone = True  # no other connection or transaction has written the key since
-        self.asked = False
-        self.twice = False  # found wrong once already, while a later write was within its grace time
-        self.later: PendingTtl | None = None  # the last write since, if its command or client is another one
-        self.may_be_gone = False  # the write may have removed the key; Redis is asked about that first
+    write: Write
+    rule: TtlRule
+    everything: bool  # False: only whether there is a time to live at all
+    since: float  # of the write that Redis is asked about …
+    last: float  # … and of the last one
+    due: float
+    alone: bool  # no other connection or transaction has written the key since
+    asked: bool
+    twice: bool  # found wrong once already, while a later write was within its grace time
+    later: PendingTtl | None  # the last write since, if its command or client is another one
+    may_be_gone: bool  # the write may have removed the key; Redis is asked about that first
 
     @property
     def database(self) -> int:
@@ -78,8 +78,25 @@ class PendingTtl:
         return self.write.key
 
     def findings(self, remaining: int) -> tuple[Finding, ...]:
-        """The findings where Redis answers PTTL with `remaining`; they cannot be refused any more."""
+        """Returns the findings if Redis answers PTTL with `remaining`; they cannot be refused any more."""
         return self.write.authorizer.late_ttl(self.write, self.rule, self.everything, remaining)
+
+
+def _new_pending(write: Write, rule: TtlRule, everything: bool, now: float) -> PendingTtl:
+    """Makes a pending key, like `new_write`."""
+    asked = PendingTtl.__new__(PendingTtl)
+    asked.write = write
+    asked.rule = rule
+    asked.everything = everything
+    asked.since = now
+    asked.last = now
+    asked.due = now + rule.grace / 1000
+    asked.alone = True
+    asked.asked = False
+    asked.twice = False
+    asked.later = None
+    asked.may_be_gone = False
+    return asked
 
 
 class PendingTtls:
@@ -89,7 +106,8 @@ class PendingTtls:
         self.limit = limit
         self.dropped = 0  # keys that the table had no room for
         self._clock = clock
-        # In a plain dict, finding the first item takes ever longer while items are removed at the front.
+        # In a plain dict, finding the first item takes longer and longer while items are removed at the
+        # front.
         self._table: OrderedDict[tuple[int, bytes], PendingTtl] = OrderedDict()
         self.sizes = PendingSizes(limit, clock)
 
@@ -112,7 +130,8 @@ class PendingTtls:
         client: Peer | str,
         sender: object,
     ) -> None:
-        """Keep what a command leaves open that the cache admits; `outcome` is its `ttl.outcome`."""
+        """Record the question that a command admitted by the cache leaves open; `outcome` is its
+        `ttl.outcome`."""
         form = decision.form
         target = cache.targets[decision.target]
         rule = target.entry.ttl if target.entry is not None else None
@@ -120,7 +139,7 @@ class PendingTtls:
             if rule is not None and self._table:
                 self.settle(database, key, outcome, transaction, sender)
             return
-        write = Write(
+        write = new_write(
             authorizer,
             cache.service,
             client,
@@ -139,7 +158,7 @@ class PendingTtls:
             self.apply(write, rule, outcome)
 
     def apply(self, write: Write, rule: TtlRule, outcome: int) -> None:
-        """Take in what a command that passes means for its key's time to live (`ttl.outcome`)."""
+        """Take in the outcome (`ttl.outcome`) of a command that passes for its key's time to live."""
         if outcome in (_GIVES, _SETTLES):
             self.settle(write.database, write.key, outcome, write.transaction, write.sender)
             return
@@ -175,7 +194,7 @@ class PendingTtls:
             is_same_client = earlier.client is write.client or earlier.client == write.client
             if earlier.command == write.command and earlier.service == write.service and is_same_client:
                 return
-        asked = PendingTtl(write, rule, everything, now)
+        asked = _new_pending(write, rule, everything, now)
         if known is not None and not begins:
             known.later = asked
             return
@@ -185,7 +204,7 @@ class PendingTtls:
         self._keep(name, known, asked)
 
     def _keep(self, name: tuple[int, bytes], known: PendingTtl | None, asked: PendingTtl) -> None:
-        """Put a key into the table, in place of what is `known` about it."""
+        """Put a key into the table, in place of its earlier record (`known`)."""
         if known is not None:
             del self._table[name]  # the key was replaced as a whole, which ends the earlier write
         elif len(name[1]) > MAX_KEY:
@@ -201,8 +220,8 @@ class PendingTtls:
         return (database, key) in self._table
 
     def reported(self, database: int, key: bytes, fault: int) -> None:
-        """A command that passes leaves the key with a fault (one of `ttl.FAULTS`) that is reported at once.
-        No earlier write is accused of it."""
+        """A command that passes leaves the key with a fault (one of `ttl.FAULTS`), which is reported at once.
+        No earlier write is reported for it."""
         name = (database, key)
         known = self._table.get(name)
         if known is None:
@@ -225,7 +244,7 @@ class PendingTtls:
             return
         ends_it = known.alone and known.write.sender == sender
         if not ends_it or (transaction is not None and known.write.transaction is not transaction):
-            if how != _GIVES:  # the key may be right now, or gone; then the next write begins a new life
+            if how != _GIVES:  # the key may be correct now, or gone; then the next write begins a new life
                 known.twice = False
                 known.last = self._clock()
             return
@@ -245,11 +264,11 @@ class PendingTtls:
         return found
 
     def answer(self, pending: PendingTtl, remaining: int) -> bool:
-        """Whether the key is wrong where Redis answers PTTL with `remaining` (`PendingTtl.findings`)."""
+        """Whether the key is wrong if Redis answers PTTL with `remaining` (`PendingTtl.findings`)."""
         write = pending.write
         name = (write.database, write.key)
         if self._table.get(name) is not pending:
-            return False  # settled or dropped meanwhile
+            return False  # it was settled or dropped meanwhile
         if pending.may_be_gone:
             pending.may_be_gone = False
             if remaining != GONE or pending.last > pending.since:
@@ -289,13 +308,13 @@ def _asked_about_last(pending: PendingTtl, remaining: int, wrong: bool) -> Pendi
 
 
 class SizeDoubt(NamedTuple):
-    """A write that may have made a key too large, and the question that tells."""
+    """A write that may have made a key too large, and the question that decides it."""
 
     write: Write
     question: Question
 
     def findings(self, size: int) -> tuple[Finding, ...]:
-        """The findings where Redis answers with `size`; they cannot be refused any more."""
+        """Returns the findings if Redis answers with `size`; they cannot be refused any more."""
         return self.write.authorizer.late_size(self.write, self.question, size)
 
 
@@ -311,11 +330,11 @@ class PendingSize:
     last: float  # the last write
     due: float
     asked: bool = False
-    twice: bool = False  # found too large once already, while it was written again
+    twice: bool = False  # found too large once already, while a later write was recent
 
     @property
     def questions(self) -> list[Question]:
-        """What to ask Redis."""
+        """The questions to ask Redis."""
         return [doubt.question for doubt in self.doubts.values()]
 
 
@@ -368,9 +387,9 @@ class PendingSizes:
     def answer(
         self, pending: PendingSize, asked: Sequence[Question], sizes: Sequence[int | None]
     ) -> tuple[SizeDoubt, int] | None:
-        """Returns the doubt that Redis confirms, and the size that it answers; None if the key is not too
-        large, or a later write has to be waited for. None among `sizes` means that the question `asked` is
-        not for the key's type."""
+        """Returns the doubt that Redis confirms, and the size in its answer; None if the key is not too
+        large, or a later write is too recent. None among `sizes` means that the question `asked` does not fit
+        the key's type."""
         name = (pending.database, pending.key)
         if self._table.get(name) is not pending:
             return None

@@ -21,7 +21,7 @@ from keyfence.policy.patterns.globs import Glob, Graph, KeySet, included, positi
 from keyfence.policy.patterns.patterns import Hole, KeyPattern, Literal
 
 MAX_CACHED = 1000
-MAX_GLOB = 1024  # bytes; nothing is found out about a longer pattern
+MAX_GLOB = 1024  # bytes; no answer is sought about a longer pattern
 
 NOWHERE: frozenset[Place] = frozenset()
 
@@ -43,8 +43,8 @@ class Remembered(Generic[Question, Answer]):
         self._old: dict[Question, Answer | None] = {}
 
     def get(self, key: Question, budget: Budget, find: Callable[[Budget], Answer | None]) -> Answer | None:
-        """Returns the answer, which `find` finds; None if that takes too long. None is kept too, unless only
-        the rest of a budget was too small."""
+        """Returns the answer, or finds it by `find`; None if that takes too long. None is kept too, unless
+        only the rest of a budget was too small."""
         if key in self._young:
             return self._young[key]
         if key in self._old:

@@ -33,13 +33,13 @@ from .keys import KeyEvaluator
 from .reach import NOWHERE, Holds, Nearest, Reach, own_scan_pattern, scan_pattern
 
 MAX_OWN_SCANS = 100  # patterns among which a hint looks for one
-# The reason if a pattern has used up its budget.
-_TOO_LONG = "what it reaches takes too long to tell"
+# The reason if a pattern has used up the budget.
+_TOO_LONG = "finding out what it reaches takes too long"
 MAX_FIRST_LINES = 1_000
 _LESS = "use fewer wildcards, or fewer patterns at a time"
 _BEYOND = "it reaches channels that the service may not use"
 _TRACKING = "CLIENT TRACKING"
-_COUNTING = frozenset({"PUBSUB NUMSUB", "PUBSUB SHARDNUMSUB"})  # how many listen to a channel
+_COUNTING = frozenset({"PUBSUB NUMSUB", "PUBSUB SHARDNUMSUB"})  # the number of a channel's subscribers
 _PATTERNED = frozenset({"SCAN", "KEYS", _TRACKING})  # a hint can offer another pattern
 
 
@@ -88,10 +88,10 @@ class WideEvaluator(KeyEvaluator):
         self, service: int, name: str, glob: bytes, right: int, by: str = ""
     ) -> bool | None:
         """Whether a pattern reaches only keys on which the service has the right; None: it takes too long to
-        tell."""
+        find out."""
         granted = self._grants_of(service, name)
         if self._on_all_keys(granted):
-            return True  # what no target covers, too
+            return True  # also what no target covers
         if isinstance(glob, Streamed):
             return False
         if self._on_all_keys(granted, glob):
@@ -152,7 +152,7 @@ class WideEvaluator(KeyEvaluator):
         return None
 
     def why_forbidden(self, service: int, command: Command) -> str:
-        """Returns why the service may not use the command at all; "" if it may."""
+        """Returns the reason why the service may not use the command at all; "" if it may."""
         raise NotImplementedError
 
     def channel(self, name: bytes) -> Target | None:
@@ -174,7 +174,7 @@ class WideEvaluator(KeyEvaluator):
         return [found[text] for text in Nearest(found).to(glob, 8)]
 
     def _databases_hint(self) -> str:
-        return f"the policy speaks for database {', '.join(map(str, sorted(self.policy.databases or ())))}"
+        return f"the policy covers database {', '.join(map(str, sorted(self.policy.databases or ())))}"
 
     def _database(self, service: int, name: str, position: int, number: int) -> Iterator[Found]:
         admitted = self.policy.databases
@@ -200,7 +200,7 @@ class WideEvaluator(KeyEvaluator):
             yield self._plain(
                 "database.forbidden",
                 channel.position,
-                f"{self.who(service)} may not {name} what tells of keys in other databases",
+                f"{self.who(service)} may not {name} channels that report on keys in other databases",
                 self._databases_hint(),
             )
         key = self._channels.key_of(channel)
@@ -209,7 +209,7 @@ class WideEvaluator(KeyEvaluator):
             return
         is_granted = self._is_granted_channel(service, name, channel)
         admitted = is_granted or self._channels.admits(service, channel, self.budget, self.values)
-        if not admitted and name in _COUNTING:  # as PUBLISH does, which answers the number too
+        if not admitted and name in _COUNTING:  # PUBLISH answers the number too
             speaks = channel._replace(publish=True)
             admitted = self._channels.admits(service, speaks, self.budget, self.values)
         if not admitted or leaves is None:
@@ -265,7 +265,7 @@ class WideEvaluator(KeyEvaluator):
         is_told: bool = True,
         is_pattern: bool = False,
     ) -> Found:
-        """Makes the violation. Not `is_told`: it takes too long to tell what the pattern reaches."""
+        """Makes the violation. Not `is_told`: it takes too long to find out what the pattern reaches."""
 
         def words() -> tuple[str, str]:
             message = f"{self.who(service)} may not {name} {self._shown(channel, target)}"
@@ -295,7 +295,11 @@ class WideEvaluator(KeyEvaluator):
         right, verb = (WRITE, "publishers") if publish else (READ, "subscribers")
         who = target.names_with(right, self.policy.services) if target is not None else []
         if target is not None and target.kind in ("keyspace", "keyevent"):
-            return "only Redis speaks there" if publish else "it tells of keys that the service may not read"
+            return (
+                "only Redis publishes there"
+                if publish
+                else "it reports on keys that the service may not read"
+            )
         if target is not None and target.kind == "malformed":
             return f"the form is {target.text}"
         if target is not None and publish and self._is_for_scripts(service, target):
@@ -325,7 +329,7 @@ class WideEvaluator(KeyEvaluator):
 
         def words() -> tuple[str, str, str]:
             what = "function" if is_function else "script"
-            message = f"{self.who(service)} may not {name} a {what} that the policy doesn't know"
+            message = f"{self.who(service)} may not {name} a {what} that the policy does not know"
             return (
                 self._first_lines.get(sha1, ""),
                 message,
@@ -336,7 +340,7 @@ class WideEvaluator(KeyEvaluator):
         return Found(rule, self._severity(rule), script.position, None, "", shape, contact, words)
 
     def _remember(self, script: Script, sha1: str) -> None:
-        """Keeps a script's first line, by which people know it. EVALSHA shows only the SHA-1."""
+        """Keeps a script's first line, by which people recognise it. EVALSHA shows only the SHA-1."""
         if sha1 and sha1 not in self._first_lines:
             if len(self._first_lines) >= MAX_FIRST_LINES:
                 del self._first_lines[next(iter(self._first_lines))]
@@ -354,7 +358,7 @@ class WideEvaluator(KeyEvaluator):
         script: Script,
         registration: Registration,
     ) -> Iterator[Found | None]:
-        """Checks a registered script by what its registration says that it touches."""
+        """Checks the keys and channels that a registered script touches according to its registration."""
         command = touches.command
         name = command.name if command is not None else ""
         if name == "SCRIPT LOAD":
@@ -425,7 +429,7 @@ class WideEvaluator(KeyEvaluator):
         registration: Registration,
         runs: frozenset[str] | None,
     ) -> Iterator[Found]:
-        """Checks keys that only Redis knows: the service needs the right on all that they can be."""
+        """Checks keys that only Redis knows: the service needs the right on every key that they can be."""
         position, key, right = access.position, access.key, access.needs
         name, by = command.name, registration.name
         if self._restricts and not self._is_open_to(service, command, access, runs):
@@ -458,8 +462,8 @@ class WideEvaluator(KeyEvaluator):
         *,
         is_script: bool = True,
     ) -> bool | None:
-        """Whether no key that a pattern can mean is closed to a command, or to what a script runs; None where
-        that takes too long to find out. What isn't known of a command's doings is as a script's."""
+        """Whether every key that a pattern can mean admits the command, or the commands that a script runs;
+        None if that takes too long to find out. A command with unknown effects counts as a script."""
         name = command.name
         grants = self._grants_of(service, name)
         if self._on_all_keys(grants, access.key):

@@ -14,3 +14,10 @@ cdef class Write:
     cdef readonly object key
     cdef readonly long long position
     cdef readonly object target
+
+
+@cython.locals(write=Write)
+cpdef Write new_write(
+    object authorizer, int service, object client, str command, object sender, object transaction,
+    long long database, object key, long long position, object target,
+)

@@ -1,8 +1,8 @@
 # cython: annotation_typing=False
-"""Writes that passed and leave something open: the values that late findings are made of.
+"""Writes that passed and leave something open: late findings are made from these values.
 
-Rule: a write carries everything that a later finding names, and the authorizer that let it pass. A reload
-therefore does not change what the write is held against.
+Rule: a write carries everything that a later finding names, and the authorizer that let it pass. So a reload
+does not change the policy by which it is evaluated.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from keyfence.policy.compiled.sizes import Question
 from keyfence.policy.compiled.ttl import TtlRule
 from keyfence.policy.verdict import Finding, Peer
 
-MAX_KEYS: Final = 10_000  # that one table follows; a command that writes more keys leaves the rest out
+MAX_KEYS: Final = 10_000  # the number of keys of one command that a table follows; further ones are left out
 MAX_KEY: Final = 1024  # bytes; a longer key is not followed, and counts as dropped
 
 
 class LeftOpen(NamedTuple):
-    """What one access of a command means for its key's time to live and size, where that is not nothing."""
+    """The outcome of one access for its key's time to live and size, if there is one."""
 
     outcome: int  # `ttl.outcome`, and whether the size is open too (`ttl.SIZED`)
     access: Access
@@ -29,7 +29,7 @@ class LeftOpen(NamedTuple):
 
 
 class LateAuthorizer(Protocol):
-    """The part of an authorizer that rules on what Redis says about a key some time after a write."""
+    """The part of an authorizer that rules on Redis' answer about a key some time after a write."""
 
     @property
     def policy(self) -> CompiledPolicy: ...
@@ -44,28 +44,42 @@ class LateAuthorizer(Protocol):
 
 
 class Write:
-    """One command that passed and wrote one key."""
+    """One command that passed and wrote one key. `new_write` makes it."""
 
-    def __init__(
-        self,
-        authorizer: LateAuthorizer,
-        service: int,
-        client: Peer | str,
-        command: str,
-        sender: object,
-        transaction: object,
-        database: int,
-        key: bytes,
-        position: int,
-        target: Target,
-    ) -> None:
-        self.authorizer = authorizer  # let the command pass, and rules on what is found later
-        self.service = service  # its number
-        self.client = client
-        self.command = command  # its name
-        self.sender = sender  # the connection, on which commands run in order
-        self.transaction = transaction  # the one that the command is queued in; None outside MULTI
-        self.database = database
-        self.key = key
-        self.position = position  # of the key in the command
-        self.target = target  # what the policy says the key is
+    authorizer: LateAuthorizer  # let the command pass, and rules on later answers
+    service: int  # its number
+    client: Peer | str
+    command: str  # its name
+    sender: object  # the connection, on which commands run in order
+    transaction: object  # the transaction in which the command is queued; None outside MULTI
+    database: int
+    key: bytes
+    position: int  # of the key in the command
+    target: Target  # the key's target in the policy
+
+
+def new_write(
+    authorizer: LateAuthorizer,
+    service: int,
+    client: Peer | str,
+    command: str,
+    sender: object,
+    transaction: object,
+    database: int,
+    key: bytes,
+    position: int,
+    target: Target,
+) -> Write:
+    """Makes a write. Compiled code calls this without a tuple of arguments, which a class would need."""
+    write = Write.__new__(Write)
+    write.authorizer = authorizer
+    write.service = service
+    write.client = client
+    write.command = command
+    write.sender = sender
+    write.transaction = transaction
+    write.database = database
+    write.key = key
+    write.position = position
+    write.target = target
+    return write

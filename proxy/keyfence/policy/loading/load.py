@@ -33,7 +33,7 @@ def policy_files(path: str | Path) -> list[Path]:
     try:
         names = os.listdir(path)
     except OSError as exc:
-        message = f"can't be read: {exc.strerror}"
+        message = f"cannot be read: {exc.strerror}"
         raise FileError([Diagnostic(Place(str(path), 1, 1), "error", message)]) from None
     found = sorted(
         Path(path, name)

@@ -35,19 +35,19 @@ def read_file(path: str | Path, limit: int = MAX_BYTES) -> bytes:
         finally:
             os.close(fd)
     except OSError as exc:
-        raise Unreadable(f"can't be read: {exc.strerror}") from None
+        raise Unreadable(f"cannot be read: {exc.strerror}") from None
     except ValueError as exc:  # a NUL byte in the name
-        raise Unreadable(f"can't be read: {exc}") from None
+        raise Unreadable(f"cannot be read: {exc}") from None
 
 
 def _read(fd: int, limit: int) -> bytes:
     mode = os.fstat(fd).st_mode
     if not stat.S_ISREG(mode):
         kind = _KINDS.get(stat.S_IFMT(mode), "something else")
-        raise Unreadable(f"can't be read: it is {kind}; name a regular file")
+        raise Unreadable(f"cannot be read: it is {kind}; name a regular file")
     found = bytearray()
     while piece := os.read(fd, limit + 1 - len(found)):  # the reported size may be wrong, as under /proc
         found += piece
         if len(found) > limit:
-            raise Unreadable(f"can't be read: it has more than {limit} bytes; name a smaller file")
+            raise Unreadable(f"cannot be read: it has more than {limit} bytes; name a smaller file")
     return bytes(found)

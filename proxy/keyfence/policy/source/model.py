@@ -164,7 +164,7 @@ class TtlModel(_Model):
     or_none: Flag = False  # it may have none
     min: Duration | None = None
     max: Duration | None = None
-    default: Duration | None = None  # what the owner sets; hints name it, nothing checks it
+    default: Duration | None = None  # the owner's own time; hints name it and nothing checks it
     at: Literal["write", "refresh"] = "refresh"  # write: the writing command itself must set it
     immediate: Flag = False  # no question is left for later
     grace: Duration | None = None  # for how long a later command may set it; default 5s

@@ -1,8 +1,8 @@
 """Masking: the parts of a key that may be shown, and the key to use instead of a deprecated one.
 
 Rule: the value of a secret placeholder leaves this module only as `<name>`. A key that breaks the form of an
-entry with secrets shows only the entry's own text, and what is surely not secret before it. If a policy has
-secrets, a key of no form shows only what `secrecy` knows not to be secret.
+entry with secrets shows only the entry's own text, and the parts before it that are certainly not secret. If
+a policy has secrets, a key of no form shows only the parts that `secrecy` knows not to be secret.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Mapping
 from keyfence.policy.compiled.policy import CompiledPolicy, Target
 from keyfence.policy.patterns.patterns import KeyPattern, Literal, written
 from keyfence.policy.show import printable, printable_code
+from keyfence.policy.verdict import Finding
 from keyfence.shapes.secrecy import MASKED, OPEN, Secrecy
 
 
@@ -39,6 +40,29 @@ def shown_in(policy: CompiledPolicy, key: bytes, target: Target | None) -> str:
         return shown(key, target, secrecy)
     brief = secrecy.shown_short(key)
     return brief if brief is not None else _shown_stray(key, secrecy, policy.secret_beginnings)
+
+
+def masked_by(policy: CompiledPolicy, finding: Finding) -> Finding:
+    """Returns a finding of another policy, with its key masked by this one too.
+
+    If this policy masks the key differently, the finding has the masked text as its key, and no hint: the
+    hint may quote the key. Without a key, a script's first line may be shown.
+    """
+    violation = finding.violation
+    if policy.secrecy is None:
+        return finding
+    if violation.key is None:
+        first_line = shown_code(policy, violation.shown.encode("utf-8", "backslashreplace"))
+        return finding._replace(violation=violation._replace(shown=first_line))
+    is_channel = violation.rule.startswith("channel.")
+    text = shown_in(policy, violation.key, None if is_channel else policy.target(violation.key))
+    plain = printable(violation.key)
+    if text in (plain, violation.shown):
+        return finding
+    if violation.shown != plain:
+        text = MASKED.decode()
+    key = text.encode("utf-8", "backslashreplace")
+    return finding._replace(violation=violation._replace(key=key, shown=text, message="", hint=""))
 
 
 class _Piece:
@@ -73,11 +97,12 @@ def _pieces_of(form: KeyPattern, secrets: Collection[str]) -> tuple[list[_Piece]
 def _malformed(key: bytes, form: KeyPattern, secrets: Collection[str], secrecy: Secrecy) -> bytes:
     """Returns a key that breaks a form with secrets, masked.
 
-    It shows the form's own text in its place, and before it what is surely not secret. Behind the secret it
-    shows text only if the key has as many pieces as the form, and no secret can hold a separator.
+    It shows the form's own text in its place, and the parts before it that are certainly not secret. After
+    the secret it shows text only if the key has as many pieces as the form, and no secret can hold a
+    separator.
     """
     pieces, separators = _pieces_of(form, secrets)
-    # Everything behind the form's own pieces counts as one piece, however many a client sends.
+    # Everything after the form's own pieces counts as one piece, however many a client sends.
     parts = _SEPARATOR.split(key[:_LOOKED_AT], len(separators) + 1)
     texts, between = parts[::2], parts[1::2]
     alike = 0
@@ -114,7 +139,7 @@ def _malformed(key: bytes, form: KeyPattern, secrets: Collection[str], secrecy: 
 
 
 def _open_places(name: bytes, secrecy: Secrecy) -> frozenset[int]:
-    """Returns where those pieces of a name begin that are surely not secret."""
+    """Returns the offsets of those pieces of a name that are certainly not secret."""
     at, found = 0, set()
     for piece, kind in secrecy.pieces(name):
         if kind == OPEN:

@@ -1,4 +1,4 @@
-"""Who serves the clients: this process itself, or its workers.
+"""The backend: the process or the workers that serve the clients.
 
 Rule: `process.control` knows this interface only. `process.in_process.InProcess` and
 `process.workers.parent.Workers` implement it.
@@ -14,6 +14,7 @@ from keyfence.policy.enforcement.modes import BreakGlass
 from keyfence.telemetry.counters import Counters
 from keyfence.telemetry.tally import Row
 
+from .candidate import Comparison, PackedCandidate
 from .reload import Packed
 
 # Takes the increments of a process that serves clients (telemetry.increments).
@@ -47,6 +48,13 @@ class Backend(Protocol):
     async def take(self, packed: Packed, loaded_at: float) -> None:
         """Put a policy and its configuration in force; returns once all processes have them. `loaded_at` is
         in Unix seconds."""
+
+    async def set_candidate(self, candidate: PackedCandidate | None) -> None:
+        """Compare this policy with the one in force, or (None) no policy any more; returns once all processes
+        have it."""
+
+    async def comparison(self) -> Comparison:
+        """What the candidate would change, of all processes, up to date."""
 
     async def set_glass(self, glass: Sequence[BreakGlass]) -> None:
         """Put these break-glasses in force; returns once all processes have them."""

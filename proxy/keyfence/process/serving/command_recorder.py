@@ -41,9 +41,9 @@ class Recorder:
     def __init__(
         self, path: str, *, max_bytes: int = MAX_BYTES, wall: Callable[[], float] = time.time
     ) -> None:
-        """Raises OSError if the file can't be opened."""
+        """Raises OSError if the file cannot be opened."""
         self.path = path
-        self.lost = 0  # lines that couldn't be written, and commands without room for their group
+        self.lost = 0  # lines that could not be written, and commands without room for their group
         self._max_bytes = max_bytes
         self._wall = wall
         self._groups: dict[tuple[Any, ...], _Group] = {}

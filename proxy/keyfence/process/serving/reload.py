@@ -61,6 +61,8 @@ class Packed(NamedTuple):
 
     settings: Settings
     policy: bytes | None  # a pickled CompiledPolicy; None: splice mode
+    name: str = ""  # of the policy
+    revision: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -90,6 +92,27 @@ class Origin:
         if faults:
             raise FileError(faults)
         return settings, policy
+
+    def load_with(self, candidate: str) -> tuple[Settings, CompiledPolicy | None, Packed | None]:
+        """The same with the candidate policy in this file ("": there is none). Raises FileError with all
+        faults."""
+        faults: list[Diagnostic] = []
+        loaded, packed = None, None
+        try:
+            loaded = self.load()
+        except FileError as exc:
+            faults += exc.diagnostics
+        try:
+            packed = pack(*self.with_policy(candidate).load()) if candidate else None
+        except FileError as exc:
+            faults += [fault for fault in exc.diagnostics if fault not in faults]
+        if loaded is None or faults:
+            raise FileError(faults)
+        return *loaded, packed
+
+    def with_policy(self, file: str) -> Origin:
+        """The same with another policy, such as a candidate."""
+        return dataclasses.replace(self, overrides=dataclasses.replace(self.overrides, policy=file))
 
     def _faults_behind(self, known: list[Diagnostic]) -> list[Diagnostic]:
         """The faults of the files that a faulty configuration names."""
@@ -131,14 +154,16 @@ class Origin:
 
 def _failed(why: str) -> FileError:
     return FileError(
-        [Diagnostic(Place("keyfence", 1, 1), "error", f"can't load policy and configuration: {why}")]
+        [Diagnostic(Place("keyfence", 1, 1), "error", f"cannot load policy and configuration: {why}")]
     )
 
 
 def pack(settings: Settings, policy: CompiledPolicy | None) -> Packed:
     """Pack for another process, without the files' texts: only messages about faults need them."""
     bare = dataclasses.replace(settings, source=None, waivers_source=None)
-    return Packed(bare, None if policy is None else pickle.dumps(policy, pickle.HIGHEST_PROTOCOL))
+    if policy is None:
+        return Packed(bare, None)
+    return Packed(bare, pickle.dumps(policy, pickle.HIGHEST_PROTOCOL), policy.name, policy.revision)
 
 
 def unpack(packed: Packed) -> CompiledPolicy | None:

@@ -2,8 +2,8 @@
 
 Rule: every accepted connection can be served. A client needs a connection of its own and one to Redis, so
 keyfence accepts only as many as there are descriptors for both. It raises the process's limit first, as far
-as the system allows. Admin and metrics listener have descriptors of their own: clients cannot take those, nor
-the listeners the clients'.
+as the system allows. The admin and metrics listeners have descriptors of their own: clients cannot take
+these, and the listeners cannot take the clients'.
 
 Redis does the same with `maxclients` (server.c, adjustOpenFilesLimit).
 """

@@ -28,9 +28,11 @@ from keyfence.net.addresses import Bound
 from keyfence.policy.analysis.command_log import as_line
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.enforcement.modes import BreakGlass, Modes
-from keyfence.policy.engine.authorizer import Authorizer, InForce
+from keyfence.policy.engine.authorizer import Authorizer, Candidate, InForce
 from keyfence.policy.engine.pending import PendingTtls
+from keyfence.policy.rules import RULES
 from keyfence.session.conversation.shown_ids import Question, ShownIds
+from keyfence.telemetry.candidate.changes import Changes
 from keyfence.telemetry.operator_log import notice, report_fault, tell, warn
 from keyfence.telemetry.telemetry import Telemetry
 from keyfence.telemetry.usage import Usage
@@ -44,9 +46,11 @@ from .rlimits import room_for
 from .ttl_check import TtlWatch
 from .zeros import declare_zeros
 
+ASK_SECONDS = 15.0  # for all questions to Redis that are open at the end
+
 
 class StartError(Exception):
-    """keyfence can't start; the message is one line for the user."""
+    """keyfence cannot start; the message is one line for the user."""
 
 
 class Runtime:
@@ -68,6 +72,8 @@ class Runtime:
         self.glass: list[BreakGlass] = []
         self.pending = PendingTtls()  # outlives a reload
         self.in_force: InForce | None = None
+        self.changes: Changes | None = None  # what the candidate policy would change; None: there is none
+        self._candidate: CompiledPolicy | None = None
         self.upstream: Upstream | None = None
         self.learner: Learner | None = None
         self._context: ServerContext | None = None
@@ -91,8 +97,7 @@ class Runtime:
         self.settings = settings
         self.telemetry.mask(settings.mask_keys)
         if policy is not None:
-            modes = Modes(settings.modes, policy.services, settings.waived())
-            authorizer = Authorizer(policy, modes, self.glass, time.time, self._decision_failed, self.pending)
+            authorizer = self._authorizer_of(policy)
             if self.in_force is None:
                 self.in_force = InForce(authorizer)
             else:
@@ -103,12 +108,46 @@ class Runtime:
             if not self._quiet:  # a worker's parent has these rows for all
                 files = ((home.policy, home.owner, home.contact) for home in policy.homes)
                 counters.policy_made_of(files, policy.revision)
-                declare_zeros(counters, modes)
+                declare_zeros(counters, authorizer.modes)
         if self._context is not None:
             self._context.identities = self._resolver()
             self._context.limits = settings.limits.of_requests()
             self._context.quotas.limits = self._client_limits()
         self._count_lapsed()
+
+    def _authorizer_of(self, policy: CompiledPolicy) -> Authorizer:
+        """The authorizer of a policy under the settings in force, with the candidate beside it."""
+        beside, candidate = None, self._candidate
+        if candidate is not None and self.changes is not None:
+            self.changes.guard(policy.secrecy, candidate.secrecy)
+            modes = self._modes(candidate)
+            authorizer = Authorizer(candidate, modes, self.glass, time.time, self._decision_failed)
+            beside = Candidate(authorizer, self.changes, policy.secrecy == candidate.secrecy)
+        return Authorizer(
+            policy,
+            self._modes(policy),
+            self.glass,
+            time.time,
+            self._decision_failed,
+            self.pending,
+            beside,
+        )
+
+    def _modes(self, policy: CompiledPolicy) -> Modes:
+        return Modes(self.settings.modes, policy.services, self.settings.waived())
+
+    def take_candidate(self, policy: CompiledPolicy | None, number: int) -> None:
+        """Compare a policy with the one in force from now on, or (None) end the comparison. `number` tells
+        this comparison from earlier ones."""
+        if self.in_force is None:
+            return
+        counters = self.telemetry.counters  # with what the comparison has counted so far
+        self._candidate, self.changes = policy, None
+        if policy is not None:
+            self.changes = Changes(number, counters, mask_keys=self.settings.mask_keys)
+            counters.begin_comparison(policy.services, RULES)
+        self.telemetry.beside = self.changes
+        self.in_force.authorizer = self._authorizer_of(self.in_force.authorizer.policy)
 
     def _decision_failed(self, exc: Exception) -> None:
         self.telemetry.counters.internal_error("decision")
@@ -178,7 +217,7 @@ class Runtime:
         learned = learn(reply)
         adopt(learned)
         if self.authorizer is not None:
-            self.authorizer.evaluator.forget_permissions()
+            self.authorizer.forget_permissions()
         if learned.rows:
             self.tell(f"the upstream has {len(learned.rows)} commands that keyfence knows from it alone")
         if learned.unreadable or learned.dropped:
@@ -186,7 +225,7 @@ class Runtime:
 
     def _cannot_learn(self, reason: CannotLearn) -> None:
         """If clients bring all credentials, keyfence may lack the permission: this is not a warning then."""
-        text = f"the upstream doesn't tell its commands ({reason}): what its modules have stays unknown"
+        text = f"the upstream does not list its commands ({reason}): commands of its modules stay unknown"
         if isinstance(reason, NotAllowed):
             if COMMAND not in self._missing:  # else it was reported already
                 self.tell(f"{text}; give its URL a user that may run COMMAND")
@@ -282,10 +321,20 @@ class Runtime:
         checks = [] if self._quiet else [self._check_user_forever(self.upstream)]
         return [*jobs, *checks, self.learner.learn_forever(), watch.watch_forever()]
 
+    async def ask_now(self) -> None:
+        """Ask Redis at once about every time to live and size that is open, and wait for the answers. Call it
+        when no client is left that could still set one."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(ASK_SECONDS):
+                while len(self.pending) or len(self.pending.sizes):
+                    for one in (*self.pending, *self.pending.sizes):
+                        one.due = 0.0
+                    await asyncio.sleep(0.05)
+
     def _cannot_ask(self, reason: str) -> None:
         """If clients bring all credentials, keyfence may lack the permission: this is not a warning then."""
         self.tell(
-            f"the upstream can't be asked for times to live and sizes ({reason}): nothing is found late"
+            f"the upstream cannot be asked for times to live and sizes ({reason}): nothing is found late"
         )
 
     def _count_lapsed(self) -> None:

@@ -1,4 +1,4 @@
-"""Asks Redis for times to live and sizes that a command alone did not show, and reports violations.
+"""Asks Redis for times to live and sizes that the commands did not show, and reports violations.
 
 Rule: it asks on a connection of its own, in batches, each key in its database. A key without an answer is
 counted and causes no violation; each reason is reported once. A fault here does not affect clients.
@@ -30,7 +30,7 @@ _Open = TypeVar("_Open", PendingTtl, PendingSize)
 
 
 class CannotAsk(Exception):
-    """Redis can't be asked; the message says why, for people."""
+    """Redis cannot be asked; the message says why, for people."""
 
 
 class TtlWatch:
@@ -44,7 +44,7 @@ class TtlWatch:
         on_failure: Callable[[str], None] = lambda _reason: None,
         on_error: Callable[[Exception], None] = lambda _error: None,
     ) -> None:
-        """`on_failure` gets each reason why Redis couldn't be asked, once; `on_error` gets faults of
+        """`on_failure` gets each reason why Redis could not be asked, once; `on_error` gets faults of
         keyfence."""
         self.table = table
         self._upstream = upstream
@@ -221,7 +221,7 @@ class _Link(asyncio.Protocol):
             self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.WriteTransport, transport)  # uvloop's doesn't inherit from it
+        self._transport = cast(asyncio.WriteTransport, transport)  # uvloop's does not inherit from it
         keep_alive(transport.get_extra_info("socket"))
         self._transport.write(self._opening)
 
@@ -238,7 +238,7 @@ class _Link(asyncio.Protocol):
         self._lines += lines
         awaited = self._wanted if self._answer is not None and not self._answer.done() else 0
         if len(self._lines) > awaited:
-            self._fail("it sent a reply that nothing asked for")
+            self._fail("it sent a reply that no request asked for")
         elif self._answer is not None and lines and len(self._lines) == awaited:
             lines, self._lines = self._lines, []
             self._answer.set_result(lines)

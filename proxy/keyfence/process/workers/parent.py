@@ -1,7 +1,7 @@
 """The parent of the workers: starts and replaces them, sends them changes, and adds up their counts.
 
-Rule: every worker slot has a worker that serves, or one that is starting. The counts of a worker outlast it.
-Every worker has, or will start with, the policy and configuration that are in force here.
+Rule: every worker slot has a worker that serves or starts. A worker's counts outlast it. Every worker has, or
+will start with, the policy and configuration in force here.
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ from typing import Any
 from keyfence.net.addresses import Bound
 from keyfence.policy.enforcement.modes import BreakGlass
 from keyfence.process.serving.backend import Backend, Feed, WorkerFailed
+from keyfence.process.serving.candidate import Comparison, PackedCandidate
 from keyfence.process.serving.reload import Packed
 from keyfence.process.serving.runtime import Runtime, StartError
+from keyfence.telemetry.candidate.rows import Comparisons, rows_of
 from keyfence.telemetry.counters import Counters
 from keyfence.telemetry.log_relay import LogRelay
 from keyfence.telemetry.operator_log import Changes, elapsed, warn
@@ -57,6 +59,7 @@ class Workers(Backend):
         self._workers: list[WorkerProcess] = []
         self._total = Counters()  # of all workers, ended ones included, without gauges
         self._tally = Tally()
+        self._comparisons = Comparisons(0)  # of the candidate policy
         self._rolling = asyncio.Lock()
         self._jobs: set[asyncio.Task[None]] = set()
         self._backoff = [0.0] * len(slots)
@@ -151,6 +154,15 @@ class Workers(Backend):
         self._start = dataclasses.replace(self._start, packed=packed, loaded_at=loaded_at, upstream=upstream)
         await self._order_all("take", (packed, loaded_at))
 
+    async def set_candidate(self, candidate: PackedCandidate | None) -> None:
+        self._start = dataclasses.replace(self._start, candidate=candidate)
+        self._comparisons = Comparisons(0 if candidate is None else candidate.number)
+        await self._order_all("candidate", candidate)
+
+    async def comparison(self) -> Comparison:
+        await self._refresh()
+        return Comparison(dict(self._comparisons.commands), rows_of(self._comparisons.tallies()))
+
     async def set_glass(self, glass: Sequence[BreakGlass]) -> None:
         self._start = dataclasses.replace(self._start, glass=tuple(glass))
         await self._order_all("glass", list(glass))
@@ -188,6 +200,8 @@ class Workers(Backend):
         # The log relay counts written lines, in the parent's own counters.
         self._total.absorb(counts["counters"] | {"log_lines": 0}, live=False)
         self._tally.absorb(counts["tally"])
+        if counts["candidate"] is not None:
+            self._comparisons.absorb(counts["candidate"])
         if self._feed is not None:
             self._feed(counts)
 

@@ -41,7 +41,7 @@ def bind_slots(listeners: Sequence[ListenerModel], number: int) -> list[WorkerSl
 
 
 class CannotBind(Exception):
-    """An address can't be bound; `fault` says why."""
+    """An address cannot be bound; `fault` says why."""
 
     def __init__(self, model: ListenerModel, fault: OSError) -> None:
         super().__init__(model.listen)

@@ -21,6 +21,7 @@ from keyfence.downstream.tls import listener_context
 from keyfence.net.addresses import Bound
 from keyfence.policy.diagnostics import FileError
 from keyfence.policy.enforcement.modes import BreakGlass
+from keyfence.process.serving.candidate import PackedCandidate
 from keyfence.process.serving.command_recorder import Recorder
 from keyfence.process.serving.reload import Packed, unpack
 from keyfence.process.serving.runtime import (
@@ -60,6 +61,7 @@ class Start:
     upstream: UpstreamAddress
     sockets: tuple[Sockets, ...]  # one for each listener of the settings
     glass: tuple[BreakGlass, ...] = ()
+    candidate: PackedCandidate | None = None
 
 
 class Worker:
@@ -119,6 +121,8 @@ class Worker:
         policy = unpack(start.packed)
         runtime = Runtime(settings, policy, telemetry, loaded_at=start.loaded_at, quiet=True)
         runtime.glass[:] = start.glass
+        if start.candidate is not None:
+            runtime.take_candidate(unpack(start.candidate.packed), start.candidate.number)
         upstream = await runtime.reach_upstream(start.upstream)
         listeners = runtime.listeners(upstream, [_inherited(one) for one in start.sockets])
         runtime.ask_others_by(self._questions.ask)
@@ -159,9 +163,13 @@ class Worker:
 
     async def _carry_out(self, kind: str, content: Any, runtime: Runtime, listeners: Listeners) -> None:
         """`count`: nothing more than the counts of every answer; `glass`: the break-glasses from now on;
-        `take`: a policy and its configuration (Packed, Unix seconds)."""
+        `candidate`: the policy to compare with the one in force (PackedCandidate), or None; `take`: a policy
+        and its configuration (Packed, Unix seconds)."""
         if kind == "glass":
             runtime.glass[:] = content
+        elif kind == "candidate":
+            candidate = None if content is None else await asyncio.to_thread(unpack, content.packed)
+            runtime.take_candidate(candidate, 0 if content is None else content.number)
         elif kind == "take":
             packed, loaded_at = content
             policy = await asyncio.to_thread(unpack, packed)
@@ -182,7 +190,7 @@ def main() -> None:
     control, log, parent = map(int, sys.argv[1:4])
     end_with_parent(parent)
     if sys.argv[4] != __version__:
-        warn(f"keyfence {sys.argv[4]} can't start a worker of {__version__}: restart keyfence completely")
+        warn(f"keyfence {sys.argv[4]} cannot start a worker of {__version__}: restart keyfence completely")
         sys.exit(1)
     settle_modules()
     sock = socket.socket(fileno=control)
@@ -190,6 +198,6 @@ def main() -> None:
     try:
         run_loop(lambda: Worker(sock, log).run())
     except (StartError, FileError, OSError) as exc:
-        warn(f"a worker can't start: {exc}")
+        warn(f"a worker cannot start: {exc}")
         os._exit(1)
     os._exit(0)  # a normal exit would wait for threads that resolve names

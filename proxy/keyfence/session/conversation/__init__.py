@@ -1,2 +1,1 @@
-"""What one client has sent and awaits: its requests, reply slots, connection and state. It decides
-nothing."""
+"""One client's conversation with Redis: requests, reply slots, connection and state. It decides nothing."""

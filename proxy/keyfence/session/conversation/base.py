@@ -1,8 +1,8 @@
 # cython: annotation_typing=False
-"""The session base: what the owner of a client's connection uses of a `Session` or a `Passthrough`.
+"""The session base: the part of a `Session` or a `Passthrough` that the owner of a client's connection uses.
 
-Rule: the owner uses nothing else. Whatever it needs each time that bytes come is a plain attribute or a
-method of these classes, so that compiled modules reach it without a look-up by name.
+Rule: the owner uses nothing else. All that it needs whenever bytes arrive is a plain attribute or a method of
+these classes, so that compiled modules reach it without a look-up by name.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from .shown_ids import Question
 
 
 class Outlet:
-    """What goes to the client next, and whether it is closed then."""
+    """The next output to the client, and whether its connection is closed after it."""
 
     def __init__(self) -> None:
         self.to_client: list[bytes] = []  # its taker empties it
-        self.closing = ""  # why to close the client once that is sent; "" while it lives
+        self.closing = ""  # why to close the client once that is sent; "": do not close it
 
 
 class SessionBase:
@@ -27,7 +27,7 @@ class SessionBase:
 
     def __init__(self, service: str, profile: Profile, outlet: Outlet, route: Route) -> None:
         self.service = service  # the client's service
-        self.caller = NOBODY  # what else is known of the client
+        self.caller = NOBODY  # the client's other known attributes
         self.profile = profile  # the state that its connection to Redis must have
         self.outlet = outlet
         self.route = route  # which connection `to_upstream` is for
@@ -35,9 +35,9 @@ class SessionBase:
         self.counts: list[int] = []  # the replies that each piece of it gets, on a shared connection
         self.shapeable = False  # the client's text might shape one of those replies
         self.question: Question | None = None  # for other processes; nothing is evaluated until its answer
-        self.reopen = False  # the own connection must be replaced before anything is sent on it
+        self.reopen = False  # the dedicated connection must be replaced before anything is sent on it
         self.opaque_as = ""  # the service under which it is counted as opaque; "": it is not
-        self.wants_turn = False  # other clients come first; then `take_turn` goes on
+        self.wants_turn = False  # other clients have their turn first; then `take_turn` goes on
 
     @property
     def to_client(self) -> list[bytes]:
@@ -58,24 +58,25 @@ class SessionBase:
     # -- bytes
 
     def from_client(self, data: bytes) -> None:
-        """Take in what the client sent."""
+        """Take in bytes from the client."""
         raise NotImplementedError
 
     def from_upstream(self, data: bytes) -> None:
-        """Take in what Redis sent on the client's own connection."""
+        """Take in bytes from Redis on the client's dedicated connection."""
         raise NotImplementedError
 
     def from_shared(self, data: bytes, completed: int, whole: bool) -> None:
-        """Take in this client's part of what Redis sent on a shared connection: `completed` replies end in
-        it. `whole`: the last of them ends with it."""
+        """Take in this client's part of the bytes from Redis on a shared connection. `completed` replies end
+        in `data`. `whole`: the last of them ends with it."""
         raise NotImplementedError
 
     def from_kept(self, data: bytes) -> None:
-        """Take in what Redis sent on the client's own connection while the client shares another."""
+        """Take in bytes from Redis on the client's dedicated connection while the client uses a shared
+        one."""
         self.from_upstream(data)
 
     def upstream_refused(self, reason: str) -> None:
-        """No connection could be had, so nothing was sent."""
+        """No connection could be made, so nothing was sent."""
         raise NotImplementedError
 
     def upstream_lost(self, reason: str) -> None:
@@ -88,10 +89,10 @@ class SessionBase:
     # -- which connection
 
     def settle(self) -> None:
-        """Return to sharing if nothing keeps the client on its own connection any more."""
+        """Return to a shared connection if nothing keeps the client on its dedicated one any more."""
 
     def take_own(self, *, for_good: bool) -> None:
-        """Leave the shared connection: none can be had now, or ever (`for_good`)."""
+        """Leave the shared connection, because there is none for this client now, or ever (`for_good`)."""
 
     # -- what the owner asks
 
@@ -100,7 +101,7 @@ class SessionBase:
         return True
 
     def backlog(self) -> int:
-        """Bytes of requests that have come and have not been sent on yet."""
+        """The number of received bytes of requests that were not sent on yet."""
         return 0
 
     @property
@@ -110,12 +111,12 @@ class SessionBase:
 
     @property
     def holds_back(self) -> bool:
-        """Whether requests that have come wait for replies before they may be evaluated or sent."""
+        """Whether received requests wait for replies before they may be evaluated or sent."""
         return False
 
     @property
     def awaits_more(self) -> bool:
-        """Whether something may still come for a client that sends no more."""
+        """Whether something may still arrive for a client that sends no more."""
         return True
 
     @property
@@ -125,5 +126,5 @@ class SessionBase:
 
     @property
     def waits(self) -> bool:
-        """Whether the client waits for a reply or for messages. Then it isn't idle."""
+        """Whether the client waits for a reply or for messages, so that it is not idle."""
         return True

@@ -7,6 +7,7 @@ from keyfence.session.conversation.base cimport SessionBase
 from keyfence.resp.requests cimport RequestReader
 
 cdef int _READING, _AWAITING_ALL, _BECOMING_OPAQUE, _OPAQUE, _CLOSING
+cdef int _EVALUATING, _AWAITS_MORE, _HOLDS_NOTHING
 cdef Py_ssize_t _NO_LIMIT
 
 

@@ -1,11 +1,11 @@
 # cython: annotation_typing=False
-"""What one client has sent and awaits: its reply slots, its connection, its state, and what is held back.
+"""One client's conversation with Redis: its reply slots, its connection, its state, and what is held back.
 
-Rule: nothing is decided here. Every request that is sent is awaited. The client's connection changes only
-when no reply is due. What can't be followed any more passes unread or ends the session; nothing is guessed.
+Rule: nothing is decided here. Every reply to a sent request is awaited. The client's connection changes only
+when no reply is due. A session that cannot be followed any more passes unread or ends; nothing is guessed.
 
-`Session` reads and decides, and builds on this. `reply_queue` sorts what comes from upstream, `routing` says
-which connection a request takes, and `states` has the session's states.
+`Session` builds on this: it reads and decides. `reply_queue` assigns the upstream's bytes to reply slots,
+`routing` chooses the connection of a request, and `states` has the session's states.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from keyfence.resp.requests import RequestReader
 from .base import SessionBase
 from .reply_queue import ReplyQueue, unreachable
 from .routing import Route
-from .states import Event, State, next_state
+from .states import ADMITS, Event, Input, State, next_state, states_where
 from .transactions import OpenTransaction
 
 
 class Room:
-    """How much one client may have waiting or under way: in bytes, where no other unit is named."""
+    """How much one client may have waiting or under way, in bytes unless another unit is named."""
 
     def __init__(self) -> None:
-        # What reply slots keep: local replies, callbacks. Past this no request is evaluated until replies
-        # come in.
+        # Kept by reply slots (local replies, callbacks). Beyond this, no request is evaluated until replies
+        # arrive.
         self.slots = 1024 * 1024
-        # What is taken in from the client while nothing may be evaluated. Past this its socket is not read.
+        # Taken in from the client while nothing may be evaluated. Beyond this, its socket is not read.
         self.backlog = 64 * 1024
         # How many requests, and about how many bytes of them, may be under way on a shared connection.
         self.shared_requests = 4096
         self.shared = 1024 * 1024
-        # A larger request needs a connection of its own, and so does a client that gets a larger reply.
+        # A larger request needs a dedicated connection, and so does a client that gets a larger reply.
         self.shared_request = 64 * 1024
         self.shared_reply = 256 * 1024
 
@@ -51,6 +51,11 @@ _AWAITING_ALL = int(State.AWAITING_ALL)
 _BECOMING_OPAQUE = int(State.BECOMING_OPAQUE)
 _OPAQUE = int(State.OPAQUE)
 _CLOSING = int(State.CLOSING)
+
+# What states admit, from `states.ADMITS`: the one state that evaluates, and sets of states as bits.
+(_EVALUATING,) = (int(state) for state, admits in ADMITS.items() if admits.input is Input.EVALUATE)
+_AWAITS_MORE = states_where(lambda admits: admits.awaits_more)
+_HOLDS_NOTHING = states_where(lambda admits: admits.input in (Input.PASS, Input.DROP))
 _NO_LIMIT = 1 << 62
 
 # Sent upstream in place of a command that is refused inside MULTI. Its wrong arity makes Redis mark the
@@ -60,31 +65,31 @@ MULTI = encode.command(b"MULTI")
 
 
 class Conversation(SessionBase):
-    """One client's requests, the replies that are due for them, and the connection that they take."""
+    """One client's requests, the replies due for them, and the connection that they take."""
 
     def __init__(self, service: str, profile: Profile, route: Route, limits: RequestLimits) -> None:
         self.replies = ReplyQueue()
         super().__init__(service, profile, self.replies, route)
         self.state = _READING
         self.transaction: OpenTransaction | None = None
-        self.is_behind = False  # the own connection has carried nothing since the client last shared
+        self.is_behind = False  # nothing was sent on the dedicated connection since the last shared request
         self.room = ROOM
         self.reader = RequestReader(limits)
-        self.partly_sent = False  # the beginning of the request in hand has gone upstream already
-        self._deferred: Callable[[], None] | None = None  # what to do once every reply is in
-        self._unread = b""  # BECOMING_OPAQUE: what goes upstream unread once every reply is in
-        self._closing_then = ""  # CLOSING: why the session closes once every reply is in
+        self.partly_sent = False  # the beginning of the current request was sent upstream already
+        self._deferred: Callable[[], None] | None = None  # called once every due reply has arrived
+        self._unread = b""  # BECOMING_OPAQUE: sent upstream unread once every due reply has arrived
+        self._closing_then = ""  # CLOSING: why the session closes once every due reply has arrived
         self._shared_bytes = 0  # sent on the shared connection since the last time nothing was due
         self._reply_bytes = 0  # of a reply that is coming in on the shared connection
-        # Something was sent on the own connection whose reply the client's text might shape: what comes next
-        # may not be the reply that it looks like …
+        # The client's text might shape the reply to a request on the dedicated connection, so the next reply
+        # may not be what it looks like …
         self.is_doubtful = False
-        self.was_doubtful = False  # … or was once, before a barrier was passed
-        self._at_barrier = False  # the request in hand isn't sent yet, and waits for a barrier
+        self.was_doubtful = False  # … or might have shaped one before the last barrier was passed
+        self._at_barrier = False  # the current request is not sent yet, and waits for a barrier
         self._barrier: Sightings | None = None  # of the barrier that is awaited
 
     def _read_requests(self) -> None:
-        """Go on with what was held back."""
+        """Continue with everything that was held back."""
         raise NotImplementedError
 
     # -- state
@@ -102,7 +107,7 @@ class Conversation(SessionBase):
         """Whether the next request may be evaluated now."""
         slots = self.replies.slots
         return (
-            self.state == _READING
+            self.state == _EVALUATING
             and not self.replies.closing
             and not self.wants_turn
             and slots.held_bytes < self.room.slots
@@ -114,16 +119,16 @@ class Conversation(SessionBase):
         return self.replies.slots.awaited
 
     def wants_input(self) -> bool:
-        """A session that waits takes in some bytes more: only reading shows that a client has gone."""
+        """A waiting session takes in some more bytes, because only reading shows that a client has gone."""
         if self.replies.closing:
             return False
-        if self.state in (_OPAQUE, _CLOSING):
+        if _HOLDS_NOTHING >> self.state & 1:
             return True
         return self.may_evaluate() or self.backlog() < self.room.backlog
 
     @property
     def holds_back(self) -> bool:
-        if self.closing or self.state in (_OPAQUE, _CLOSING):
+        if self.closing or _HOLDS_NOTHING >> self.state & 1:
             return False
         return not self.may_evaluate()
 
@@ -131,12 +136,12 @@ class Conversation(SessionBase):
     def awaits_more(self) -> bool:
         if self.replies.slots or self.wants_turn:
             return True
-        # Without a reply slot a session may still wait for what other processes answer.
-        return self.state not in (_READING, _CLOSING)
+        # Without a reply slot, a session may still wait for an answer from other processes.
+        return bool(_AWAITS_MORE >> self.state & 1)
 
     @property
     def is_streaming(self) -> bool:
-        """Whether a request is under way that is too large to be held."""
+        """Whether a request too large to be held is under way."""
         return self.partly_sent or self.reader.is_large
 
     @property
@@ -158,15 +163,15 @@ class Conversation(SessionBase):
         return size > self.room.shared_request or count > self.room.shared_requests
 
     def largest_request(self) -> int:
-        """How many bytes a request may have on the connection that the client uses now."""
+        """The greatest size of a request on the connection that the client uses now."""
         return self.room.shared_request if self.route.is_shared else _NO_LIMIT
 
     def backlog(self) -> int:
-        return self.reader.pending() + len(self._unread)  # a deferred request is of what was read
+        return self.reader.pending() + len(self._unread)  # a deferred request is part of the bytes read
 
     @property
     def mid_reply(self) -> bool:
-        """Part of a reply has reached the client, so that nothing else may be sent to it."""
+        """Whether part of a reply has reached the client, so that nothing else may be sent to it now."""
         return self.state == _OPAQUE or self.replies.mid_reply
 
     # -- requests
@@ -185,7 +190,8 @@ class Conversation(SessionBase):
         self.replies.forward(count)
 
     def when_answered(self, act: Callable[[], None]) -> None:
-        """Carry out the request in hand once every due reply is in; until then nothing more is evaluated."""
+        """Carry out the current request once every due reply has arrived. Until then, evaluate nothing
+        more."""
         if self.replies.slots:
             self._defer(act)
         else:
@@ -200,16 +206,16 @@ class Conversation(SessionBase):
         self.enter(Event.HOLD)
 
     def release(self) -> None:
-        """The reply is in that the next decision depends on."""
+        """The reply that the next decision depends on has arrived."""
         self.enter(Event.RELEASE)
 
     def doubt_replies(self) -> None:
-        """From here on the client's text might shape a reply on its own connection."""
+        """From now on the client's text might shape a reply on its dedicated connection."""
         self.is_doubtful = self.was_doubtful = True
 
     def mark_shapeable(self, fits: bool) -> None:
-        """The client's text might shape the reply to the request in hand. `fits`: it may go where the client
-        is now."""
+        """The client's text might shape the reply to the current request. `fits`: the request may take the
+        connection that the client uses now."""
         if self.transaction is not None:
             self.transaction.is_shapeable = True
         elif fits and self.route.is_shared:
@@ -218,16 +224,16 @@ class Conversation(SessionBase):
             self.doubt_replies()
 
     def _doubt_pending(self) -> None:
-        """A reply that might be shaped comes on the client's own connection, though it could have been
-        shared."""
+        """A reply that the client's text might shape comes on its dedicated connection, although the request
+        could have taken a shared one."""
         self.shapeable = False
         self.doubt_replies()
 
     def when_sure(self, act: Callable[[], None]) -> None:
-        """Carry out the request in hand once no reply is due, and nothing but its own reply can come.
+        """Carry out the current request once no reply is due and only its own reply can come.
 
-        For commands that change who the client is, or its database: their replies are believed. Not inside
-        MULTI, where a barrier would be queued.
+        This is for commands that change the client's identity or database, because keyfence believes their
+        replies. It is not for use inside MULTI, where Redis would queue a barrier.
         """
 
         def sure() -> None:
@@ -240,8 +246,9 @@ class Conversation(SessionBase):
         self.when_answered(sure)
 
     def send_barrier(self, act: Callable[[], None], times: int = 1) -> Barrier:
-        """Call `act` once Redis has shown that nothing else comes before the barrier; until then nothing is
-        evaluated. The contrary ends the session. The barrier is sent `times` times, and returned."""
+        """Send a barrier `times` times, and call `act` once Redis has shown that nothing else comes before
+        it. Until then, nothing is evaluated. If something else comes, the session ends. Returns the
+        barrier."""
         barrier = Barrier.draw(Form.PING if self._is_subscriber else Form.HELLO)
         seen = Sightings(barrier.nonce)
         left = times
@@ -249,7 +256,7 @@ class Conversation(SessionBase):
         def answered(reply: bytes) -> None:
             nonlocal left
             left -= 1
-            # MONITOR shows the number too, but to a client that sees every command anyway.
+            # MONITOR shows the number too, but only to a client that sees every command anyway.
             is_sure = left or seen.count == times or self.replies.monitoring
             if not barrier.is_passed(reply) or not is_sure:
                 self.fall_out_of_step()
@@ -267,12 +274,12 @@ class Conversation(SessionBase):
         return barrier
 
     def fall_out_of_step(self) -> None:
-        """A reply isn't the one that was due."""
+        """A reply is not the one that was due: end the session."""
         self.closing = "identity: the replies are out of step with the requests"
 
     @property
     def _is_subscriber(self) -> bool:
-        """Redis answers little more than PING to a subscriber of RESP2."""
+        """To a RESP2 subscriber, Redis answers little more than PING."""
         return self.replies.resp == 2 and bool(self.replies.subscriptions)
 
     def close_after_replies(self, reason: str) -> None:
@@ -285,8 +292,8 @@ class Conversation(SessionBase):
     # -- requests that are too large to be held
 
     def _large_request(self) -> None:
-        """Part of a request has come. One that is too large goes on in pieces, on a connection of the
-        client's own; its end is withheld until it is decided."""
+        """Part of a request has arrived. If it is too large to be held, send it on in pieces on the client's
+        dedicated connection, and withhold its end until it is decided."""
         if self.route.is_shared:
             self.route.stay()
             if self.replies.slots:
@@ -297,18 +304,19 @@ class Conversation(SessionBase):
             self.partly_sent = True
             self.to_upstream.append(self.reader.take_partial())
             if not self.reader.is_large:
-                self._read_requests()  # what stands behind the piece may complete the request
+                self._read_requests()  # the bytes after the piece may complete the request
 
     def _refuse_streamed(self, reply: bytes) -> None:
-        """Part of the refused request is upstream, its end is not: give up that connection.
+        """Give up the connection that carries the refused request without its end.
 
-        Redis has run nothing of it. Where a transaction is open, Redis has to say EXECABORT on the new one.
+        Redis has run nothing of that request. If a transaction is open, the new connection must answer
+        EXECABORT.
         """
         self.partly_sent = False
-        watching = self.route.watching and self.transaction is None  # else EXEC is going to fail anyway
+        watching = self.route.watching and self.transaction is None  # otherwise EXEC will fail anyway
         if self.route.pinned or watching or self.replies.monitoring or self.replies.subscriptions:
             self.replies.local(reply)
-            self.close_after_replies("a large request was refused, whose connection can't be made again")
+            self.close_after_replies("a large request was refused, and its connection cannot be replaced")
             return
         self._give_up_own()
         self.to_upstream.clear()
@@ -319,10 +327,10 @@ class Conversation(SessionBase):
         else:
             self.replies.local(reply)
 
-    # -- sessions that can't be followed
+    # -- sessions that cannot be followed
 
     def _pass_unread(self, request: bytes) -> None:
-        """Send `request` and all that follows unread, once every reply is in."""
+        """Once every due reply has arrived, send `request` and everything after it unread."""
         self._unread = request + self.reader.rest()
         self.enter(Event.LOSE_TRACK)
         self._pass_unread_when_answered()
@@ -339,7 +347,8 @@ class Conversation(SessionBase):
     # -- which connection
 
     def take_own(self, *, for_good: bool) -> None:
-        """The request in hand, and those that follow for a while, go on a connection of the client's own."""
+        """Use the client's dedicated connection for the current request and, for a while, for those after
+        it."""
         if for_good:
             self.route.pinned = "nothing to share"
         self.route.stay()
@@ -357,16 +366,16 @@ class Conversation(SessionBase):
     def settle(self) -> None:
         if self.may_leave_own():
             self.route.is_shared = True
-            if not self.route.knows_id:  # else that connection is kept, and the client will return to it
+            if not self.route.knows_id:  # otherwise that connection is kept, and the client will return to it
                 self._give_up_own()
 
     def _give_up_own(self) -> None:
-        """Send what comes next for the client's own connection on a new one, where no reply is in doubt."""
+        """Replace the client's dedicated connection by a new one, on which no reply is in doubt."""
         self.reopen = True
         self.is_doubtful = self.was_doubtful = False
 
     def may_leave_own(self) -> bool:
-        """Whether the client's own connection could be given up now without a difference to it."""
+        """Whether the client would not notice if its dedicated connection were given up now."""
         return (
             not self.route.is_shared
             and self.route.may_share()
@@ -402,7 +411,7 @@ class Conversation(SessionBase):
             self.closing = f"upstream sent bytes that are not a reply: {exc}"
 
     def from_upstream(self, data: bytes) -> None:
-        """Bytes that Redis can't have meant end the session."""
+        """End the session, because the upstream sent bytes that are not RESP."""
         if self.state == _OPAQUE:
             self.to_client.append(data)
             return
@@ -426,7 +435,7 @@ class Conversation(SessionBase):
             self.closing = self.closing or self._closing_then
 
     def _after_slot(self) -> None:
-        """A reply slot is answered: go on with what was held back."""
+        """A reply slot was answered: continue with what was held back."""
         if self.state == _BECOMING_OPAQUE:
             self._pass_unread_when_answered()
         if self.state == _AWAITING_ALL and self.replies.slots.head is None:
@@ -443,11 +452,11 @@ class Conversation(SessionBase):
     # -- upstream is gone
 
     def upstream_refused(self, reason: str) -> None:
-        """No connection could be had: every request that waits gets an error, and the client stays.
+        """No connection could be made: every waiting request gets an error, and the client stays.
 
-        Three kinds of clients can't stay, and each of them gets an error. In a transaction, what the client
-        sends next would run outside of it. In an opaque session, no one knows how many replies are due. With
-        part of a large request sent, its rest would go on as if it were the next request.
+        Three kinds of clients cannot stay, and get an error too. In a transaction, the client's next commands
+        would run outside it. In an opaque session, the number of due replies is unknown. If part of a large
+        request was sent, the rest would look like the next request.
         """
         self.replies.fail(reason)
         if self._at_barrier:
@@ -470,10 +479,10 @@ class Conversation(SessionBase):
             self._read_requests()
 
     def upstream_lost(self, reason: str) -> None:
-        """The connection ended, and the client's connection ends with it, as it would without keyfence.
+        """The connection ended. The client's connection ends with it, as it would without keyfence.
 
-        No error takes the place of a reply: a client takes an error for Redis' answer. A closed connection
-        says the truth: a request may have run or not.
+        No error takes the place of a reply, because a client would take the error for Redis' answer. A closed
+        connection tells the truth: a request may have run or not.
         """
         if not self.closing:
             self.closing = self._closing_then or reason

@@ -1,10 +1,10 @@
 # cython: annotation_typing=False
-"""Carries out what was decided about the request in hand: send it on, refuse it, or have a handler do it.
+"""Carries out the decision about the current request: sends it on, refuses it, or calls its handler.
 
-Rule: nothing is decided here. What `decided` says is done as soon as the turn of the request has come, and a
-reply is seen before anything is evaluated that depends on it.
+Rule: nothing is decided here. `decided` is carried out as soon as it is the request's turn. If a later
+evaluation depends on a reply, it waits for that reply.
 
-`Session` reads and decides, and builds on this. The commands in `handlers` use it.
+`Session` builds on this: it reads and decides. The handlers in `handlers` use it.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from .routing import Route
 from .shown_ids import Question, ShownIds
 from .states import State
 
-# The name under which commands are counted that are not in the table: what a client sends could be anything.
+# Counts all commands that are not in the table, because a client can send any name.
 OTHER = "other"
-MAX_SAID = 64  # bytes of a name that a client gives itself, as logs show it
+MAX_SAID = 64  # the length of a client's own name in logs, in bytes
 
 Argv = Sequence[bytes]
 
@@ -45,19 +45,19 @@ class Handler(NamedTuple):
     """How a session carries out a command that changes the session itself."""
 
     act: Callable[[Executor, Argv], None]
-    # Carries the command out while the client shares a connection. False: it needs one of its own.
+    # Whether it can be carried out on a shared connection; otherwise it needs a dedicated one.
     on_shared: Callable[[Executor, Argv], bool] = _needs_own_connection
-    is_immediate: bool = False  # whatever is awaited, and wherever the client is
-    awaits_multi: bool = True  # what it does depends on Redis' reply to an earlier MULTI
+    is_immediate: bool = False  # at once, whatever is awaited and whichever connection the client uses
+    awaits_multi: bool = True  # its effect depends on Redis' reply to an earlier MULTI
 
 
 class Decided:
-    """What was decided about the request in hand."""
+    """The decision about the current request."""
 
     def __init__(self, handler: Handler | None, refusal: bytes | None, command: str, stays: bool) -> None:
         self.handler = handler  # carries it out; None: it goes upstream as it is
         self.refusal = refusal  # the reply that refuses it; None: it is not refused
-        self.command = command  # its name where commands are counted
+        self.command = command  # the name under which it is counted
         self.stays = stays  # it may go on the connection that the client uses now
 
 
@@ -65,7 +65,8 @@ UNDECIDED = Decided(None, None, "", True)
 
 
 class Executor(Conversation):
-    """A conversation with a client: who it is, which policy applies to it, and what is done for it."""
+    """A conversation with a client, with the client's identity, its policy, and the carrying out of
+    decisions."""
 
     def __init__(
         self,
@@ -91,11 +92,11 @@ class Executor(Conversation):
         self.identities = identities
         self.greeting = greeting
         self.selects_later = selects_later
-        self.request = b""  # the bytes of the request in hand
+        self.request = b""  # the bytes of the current request
         self.ids = ids if ids is not None else ShownIds()
         self._peer: Peer | None = None  # made on demand, of this profile:
         self._peer_of: Profile | None = None
-        self._library = (b"", b"")  # name and version that the client has given, known to Redis or not
+        self._library = (b"", b"")  # the client library's name and version, even if Redis does not know them
         self._sender: object = None  # made on demand
         self._origin = client  # where it comes from; `client` adds the port on demand
         self._port = port
@@ -103,12 +104,12 @@ class Executor(Conversation):
         self.observer = observer
         self._full_limits = limits
         self.caller = Caller(None, tuple(names))
-        self.values: Values = ()  # the caller's, for the authorizer that was asked for last
+        self.values: Values = ()  # the caller's values, for the authorizer that was last asked for
         self._valued_as = self.caller
-        self._number = 0  # of the service, for the authorizer and by the name that it was asked for last
+        self._number = 0  # the service's number, for the authorizer and the name that it was last asked for
         self._numbered_by: Authorizer | None = None
         self._numbered_as = ""
-        self.decided = UNDECIDED  # about the request in hand
+        self.decided = UNDECIDED  # about the current request
         self._apply_limits()
 
     @property
@@ -136,12 +137,12 @@ class Executor(Conversation):
 
     @property
     def sender(self) -> object:
-        """Tells this client's commands from those of other connections."""
+        """Identifies this client's connection: its commands run in order."""
         if self._sender is None:
             self._sender = object()
         return self._sender
 
-    # -- the request in hand
+    # -- the current request
 
     def _execute(self, argv: Argv) -> None:
         """Carry out what was decided."""
@@ -163,7 +164,7 @@ class Executor(Conversation):
         self.partly_sent = False
 
     def _awaits_multi(self, handler: Handler) -> bool:
-        """Whether the handler must know Redis' reply to MULTI, which isn't in yet."""
+        """Whether the handler must know Redis' reply to MULTI, which has not arrived yet."""
         transaction = self.transaction
         if transaction is None or transaction.is_confirmed or self.partly_sent:
             return False
@@ -174,7 +175,7 @@ class Executor(Conversation):
         self._carry_out(handler, argv)
 
     def _report(self, ruling: Ruling, command: str, authorizer: Authorizer, sent: Sent | None = None) -> str:
-        """Report the findings of a ruling. Returns the decision's id; "" where there is no finding."""
+        """Report the findings of a ruling. Returns the decision's id; "" if there is no finding."""
         if not ruling.findings:
             return ""
         revision = authorizer.policy.revision
@@ -183,7 +184,7 @@ class Executor(Conversation):
         )
 
     def authorizer_and_number(self) -> tuple[Authorizer, int]:
-        """The authorizer for the next request, and the number under which it knows this client's service."""
+        """The authorizer for the next request, and its number for this client's service."""
         authorizer = self.current_authorizer()
         if (
             self._numbered_by is not authorizer
@@ -200,7 +201,7 @@ class Executor(Conversation):
         return self.transaction.authorizer if self.transaction is not None else self._in_force.authorizer
 
     def _refuse(self, reply: bytes) -> None:
-        """Refuse the request in hand."""
+        """Refuse the current request."""
         self.observer.command(self.service, self.decided.command, "refused")
         if self.partly_sent:
             self.when_answered(lambda: self._refuse_streamed(reply))
@@ -210,10 +211,10 @@ class Executor(Conversation):
         else:
             self.replies.local(reply)
 
-    # -- what handlers use
+    # -- for handlers
 
     def forward_one(self) -> None:
-        """Send the request in hand upstream and await its one reply."""
+        """Send the current request upstream and await its one reply."""
         self.count_forwarded()
         self._to_upstream(self.request, 1)
 
@@ -224,14 +225,14 @@ class Executor(Conversation):
         self.observer.login_failed(self.service)
 
     def inspect(self, seen: Callable[[bytes], None], request: bytes = b"") -> None:
-        """Send the request in hand (or `request` in its place) upstream. `seen` is called with its reply,
-        which goes to the client too."""
+        """Send the current request (or `request` in its place) upstream. The reply goes to `seen` and to the
+        client."""
         self.count_forwarded()
         self.to_upstream.append(request or self.request)
         self.replies.inspect(seen, len(self.request))
 
     def hold_for(self, seen: Callable[[bytes], None], request: bytes = b"") -> None:
-        """As `inspect`; nothing more is evaluated until the reply is in."""
+        """As `inspect`, but nothing more is evaluated until the reply has arrived."""
 
         def release(reply: bytes) -> None:
             self.release()
@@ -241,9 +242,9 @@ class Executor(Conversation):
         self.hold()
 
     def hold_for_proof(self, seen: Callable[[bytes], None], missing: int = 0) -> None:
-        """As `hold_for`; but the reply is believed only once a barrier behind it is passed.
+        """As `hold_for`, but the reply is believed only once a barrier after it is passed.
 
-        The reply may be an array that lacks `missing` elements. Then barriers fill their places.
+        The reply may be an array that lacks `missing` elements; then barriers fill their places.
         """
         replies: list[bytes] = []
 
@@ -258,11 +259,11 @@ class Executor(Conversation):
     def inspect_effect(
         self, seen: Callable[[bytes], None], *, is_login: bool = False, decides: bool = False
     ) -> None:
-        """Send the request in hand. `seen` is called with its reply: at once, or after EXEC.
+        """Send the current request. `seen` gets its reply: at once, or after EXEC.
 
-        If the client's text may have shaped an earlier reply, that text can stand for this reply within
-        EXEC's reply, and make the real one look like text. No barrier shows that. So the reply isn't
-        believed; and where it `decides` how requests are evaluated or replies are read, the session can't be
+        If the client's text may have shaped an earlier reply, the text can take this reply's place within
+        EXEC's reply and make the real one look like text. No barrier shows that, so the reply is not
+        believed. If it `decides` how requests are evaluated or replies are read, the session cannot be
         followed.
         """
         transaction = self.transaction
@@ -270,11 +271,11 @@ class Executor(Conversation):
             self.inspect(seen)
         elif self.is_doubtful or transaction.is_shapeable:
             if decides:
-                self.become_opaque("what it does inside MULTI can't be told behind a script")
+                self.become_opaque("its effect inside MULTI cannot be known after a script")
             else:
                 self.forward_one()
         elif transaction.is_full:
-            self.become_opaque("too many such commands are queued in one transaction")
+            self.become_opaque("the transaction has too many such commands")
         else:
             transaction.logins += is_login
             transaction.when_executed(seen)
@@ -285,8 +286,9 @@ class Executor(Conversation):
         self.ids.show(self, reply)
 
     def ask_others(self, number: int, answered: Callable[[bool], None]) -> None:
-        """Have the owner ask other processes whose connection has this id. `answered` then goes on with the
-        request in hand. Only while no reply is due, so that nothing else can happen to the session."""
+        """Have the owner ask the other processes whose connection has this id; `answered` then continues with
+        the current request. Call this only if no reply is due, so that nothing else can happen to the
+        session."""
         request, decided = self.request, self.decided
 
         def go_on(is_own: bool) -> None:
@@ -300,8 +302,8 @@ class Executor(Conversation):
         self.question = Question(self.service, number, go_on)
 
     def rule_on_foreign_connection(self, position: int) -> None:
-        """The request in hand names a connection that isn't the client's to name. What the modes say about
-        that is done."""
+        """The current request names a connection that the client may not name: refuse it or send it on, as
+        the modes say."""
         authorizer, number = self.authorizer_and_number()
         command = self.decided.command
         ruling = authorizer.strangers_connection(number, command, position)
@@ -312,23 +314,23 @@ class Executor(Conversation):
             self._refuse(refusal(ruling.refused_by, authorizer.policy.contact, decision))
 
     def become(self, service: str, user: bytes | None = None) -> None:
-        """From here on the client is another service, logged in as `user` (None: as no user)."""
+        """From now on the client is another service, logged in as `user` (None: as no user)."""
         self.service = service
         self.caller = self.caller._replace(user=user)
         self._apply_limits()
 
     def _apply_limits(self) -> None:
-        """A client that is refused most things anyway may not fill memory with long requests (as in
-        Redis)."""
+        """As in Redis before AUTH, an unidentified client may not fill memory with long requests where rules
+        are enforced."""
         authorizer, number = self.authorizer_and_number()
         strict = self.service == UNKNOWN and authorizer.enforces(number)
         self.reader.limits = UNIDENTIFIED if strict else self._full_limits
 
-    # -- sessions that can't be followed
+    # -- sessions that cannot be followed
 
     def become_opaque(self, reason: str) -> None:
-        """keyfence can't read on behind the request in hand. Pass it and all that follows unread, where the
-        mode admits it; else refuse it."""
+        """keyfence cannot follow the session after the current request. Pass the request and everything after
+        it unread if the mode admits that; otherwise refuse it."""
         command = self.decided.command
         if self._may_become_opaque(reason, command, refuse=True):
             self.count_forwarded()
@@ -347,7 +349,7 @@ class Executor(Conversation):
         return False
 
     def _protocol_error(self, exc: ProtocolError) -> None:
-        """Answer as Redis does and close. In observe, a request that is only too large passes unread."""
+        """Answer as Redis does, and close. In observe, a request that is only too large passes unread."""
         if isinstance(exc, RequestTooLarge) and self._may_become_opaque("request too large", OTHER):
             self._pass_unread(b"")
             return

@@ -1,6 +1,6 @@
-"""What a session reports about itself, as an interface that telemetry implements.
+"""The interface through which sessions report; telemetry implements it.
 
-Rule: reporting never fails, and never changes what becomes of a request.
+Rule: a report never fails, and never changes the outcome of a request.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from keyfence.policy.verdict import Finding, Peer
 # Why a session passes unread, as labels of `keyfence_sessions_opaque_total`: a closed set.
 OPAQUE_REASONS = (
     "it changes which replies are sent inside MULTI",
-    "its replies can't be followed",
-    "only Redis knows what command it is",
+    "its debugger reads lines that are not commands",
+    "its deciding argument is too long to be evaluated",
+    "its effect inside MULTI cannot be known after a script",
+    "its replies cannot be followed",
+    "keyfence cannot follow that many subscriptions",
+    "only Redis knows which command it is",
     "request too large",
-    "so many subscriptions can't be followed",
-    "too many such commands are queued in one transaction",
-    "what it depends on is too long to be judged",
-    "what it does inside MULTI can't be told behind a script",
-    "what it subscribes to inside MULTI can't be followed",
-    "what its debugger is told isn't commands",
+    "subscriptions inside MULTI cannot be followed",
+    "the transaction has too many such commands",
 )
 
 
@@ -44,11 +44,11 @@ class Observer(Protocol):
     recorder: Callable[[CompiledPolicy, str, Sequence[bytes], Touches], None] | None
 
     def command(self, service: str, command: str, outcome: str, times: int = 1) -> None:
-        """A command was `forwarded` or `refused`, or several alike were."""
+        """One or several equal commands were `forwarded` or `refused`."""
 
     def gather_from(self, service: str, admitted: Admitted) -> None:
-        """`admitted.times` counts forwarded commands of this service. The observer collects it from time to
-        time, and sets `is_gathered` while it does."""
+        """`admitted.times` counts forwarded commands of this service. The observer gathers it from time to
+        time; `is_gathered` is set while it does so."""
 
     def asked(self, service: str, evidence: Evidence) -> None:
         """A command was evaluated, and is evidence of this."""
@@ -67,12 +67,11 @@ class Observer(Protocol):
         decision's id, for the reply."""
 
     def repeats(self, service: str, command: str, findings: Sequence[Finding]) -> ViolationCounter | None:
-        """A counter for further commands with the same findings, valid while it is live; None: report each of
-        them."""
+        """Return a counter for further commands with the same findings, valid while it is live. None: report
+        each of them."""
 
     def judged_at_length(self, reason: str) -> None:
-        """A command was evaluated, which the cache did not admit. `reason` is one of a few
-        (docs/operations.md)."""
+        """A command that the cache did not admit was evaluated. docs/operations.md lists the reasons."""
 
     def decided(self, service: str, seconds: float) -> None:
         """Report how long a decision on this service's command took; called for a sample of decisions."""
@@ -81,7 +80,7 @@ class Observer(Protocol):
         """A client of this service gave a wrong password for a user that keyfence itself checks."""
 
     def opaque(self, service: str, reason: str) -> None:
-        """From here on the session passes unread. `reason` is one of OPAQUE_REASONS."""
+        """From now on, the session passes unread. `reason` is one of OPAQUE_REASONS."""
 
     def opaque_ended(self, service: str) -> None:
         """A session that passed unread has ended."""

@@ -1,7 +1,7 @@
 """The text of a refusal.
 
 Rule: one line. `NOPERM` comes first, because clients map that word; then rule, who, what, remedy, contact and
-decision id. It shows no key and no value that the caller didn't send.
+decision id. It shows no key and no value that the caller did not send.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ def refusal(violation: Violation, contact: str, decision: str) -> bytes:
 
 
 def around_key(violation: Violation, reply: bytes) -> tuple[bytes, ...] | None:
-    """A refusal cut where it shows the key: joined with another key, the parts refuse that key. One part if
-    it shows no key; None if more of the text depends on the key."""
+    """A refusal, split where it shows the key, so that joining the parts with another key refuses that key.
+    One part if it shows no key; None if other text depends on the key too."""
     if violation.rule not in _SAME_BUT_FOR_KEY and (violation.rule not in _IN_SCOPES or not violation.entry):
         return None
     if violation.key is None:
@@ -31,4 +31,4 @@ def around_key(violation: Violation, reply: bytes) -> tuple[bytes, ...] | None:
 
 # Rules whose text depends on the key only by showing it.
 _SAME_BUT_FOR_KEY = frozenset({"command.forbidden", "scope.read", "scope.write", "type.mismatch"})
-_IN_SCOPES = frozenset({"key.unregistered"})  # the same, where the key lies in a scope
+_IN_SCOPES = frozenset({"key.unregistered"})  # the same, if the key lies in a scope

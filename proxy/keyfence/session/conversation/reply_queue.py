@@ -1,9 +1,9 @@
 # cython: annotation_typing=False
-"""The reply queue: which bytes from upstream answer which reply slot, and what goes to the client.
+"""The reply queue: assigns the upstream's bytes to reply slots, and collects the output to the client.
 
-Rule: a frame from upstream is either a message that nothing asked for (a push, a Pub/Sub message, a line of
-MONITOR) or the reply for the head slot. The frame itself shows which, never its time. A frame that is neither
-ends the session.
+Rule: a frame from upstream is either a message that no request asked for (a push, a Pub/Sub message, a line
+of MONITOR) or the reply for the head slot. Only the frame itself shows which, never the time of its arrival.
+A frame that is neither ends the session.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from .base import Outlet
 from .reply_slots import Confirm, Drop, Forward, Inspect, Local, Replace, ReplySlots
 from .subscriptions import Subscriptions, is_unasked, leading_word
 
-# The largest reply that is inspected (of AUTH, HELLO, EXEC with either in it) or replaced, in bytes.
+# The largest reply that is inspected (to AUTH or HELLO, or to EXEC with either) or replaced, in bytes.
 MAX_INSPECTED = 1024 * 1024
 
 _PUSH = ord(">")
 _STATUS = ord("+")
 _ERRORS = b"-!"
-# What the frame is that comes in.
+# The kind of the incoming frame.
 _UNDECIDED = 0  # not known yet
 _PASSED = 1  # a message, which is passed on
 _ANSWER = 2  # for the head slot, and passed on as it comes
@@ -32,24 +32,25 @@ _DROPPED = 3  # for the head slot, and dropped
 _WHOLE = 4  # for the head slot, and collected
 _SILENCED = 5  # a message, which is dropped
 
-# What MONITOR shows of each command that Redis carries out (`src/replication.c`, replicationFeedMonitors).
+# MONITOR's line for each command that Redis carries out (`src/replication.c`, replicationFeedMonitors).
 _MONITOR_LINE = re.compile(rb"\+[0-9]{1,20}\.[0-9]{6} \[[0-9]")
-_MONITOR_LEAD = 40  # bytes within which that is decided
+_MONITOR_LEAD = 40  # bytes that suffice to decide that
 
-# Most messages begin so. No reply begins as the first, and no reply to a subscribed client as the second.
+# Most messages begin with one of these. No reply begins with the first, and no reply to a subscribed client
+# with the second.
 _PUSHED_MESSAGE = b">3\r\n$7\r\nmessage\r\n"
 _MESSAGE = b"*3\r\n$7\r\nmessage\r\n"
 
 # Modes of CLIENT REPLY
 ON, OFF, SKIP = range(3)
 
-# Shared by all sessions to which nothing has come yet on a connection of their own.
+# Shared by all sessions that have received nothing on a dedicated connection yet.
 _UNUSED = ReplyFramer()
 _NOTHING = bytearray()
 
 
 class ReplyQueue(Outlet):
-    """The reply side of a session: its reply slots, and the frame that is coming in.
+    """The reply side of a session: its reply slots, and the incoming frame.
 
     After each `feed`, `slot_done` says whether a reply slot was answered.
     """
@@ -64,10 +65,10 @@ class ReplyQueue(Outlet):
         self.slot_done = False
         self._framer = _UNUSED
         self._captured = _NOTHING
-        self._frame = _UNDECIDED  # what the frame is that comes in, where frames are followed one by one
+        self._frame = _UNDECIDED  # the kind of the incoming frame, if frames are followed one by one
         self._in_shared_reply = False
-        self._kept = b""  # part of a push, from the own connection while the client shares another
-        self._late_pushes: list[bytes] = []  # whole ones, which wait for the end of a shared reply
+        self._kept = b""  # part of a push on the dedicated connection, while the client uses a shared one
+        self._late_pushes: list[bytes] = []  # complete pushes that wait for the end of a shared reply
 
     # -- what is due
 
@@ -88,15 +89,15 @@ class ReplyQueue(Outlet):
         self.slots.add(Inspect(seen, self._is_silent(), keeps))
 
     def replace(self, reply: bytes) -> None:
-        """The next reply is dropped, and the client gets `reply` in its place."""
+        """The next reply is dropped, and the client gets `reply` instead."""
         self.slots.add(Replace(b"" if self._is_silent() else reply))
 
     def drop(self, seen: Callable[[bytes], None] | None = None) -> None:
-        """The next reply is for keyfence: it has sent a command of its own."""
+        """The next reply is for keyfence, which has sent a command of its own."""
         self.slots.add(Replace(b"", seen))
 
     def drop_unless_error(self, seen: Callable[[bytes], None]) -> None:
-        """As `drop`; but if the reply is an error, the client gets it."""
+        """As `drop`, but if the reply is an error, the client gets it."""
 
         def answered(reply: bytes) -> None:
             if reply.startswith(b"-"):
@@ -112,12 +113,12 @@ class ReplyQueue(Outlet):
             self.let_out()
 
     def confirm(self, slot: Confirm) -> None:
-        """Await the confirmations of a subscription. Redis sends them whatever CLIENT REPLY says."""
+        """Await the confirmations of a subscription, which Redis sends even with CLIENT REPLY OFF."""
         self._is_silent()
         self.slots.add(slot)
 
     def pass_over(self) -> None:
-        """A request without a reply came. It uses up CLIENT REPLY SKIP (`networking.c`, resetClient)."""
+        """A request without a reply arrived. It uses up CLIENT REPLY SKIP (`networking.c`, resetClient)."""
         if self.mode == SKIP:
             self.mode = ON
 
@@ -132,11 +133,11 @@ class ReplyQueue(Outlet):
 
     @property
     def mid_reply(self) -> bool:
-        """Part of a frame has reached the client, so that nothing else may be sent to it."""
+        """Whether part of a frame has reached the client, so that nothing else may be sent to it now."""
         return self._in_shared_reply or not self._framer.at_boundary
 
     def is_at_rest(self) -> bool:
-        """Whether nothing is due, under way or to come, and the client's replies are switched on."""
+        """Whether nothing is due, under way or expected, and the client's replies are switched on."""
         return (
             not self.slots
             and not self.monitoring
@@ -146,14 +147,14 @@ class ReplyQueue(Outlet):
         )
 
     def follow_subscriptions(self) -> Subscriptions:
-        """From here on look at every frame."""
+        """Look at every frame from now on."""
         if self.subscriptions is None:
             self.subscriptions = Subscriptions()
             self._start_following()
         return self.subscriptions
 
     def follow_monitor(self) -> None:
-        """MONITOR was accepted. From here on its lines come between the replies."""
+        """MONITOR was accepted. From now on, its lines come between the replies."""
         if not self.monitoring:
             self.monitoring = True
             self._start_following()
@@ -170,18 +171,18 @@ class ReplyQueue(Outlet):
             self.subscriptions.clear()
 
     def let_out(self) -> None:
-        """Send the local replies whose turn has come. None may stand inside a frame that has come in part."""
+        """Send the local replies whose turn has come, but never inside an incomplete frame."""
         if self.slots.head is not None and not self.mid_reply:
             self.to_client.extend(self.slots.ready())
 
     def let_out_captured(self) -> None:
-        """The session isn't followed any more: send the part of a message that was kept back."""
+        """Send the part of a message that was kept back, because the session is not followed any more."""
         if self._captured:
             self.to_client.append(bytes(self._captured))
             self._captured.clear()
 
     def fail(self, reason: str) -> None:
-        """The replies that are due won't come. The client gets an error for each that it awaits."""
+        """The due replies will not come: send the client an error for each reply that it awaits."""
         error = unreachable(reason)
         while self.slots:
             slot = self.slots.pop()
@@ -196,8 +197,8 @@ class ReplyQueue(Outlet):
     # -- from a shared connection
 
     def feed_shared(self, data: bytes, completed: int, whole: bool) -> bool:
-        """Take in replies for the head slot, as the shared connection has cut them. `whole`: the last one has
-        ended. Returns whether the slot is answered."""
+        """Take in replies for the head slot, as the shared connection has split them. `whole`: the last one
+        has ended. Returns whether the slot is answered."""
         done = self.slots.answer_run(completed)
         self.to_client.append(data)
         self._in_shared_reply = not whole
@@ -211,15 +212,15 @@ class ReplyQueue(Outlet):
     # -- from the client's own connection while it shares another
 
     def feed_kept(self, data: bytes) -> None:
-        """Pass on pushes. They come there if another client names this connection (CLIENT TRACKING …
-        REDIRECT); nothing else can be due. Raises ReplyError."""
+        """Pass on pushes, which come there if another client names this connection (CLIENT TRACKING …
+        REDIRECT). Nothing else can be due. Raises ReplyError."""
         data = self._kept + data
         at = 0
         while at < len(data):
             framer = ReplyFramer()
             end = framer.advance(data, at, 1, stop_after_push=True)
             if framer.kind not in (0, _PUSH):
-                self.closing = "upstream sent a reply that nothing asked for"
+                self.closing = "upstream sent a reply that no request asked for"
                 return
             if not framer.at_boundary:
                 break
@@ -231,7 +232,7 @@ class ReplyQueue(Outlet):
             self.closing = "upstream sent an oversized push"
 
     def go_on_with_kept(self) -> None:
-        """The client has left the shared connection: `feed` takes in the rest of a push that came in part."""
+        """The client has left the shared connection: `feed` will take in the rest of an incomplete push."""
         if self._kept:
             self._framer = ReplyFramer()
             self._captured = bytearray()
@@ -279,15 +280,15 @@ class ReplyQueue(Outlet):
         """With no reply due from upstream, only a push may come."""
         end = self._framer.advance(data, at, 1, stop_after_push=True)
         if self._framer.kind not in (0, _PUSH):
-            self.closing = "upstream sent a reply that nothing asked for"
+            self.closing = "upstream sent a reply that no request asked for"
         else:
             self.to_client.append(data[at:end])
             if self.slots and self._framer.at_boundary:
-                self._slot_done()  # a local reply waited for the push's end
+                self._slot_done()  # a local reply has waited for the push's end
         return end
 
     def _capture(self, data: bytes, at: int) -> int:
-        """Collect one reply that is inspected or replaced. Pushes that come before it pass."""
+        """Collect one reply that is inspected or replaced. Pushes before it are passed on."""
         end = self._framer.advance(data, at, 1, stop_after_push=True)
         self._captured += data[at:end]
         if len(self._captured) > MAX_INSPECTED:
@@ -319,7 +320,7 @@ class ReplyQueue(Outlet):
         self.let_out()
         self.slot_done = True
 
-    # -- frame by frame, where messages come among the replies
+    # -- frame by frame, if messages come among the replies
 
     def _follow_frame(self, data: bytes, at: int) -> int:
         framer = self._framer
@@ -347,13 +348,14 @@ class ReplyQueue(Outlet):
         return end
 
     def _is_message(self, frame: bytes) -> bool:
-        """Whether a frame that begins so is surely a message. `_owner_of_frame` decides about the others."""
+        """Whether a frame with this beginning is surely a message. `_owner_of_frame` decides about the
+        others."""
         if frame.startswith(_PUSHED_MESSAGE):
             return True
         return self.resp == 2 and frame.startswith(_MESSAGE) and bool(self.subscriptions)
 
     def _owner_of_frame(self) -> int:
-        """What the frame is that begins with the captured bytes, as soon as they show it."""
+        """The kind of the frame that begins with the captured bytes, as soon as they show it."""
         if self.monitoring and self._framer.kind == _STATUS:
             if _MONITOR_LINE.match(self._captured):
                 return _SILENCED if self.mode == OFF else _PASSED
@@ -378,7 +380,7 @@ class ReplyQueue(Outlet):
         if isinstance(head, Drop):
             return _DROPPED
         if head is None:
-            self.closing = "upstream sent a reply that nothing asked for"
+            self.closing = "upstream sent a reply that no request asked for"
         return _ANSWER if isinstance(head, Forward | Confirm) else _WHOLE
 
     def _end_frame(self) -> None:
@@ -400,9 +402,9 @@ class ReplyQueue(Outlet):
                     head.confirmed()
                 self._slot_done()
         elif self.slots:
-            self._slot_done()  # a local reply waited for the end of a message
+            self._slot_done()  # a local reply has waited for the end of a message
 
 
 def unreachable(reason: str) -> bytes:
-    """The error in place of a reply that upstream can't give."""
+    """The error in place of a reply that upstream does not send."""
     return encode.error(f"ERR keyfence: {reason}")

@@ -1,16 +1,16 @@
 # cython: annotation_typing=False
-"""The ordered queue of reply slots: what one client waits for.
+"""The ordered queue of reply slots: the replies that one client waits for.
 
-Rule: a client gets its replies in the order of its requests. A reply slot says where a reply comes from: k
-replies from upstream, passed on or dropped; bytes made here; one upstream reply that is inspected or replaced
-on its way; or the confirmations of a subscription.
+Rule: a client gets its replies in the order of its requests. A reply slot says where a reply comes from. It
+stands for k replies from upstream, passed on or dropped; for bytes made here; for one upstream reply that is
+inspected or replaced; or for the confirmations of a subscription.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-# Memory that a reply slot takes besides the bytes that wait in it: the object, and what its callback keeps.
+# Memory that a reply slot takes besides its waiting bytes: the object, and what its callback keeps alive.
 SLOT_BYTES = 256
 
 
@@ -24,7 +24,8 @@ class ReplySlot:
 
 
 class Forward(ReplySlot):
-    """The next `count` replies from upstream go to the client unchanged. Runs are counted, not listed."""
+    """The next `count` replies from upstream go to the client unchanged. One slot stands for the whole
+    run."""
 
     __slots__ = ("count",)
 
@@ -44,7 +45,7 @@ class Drop(ReplySlot):
 
 
 class Local(ReplySlot):
-    """These bytes are the reply. Upstream sends none."""
+    """These bytes are the reply; upstream sends none."""
 
     __slots__ = ("data",)
 
@@ -54,7 +55,7 @@ class Local(ReplySlot):
 
 
 class Replace(ReplySlot):
-    """One upstream reply is dropped and `data` is sent in its place (nothing if it is empty).
+    """One upstream reply is dropped, and `data` is sent in its place (nothing if it is empty).
 
     `seen`, if given, is called with the dropped reply.
     """
@@ -97,8 +98,8 @@ class Confirm(ReplySlot):
 class ReplySlots:
     """The queue.
 
-    `head` is the first reply slot, None where nothing is due. `held_bytes` is what all of them keep in
-    memory. `awaited` is how many upstream replies are due.
+    `head` is the first reply slot, None if nothing is due. `held_bytes` is the memory that all slots keep.
+    `awaited` is the number of due upstream replies.
     """
 
     def __init__(self) -> None:
@@ -141,9 +142,10 @@ class ReplySlots:
         self._append(slot)
 
     def answer_run(self, count: int) -> bool:
-        """Take in `count` replies for the run at the head. True: the run is complete, and removed.
+        """Take in `count` replies for the run at the head. Returns whether the run is complete and was
+        removed.
 
-        Raises AssertionError where no such run is at the head.
+        Raises AssertionError if there is no such run at the head.
         """
         head = self.head
         if not isinstance(head, Forward):
@@ -159,7 +161,8 @@ class ReplySlots:
         return True
 
     def answered(self, slot: Forward | Drop | Confirm, count: int) -> bool:
-        """Take in `count` replies for the reply slot at the head. True: it is complete, and removed."""
+        """Take in `count` replies for the slot at the head. Returns whether it is complete and was
+        removed."""
         slot.count -= count
         self.awaited -= count
         if slot.count:
@@ -185,7 +188,7 @@ class ReplySlots:
 
 
 def _replies(slot: ReplySlot) -> int:
-    """How many upstream replies a reply slot awaits."""
+    """The number of upstream replies that a reply slot awaits."""
     if isinstance(slot, Forward | Drop | Confirm):
         return slot.count
     return 0 if isinstance(slot, Local) else 1

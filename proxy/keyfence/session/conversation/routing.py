@@ -1,9 +1,9 @@
 # cython: annotation_typing=False
-"""Which connection a client's requests take: one that it shares with other clients, or one of its own.
+"""Chooses the connection for a client's requests: a shared one, or the client's dedicated one.
 
 Rule: shareable commands are a positive list. Each of them gives exactly one reply of a fixed shape, leaves
-nothing behind on the connection, and does not block. A command that may leave behind what keyfence can't set
-up again keeps its client on a connection of its own for good.
+nothing behind on the connection, and does not block. If a command may leave behind something that keyfence
+cannot set up again, its client stays on its dedicated connection for good.
 
 A reply has a fixed shape if no text of the client can turn it into two frames. Replies to scripts have none:
 Redis puts parts of a script's text raw into error lines (`evalExtractShebangFlags` in `src/eval.c` of 7.0),
@@ -17,7 +17,7 @@ from collections.abc import Callable
 from keyfence.commands.model import Command
 from keyfence.commands.table import ASKED_SERVERS, COMMANDS
 
-# How long a client stays on its own connection after a command that needed one (seconds).
+# How long a client stays on its dedicated connection after a command that needed it, in seconds.
 STAY = 60.0
 
 _DATA = {"string", "hash", "list", "set", "sortedset", "stream", "geo", "bitmap", "hyperloglog"}
@@ -30,8 +30,8 @@ _DATA_OF_ANY_TYPE = """
 """
 # They run scripts. One that the policy registers with `shared: yes` may go on a shared connection.
 _SCRIPTS = "EVAL EVALSHA EVALSHA_RO EVAL_RO FCALL FCALL_RO"
-# They leave nothing behind, but they block, take long, tell something about their connection, or give a reply
-# without a fixed shape.
+# They leave nothing behind, but they block, take long, reveal something about their connection, or give a
+# reply without a fixed shape.
 _NEED_THEIR_OWN = """
     ACL ACL|CAT ACL|DELUSER ACL|DRYRUN ACL|GENPASS ACL|GETUSER ACL|HELP ACL|LIST ACL|LOAD ACL|LOG ACL|SAVE
     ACL|SETUSER ACL|USERS ACL|WHOAMI BGREWRITEAOF BGSAVE BLMOVE BLMPOP BLPOP BRPOP BRPOPLPUSH BZMPOP BZPOPMAX
@@ -48,12 +48,12 @@ _NEED_THEIR_OWN = """
     SCRIPT|HELP SCRIPT|KILL SLOWLOG|GET
     SLOWLOG|HELP SLOWLOG|LEN SLOWLOG|RESET SWAPDB WAIT WAITAOF XREAD XREADGROUP
 """
-# The session follows what these do.
+# The session follows the effects of these.
 _FOLLOWED = """
     AUTH CLIENT|MAINT_NOTIFICATIONS CLIENT|REPLY DISCARD EXEC HELLO MONITOR MULTI PSUBSCRIBE PUNSUBSCRIBE QUIT
     RESET SELECT SSUBSCRIBE SUBSCRIBE SUNSUBSCRIBE UNSUBSCRIBE UNWATCH WATCH
 """
-# They need a connection of their own, but no text of the client can shape the reply.
+# They need a dedicated connection, but the client's text cannot shape the reply.
 _FIXED_SHAPE = """
     ACL|WHOAMI BLMOVE BLMPOP BLPOP BRPOP BRPOPLPUSH BZMPOP BZPOPMAX BZPOPMIN CLIENT|GETNAME CLIENT|ID
     CLIENT|INFO CLIENT|LIST CLIENT|SETINFO CLIENT|SETNAME CLIENT|TRACKING CLIENT|UNBLOCK CLUSTER|INFO
@@ -73,9 +73,9 @@ def _names(text: str) -> frozenset[str]:
 
 
 def _data_commands() -> frozenset[str]:
-    """The commands that read or write a data type and never block, from the tables of real servers.
+    """Returns the commands that read or write a data type and never block, from the tables of real servers.
 
-    HIMPORT is not among them: it depends on what HIMPORT PREPARE has left behind on the connection.
+    HIMPORT is not among them, because it depends on what HIMPORT PREPARE has left behind on the connection.
     """
     return frozenset(
         row.command.name
@@ -96,26 +96,27 @@ GREETINGS = _names(_GREETINGS)
 
 
 class Route:
-    """Where one client's requests go now, and when that may change."""
+    """The current route of one client's requests, and the conditions under which it may change."""
 
     def __init__(self, sharing: bool, clock: Callable[[], float]) -> None:
-        """`sharing` False: the client has a connection of its own from the first request on."""
+        """`sharing` False: the client uses a dedicated connection from its first request on."""
         self.sharing = sharing
         self.is_shared = sharing
-        self.pinned = ""  # the command that keeps the client on its own connection for good
-        self.knows_id = False  # the client has seen its connection's id: that connection is kept
+        self.pinned = ""  # the command that keeps the client on its dedicated connection for good
+        self.knows_id = False  # the client knows its connection's id, so that connection is kept
         self.watching = False
         # A command has come that is not shareable, and may block. The client's owner sets it to False.
         self.took_others = False
         self._clock = clock
         self._until = 0.0
-        self._greets = True  # the client is still setting up its connection
+        self._greets = True  # the client still sets up its connection
 
     def takes(self, command: Command | None, is_trusted: bool = False) -> bool:
-        """Whether a command may go on the connection that the client uses now; else it needs its own.
+        """Whether a command may take the connection that the client uses now; otherwise it needs the
+        dedicated one.
 
-        Call it once for each command: it notes what the command leaves behind. `is_trusted`: the command runs
-        a script that the policy allows on shared connections.
+        Call this once for each command, because it notes what the command leaves behind. `is_trusted`: the
+        command runs a script that the policy allows on shared connections.
         """
         if command is not None and (command.name in SHAREABLE or is_trusted):
             if command.names_keys:
@@ -125,7 +126,7 @@ class Route:
         return not self.is_shared
 
     def begins_work(self) -> None:
-        """A shareable command with keys has come."""
+        """A shareable command with keys has arrived."""
         self._greets = False
 
     def _note(self, name: str) -> None:
@@ -137,14 +138,14 @@ class Route:
         if name in ("CLIENT ID", "CLIENT INFO", "CLIENT LIST"):
             self.knows_id = True
         elif name == "WATCH":
-            self.watching = True  # until Redis has said otherwise
+            self.watching = True  # until Redis denies it
 
     def stay(self) -> None:
-        """Stay on the own connection for a while: more such commands are likely."""
+        """Stay on the dedicated connection for a while, because more such commands are likely."""
         self._until = self._clock() + STAY
 
     def may_share(self) -> bool:
-        """Whether the client may leave its own connection, as far as this object knows."""
+        """Whether the client may leave its dedicated connection, as far as this object knows."""
         return (
             self.sharing
             and not self.is_shared

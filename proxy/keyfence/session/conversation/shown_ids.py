@@ -1,7 +1,7 @@
-"""The ids of connections that clients have been shown, and who may name them.
+"""The connection ids that Redis has shown to clients, and the clients that may name them.
 
-Rule: a client may name its own connection by id, and those of its service. Any other id may belong to a
-foreign client, or to a connection that many clients share, and these would get what is sent there.
+Rule: a client may name its own connection and those of its service. Any other id may belong to a foreign
+client, or to a connection that many clients share; these clients would get what Redis sends there.
 
 Redis gives every connection an id and shows it to the client (CLIENT ID, CLIENT INFO, HELLO). With CLIENT
 TRACKING … REDIRECT id, Redis sends another connection what the client would get itself. CLIENT KILL and
@@ -24,7 +24,7 @@ _CLIENT_INFO = re.compile(rb"[$=][0-9]+\r\n(?:txt:)?id=([0-9]{1,19}) ")
 
 
 class Named(Protocol):
-    """A client that was shown an id: its session, with the service that it is now."""
+    """A client that was shown an id: its session, with its current service."""
 
     service: str
     caller: Caller
@@ -39,22 +39,22 @@ class Question(NamedTuple):
 
 
 class ShownIds:
-    """The ids that a process's live clients were shown: the newest of each client."""
+    """The newest id shown to each live client of a process."""
 
     def __init__(self) -> None:
-        self.is_all = True  # there are no other processes with clients
+        self.is_all = True  # None: no other process has clients
         self._whose: dict[int, Named] = {}
         self._of: dict[Named, int] = {}
 
     def show(self, client: Named, reply: bytes) -> None:
-        """The client gets this reply to CLIENT ID, CLIENT INFO or HELLO."""
+        """Note the id in a reply that the client gets to CLIENT ID, CLIENT INFO or HELLO."""
         found = _CLIENT_ID.match(reply) or _CLIENT_INFO.match(reply) or _HELLO.search(reply)
         if found is not None:
             self.forget(client)
             number = int(found[1])
             before = self._whose.get(number)
             if before is not None:
-                self.forget(before)  # Redis was restarted, and counts from one again
+                self.forget(before)  # Redis was restarted and counts from one again
             self._whose[number], self._of[client] = client, number
 
     def forget(self, client: Named) -> None:
@@ -64,8 +64,8 @@ class ShownIds:
             del self._whose[number]
 
     def is_of(self, service: str, number: int, caller: Caller | None = None) -> bool:
-        """Whether a client of this service was shown the id (and is `caller`, if that is given). An unknown
-        client has no service."""
+        """Whether a client of this service (and `caller`, if given) was shown the id. An unidentified client
+        has no service."""
         client = self._whose.get(number)
         if client is None or client.service != service or service == UNKNOWN:
             return False
@@ -79,8 +79,8 @@ class ShownIds:
 
 
 def redirections(argv: Sequence[bytes]) -> list[tuple[int, int]]:
-    """The ids that a CLIENT TRACKING names, as (position, id). Redis refuses several of them, and words that
-    are not integers (`src/networking.c`, clientCommand)."""
+    """The ids that a CLIENT TRACKING command names, as (position, id). Redis refuses more than one id, and
+    words that are not integers (`src/networking.c`, clientCommand)."""
     found = []
     index = 3
     while index < len(argv) - 1:

@@ -15,21 +15,23 @@ state's row does not list changes nothing.
 LOSE_TRACK and FINISH also lead out of the two waiting states.
 
 READING          each request is evaluated as soon as it is complete.
-AWAITING_REPLY   the next decision depends on a reply that is due: of AUTH, HELLO, SELECT, EXEC, a barrier; or
-                 on what other processes answer. Bytes of the client are kept.
-AWAITING_ALL     the request in hand is carried out once every reply is in: it needs another connection, or
-                 nothing may stand between it and its reply. Bytes of the client are kept.
-BECOMING_OPAQUE  keyfence can't follow what comes next. It will pass everything unread once every reply is in.
+AWAITING_REPLY   the next decision depends on a due reply (to AUTH, HELLO, SELECT, EXEC or a barrier) or on an
+                 answer from other processes. The client's bytes are kept.
+AWAITING_ALL     the current request is carried out once every due reply has arrived: it needs another
+                 connection, or nothing may stand between it and its reply. The client's bytes are kept.
+BECOMING_OPAQUE  keyfence cannot follow the session any more. Once every due reply has arrived, every byte
+                 passes unread.
 OPAQUE           every byte passes unread, in both directions.
-CLOSING          what comes from the client is dropped. The session closes once every reply is in.
+CLOSING          the client's further bytes are dropped. The session closes once every due reply has arrived.
 
-Three conditions are not states, since each may hold in several of them. `closing` (a reason) means that the
-session has ended; the reply side sets it too. `wants_turn` means that a long evaluation is under way.
-`partly_sent` means that the beginning of a large request has gone upstream before the request was decided.
+Three conditions are not states, because each may hold in several states. `closing` (a reason): the session
+has ended; the reply side sets it too. `wants_turn`: a long evaluation is under way. `partly_sent`: the
+beginning of a large request was sent upstream before the request was decided.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import Enum, IntEnum
 from typing import NamedTuple
 
@@ -46,18 +48,18 @@ class State(IntEnum):
 
 
 class Event(Enum):
-    """What changes a session's state."""
+    """The events that change a session's state."""
 
-    HOLD = "the next decision depends on a reply"
-    RELEASE = "that reply is in, or will never come"
-    DEFER = "the request in hand needs every reply first"
-    ANSWERED = "every reply is in that was waited for"
-    LOSE_TRACK = "keyfence can't follow the session any more"
-    FINISH = "the session ends once every reply is in"
+    HOLD = "the next decision depends on a due reply"
+    RELEASE = "that reply has arrived, or will never come"
+    DEFER = "the current request must wait until every due reply has arrived"
+    ANSWERED = "every due reply has arrived"
+    LOSE_TRACK = "keyfence cannot follow the session any more"
+    FINISH = "the session ends once every due reply has arrived"
 
 
 class Input(Enum):
-    """What becomes of bytes from the client."""
+    """How bytes from the client are handled."""
 
     EVALUATE = "complete requests are evaluated"
     KEEP = "they wait until the session reads on"
@@ -66,10 +68,10 @@ class Input(Enum):
 
 
 class Admits(NamedTuple):
-    """What a state admits."""
+    """A state's row in ADMITS."""
 
     input: Input
-    reads: bool  # the client's socket is read, however much of its input is kept already
+    reads: bool  # the client's socket is read, independent of the kept input
     awaits_more: bool  # something may still come for a client that sends no more
 
 
@@ -93,7 +95,13 @@ TRANSITIONS: dict[State, dict[Event, State]] = {
 }
 
 
+def states_where(admitted: Callable[[Admits], bool]) -> int:
+    """Returns the states whose row of ADMITS satisfies the condition, as bits: bit n is state n. Compiled
+    modules compute such a set once, and then test one bit."""
+    return sum(1 << state for state, admits in ADMITS.items() if admitted(admits))
+
+
 def next_state(state: int, event: Event) -> State:
-    """The state that follows on an event."""
+    """Returns the state after an event."""
     before = State(state)
     return TRANSITIONS[before].get(event, before)

@@ -1,4 +1,4 @@
-"""What a client is subscribed to, and which frames from upstream belong to its subscriptions.
+"""A client's subscriptions, and the frames from upstream that belong to them.
 
 Rule: a subscription command gets one confirmation for each name: a reply in RESP2, a push in RESP3. A message
 is never a reply. A name counts only once Redis has confirmed it, so that keyfence knows how many
@@ -14,7 +14,7 @@ from keyfence.commands.arguments import fold
 
 from .reply_slots import Confirm
 
-# How many subscriptions of one client are followed, and how many bytes their names may have.
+# The number of one client's subscriptions that are followed, and the bytes that their names may have.
 MAX_NAMES = 100_000
 MAX_BYTES = 8 * 1024 * 1024
 
@@ -27,16 +27,16 @@ COMMANDS: dict[bytes, tuple[bytes, str, bool]] = {
     b"SSUBSCRIBE": (b"ssubscribe", "shard channels", True),
     b"SUNSUBSCRIBE": (b"sunsubscribe", "shard channels", False),
 }
-# Arrays that RESP2 sends unasked begin with these: messages, and the end of shard channels that have moved.
+# Unrequested arrays in RESP2 begin with these: messages, and the end of shard channels that have moved.
 _UNASKED = frozenset({b"message", b"pmessage", b"smessage", b"sunsubscribe"})
 
 _LEADING_WORD = re.compile(rb"[*>][0-9]{1,10}\r\n\$[0-9]{1,10}\r\n([a-z]{1,16})\r\n")
-LONGEST_LEAD = 64  # bytes within which the first word of a frame ends, if it is one of these
+LONGEST_LEAD = 64  # bytes that suffice to show whether a frame's first word is one of these
 
 
 def leading_word(frame: bytes | bytearray) -> bytes | None:
-    """The first element of an array or push if it is a short word, else b""; None if more bytes may show
-    one."""
+    """Returns the first element of an array or push if it is a short word, otherwise b""; None if more bytes
+    are needed."""
     match = _LEADING_WORD.match(frame)
     if match is not None:
         return match[1]
@@ -54,14 +54,14 @@ class Subscriptions:
         return sum(map(len, self._names.values()))
 
     def have_room_for(self, argv: Sequence[bytes]) -> bool:
-        """Whether the names that a subscription command adds can be followed too."""
+        """Whether the names that a subscription command adds still fit the limits."""
         if not COMMANDS[fold(argv[0])][2]:
             return True
         size = self._bytes + sum(map(len, argv[1:]))
         return len(self) + len(argv) - 1 <= MAX_NAMES and size <= MAX_BYTES
 
     def expect(self, argv: Sequence[bytes]) -> Confirm:
-        """The confirmations that Redis will send for a subscription command."""
+        """Returns the slot for the confirmations that Redis will send for a subscription command."""
         word, kind, adds = COMMANDS[fold(argv[0])]
         names = tuple(argv[1:])
         count = len(names) or max(1, len(self._names[kind]))
@@ -86,11 +86,10 @@ class Subscriptions:
 
 
 def needs_names(argv: Sequence[bytes]) -> bool:
-    """Whether Redis refuses this subscription command without names. One that unsubscribes ends them all
-    then."""
+    """Whether Redis refuses this subscription command without names; an unsubscribing one then ends all."""
     return COMMANDS[fold(argv[0])][2]
 
 
 def is_unasked(word: bytes) -> bool:
-    """Whether an array that begins with this word is not a reply, for a subscribed client of RESP2."""
+    """Whether an array that begins with this word is not a reply to a subscribed RESP2 client."""
     return word in _UNASKED

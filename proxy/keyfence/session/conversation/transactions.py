@@ -1,7 +1,7 @@
-"""An open transaction: what is known of MULTI and of the commands queued behind it.
+"""An open transaction: MULTI, and the commands queued after it.
 
-Rule: a transaction is open from the MULTI that was sent until the EXEC, DISCARD or RESET that was sent; Redis
-decides what becomes of it. A queued command takes effect when EXEC's reply says so, not before.
+Rule: a transaction is open from the moment MULTI is sent until EXEC, DISCARD or RESET is sent; Redis decides
+its outcome. A queued command takes effect when EXEC's reply says so, not before.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from keyfence.policy.engine.authorizer import Authorizer
 from keyfence.policy.engine.evaluator import Transaction
 from keyfence.resp.replies import ReplyFramer
 
-# Commands of one transaction that change the session itself: they are kept until EXEC.
+# The number of commands in one transaction that change the session; they are kept until EXEC.
 MAX_EFFECTS = 1_000
 
 
@@ -22,17 +22,17 @@ class OpenTransaction:
     __slots__ = ("_effects", "authorizer", "evaluated", "is_confirmed", "is_shapeable", "logins", "queued")
 
     def __init__(self, authorizer: Authorizer) -> None:
-        self.authorizer = authorizer  # a reload doesn't change a transaction's policy
-        self.evaluated = Transaction()  # what the evaluator knows of it
+        self.authorizer = authorizer  # a reload does not change a transaction's policy
+        self.evaluated = Transaction()  # the evaluator's view of it
         self.is_confirmed = False  # Redis has answered MULTI
-        self.is_shapeable = False  # the client's text might shape a part of EXEC's reply
-        self.logins = 0  # commands that may log in, and fail
+        self.is_shapeable = False  # whether the client's text might shape a part of EXEC's reply
+        self.logins = 0  # commands that may log in and fail
         self.queued = 0  # commands for which EXEC's reply has an element
         self._effects: list[tuple[int, Callable[[bytes], None]]] = []
 
     @property
     def is_full(self) -> bool:
-        """Whether no further effect can be kept."""
+        """Whether there is no room for another effect."""
         return len(self._effects) >= MAX_EFFECTS
 
     @property
@@ -40,11 +40,11 @@ class OpenTransaction:
         return bool(self._effects)
 
     def when_executed(self, effect: Callable[[bytes], None]) -> None:
-        """Call `effect` with the reply to the command that is queued next, once EXEC brings it."""
+        """Call `effect` with the reply to the next queued command, once EXEC's reply brings it."""
         self._effects.append((self.queued, effect))
 
     def executed(self, reply: bytes) -> None:
-        """Take in EXEC's reply: an array of the commands' replies; a null or an error if none was run."""
+        """Take in EXEC's reply: an array of the commands' replies, or a null or an error if none was run."""
         replies = elements(reply)
         for index, effect in self._effects:
             if index < len(replies):
@@ -52,7 +52,7 @@ class OpenTransaction:
 
 
 def elements(reply: bytes) -> Sequence[bytes]:
-    """The elements of an array, as they came; none for any other reply."""
+    """Returns the raw elements of an array; none for any other reply."""
     end = reply.find(b"\r\n") + 2
     if not reply.startswith(b"*") or reply.startswith(b"*-"):
         return ()

@@ -1,1 +1,1 @@
-"""Commands that change the session itself: login, transactions, subscriptions, replies, the end."""
+"""Handlers of the commands that change the session itself: logins, transactions, subscriptions, QUIT."""

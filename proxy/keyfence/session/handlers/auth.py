@@ -1,7 +1,7 @@
-"""Commands that say who the client is: AUTH and HELLO.
+"""Commands that log a client in: AUTH and HELLO.
 
-Rule: Redis verifies a password, or keyfence does for the users of its configuration. The client is another
-one only once the reply that says so is in, and no earlier request could have shaped that reply.
+Rule: Redis verifies a password, or keyfence does for the users of its configuration. The client's identity
+changes only when the reply to the login has arrived, and if no earlier request could have shaped that reply.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def auth(session: Executor, argv: Argv) -> None:
 
 
 def auth_shared(session: Executor, argv: Argv) -> bool:
-    """Redis is not asked about a user that keyfence knows."""
+    """Answers a login as a user that keyfence checks itself. Returns False for any other user."""
     credentials = auth_credentials(argv)
     if credentials is None:
         return False
@@ -57,7 +57,7 @@ def auth_shared(session: Executor, argv: Argv) -> bool:
 
 
 def _checked_here(session: Executor, service: str | Login, user: bytes) -> None:
-    """keyfence knows the user, and Redis must not see the password. Inside MULTI this is not queued."""
+    """Answers the login here, because Redis must not see the password. Inside MULTI it is not queued."""
     session.count_forwarded()
     if isinstance(service, Login):
         session.count_failed_login()
@@ -68,13 +68,13 @@ def _checked_here(session: Executor, service: str | Login, user: bytes) -> None:
 
 
 def _accepted(session: Executor, user: bytes, password: bytes) -> None:
-    """Redis has accepted a login. If the client's text could have shaped an earlier reply, ask Redis who the
-    client is. If the client may not ask that, the barrier before the login has to do."""
+    """Redis has accepted a login. If the client's text could have shaped an earlier reply, ask Redis for the
+    client's user. If the client may not ask that, the barrier before the login must suffice."""
     if not session.was_doubtful or session.transaction is not None:
         _logged_in(session, user, password)
         return
 
-    def told(reply: bytes) -> None:
+    def answered(reply: bytes) -> None:
         session.release()
         if reply.startswith(b"-") or _whoami(reply) == user:
             _logged_in(session, user, password)
@@ -83,11 +83,11 @@ def _accepted(session: Executor, user: bytes, password: bytes) -> None:
 
     session.hold()
     session.to_upstream.append(_WHOAMI)
-    session.replies.drop(told)
+    session.replies.drop(answered)
 
 
 def _whoami(reply: bytes) -> bytes:
-    """The user's name in the reply to ACL WHOAMI."""
+    """Returns the user's name in the reply to ACL WHOAMI."""
     return reply.partition(b"\r\n")[2].removesuffix(b"\r\n")
 
 
@@ -101,7 +101,7 @@ def _logged_in(session: Executor, user: bytes, password: bytes) -> None:
 
 def _selected(session: Executor, reply: bytes) -> None:
     if reply.startswith(b"-"):
-        session.closing = "upstream doesn't let the client's user select the database"
+        session.closing = "upstream does not let the client's user select the database"
 
 
 def hello(session: Executor, argv: Argv) -> None:
@@ -124,12 +124,12 @@ def hello(session: Executor, argv: Argv) -> None:
         session.when_sure(lambda: session.inspect(lambda reply: _hello_answered(session, argv, reply)))
 
 
-# Errors, and the `+QUEUED` of a transaction that keyfence knows nothing of.
+# Errors, and the `+QUEUED` of a transaction that keyfence does not know of.
 _NO_HELLO = (b"-", b"!", b"+")
 
 
 def _hello_checked_here(session: Executor, argv: Argv, services: Sequence[str | Login]) -> None:
-    """As `_checked_here`. The rest of the HELLO goes to Redis, whose reply the client gets."""
+    """Like `_checked_here`, but the rest of the HELLO goes to Redis, and the client gets Redis' reply."""
     rest = hello_without_credentials(argv)
     service = next((one for one in services if isinstance(one, Login)), services[-1])
     user = hello_credentials(argv)[-1][0]
@@ -151,7 +151,7 @@ def _hello_checked_here(session: Executor, argv: Argv, services: Sequence[str | 
 
 
 def _hello_answered(session: Executor, argv: Argv, reply: bytes) -> None:
-    """Redis carries out one option after the other: an error may come after AUTH succeeded."""
+    """Redis carries out one option after another, so AUTH may have succeeded in spite of an error."""
     session.show_id(reply)
     users = hello_users(argv)
     failed = reply.startswith(_NO_HELLO)
@@ -170,10 +170,10 @@ def _hello_answered(session: Executor, argv: Argv, reply: bytes) -> None:
 
 
 def _ask_who_it_is(session: Executor, argv: Argv) -> None:
-    """A HELLO has failed that may have authenticated first: Redis 7.2 checks all options first, 7.0 does
+    """A HELLO has failed, but may have logged the client in: Redis 7.2 checks all options first, 7.0 does
     not."""
 
-    def told(reply: bytes) -> None:
+    def answered(reply: bytes) -> None:
         session.release()
         user = _whoami(reply)
         credentials = dict(hello_credentials(argv))
@@ -181,26 +181,26 @@ def _ask_who_it_is(session: Executor, argv: Argv) -> None:
             return
         if user in credentials:
             _logged_in(session, user, credentials[user])
-            session.route.pinned = "HELLO"  # nobody knows which of several passwords Redis took
+            session.route.pinned = "HELLO"  # Redis may have accepted any of several passwords
         else:
             session.closing = "identity: a HELLO failed that may have authenticated"
 
     session.hold()
     session.to_upstream.append(_WHOAMI)
-    session.replies.drop(told)
+    session.replies.drop(answered)
 
 
 _WHOAMI = encode.command(b"ACL", b"WHOAMI")
 
 
 def _hello_name(argv: Argv) -> bytes | None:
-    """The name that the last SETNAME sets. Redis has accepted the options, which `identity` reads."""
+    """Returns the name that the last SETNAME sets. Redis has accepted the options; `identity` reads them."""
     rest = hello_without_credentials(argv)[2:]
     return rest[-1] if rest else None
 
 
 def show_id(session: Executor) -> None:
-    """The reply contains the connection's id. From then on the client may name it."""
+    """Sends a command whose reply contains the connection's id. From then on the client may name it."""
     if session.transaction is None:
         session.when_sure(lambda: session.inspect(session.show_id))
     else:

@@ -1,7 +1,6 @@
 """CLIENT and its subcommands: name, library, notices, redirection.
 
-Rule: a client redirects only to connections of its own service, and of its own tenant where there are
-tenants.
+Rule: a client redirects only to connections of its own service, and if there are tenants, of its own tenant.
 """
 
 from __future__ import annotations
@@ -34,10 +33,9 @@ def client(session: Executor, argv: Argv) -> None:
 
 
 def _client_tracking(session: Executor, argv: Argv) -> None:
-    """It may redirect to another connection, but not to a foreign one: of another service, or of another
-    tenant."""
+    """CLIENT TRACKING may redirect to a connection, but not to one of another service or another tenant."""
     ids = session.ids
-    # Where tenants share a service, a client of the service may be another's.
+    # If tenants share a service, a client of the service may belong to another tenant.
     caller = session.caller if session.values else None
     foreign = [
         (position, number)
@@ -84,6 +82,6 @@ def _client_setinfo(session: Executor, argv: Argv) -> None:
 
 
 def _notified(session: Executor, reply: bytes) -> None:
-    """Most servers don't know the command. One that does may send notices at any time."""
+    """A server that knows the command may send notices at any time from now on. Most servers do not."""
     if not reply.startswith(b"-"):
         session.route.pinned = "CLIENT MAINT_NOTIFICATIONS"

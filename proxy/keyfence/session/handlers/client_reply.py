@@ -1,6 +1,6 @@
-"""CLIENT REPLY: replies that a client does not want.
+"""CLIENT REPLY: switches a client's replies off and on.
 
-Rule: Redis always replies; keyfence drops what the client has switched off.
+Rule: Redis always replies; keyfence drops the replies that the client has switched off.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from keyfence.session.conversation.reply_queue import OFF, ON, SKIP
 
 
 def client_reply(session: Executor, argv: Argv) -> None:
-    """Redis goes on replying, and the replies are dropped here, so that each can still be told from the next.
+    """Redis continues to reply and keyfence drops the replies, so that it still sees where each one ends.
 
-    `CLIENT REPLY ON` goes to Redis in place of OFF and SKIP. Its reply shows whether this client may use the
-    command, written as it is.
+    `CLIENT REPLY ON` goes to Redis in place of OFF and SKIP, in the client's own spelling. Its reply shows
+    whether this client may use the command.
     """
     mode = word(argv[2])
     changes = mode in (b"OFF", b"SKIP") or (mode == b"ON" and session.replies.mode != ON)

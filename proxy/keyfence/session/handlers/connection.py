@@ -1,6 +1,6 @@
 """Commands that concern the whole connection: RESET, SELECT, MONITOR, WAIT, QUIT, replication, SCRIPT DEBUG.
 
-Rule: as in `table`: the session changes when Redis' reply says so.
+Rule: the session changes only when Redis' reply says so (see `table`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def reset(session: Executor, argv: Argv) -> None:
 
 
 def _was_reset(session: Executor, reply: bytes) -> None:
-    """The connection is as if new. Send again what keyfence sent when it was made."""
+    """The connection is like a new one. Send again what keyfence sends on a new connection."""
     if reply.startswith(b"-"):
         return
     if reply != b"+RESET\r\n":
@@ -72,9 +72,9 @@ def select(session: Executor, argv: Argv) -> None:
 
 def monitor(session: Executor, argv: Argv) -> None:
     if session.transaction is not None:
-        session.forward_one()  # it is queued, and EXEC's reply says that it can't run there
+        session.forward_one()  # Redis queues it, and refuses it in EXEC's reply
     elif session.replies.monitoring and len(argv) == 1:
-        session.count_forwarded()  # Redis doesn't answer a second one
+        session.count_forwarded()  # Redis does not answer a second one
         session.to_upstream.append(session.request)
     else:
         session.hold_for(lambda reply: _monitoring(session, reply))
@@ -86,8 +86,8 @@ def _monitoring(session: Executor, reply: bytes) -> None:
 
 
 def wait(session: Executor, _argv: Argv) -> None:
-    """WAIT concerns the writes of its own connection (`src/replication.c`, waitCommand: `c->woff`). A client
-    that shared one has made its writes on another. Any command brings its connection up to the newest
+    """WAIT concerns the writes of its own connection (`src/replication.c`, waitCommand: `c->woff`), but a
+    client may have made its writes on a shared one. Any command brings its connection up to the newest
     write."""
     if session.is_behind and session.transaction is None:
         session.to_upstream.append(_PING)
@@ -104,7 +104,7 @@ def quit(session: Executor, _argv: Argv) -> None:
 
 
 def quit_shared(session: Executor, _argv: Argv) -> bool:
-    """Other clients use the shared connection: Redis must not close it."""
+    """Answers QUIT here, because Redis must not close a connection that other clients use."""
     session.count_forwarded()
     session.replies.local(b"+OK\r\n")
     session.close_after_replies("QUIT")
@@ -112,20 +112,20 @@ def quit_shared(session: Executor, _argv: Argv) -> bool:
 
 
 def hang_up(session: Executor, _argv: Argv) -> None:
-    """Redis takes such a command for an attack through a browser and closes at once (server.c,
+    """Redis regards such a command as an attack through a browser and closes at once (server.c,
     processCommand)."""
     session.close_after_replies("HTTP sent to a Redis port")
 
 
 def replication(session: Executor, _argv: Argv) -> None:
-    session.become_opaque("its replies can't be followed")
+    session.become_opaque("its replies cannot be followed")
 
 
 def script_debug(session: Executor, argv: Argv) -> None:
-    """With YES or SYNC the next EVAL opens a debugger, which reads what follows (`ldbStartSession` in
-    `src/eval.c`). Inside MULTI Redis refuses it."""
+    """With YES or SYNC, the next EVAL opens a debugger that reads all further input (`ldbStartSession` in
+    `src/eval.c`). Inside MULTI Redis refuses the command."""
     if session.transaction is not None or len(argv) != 3 or word(argv[2]) not in (b"YES", b"SYNC"):
         session.mark_shapeable(True)
         session.forward_one()
     else:
-        session.become_opaque("what its debugger is told isn't commands")
+        session.become_opaque("its debugger reads lines that are not commands")

@@ -10,14 +10,14 @@ from keyfence.session.conversation.subscriptions import Subscriptions, needs_nam
 
 
 def subscription(session: Executor, argv: Argv) -> None:
-    """Follow it once every due reply is in: then the frames that come next can't be mistaken."""
+    """Sends the command once every due reply has arrived, so that the next frames cannot be mistaken."""
     subscriptions = session.replies.subscriptions or Subscriptions()
     if session.transaction is not None and len(argv) == 1 and needs_names(argv):
-        session.forward_one()  # too few arguments: Redis says so, and EXEC will abort
+        session.forward_one()  # too few arguments: Redis answers with an error, and EXEC will abort
     elif session.transaction is not None:
-        session.become_opaque("what it subscribes to inside MULTI can't be followed")
+        session.become_opaque("subscriptions inside MULTI cannot be followed")
     elif not subscriptions.have_room_for(argv):
-        session.become_opaque("so many subscriptions can't be followed")
+        session.become_opaque("keyfence cannot follow that many subscriptions")
     else:
         session.count_forwarded()
         session.when_answered(lambda: _subscribe(session, argv))

@@ -1,8 +1,8 @@
-"""Which commands change the session itself, and the handler of each.
+"""The commands that change the session itself, and the handler of each.
 
-Rule: Redis decides whether such a command succeeds, and its reply is what changes the session. Until that
-reply is in, nothing is evaluated that depends on it. A command that changes who the client is or its database
-is sent only when no reply is due and no earlier request could have shaped its reply (`when_sure`).
+Rule: Redis decides whether such a command succeeds, and only its reply changes the session. A request whose
+evaluation depends on that reply waits for it. A command that changes the client's identity or database is
+sent only when no reply is due and no earlier request could have shaped its reply (`when_sure`).
 """
 
 from __future__ import annotations
@@ -49,15 +49,15 @@ _LONGEST_NAME = max(map(len, HANDLERS))
 # Subcommands whose container has no handler, by their full names.
 SUBCOMMAND_HANDLERS = {"SCRIPT DEBUG": Handler(connection.script_debug)}
 
-# For a large request that a handler would need to see, and of which only the beginning is at hand.
+# For a large request that a handler would need in full, but of which only the beginning is held.
 TOO_LARGE = Handler(
-    lambda session, _argv: session.become_opaque("what it depends on is too long to be judged")
+    lambda session, _argv: session.become_opaque("its deciding argument is too long to be evaluated")
 )
-# For a name with a NUL in it (`arguments.word`): if Redis knows the command, the session changes.
-UNCERTAIN = Handler(lambda session, _argv: session.become_opaque("only Redis knows what command it is"))
+# For a name with a NUL in it (`arguments.word`). If Redis knows the command, the session changes.
+UNCERTAIN = Handler(lambda session, _argv: session.become_opaque("only Redis knows which command it is"))
 
 
 def handler_of(name: bytes) -> Handler | None:
-    """The handler of a command; None for most commands, which go upstream as they are."""
+    """Returns the handler of a command; None for most commands, which go upstream as they are."""
     found = HANDLERS.get(name.upper()) if len(name) <= _LONGEST_NAME else None
     return UNCERTAIN if found is None and b"\0" in name and word(name) in HANDLERS else found

@@ -20,10 +20,10 @@ def multi(session: Executor, argv: Argv) -> None:
 
 
 def open_transaction(session: Executor, transaction: OpenTransaction, multi: bytes) -> None:
-    """Send a MULTI. What follows is queued in `transaction`."""
+    """Sends a MULTI. The commands after it are queued in `transaction`."""
 
     def answered(reply: bytes) -> None:
-        """Where Redis refused MULTI (NOAUTH, NOPERM) there is no transaction."""
+        """If Redis refuses MULTI (NOAUTH, NOPERM), there is no transaction."""
         transaction.is_confirmed = True
         if reply.startswith(b"-") and session.transaction is transaction:
             session.transaction = None
@@ -34,7 +34,8 @@ def open_transaction(session: Executor, transaction: OpenTransaction, multi: byt
 
 
 def _uncounted(session: Executor) -> None:
-    """Forward a command that Redis answers at once inside MULTI: EXEC's reply has no element for it."""
+    """Forwards a command that Redis answers at once inside MULTI, so that EXEC's reply has no element for
+    it."""
     session.forward_one()
     if session.transaction is not None:
         session.transaction.queued -= 1
@@ -45,7 +46,7 @@ def execute(session: Executor, argv: Argv) -> None:
     if transaction is None:
         session.forward_one()
         return
-    if len(argv) != 1:  # since 6.0.6 that ends the transaction too (server.c, rejectCommandFormat)
+    if len(argv) != 1:  # since 6.0.6 this ends the transaction too (server.c, rejectCommandFormat)
         session.hold_for(lambda reply: _leave(session) if reply.startswith(b"-EXECABORT") else None)
         return
     _leave(session)
@@ -54,7 +55,7 @@ def execute(session: Executor, argv: Argv) -> None:
     if not transaction.has_effects:
         session.forward_one()
     elif session.is_doubtful or transaction.logins:
-        # Redis 8.0 and Valkey 8.1 leave a login that failed without an answer (redis/redis#15640).
+        # Redis 8.0 and Valkey 8.1 do not answer a login that fails (redis/redis#15640).
         session.hold_for_proof(transaction.executed, transaction.logins)
     else:
         session.hold_for(transaction.executed)
@@ -78,7 +79,7 @@ def watch(session: Executor, _argv: Argv) -> None:
 
 
 def unwatch(session: Executor, _argv: Argv) -> None:
-    """Where Redis refuses it, the keys stay watched."""
+    """If Redis refuses UNWATCH, the keys stay watched."""
 
     def answered(reply: bytes) -> None:
         if reply == OK:
@@ -87,4 +88,4 @@ def unwatch(session: Executor, _argv: Argv) -> None:
     if session.transaction is None:
         session.inspect(answered)
     else:
-        session.forward_one()  # EXEC and DISCARD end all watching anyway
+        session.forward_one()  # EXEC and DISCARD end all watches anyway

@@ -73,6 +73,19 @@ TOPICS: dict[str, tuple[Metric, ...]] = {
             "Reloads that failed. The earlier policy stays in force.",
             unit="reloads",
         ),
+        _counter(
+            "candidate_commands",
+            SERVICE,
+            "Commands that a candidate policy has evaluated beside the one in force.",
+            unit="commands",
+        ),
+        _counter(
+            "candidate_violations",
+            ("service", "rule", "change"),
+            "Violations that only a candidate policy finds (new), that both policies find (same), or that "
+            "only the policy in force finds (gone).",
+            unit="violations",
+        ),
         _gauge(
             "exceptions_lapsed",
             ("kind",),
@@ -171,7 +184,7 @@ TOPICS: dict[str, tuple[Metric, ...]] = {
         _counter(
             "upstream_connect_failures",
             ("upstream",),
-            "Upstream connections that couldn't be made.",
+            "Upstream connections that could not be made.",
             unit="connections",
         ),
         _counter(
@@ -199,7 +212,7 @@ TOPICS: dict[str, tuple[Metric, ...]] = {
             "pending_size_unanswered", (), "Keys whose size the upstream could not be asked for.", unit="keys"
         ),
     ),
-    "The decision log and the findings store": (
+    "The decision log, the findings store and notifications": (
         _counter("log_lines", (), "Lines written to the decision log.", unit="lines"),
         _counter(
             "log_merged_decisions",
@@ -217,8 +230,14 @@ TOPICS: dict[str, tuple[Metric, ...]] = {
             query="increase(keyfence_log_dropped_decisions_total[15m]) > 0",
         ),
         _counter("log_groups_evicted", (), "Groups of the log dropped for lack of room.", unit="groups"),
-        _counter("log_write_failures", (), "Lines that couldn't be written.", unit="lines"),
+        _counter("log_write_failures", (), "Lines that could not be written.", unit="lines"),
         _counter("findings_write_failures", (), "Failed writes to the findings store.", unit="writes"),
+        _counter(
+            "notification_failures", (), "Notifications that the webhook did not take.", unit="notifications"
+        ),
+        _counter(
+            "notifications_dropped", (), "Changes of findings dropped for lack of room.", unit="changes"
+        ),
     ),
     "keyfence itself": (
         _gauge("build_info", ("version",), "The version that runs; always 1.", "build"),
@@ -252,13 +271,14 @@ BY_TABLE: dict[str, str] = {metric.table: metric.name for metric in METRICS}
 # The values of each label. All sets are closed: no value comes from a key or from any text of a client.
 LABELS: dict[str, str] = {
     "action": "`observed`, `refused`, `waived`, or `late` (found when it could no longer be refused)",
+    "change": "`new`, `same` or `gone`",
     "command": "a command of the command table, such as `CLIENT SETINFO`; `other` for an unknown one",
     "contact": "`owner: contact` of the policy file, or else its team",
     "direction": "`client_in`, `client_out`: from and to clients; `upstream_in`, `upstream_out`: from and to "
     "Redis",
     "entry": "the entry, legacy form, scope or channel of the policy that decided; empty if none did",
     "kind": "exceptions: `legacy`, `grants`, `waivers`; faults: `push`, `out_of_step` "
-    "([operations.md](operations.md#what-redis-sends-unasked))",
+    "([operations.md](operations.md#unrequested-data-from-redis))",
     "listener": "the address that the client connected to; for admin requests: `admin` or `metrics`",
     "metric": "a metric's name",
     "outcome": "`forwarded` or `refused`",

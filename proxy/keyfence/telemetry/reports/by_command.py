@@ -1,7 +1,7 @@
 """The report: which service breaks which rule, and how often, as a table for people.
 
 Rule: the table shows every row. Rows come from the tally of a running keyfence, or from the lines of a
-decision log with their merged decisions. A line that can't be read is skipped and reported with its number.
+decision log with their merged decisions. A line that cannot be read is skipped and reported with its number.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rich.text import Text
 from keyfence.policy.show import one_line
 from keyfence.policy.units import clock_text
 from keyfence.telemetry.clients import MAX_CLIENTS, Client, from_fields, text_of
-from keyfence.telemetry.tally import Row, Tally
+from keyfence.telemetry.tally import Example, Row, Tally
 
 _ACTIONS = frozenset({"observed", "refused", "waived", "late"})
 _COLUMNS = ("refused", "observed", "waived", "late")  # what was done about violations
@@ -48,9 +48,9 @@ def rows_from_snapshot(values: Iterable[Any]) -> list[Row]:
     return tally.snapshot()
 
 
-def rows_from_log(lines: Iterable[str | bytes], complain: Callable[[str], None]) -> tuple[list[Row], int]:
-    """The rows of a decision log's lines, and the number of decisions that the log has dropped. `complain`
-    gets a sentence for each line that can't be read."""
+def tally_of_log(lines: Iterable[str | bytes], complain: Callable[[str], None]) -> tuple[Tally, int]:
+    """The rows of a decision log's lines with their examples, and the number of decisions that the log has
+    dropped. `complain` gets a sentence for each line that cannot be read."""
     tally = Tally()
     dropped = 0
     for number, line in enumerate(lines, 1):
@@ -64,7 +64,7 @@ def rows_from_log(lines: Iterable[str | bytes], complain: Callable[[str], None])
             continue
         tally.add(row)
         dropped += lost
-    return tally.snapshot(), dropped
+    return tally, dropped
 
 
 def render(rows: Iterable[Row], file: IO[str] | None = None, width: int | None = None) -> None:
@@ -159,6 +159,8 @@ def _row_of_line(record: object) -> tuple[Row, int]:
     if action not in _ACTIONS:
         raise ValueError(f"unknown action {action[:32]!r}")
     times = 1 + _number(record, "merged")
+    client = from_fields(record, "client")
+    key = _text(record, "key", "") or _text(record, "script_line", "")
     row = Row(
         service=_text(record, "service"),
         rule=_text(record, "rule"),
@@ -170,16 +172,17 @@ def _row_of_line(record: object) -> tuple[Row, int]:
         actions={action: times},
         first=at,
         last=at,
-        clients=[from_fields(record, "client")],
-        example=_text(record, "key", "") or _text(record, "script_line", ""),
+        clients=[client],
+        example=key,
         hint=_text(record, "hint", ""),
+        examples=[Example(at=at, decision=_text(record, "decision", ""), key=key, client=client, command={})],
     )
     return row, _number(record, "dropped")
 
 
 def _row(value: object) -> Row:
     if not isinstance(value, dict):
-        raise ValueError("a row of the report isn't a JSON object")
+        raise ValueError("a row of the report is not a JSON object")
     actions = value.get("actions")
     if not isinstance(actions, dict) or not all(isinstance(number, int) for number in actions.values()):
         raise ValueError('a row of the report has no "actions"')
@@ -202,7 +205,7 @@ def _row(value: object) -> Row:
 
 def _clients(values: Any) -> list[Client]:
     if not isinstance(values, list) or not all(isinstance(one, dict) for one in values):
-        raise ValueError('"clients" isn\'t a list of objects')
+        raise ValueError('"clients" is not a list of objects')
     return [from_fields(one, "address") for one in values[:MAX_CLIENTS]]
 
 
@@ -216,14 +219,14 @@ def _text(record: Mapping[str, Any], name: str, default: str | None = None) -> s
 def _number(record: Mapping[str, Any], name: str) -> int:
     value = record.get(name, 0)
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise ValueError(f'"{name}" isn\'t a number of decisions')
+        raise ValueError(f'"{name}" is not a number of decisions')
     return value
 
 
 def _time(record: Mapping[str, Any], name: str) -> float:
     value = record.get(name)
     if not isinstance(value, int | float) or not 0 <= value < 253_402_300_800:  # the year 10000
-        raise ValueError(f'"{name}" isn\'t a time in Unix seconds')
+        raise ValueError(f'"{name}" is not a time in Unix seconds')
     return float(value)
 
 
@@ -231,5 +234,5 @@ def _seconds(time: str) -> float:
     try:
         moment = datetime.fromisoformat(time)
     except ValueError:
-        raise ValueError(f'"time" isn\'t RFC 3339: {time[:32]!r}') from None
+        raise ValueError(f'"time" is not RFC 3339: {time[:32]!r}') from None
     return moment.timestamp() if moment.tzinfo is not None else moment.replace(tzinfo=UTC).timestamp()

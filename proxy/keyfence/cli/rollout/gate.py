@@ -1,0 +1,191 @@
+"""`keyfence gate`: fails a pipeline on new findings.
+
+Rule: exit code 0 means that commands were evaluated and nothing new was found. Whatever keeps keyfence from
+knowing that has another code: 3 for no traffic, 2 for a source that cannot be read.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+from urllib.parse import urlencode
+
+import click
+
+from keyfence.admin.client import AskError, ask
+from keyfence.cli.terminal.options import (
+    admin_option,
+    format_option,
+    is_given,
+    is_url,
+    read_log,
+    source_of,
+)
+from keyfence.cli.terminal.output import fail, fail_with, say
+from keyfence.config.fields import parse_store
+from keyfence.findings.gate.baseline import Known, read_baseline, write_baseline
+from keyfence.findings.gate.evidence import Evidence, of_answers, of_rows, of_store
+from keyfence.findings.gate.formats import FORMATS
+from keyfence.findings.gate.judgement import Judgement, Outcome, blocking, judge
+from keyfence.policy.diagnostics import FileError
+from keyfence.upstream.url import without_password
+
+from .times import since_option
+
+PAGE = 2_000  # findings of one answer
+_SCHEMES = ("sqlite", "postgresql", "postgres")
+
+
+def baseline_option(command: Any) -> Any:
+    """Adds --baseline: the findings that do not fail the gate."""
+    return click.option(
+        "--baseline",
+        metavar="FILE",
+        default="",
+        help="Findings in this file are known and do not fail; --write-baseline makes it.",
+    )(command)
+
+
+def write_option(command: Any) -> Any:
+    """Adds --write-baseline."""
+    return click.option(
+        "--write-baseline",
+        "write",
+        metavar="FILE",
+        default="",
+        help="Write what would fail to this file, and fail on nothing. With --baseline, keep what that file "
+        "knows.",
+    )(command)
+
+
+@click.command()
+@click.argument("source", metavar="[ADMIN|STORE|LOG]", default="")
+@click.option(
+    "--since",
+    metavar="TIME",
+    default="",
+    callback=since_option,
+    help="New is what was first seen, or seen again, since: 24h, 2027-06-30, RFC 3339.",
+)
+@baseline_option
+@write_option
+@admin_option
+@format_option(*FORMATS)
+@click.pass_context
+def gate(
+    context: click.Context, source: str, since: float, baseline: str, write: str, admin: str, form: str
+) -> None:
+    """Fail a pipeline on new findings.
+
+    The source is a running keyfence (ADMIN is its address, as for --admin), a findings store
+    (sqlite:////PATH/FILE or postgresql://USER@HOST/DATABASE), or a decision log. Without --since and
+    --baseline, every finding that somebody must fix is new. Findings that are waived, quiet, resolved, or
+    only a should never fail.
+
+    Exit code 0: nothing new; 1: new findings; 2: wrong usage, or a source that cannot be read; 3: no command
+    was evaluated, so nothing is known.
+    """
+    if since and (baseline or write):
+        fail("--since and a baseline are two ways to say what is new; give one of them")
+    if since > time.time():
+        fail("--since is in the future; name a time that has passed")
+    if is_store(source) and is_given(context, "admin"):
+        fail("give either --admin or an argument, not both")
+    known = known_findings(baseline, write)
+    evidence = _evidence(source if is_store(source) else source_of(context, source, admin), since)
+    judgement = judge(evidence, since=since or None, baseline=known, baseline_name=baseline)
+    if write:
+        sys.exit(keep(judgement, known, write))
+    say(FORMATS[form](judgement).removesuffix("\n"))
+    sys.exit(int(judgement.outcome))
+
+
+def known_findings(baseline: str, write: str) -> tuple[Known, ...]:
+    """The findings of a baseline. A faulty one ends the command."""
+    try:
+        return read_baseline(baseline) if baseline else ()
+    except FileError as exc:
+        if not write:
+            say(f"keyfence: --write-baseline {baseline} writes a new one", err=True)
+        fail_with(exc)
+
+
+def keep(judgement: Judgement, known: Sequence[Known], path: str) -> int:
+    """Write a baseline. Returns the exit code."""
+    if judgement.outcome is Outcome.SILENT:
+        say(f"keyfence: no traffic was judged, so {path} is not written", err=True)
+        return int(Outcome.SILENT)
+    listed = [*known, *blocking(judgement.evidence.findings)]
+    try:
+        write_baseline(path, listed)
+    except OSError as exc:
+        fail(f"{path} cannot be written: {exc.strerror}")
+    number = len({one.id for one in listed})
+    say(f"keyfence: {path} knows {number} finding{'' if number == 1 else 's'}", err=True)
+    return 0
+
+
+def is_store(source: str) -> bool:
+    """Whether a source is the URL of a findings store."""
+    scheme, colon, _ = source.partition("://")
+    return bool(colon) and scheme.partition("+")[0] in _SCHEMES
+
+
+def _evidence(source: str, since: float) -> Evidence:
+    if is_store(source):
+        return store_evidence(source, since)
+    return _running_evidence(source, since) if is_url(source) else _log_evidence(source, since)
+
+
+def store_url(text: str) -> str:
+    """The URL of a findings store, as SQLAlchemy has it. Raises ValueError."""
+    return parse_store(text).replace("postgres://", "postgresql://", 1)
+
+
+def store_evidence(url: str, since: float = 0.0) -> Evidence:
+    """What a findings store has. A store that cannot be read ends the command."""
+    from sqlalchemy.exc import SQLAlchemyError
+
+    from keyfence.findings.database import Database, StoreError, reason
+    from keyfence.findings.queries import Reader
+
+    try:
+        database = Database(store_url(url), create=False)
+    except (StoreError, ValueError) as exc:
+        fail(str(exc))
+    try:
+        return of_store(Reader(database), since)
+    except SQLAlchemyError as exc:
+        fail(f"the findings store {database.shown} cannot be read: {reason(exc)}")
+    finally:
+        database.close()
+
+
+def _running_evidence(url: str, since: float) -> Evidence:
+    try:
+        answer = ask(url, f"/evidence?{urlencode({'since': since})}")
+        return of_answers(_findings(url), answer, since)
+    except AskError as exc:
+        fail(str(exc))
+    except (TypeError, ValueError, KeyError, AttributeError) as exc:
+        why = f"{exc} is missing" if isinstance(exc, KeyError) else " ".join(str(exc).split())
+        fail(f"{without_password(url)}: this answer is not from keyfence: {why}")
+
+
+def _findings(url: str) -> Iterator[Mapping[str, Any]]:
+    """All findings of a running keyfence, page by page."""
+    offset, total = 0, 1
+    while offset < total:
+        answer = ask(url, f"/findings?{urlencode({'limit': PAGE, 'offset': offset})}")
+        yield from answer["findings"]
+        offset, total = offset + PAGE, int(answer["total"])
+
+
+def _log_evidence(path: str, since: float) -> Evidence:
+    found, tally = read_log(path)
+    found.report_missing()
+    if found.faults:
+        fail(f"{path}: lines that cannot be read may hide findings; mend the file, or name another")
+    return of_rows((row for _, row in tally.rows()), since)

@@ -1,0 +1,42 @@
+"""The candidate policy beside the one in force, as the parent hands it to the processes that serve clients.
+
+Rule: a candidate is loaded as a reload loads a policy, in a separate process, and checked against the
+configuration. It is in force nowhere. A restart of keyfence forgets it, unless `keyfence run --candidate`
+names it.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from keyfence.telemetry.candidate.rows import ChangedRow
+
+from .reload import Packed
+
+
+class PackedCandidate(NamedTuple):
+    """A candidate in a form for another process."""
+
+    number: int  # tells this comparison from earlier ones
+    file: str
+    since: float  # the beginning of the comparison, in Unix seconds
+    packed: Packed
+
+    def described(self) -> dict[str, Any]:
+        """What operators see of it."""
+        return {
+            "file": self.file,
+            "policy": self.packed.name,
+            "revision": self.packed.revision,
+            "since": self.since,
+        }
+
+
+class Comparison(NamedTuple):
+    """What a candidate would change."""
+
+    commands: dict[str, int]  # that both policies have evaluated, by service
+    rows: list[ChangedRow]
+
+
+NOTHING = Comparison({}, [])

@@ -1,0 +1,159 @@
+"""One client's commands under the candidate policy, beside the one in force.
+
+Rule: the candidate never changes what happens to a command. Each command that the policy in force evaluates,
+or admits from its cache, is evaluated once by the candidate, and reported once. A fault here is reported, and
+stops no command.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Sequence
+
+from keyfence.commands.model import Touches
+from keyfence.policy.compiled.tenants import Caller
+from keyfence.policy.engine.authorizer import Authorizer, Candidate, Steps, driven
+from keyfence.policy.engine.counts import ViolationCounter
+from keyfence.policy.engine.decision_cache import DecisionCache
+from keyfence.policy.engine.evaluator import Transaction
+from keyfence.policy.engine.forms import Lookup
+from keyfence.policy.verdict import PASS, Changed, Peer, Ruling
+from keyfence.session.conversation.executor import OTHER
+
+
+class Comparison:
+    """The candidate as it sees one client, which is one service and one caller."""
+
+    def __init__(self, in_force: Authorizer, candidate: Candidate, service: str, caller: Caller) -> None:
+        self._compared = candidate
+        self.candidate = candidate.authorizer
+        self.observer = candidate.observer
+        self.values = self.candidate.policy.values(caller)
+        self._in_force = in_force
+        self._service = service
+        self._caller = caller
+        # The numbers and values by which each of the two knows the client.
+        self._number = self.candidate.number(service)
+        self._number_in_force = in_force.number(service)
+        self._values_in_force = in_force.policy.values(caller)
+        self._seen: Transaction | None = None  # the open transaction as the policy in force knows it …
+        self._transaction = Transaction()  # … and as the candidate does
+
+    def is_of(self, in_force: Authorizer, service: str, caller: Caller) -> bool:
+        """Whether it still holds for the client, who may have authenticated meanwhile."""
+        return self._in_force is in_force and self._service == service and self._caller is caller
+
+    def cache(self, among: Container[str]) -> DecisionCache:
+        """The candidate's decision cache for the service. The candidate may not know several services."""
+        return self.candidate.cache(self._number, among, self._service)
+
+    # -- commands that the policy in force has evaluated
+
+    def rule_in_steps(
+        self, argv: Sequence[bytes], touches: Touches | None, transaction: Transaction | None
+    ) -> Steps:
+        """The candidate's ruling on a command, in turns. `transaction` is what the policy in force knows of
+        the open transaction, if there is one."""
+        own = None if transaction is None else self._own(transaction)
+        return self.candidate.rule_in_steps(self._number, argv, touches, own, self.values)
+
+    def compare(
+        self,
+        argv: Sequence[bytes],
+        touches: Touches,
+        transaction: Transaction | None,
+        client: Peer,
+        ruling: Ruling,
+        by_candidate: Ruling | None = None,
+    ) -> None:
+        """Report what the candidate would change about a command and its ruling. `by_candidate` is the
+        candidate's ruling, if it is known."""
+        try:
+            if by_candidate is None:
+                by_candidate, _ = driven(self.rule_in_steps(argv, touches, transaction))
+            self._report(touches, client, ruling, by_candidate)
+        except Exception as exc:
+            self.candidate.failed(exc)
+
+    def _own(self, transaction: Transaction) -> Transaction:
+        """What the candidate knows of the transaction."""
+        if self._seen is not transaction:
+            self._seen, self._transaction = transaction, Transaction()
+        return self._transaction
+
+    # -- commands that the policy in force admits or refuses from its cache
+
+    def compare_cached(
+        self,
+        argv: list[bytes],
+        transaction: Transaction | None,
+        client: Peer,
+        in_force: ViolationCounter | None,
+        cache: DecisionCache,
+        lookup: Lookup,
+    ) -> None:
+        """Report what the candidate would change about a command whose violations `in_force` counts (None:
+        there are none). `lookup` is what `cache`, the candidate's own, knows of the command."""
+        try:
+            self._compare_cached(argv, transaction, client, in_force, cache, lookup)
+        except Exception as exc:
+            self.candidate.failed(exc)
+
+    def _compare_cached(
+        self,
+        argv: list[bytes],
+        transaction: Transaction | None,
+        client: Peer,
+        in_force: ViolationCounter | None,
+        cache: DecisionCache,
+        lookup: Lookup,
+    ) -> None:
+        kind = None if lookup.is_admitted else cache.counter(lookup, argv)
+        is_known = lookup.is_admitted or kind is not None
+        is_alike = not self.candidate.glass  # break-glass changes the action on a finding
+        counters = self.observer.counters(in_force, kind) if is_known and is_alike else None
+        if counters is not None:
+            for one in counters:
+                one.times += 1
+            self.observer.command(self._service)
+            return
+        by_candidate, touches = driven(self.rule_in_steps(argv, None, transaction))
+        ruling = PASS
+        if in_force is not None:
+            ruling = self._in_force.rule(self._number_in_force, argv, self._values_in_force)
+        found = self._report(touches, client, ruling, by_candidate)
+        if not found or not is_alike:
+            return
+        if not is_known:
+            kind = self._kind(argv, cache, lookup, touches, by_candidate)
+            is_known = kind is not None
+        if is_known:
+            self.observer.count_alike(in_force, kind, self._service, _label(touches), found)
+
+    def _kind(
+        self, argv: list[bytes], cache: DecisionCache, lookup: Lookup, touches: Touches, ruling: Ruling
+    ) -> ViolationCounter | None:
+        """A value that stands for the commands which break the same rules as this one under the candidate;
+        None if its violations depend on more than the cache sees."""
+        candidate = self.candidate
+        if not ruling.findings:
+            return None
+        if candidate.common_outcome(self._number, cache, lookup, argv, touches, ruling) is None:
+            return None
+        kind = ViolationCounter(None)
+        cache.remember(lookup, argv, kind)
+        return kind
+
+    # -- reports
+
+    def _report(
+        self, touches: Touches, client: Peer, ruling: Ruling, by_candidate: Ruling
+    ) -> Sequence[Changed]:
+        self.observer.command(self._service)
+        found = self._compared.changes(self._in_force.policy, ruling, by_candidate)
+        if found:
+            self.observer.changes(self._service, client, _label(touches), found)
+        return found
+
+
+def _label(touches: Touches) -> str:
+    return touches.command.name if touches.command is not None else OTHER

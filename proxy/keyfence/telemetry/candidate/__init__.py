@@ -1,0 +1,1 @@
+"""What a candidate policy would change, counted apart from the findings of the policy in force."""

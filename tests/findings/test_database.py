@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+import os
+import sqlite3
+import stat
+from pathlib import Path
+
+import pytest
+from sqlalchemy import inspect, text
+
+from keyfence.findings import database as module
+from keyfence.findings.database import VERSION, Database, StoreError
+from keyfence.findings.tables import meta, metadata
+
+
+def test_a_database_is_made_once_and_opened_again(url: str) -> None:
+    Database(url).close()
+    again = Database(url)
+    with again.reading() as connection:
+        assert connection.execute(text(f"SELECT version FROM {meta.name}")).scalars().all() == [VERSION]
+        assert set(metadata.tables) <= set(inspect(connection).get_table_names())
+    again.close()
+
+
+def test_a_newer_schema_is_refused_and_not_touched(database: Database, url: str) -> None:
+    with database.writing() as connection:
+        connection.execute(meta.update().values(version=VERSION + 1))
+    with pytest.raises(StoreError, match=rf"made by a newer keyfence \(schema {VERSION + 1}, .* upgrade"):
+        Database(url)
+
+
+def test_an_older_schema_is_brought_up_to_date_step_by_step(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Database(url).close()
+    steps = {
+        VERSION: ("ALTER TABLE keyfence_meta ADD COLUMN one INTEGER DEFAULT 1",),
+        VERSION + 1: ("ALTER TABLE keyfence_meta ADD COLUMN two INTEGER DEFAULT 2",),
+    }
+    monkeypatch.setattr(module, "UPGRADES", steps)
+    monkeypatch.setattr(module, "VERSION", VERSION + 2)
+    for _ in range(2):
+        newer = Database(url)
+        with newer.reading() as connection:
+            found = connection.execute(text("SELECT version, one, two FROM keyfence_meta")).one()
+        newer.close()
+        assert tuple(found) == (VERSION + 2, 1, 2)
+
+
+def test_a_failed_upgrade_leaves_the_database_as_it_was(
+    database: Database, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = ("ALTER TABLE keyfence_meta ADD COLUMN one INTEGER", "ALTER TABLE nowhere ADD COLUMN two INTEGER")
+    monkeypatch.setattr(module, "UPGRADES", {VERSION: steps})
+    monkeypatch.setattr(module, "VERSION", VERSION + 1)
+    with pytest.raises(StoreError, match="cannot be opened: "):
+        Database(url)
+    with database.reading() as connection:
+        columns = [one["name"] for one in inspect(connection).get_columns(meta.name)]
+        assert columns == ["version", "began"]
+
+
+def test_a_file_is_for_its_owner_only(tmp_path: Path) -> None:
+    path = tmp_path / "a" / "b" / "findings.db"
+    Database(f"sqlite:///{path}").close()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+
+
+def test_a_missing_file_is_not_made_for_a_reader(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="cannot be opened: there is no such file"):
+        Database(f"sqlite:///{tmp_path / 'findings.db'}", create=False)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_file_that_is_no_database_is_one_sentence(tmp_path: Path) -> None:
+    path = tmp_path / "findings.db"
+    path.write_text("not a database at all, but long enough to be read as one\n" * 20)
+    with pytest.raises(StoreError) as caught:
+        Database(f"sqlite:///{path}")
+    assert (
+        str(caught.value) == f"the findings store sqlite:///{path} cannot be opened: file is not a database"
+    )
+
+
+def test_a_directory_that_cannot_be_made_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(StoreError, match=r"cannot be opened: (file exists|not a directory)$"):
+        Database(f"sqlite:///{tmp_path / 'file' / 'findings.db'}")
+
+
+def test_a_server_that_does_not_answer_is_one_sentence_without_the_password() -> None:
+    with pytest.raises(StoreError) as caught:
+        Database("postgresql://keyfence:hunter2@127.0.0.1:1/postgres")
+    assert "\n" not in str(caught.value)
+    assert "hunter2" not in str(caught.value)
+    assert "***@127.0.0.1:1/postgres cannot be opened: " in str(caught.value)
+
+
+def test_a_disk_error_names_the_cause(tmp_path: Path) -> None:
+    path = tmp_path / "findings.db"
+    database = Database(f"sqlite:///{path}")
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    with database.engine.connect() as connection:
+        connection.exec_driver_sql("PRAGMA busy_timeout = 1")
+    with pytest.raises(Exception, match="locked") as caught, database.writing():
+        pass
+    assert module.reason(caught.value) == "database is locked"
+    other.close()
+    database.close()
+    assert os.path.exists(path)

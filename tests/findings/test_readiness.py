@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+import pytest
+
+from keyfence.findings.database import Database
+from keyfence.findings.finding import DAY, HOUR
+from keyfence.findings.queries import Reader
+from keyfence.findings.readiness import Readiness, Standing, is_ready, mode_lines, standings
+from keyfence.findings.store import Store
+from tests.findings.rows import NOON, batch, look, row
+
+QUIET = 7 * DAY
+OBSERVED = {"scope.write": {"shop": "observe", "api": "observe"}}
+
+
+@pytest.fixture
+def url(tmp_path: object) -> str:
+    return f"sqlite:///{tmp_path}/findings.db"
+
+
+@pytest.fixture
+def reader(database: Database) -> Reader:
+    return Reader(database)
+
+
+def standing(reader: Reader, now: float, modes: dict[str, dict[str, str]] = OBSERVED) -> Standing:
+    """The standing of scope.write for the shop."""
+    return standings(reader, modes, QUIET, now)[0]
+
+
+def test_without_commands_there_is_no_traffic(store: Store, reader: Reader) -> None:
+    look(store, NOON, NOON + 30 * DAY)
+    assert standing(reader, NOON + 30 * DAY).readiness is Readiness.NO_TRAFFIC
+
+
+def test_a_rule_is_ready_after_the_quiet_time_with_commands(store: Store, reader: Reader) -> None:
+    store.write(batch(asked=5, at=NOON + DAY))
+    look(store, NOON, NOON + 7 * DAY - 60)
+    early = standing(reader, NOON + 7 * DAY - 60)
+    assert (early.readiness, early.wait, early.asked) == (Readiness.GAP, 60.0, 5)
+    look(store, NOON + 7 * DAY - 60, NOON + 7 * DAY)
+    assert standing(reader, NOON + 7 * DAY).readiness is Readiness.READY
+
+
+def test_time_in_which_keyfence_was_down_does_not_count(store: Store, reader: Reader) -> None:
+    store.write(batch(asked=5))
+    look(store, NOON, NOON + 3 * DAY)
+    look(store, NOON + 5 * DAY, NOON + 8 * DAY)
+    assert standing(reader, NOON + 8 * DAY).why == "keyfence must look for 1d more"
+
+
+def test_traffic_before_the_quiet_time_is_no_evidence(store: Store, reader: Reader) -> None:
+    store.write(batch(asked=5))
+    look(store, NOON, NOON + 20 * DAY)
+    assert standing(reader, NOON + 20 * DAY).readiness is Readiness.NO_TRAFFIC
+
+
+def test_a_violation_within_the_quiet_time_stands_in_the_way(store: Store, reader: Reader) -> None:
+    look(store, NOON, NOON + 20 * DAY)
+    at = NOON + 12 * DAY
+    store.write(batch(row(at=at), at=at, asked=5))
+    later = NOON + 18 * DAY
+    store.write(batch(at=later, asked=5))
+    found = standing(reader, later)
+    assert (found.readiness, found.why, found.last) == (Readiness.NOT_READY, "1 finding (billing@x)", at)
+    assert standing(reader, at + 7 * DAY).readiness is Readiness.READY
+
+
+@pytest.mark.parametrize("fields", [{"severity": "should"}, {"action": "waived"}])
+def test_what_enforcing_would_not_refuse_does_not_stand_in_the_way(
+    store: Store, reader: Reader, fields: dict[str, str]
+) -> None:
+    store.write(batch(row(**fields), asked=5))  # type: ignore[arg-type]
+    look(store, NOON, NOON + 7 * DAY)
+    assert standing(reader, NOON + 7 * DAY).readiness is Readiness.READY
+
+
+def test_a_finding_that_a_policy_resolved_does_not_stand_in_the_way(store: Store, reader: Reader) -> None:
+    store.write(batch(row(), asked=5))
+    look(store, NOON, NOON + 7 * DAY)
+    store.resolve([reader.findings()[0].id], "r2", NOON + 1)
+    assert standing(reader, NOON + 7 * DAY - HOUR / 2).readiness is Readiness.READY
+
+
+def test_modes_come_before_evidence(store: Store, reader: Reader) -> None:
+    store.write(batch(row(), asked=5))
+    for mode, readiness in (("enforce", Readiness.ENFORCED), ("disabled", Readiness.DISABLED)):
+        found = standing(reader, NOON, {"scope.write": {"shop": mode}})
+        assert found.readiness is readiness
+
+
+def of(rule: str, service: str, readiness: Readiness) -> Standing:
+    return Standing(service, rule, readiness, 1, (), (), None, 0.0)
+
+
+def test_everything_is_ready_only_if_something_was_asked() -> None:
+    ready = of("scope.write", "a", Readiness.READY)
+    silent = of("scope.read", "a", Readiness.NO_TRAFFIC)
+    assert is_ready([ready, silent])
+    assert is_ready([of("scope.write", "a", Readiness.ENFORCED)])
+    assert not is_ready([silent])
+    assert not is_ready([])
+    for other in (Readiness.GAP, Readiness.NOT_READY):
+        assert not is_ready([ready, of("scope.read", "b", other)])
+
+
+def test_the_lines_of_modes_enforce_what_is_ready_and_nothing_else() -> None:
+    found = [
+        of("scope.read", "a", Readiness.READY),
+        of("scope.read", "b", Readiness.ENFORCED),
+        of("scope.write", "a", Readiness.READY),
+        of("scope.write", "b", Readiness.NO_TRAFFIC),
+        of("ttl.required", "a", Readiness.NOT_READY),
+    ]
+    assert mode_lines(found) == [
+        {"rule": "scope.read", "mode": "enforce"},
+        {"rule": "scope.write", "service": "a", "mode": "enforce"},
+    ]

@@ -1,0 +1,221 @@
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from keyfence.findings.database import Database
+from keyfence.findings.finding import DAY, Event, State
+from keyfence.findings.queries import Reader
+from keyfence.findings.spans import Span
+from keyfence.findings.store import Store
+from keyfence.findings.writer import ASLEEP_SECONDS, LONGEST_BACKOFF, Writer
+from keyfence.policy.loading.load import load_policy
+from keyfence.telemetry.counters import Counters
+from keyfence.telemetry.tally import Row
+from tests.findings.rows import NOON, row
+from tests.servers import PROJECT
+
+
+class Fixture:
+    """A writer with a clock that is set by hand."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.now = NOON
+        self.counters = Counters()
+        self.database = Database(f"sqlite:///{path}")
+        self.changes: list[Event] = []
+        self.writer = self.new_writer()
+        self.reader = Reader(self.database)
+        self.locked: sqlite3.Connection | None = None
+
+    def new_writer(self) -> Writer:
+        def changed(events: Sequence[Event]) -> None:
+            self.changes += events
+
+        store = Store(self.database, "here:1")
+        return Writer(store, self.counters, keep=90 * DAY, on_change=changed, clock=lambda: self.now)
+
+    def count(self, *rows: Row, opaque: Sequence[str] = ()) -> None:
+        """Have a process count rows."""
+        gauges = {"opaque_open": [[service, 1] for service in opaque]}
+        self.writer.take({"tally": rows, "asked": [("shop", "rule", "scope.write", 1)], "gauges": gauges})
+
+    def lock(self) -> None:
+        """Have another process hold the database, so that nothing can be written."""
+        with self.database.engine.connect() as connection:
+            connection.exec_driver_sql("PRAGMA busy_timeout = 1")
+        self.locked = sqlite3.connect(self.path, isolation_level=None)
+        self.locked.execute("BEGIN IMMEDIATE")
+
+    def unlock(self) -> None:
+        if self.locked is not None:
+            self.locked.close()
+            self.locked = None
+
+
+@pytest.fixture
+def fixture(tmp_path: Path) -> Iterator[Fixture]:
+    made = Fixture(tmp_path / "findings.db")
+    yield made
+    made.unlock()
+    made.database.close()
+
+
+def run(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(main())
+
+
+def test_what_was_counted_is_written_with_its_evidence(fixture: Fixture) -> None:
+    async def main() -> None:
+        fixture.count(row(2))
+        fixture.count(row(3))
+        await fixture.writer.write()
+
+    run(main)
+    (found,) = fixture.reader.findings()
+    assert found.total == 5
+    assert fixture.reader.asked(0.0)[("shop", "rule", "scope.write")].times == 2
+    assert [one.state for one in fixture.changes] == [State.NEW]
+
+
+def test_what_cannot_be_written_waits_and_is_counted_once(
+    fixture: Fixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def main() -> None:
+        fixture.lock()
+        for _ in range(4):
+            fixture.count(row(1, fixture.now))
+            await fixture.writer.write()
+            fixture.now += 60
+        assert fixture.counters.findings_write_failures == 4
+        fixture.unlock()
+        fixture.count(row(1, fixture.now))
+        await fixture.writer.write()
+
+    run(main)
+    (found,) = fixture.reader.findings()
+    assert (found.total, found.first, found.last) == (5, NOON, NOON + 240)
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 2
+    assert lines[0].endswith("cannot be written: database is locked; findings wait in memory")
+    assert lines[1].endswith("is written again after 4 min 0 s; nothing was lost")
+
+
+def test_a_failing_database_is_tried_again_later_and_later(fixture: Fixture) -> None:
+    tries = []
+
+    async def main() -> None:
+        fixture.lock()
+        fixture.count(row())
+        for second in range(120):
+            fixture.now = NOON + second
+            before = fixture.counters.findings_write_failures
+            await fixture.writer.tick()
+            if fixture.counters.findings_write_failures > before:
+                tries.append(second)
+        fixture.unlock()
+        fixture.now += LONGEST_BACKOFF
+        await fixture.writer.tick()
+
+    run(main)
+    assert tries == [0, 1, 3, 7, 15, 31, 61, 91]
+    assert fixture.reader.findings()[0].total == 1
+
+
+def test_time_is_covered_while_clients_are_served(fixture: Fixture) -> None:
+    async def main() -> None:
+        fixture.writer.policy_taken(load_policy(PROJECT / "policies" / "general.yaml"))
+        for second, is_open in (
+            (0, False),
+            (1, True),
+            (2, True),
+            (3, True),
+            (4, False),
+            (5, True),
+            (6, True),
+        ):
+            fixture.now = NOON + second
+            fixture.writer.look(is_open)
+            await fixture.writer.write()
+
+    run(main)
+    looked = fixture.reader.coverage("shop")
+    assert looked == [Span(NOON + 1, NOON + 6)]  # a pause of two seconds is none
+
+
+def test_time_in_which_the_process_did_not_run_is_not_covered(fixture: Fixture) -> None:
+    async def main() -> None:
+        fixture.writer.policy_taken(load_policy(PROJECT / "policies" / "general.yaml"))
+        asleep = NOON + 1 + ASLEEP_SECONDS + 1
+        for at in (NOON, NOON + 1, asleep, asleep + 1):
+            fixture.now = at
+            fixture.writer.look(is_open=True)
+            await fixture.writer.write()
+
+    run(main)
+    end = NOON + 1 + ASLEEP_SECONDS + 2
+    assert fixture.reader.coverage("shop") == [Span(NOON, NOON + 1), Span(end - 1, end)]
+
+
+def test_passthrough_and_opaque_sessions_are_gaps(fixture: Fixture) -> None:
+    async def main() -> None:
+        fixture.writer.policy_taken(load_policy(PROJECT / "policies" / "general.yaml"))
+        for second in range(4):
+            fixture.now = NOON + second
+            if second == 2:
+                fixture.count(opaque=["shop"])
+            fixture.writer.look(is_open=True)
+            await fixture.writer.write()
+
+    run(main)
+    assert fixture.reader.coverage("shop") == [Span(NOON, NOON + 1), Span(NOON + 2, NOON + 3)]
+    assert fixture.reader.coverage("other") == [Span(NOON, NOON + 3)]
+
+
+def test_without_a_policy_nothing_is_covered(fixture: Fixture) -> None:
+    async def main() -> None:
+        fixture.writer.policy_taken(None)
+        for second in range(3):
+            fixture.now = NOON + second
+            fixture.writer.look(is_open=True)
+            await fixture.writer.write()
+
+    run(main)
+    assert fixture.reader.coverage("shop") == []
+
+
+def test_what_is_left_is_written_at_the_end(fixture: Fixture) -> None:
+    async def main() -> None:
+        fixture.count(row())
+        await fixture.writer.close()
+
+    run(main)
+    assert [one.total for one in Reader(Database(f"sqlite:///{fixture.path}")).findings()] == [1]
+
+
+def test_a_write_that_is_cancelled_at_the_end_loses_nothing(fixture: Fixture) -> None:
+    """The job that writes each second is cancelled at any moment, also while the thread has not begun."""
+
+    async def main() -> None:
+        is_free = threading.Event()
+        fixture.writer._thread.submit(is_free.wait)
+        fixture.count(row(2))
+        tick = asyncio.ensure_future(fixture.writer.tick())
+        await asyncio.sleep(0.01)
+        tick.cancel()
+        await asyncio.gather(tick, return_exceptions=True)
+        assert tick.cancelled()
+        is_free.set()
+        await fixture.writer.close()
+
+    run(main)
+    (found,) = fixture.reader.findings()
+    assert found.total == 2
+    assert [one.state for one in fixture.changes] == [State.NEW]
