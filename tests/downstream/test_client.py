@@ -466,7 +466,7 @@ async def test_a_long_evaluation_ends_with_its_client() -> None:
         await evaluation_begins(stage)
         writer.transport.abort()
         await stage.nobody_is_left()
-        while stage.context._turns:
+        while stage.context.turns._waiting:
             await asyncio.sleep(0)
 
 

@@ -89,3 +89,10 @@ def test_without_limits_no_client_is_closed() -> None:
 )
 def test_short_limits_are_checked_more_often(limits: ClientLimits, seconds: float) -> None:
     assert interval(limits) == seconds
+
+
+def test_without_limits_it_is_noted_since_when_a_client_is_idle() -> None:
+    client = Looked(active=True)
+    look([client], ClientLimits(), 100.0)
+    look([client], ClientLimits(), 5000.0)
+    assert (client.active, client.idle_since, client.ended) == (False, 100.0, "")

@@ -92,3 +92,25 @@ def test_a_proxy_outside_the_trusted_networks_is_not_believed() -> None:
     assert is_trusted("::ffff:10.1.1.1", networks)
     assert not is_trusted("192.0.2.1", networks)
     assert is_trusted("192.0.2.1", [])
+
+
+def test_the_source_that_knows_a_client_is_named() -> None:
+    known = make_resolver(
+        frozenset({"A"}),
+        networks=[(ipaddress.ip_network("10.0.0.0/8"), "N")],
+        certificates={"x": "C"},
+        uids={0: "U"},
+    )
+    assert known.identify(Evidence("L", "10.0.0.1", uid=0, names=("x",))) == ("C", "certificate")
+    assert known.identify(Evidence("L", "10.0.0.1", uid=0)) == ("U", "Unix user")
+    assert known.identify(Evidence("L", "10.0.0.1")) == ("N", "source network")
+    assert known.identify(Evidence("L")) == ("L", "listener")
+    assert known.identify(Evidence()) == ("unknown", "")
+
+
+def test_a_user_names_a_service_if_it_is_mapped_or_named_like_one() -> None:
+    known = networks()
+    assert known.names_service(b"redis-b")
+    assert known.names_service(b"A")
+    assert not known.names_service(b"default")
+    assert not known.names_service(b"\xff")

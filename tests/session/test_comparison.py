@@ -295,6 +295,17 @@ def test_changes_that_recur_are_counted_without_an_evaluation(monkeypatch: pytes
     assert one.observer.commands == {"one": 155}
 
 
+def test_what_only_the_candidate_cannot_count_is_evaluated_by_the_candidate_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = changed(("services: [one, two]", "services: [one, two]\ncluster: true"))
+    one = pair(cluster, service="two")
+    one.serve(*[cmd("SET a:note:1 v")] * 5)
+    monkeypatch.setattr(one.in_force, "_decide", None)  # the policy in force counts
+    one.serve(*[cmd(f"SET a:note:{number} v") for number in range(10)])
+    assert one.found() == {("same", "scope.write", "SET", "note", "observed"): 15}
+
+
 def test_each_second_some_of_the_recurring_changes_are_recorded_in_full() -> None:
     one = pair(NEW)
     set_ = cmd("SET a:note:1 v")

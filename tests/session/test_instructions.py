@@ -24,7 +24,7 @@ LIMITS = {
     "SET, unknown key, observed": (5.8, 3.2),
     "SET, all sorts, observed": (7.1, 4.6),
     "SET, with a candidate": (4.4, 1.7),
-    "SET, no right, observed, with a candidate": (16.7, 15.0),
+    "SET, no right, observed, with a candidate": (12.0, 10.2),
     "traffic of CubeProxy": (5.6, 1.45),
     "traffic of CubeMaster": (4.7, 3.4),
     "traffic of cube-proxy-sidecar": (5.9, 3.3),

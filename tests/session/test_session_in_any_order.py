@@ -21,6 +21,7 @@ from keyfence.policy.loading.load import parse_policy
 from keyfence.resp.limits import IDENTIFIED
 from keyfence.resp.replies import ReplyFramer
 from keyfence.resp.requests import RequestReader
+from keyfence.resp.values import answer
 from keyfence.session.conversation.refusal import refusal
 from keyfence.session.session import Session
 from keyfence.telemetry.candidate.changes import Changes
@@ -32,6 +33,7 @@ from tests.session.sessions import (
     RecordingObserver,
     authorizer_with,
     cmd,
+    granting,
     passed,
     replies,
     sent,
@@ -74,6 +76,10 @@ WORDS: list[list[bytes]] = [
     [b"CLIENT", b"REPLY", b"ON"],
     [b"CLIENT", b"ID"],
 ]
+# keyfence answers these itself: one at once, one after its owner was asked, one with an error.
+OWN: list[list[bytes]] = [[b"KEYFENCE", b"HELP"], [b"keyfence", b"STATS"], [b"KEYFENCE", b"NOSUCH"]]
+COUNTED = {"commands": 7}
+CHANGES = [[b"HELLO", b"3"], [b"HELLO", b"2"], [b"MULTI"], [b"EXEC"], [b"CLIENT", b"REPLY", b"SKIP"]]
 # MULTI and the likes of it often enough that transactions come about.
 COMMANDS = st.sampled_from(WORDS) | st.sampled_from(WORDS[:7]) | st.sampled_from([WORDS[10], WORDS[13]])
 NOTHING = [b"*0\r\n", b"*-1\r\n", b"\r\n", b"  \n"]
@@ -95,9 +101,9 @@ class Expected:
     refused: int = 0
 
 
-def expect(stream: bytes) -> Expected:
+def expect(stream: bytes, the_judge: Authorizer | None = None) -> Expected:
     """The reference: one command after the other."""
-    the_judge = authorizer_with()
+    the_judge = the_judge or authorizer_with()
     redis = FakeRedis()
     expected = Expected([], redis, "CubeProxy")
     in_multi = False
@@ -120,6 +126,14 @@ def expect(stream: bytes) -> Expected:
                 redis.spoil()
             expected.replies += [said] if redis.hears() else []
             continue
+        if name == b"KEYFENCE":
+            said = _own_answer(argv[1], redis.version)
+            if in_multi:
+                expected.refused += 1
+                redis.spoil()
+                said = b"-ERR Command not allowed inside a transaction\r\n"
+            expected.replies += [said] if redis.hears() else []
+            continue
         reply = redis.answer(argv)
         expected.replies += [reply] if reply else []
         if name == b"MULTI" and len(argv) == 1:
@@ -129,6 +143,16 @@ def expect(stream: bytes) -> Expected:
         if name in (b"RESET", b"EXEC") or (name in (b"AUTH", b"HELLO") and reply != b"+QUEUED\r\n"):
             expected.service = USERS.get(redis.user.decode(), "CubeProxy")
     return expected
+
+
+def _own_answer(subcommand: bytes, version: int) -> bytes:
+    if subcommand == b"STATS":
+        return answer(COUNTED, version)
+    if subcommand == b"NOSUCH":
+        return b"-ERR unknown subcommand 'NOSUCH'. Try KEYFENCE HELP.\r\n"
+    one = session(in_force=InForce(granting()))
+    one.from_client(cmd("KEYFENCE", subcommand))
+    return sent(one)
 
 
 def _not_followed(argv: Sequence[bytes], in_multi: bool, redis: FakeRedis) -> tuple[str, str] | None:
@@ -161,9 +185,10 @@ class Conversation:
     framer: ReplyFramer = dataclasses.field(default_factory=ReplyFramer)
 
     def run(self) -> None:
-        while self.to_send or self.due:
+        while self.to_send or self.due or self.one.question is not None:
             sides = [self._client] * bool(self.to_send and self.one.wants_input())
             sides += [self._upstream] * bool(self.due)
+            sides += [self._owner] * (self.one.question is not None)
             self.dice.choice(sides)()
             self._carry()
 
@@ -174,6 +199,11 @@ class Conversation:
         size = self._piece(self.to_send)
         self.one.from_client(self.to_send[:size])
         self.to_send = self.to_send[size:]
+
+    def _owner(self) -> None:
+        question, self.one.question = self.one.question, None
+        assert question is not None
+        question.answered(COUNTED)
 
     def _upstream(self) -> None:
         size = self._piece(self.due)
@@ -300,6 +330,33 @@ def test_every_reply_is_in_its_place_where_connections_change(
     assert talk.redis.ran == expected.redis.ran
     assert talk.one.service == expected.service
     assert talk.one.outstanding == 0
+    assert len(observer.commands) == expected.commands
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    steps=st.lists(
+        st.one_of(COMMANDS, st.sampled_from(OWN), st.sampled_from(CHANGES)).map(lambda words: cmd(*words))
+        | st.sampled_from(NOTHING),
+        min_size=10,  # so that some of them follow each other closely
+        max_size=30,
+    ),
+    seed=st.integers(0, 2**32),
+    sharing=st.booleans(),
+)
+def test_keyfence_s_own_answers_are_in_their_places(steps: list[bytes], seed: int, sharing: bool) -> None:
+    stream = b"".join(steps)
+    expected = expect(stream, granting())
+    observer = RecordingObserver()
+    one = session(observer=observer, in_force=InForce(granting()), sharing=sharing)
+    talk = Conversation(one, random.Random(seed), stream, pushes=not sharing)
+    talk.run()
+    frames = answers(talk.got)
+    assert [frame for frame in frames if not frame.startswith(b">")] == expected.replies
+    assert [frame for frame in frames if frame.startswith(b">")] == talk.pushed
+    assert talk.redis.ran == expected.redis.ran
+    assert talk.one.outstanding == 0
+    assert sum(outcome == "refused" for _, _, outcome in observer.commands) == expected.refused
     assert len(observer.commands) == expected.commands
 
 

@@ -6,7 +6,8 @@ import pytest
 
 from keyfence.policy.enforcement.modes import ModeRule
 from keyfence.policy.engine.authorizer import InForce
-from keyfence.session.conversation.shown_ids import Question, ShownIds, redirections
+from keyfence.session.conversation.questions import Question
+from keyfence.session.conversation.shown_ids import ShownIds, redirections
 from keyfence.session.session import Session
 from tests.session.sessions import (
     RecordingObserver,
@@ -183,7 +184,7 @@ def asked(ids: ShownIds, service: str = "CubeProxy") -> tuple[Session, Question]
     assert (passed(one), sent(one)) == (b"", b"")
     question = one.question
     assert question is not None
-    assert (question.service, question.id) == (service, 5)
+    assert (question.kind, question.content) == ("whose", (service, 5))
     one.question = None
     return one, question
 

@@ -17,12 +17,12 @@ cdef class ServerContext:
     cdef public object quotas
     cdef public set clients
     cdef public object ids
-    cdef public object ask_others
+    cdef public object ask
     cdef public bint draining
     cdef public bint reads_on
     cdef public bint sharing
     cdef public object pools
-    cdef readonly object _turns
+    cdef readonly object turns
 
 
 cdef class Client(Owner):
@@ -55,6 +55,8 @@ cdef class Client(Owner):
     cdef double _read_at
     cdef double _timed_from
     cdef double _sent_at
+    cdef bint _asks
+    cdef readonly double connected_at
 
     @cython.locals(before=Py_ssize_t, session=SessionBase)
     cpdef object data_received(self, bytes data)

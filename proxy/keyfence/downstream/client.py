@@ -8,10 +8,9 @@ pauses the reading from the other side, so that no buffer here exceeds its limit
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Sequence
 from time import perf_counter
-from typing import cast
+from typing import Any, cast
 
 from keyfence.config.limits import ClientLimits
 from keyfence.identity.certificates import with_certificate
@@ -19,9 +18,11 @@ from keyfence.identity.evidence import Evidence
 from keyfence.identity.resolver import Resolver
 from keyfence.net.host_port import host_port
 from keyfence.policy.engine.authorizer import InForce
+from keyfence.policy.verdict import Peer
 from keyfence.resp.limits import RequestLimits
 from keyfence.session.conversation.base import SessionBase
-from keyfence.session.conversation.shown_ids import Question, ShownIds
+from keyfence.session.conversation.questions import Question
+from keyfence.session.conversation.shown_ids import ShownIds
 from keyfence.session.passthrough import Passthrough
 from keyfence.session.session import Session
 from keyfence.telemetry.operator_log import notice, report_fault
@@ -33,6 +34,7 @@ from keyfence.upstream.pools import Pools
 
 from .closures import closure_label
 from .quotas import ConnectionQuota, ConnectionQuotas, too_many
+from .turns import Turns
 
 # The bytes that may be received while a request waits for its connection to open.
 MAX_UNSENT = 1024 * 1024
@@ -44,10 +46,12 @@ MOST_LEFT_WAITING = 64
 NOTICE_SECONDS = 0.2
 # How long a client that sends no more may wait for replies, if Redis cannot be told that it sends no more.
 LINGER_SECONDS = 5.0
-# Taking the time costs something, so a request of one read in this many is timed.
-TIMED_EACH = 64
-# If something of the client is under way then, this many reads later.
-RETRIED_AFTER = 8
+TIMED_EACH = 64  # a request of one read in this many is timed, because taking the time costs something
+RETRIED_AFTER = 8  # it is timed this many reads later, if something of the client is under way then
+
+
+def _not_answered(question: Question) -> None:
+    asyncio.get_running_loop().call_soon(question.answered, None)
 
 
 class ServerContext:
@@ -74,25 +78,12 @@ class ServerContext:
         self.quotas = ConnectionQuotas(client_limits)
         self.clients: set[Client] = set()
         self.ids = ShownIds()
-        self.ask_others: Callable[[Question], None] | None = None  # set if other processes have clients too
+        self.ask: Callable[[Question], None] = _not_answered  # takes the questions of sessions
         self.draining = False  # whether clients without due replies are dismissed
         self.reads_on = True  # while draining: whether requests are still read
         self.sharing = shared_connections > 0 and in_force is not None
         self.pools = Pools(upstream, shared_connections)
-        self._turns: deque[Client] = deque()  # the clients that wait for their turn
-
-    def ask_turn(self, client: Client) -> None:
-        """Let a client continue a long evaluation. One client gets a turn in each round of the loop, so that
-        the others wait for one turn only, for any number of such requests."""
-        self._turns.append(client)
-        if len(self._turns) == 1:
-            asyncio.get_running_loop().call_soon(self._give_turn)
-
-    def _give_turn(self) -> None:
-        self._turns[0].take_turn()
-        self._turns.popleft()
-        if self._turns:
-            asyncio.get_running_loop().call_soon(self._give_turn)
+        self.turns = Turns()
 
     def tick(self) -> None:
         """Close connections that are no longer needed. Call this about once a second."""
@@ -148,6 +139,18 @@ class Client(Owner):
         self._read_at = 0.0  # when the bytes in hand were read; 0.0: they are not timed
         self._timed_from = 0.0  # the same of the timed request, until it is written
         self._sent_at = 0.0  # when it was written; 0.0: no reply to it is due
+        self._asks = False  # whether a question of the session awaits its answer
+        self.connected_at = 0.0  # in the loop's time
+
+    @property
+    def service(self) -> str:
+        return self._session.service
+
+    @property
+    def peer(self) -> Peer:
+        """Who the client is, as logs show it."""
+        session = self._session
+        return session.peer if isinstance(session, Session) else Peer(self.shown)
 
     @property
     def shown(self) -> str:
@@ -160,7 +163,7 @@ class Client(Owner):
         transport = cast(asyncio.Transport, transport)  # uvloop's does not inherit from it
         context = self._context
         self._transport = transport
-        service, names = self._identify(transport)
+        service, known_by, names = self._identify(transport)
         if not self._quota.serve(service):
             self._counters.connection_rejected(self._listener, "service")
             transport.write(too_many(service))
@@ -186,17 +189,19 @@ class Client(Owner):
                 port=self._port,
                 ids=context.ids,
                 names=names,
+                known_by=known_by,
             )
         self._counted_as = service
         self._traffic = self._counters.meter(service)
+        self.connected_at = asyncio.get_running_loop().time()
         self._counters.connection_opened(service, self._listener)
 
-    def _identify(self, transport: asyncio.Transport) -> tuple[str, Sequence[str]]:
-        """The client's service, and the names in its certificate."""
+    def _identify(self, transport: asyncio.Transport) -> tuple[str, str, Sequence[str]]:
+        """The client's service, the source that knows it, and the names in the client's certificate."""
         known, self._known = self._known, None
         assert known is not None
         known = with_certificate(known, transport.get_extra_info("peercert"))
-        return self._context.identities.at_connect(known), known.names
+        return *self._context.identities.identify(known), known.names
 
     def data_received(self, data: bytes) -> None:
         if not self._is_served or self._dismissed:
@@ -232,7 +237,7 @@ class Client(Owner):
         if self._dismissed:
             self._leave()
             return False
-        can_answer = self._links.is_open or self._session.wants_turn
+        can_answer = self._links.is_open or self._session.wants_turn or self._asks
         if can_answer and self._session.awaits_more and not self._session.closing:
             self._pass_end()
             return True
@@ -344,8 +349,6 @@ class Client(Owner):
     def shared_lost(self, reason: str) -> None:
         self._guarded(self._session.upstream_lost, reason)
 
-    # -- how long requests take
-
     def _begin_timing(self) -> None:
         """The bytes in hand are timed, if nothing else of the client is under way."""
         session = self._session
@@ -393,7 +396,7 @@ class Client(Owner):
             return
         if session.wants_turn and not self._awaits_turn:
             self._awaits_turn = True
-            self._context.ask_turn(self)
+            self._context.turns.ask(self)
         outlet = session.outlet
         if outlet.to_client:
             self.active = True
@@ -460,16 +463,18 @@ class Client(Owner):
         counts.clear()
 
     def _ask(self, session: SessionBase) -> None:
-        """Pass the session's question to the other processes. The session continues with the answer."""
+        """Have the session's question answered, in a later turn. The session continues with the answer."""
         question, session.question = session.question, None
-        if question is None or self._context.ask_others is None:
-            return
+        assert question is not None
+        go_on = question.answered
 
-        def answered(is_own: bool) -> None:
+        def answered(answer: Any) -> None:
+            self._asks = False
             if self._transport is not None and not self._closing:
-                self._guarded(lambda _: question.answered(is_own), "")
+                self._guarded(lambda _: go_on(answer), "")
 
-        self._context.ask_others(question._replace(answered=answered))
+        self._asks = True
+        self._context.ask(question._replace(answered=answered))
 
     def tick(self, now: float) -> None:
         """Close the dedicated connection if the client no longer needs it; otherwise keep it alive."""

@@ -39,11 +39,10 @@ def interval(limits: ClientLimits) -> float:
 
 
 def look(clients: Iterable[Watched], limits: ClientLimits, now: float) -> None:
-    """Close clients that have been idle too long, or take too long to send a request."""
-    if not limits.idle and not limits.request_time:
-        return
+    """Note which clients are idle. Close those that have been so too long, or take too long to send a
+    request."""
     for client in list(clients):
-        if client.active or client.waits:
+        if client.active or (limits.idle and client.waits):
             client.active = False
             client.idle_since = now
         elif limits.idle and now - client.idle_since >= limits.idle:

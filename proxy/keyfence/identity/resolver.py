@@ -31,10 +31,14 @@ class Resolver:
 
     def at_connect(self, evidence: Evidence) -> str:
         """The service of a client that has not authenticated."""
+        return self.identify(evidence)[0]
+
+    def identify(self, evidence: Evidence) -> tuple[str, str]:
+        """The service of a client that has not authenticated, and what showed it (`Source.evidence`)."""
         for source in self.sources:
             if service := source.service_of(evidence):
-                return service
-        return UNKNOWN
+                return service, source.evidence
+        return UNKNOWN, ""
 
     def of_user(self, user: bytes, at_connect: str) -> str:
         """The service of a client that Redis accepted as `user`; `at_connect` if the user names none."""
@@ -42,6 +46,11 @@ class Resolver:
         if name in self.users:
             return self.users[name]
         return name if name in self.services else at_connect
+
+    def names_service(self, user: bytes) -> bool:
+        """Whether a user's name decides which service its clients are."""
+        name = user.decode("utf-8", "replace")
+        return name in self.users or name in self.services or name in self.passwords
 
     def check(self, user: bytes, password: bytes) -> str | Login:
         """The service that `AUTH user password` leads to, if keyfence itself checks that user."""

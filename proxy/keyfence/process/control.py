@@ -20,7 +20,6 @@ from keyfence.admin.control import Control
 from keyfence.admin.token import token_of, token_warnings
 from keyfence.config.settings import Settings
 from keyfence.findings.filter import Filter
-from keyfence.policy.analysis.explain import explain
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.compiled.tenants import NOBODY, Caller
 from keyfence.policy.diagnostics import FileError
@@ -32,6 +31,7 @@ from keyfence.telemetry.operator_log import warn
 
 from .candidates import Candidates, check_promoted
 from .findings import FindingsDesk
+from .serving.answers import SPLICED, explained
 from .serving.backend import Backend, WorkerFailed
 from .serving.candidate import PackedCandidate
 from .serving.reload import Origin, admit, changed_settings, unpack
@@ -162,14 +162,7 @@ class ProcessControl(Control):
         return [{"address": address, "service": service} for address, service in self._backend.bound]
 
     async def explain(self, service: str, argv: Sequence[bytes], caller: Caller = NOBODY) -> dict[str, Any]:
-        authorizer = self._evaluating()
-        answer = explain(authorizer.policy, service, argv, caller)
-        ruling = authorizer.rule(authorizer.number(service), argv, authorizer.policy.values(caller))
-        answer["actions"] = [
-            {"rule": found.violation.rule, "action": found.action} for found in ruling.findings
-        ]
-        answer["refused"] = ruling.refused_by is not None
-        return answer
+        return explained(self._runtime.authorizer, service, argv, caller)
 
     # -- findings
 
@@ -203,7 +196,7 @@ class ProcessControl(Control):
         """The authorizer in force. Raises ValueError in passthrough."""
         authorizer = self._runtime.authorizer
         if authorizer is None:
-            raise ValueError("keyfence runs with --splice: it evaluates nothing")
+            raise ValueError(SPLICED)
         return authorizer
 
     async def _count(self) -> None:

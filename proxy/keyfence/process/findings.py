@@ -8,14 +8,20 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from keyfence.config.settings import Settings
+from keyfence.findings.filter import Filter
+from keyfence.findings.finding import ACTIONS, ACTIVE, QUIET_SECONDS, State
 from keyfence.policy.compiled.policy import CompiledPolicy
+from keyfence.resp.values import LEFT_OUT
 from keyfence.telemetry.counters import Counters
 from keyfence.telemetry.operator_log import warn
 
+from .serving.answers import written
+from .serving.backend import Ledger
 from .serving.runtime import StartError
 
 if TYPE_CHECKING:
@@ -24,13 +30,15 @@ if TYPE_CHECKING:
     from keyfence.findings.writer import Writer
 
 _T = TypeVar("_T")
+UNSETTLED = (*ACTIVE, State.WAIVED)  # findings that a service can do something about
 
 
-class FindingsDesk:
+class FindingsDesk(Ledger):
     """The findings store, or the absence of one."""
 
     def __init__(self, writer: Writer | None = None, notifier: Notifier | None = None) -> None:
         self._writer = writer
+        self._in_band = asyncio.Lock()  # services take one reading thread, however many clients ask
         self._notifier = notifier
 
     @classmethod
@@ -99,6 +107,40 @@ class FindingsDesk:
         except SQLAlchemyError as exc:
             raise ValueError(f"the findings store cannot be read: {reason(exc)}") from None
 
+    # -- for services, in-band
+
+    @property
+    def ledger(self) -> Ledger | None:
+        """Answers services; None: there is no store."""
+        return self if self._writer is not None else None
+
+    async def findings_of(self, service: str, limit: int) -> dict[str, Any]:
+        which = Filter(service=service, state=UNSETTLED, limit=limit)
+        found = await self._ask_in_turn(lambda views: views.listing(which, time.time(), time.time()))
+        rows = [_row(one) for one in found["findings"]]
+        return {"findings": rows, LEFT_OUT: found["total"] - len(rows)}
+
+    async def readiness_of(self, service: str, modes: Mapping[str, str]) -> dict[str, Any]:
+        of_service = {rule: {service: mode} for rule, mode in modes.items()}
+        found = await self._ask_in_turn(lambda views: views.readiness(of_service, QUIET_SECONDS, time.time()))
+        names = ("rule", "readiness", "why", "asked", "findings")
+        rows = [{name: one[name] for name in names} for one in found["standings"]]
+        return {"service": service, "ready": found["ready"], "rules": rows}
+
+    async def _ask_in_turn(self, question: Callable[[Views], _T]) -> _T:
+        """As `ask`, one question after the other. A question that its asker gives up keeps its turn until the
+        store has answered: a store that hangs takes one thread, not all."""
+        await self._in_band.acquire()
+        asking = asyncio.ensure_future(self.ask(question))
+
+        def answered(_: object) -> None:
+            self._in_band.release()
+            if not asking.cancelled():
+                asking.exception()  # its asker may have gone
+
+        asking.add_done_callback(answered)
+        return await asyncio.shield(asking)
+
     async def close(self) -> None:
         """Write what is left, and tell of it."""
         if self._writer is not None:
@@ -106,3 +148,17 @@ class FindingsDesk:
             if self._notifier is not None:
                 await self._notifier.close()
             await self._writer.close()
+
+
+def _row(finding: dict[str, Any]) -> dict[str, Any]:
+    """A finding as its service gets it."""
+    examples = finding["examples"]
+    return {
+        **{name: finding[name] for name in ("id", "state", "rule", "command", "entry", "shape")},
+        **{action: finding["counts"].get(action, 0) for action in ACTIONS},
+        "first_seen": written(finding["first"]),
+        "last_seen": written(finding["last"]),
+        "example": examples[-1]["key"] if examples else "",
+        "hint": finding["hint"],
+        "owner": finding["owner"],
+    }

@@ -14,12 +14,14 @@ from typing import Any
 from keyfence.downstream.listeners import Listeners
 from keyfence.downstream.tls import listener_context
 from keyfence.policy.enforcement.modes import BreakGlass
+from keyfence.session.conversation.questions import Question
 from keyfence.telemetry.candidate.rows import rows_of
 from keyfence.telemetry.counters import Counters
 from keyfence.telemetry.increments import Increments
 from keyfence.telemetry.tally import Row
 
-from .serving.backend import Backend, Feed, WorkerFailed
+from .serving.answers import OF_LEDGER, Answers, from_ledger
+from .serving.backend import Backend, Feed, Ledger, WorkerFailed
 from .serving.candidate import NOTHING, Comparison, PackedCandidate
 from .serving.reload import Packed, unpack
 from .serving.runtime import Runtime
@@ -28,14 +30,39 @@ from .serving.runtime import Runtime
 class InProcess(Backend):
     """The backend without workers."""
 
-    def __init__(self, runtime: Runtime, listeners: Listeners, feed: Feed | None = None) -> None:
-        """`feed` gets what is counted, each second and at the end."""
+    def __init__(
+        self,
+        runtime: Runtime,
+        listeners: Listeners,
+        feed: Feed | None = None,
+        ledger: Ledger | None = None,
+    ) -> None:
+        """`feed` gets what is counted, each second and at the end, and `ledger` knows what became of it."""
         self._is_open = False
         self._runtime = runtime
         self._listeners = listeners
         self._feed = feed
         self._increments = Increments(runtime.telemetry)
         self._since = time.time()
+        self._ledger = ledger
+        self._answers = Answers(runtime)
+        self._jobs: set[asyncio.Task[None]] = set()
+        runtime.answer_by(self._ask, is_all=True)
+
+    def _ask(self, question: Question) -> None:
+        if question.kind not in OF_LEDGER:
+            self._answers.ask(question)
+            return
+        task = asyncio.get_running_loop().create_task(self._ask_ledger(question))
+        self._jobs.add(task)
+        task.add_done_callback(self._jobs.discard)
+
+    async def _ask_ledger(self, question: Question) -> None:
+        await self.tick()
+        runtime, (service,) = self._runtime, question.content
+        tally = runtime.telemetry.tally
+        answer = await from_ledger(self._ledger, question.kind, service, runtime.authorizer, tally)
+        question.answered(answer)
 
     @property
     def is_open(self) -> bool:

@@ -36,7 +36,7 @@ from keyfence.upstream.health import Upstream, UpstreamAddress
 from .control import ProcessControl
 from .findings import FindingsDesk
 from .in_process import InProcess
-from .serving.backend import Backend, Feed
+from .serving.backend import Backend
 from .serving.command_recorder import Recorder
 from .serving.reload import Origin, Packed, pack
 from .serving.rlimits import admin_room
@@ -71,7 +71,7 @@ async def serve(
         findings.policy_taken(policy)
         runtime = Runtime(settings, policy, telemetry)
         upstream = await runtime.reach_upstream(address)
-        backend = _backend(runtime, upstream, address, policy, slots, relay, findings.feed)
+        backend = _backend(runtime, upstream, address, policy, slots, relay, findings)
         at_once = asyncio.Event()
         stack.push_async_callback(backend.drain, 0.0, at_once)  # if the start fails
         access = Access(settings.admin_names, token_of(settings))
@@ -134,13 +134,14 @@ def _backend(
     policy: CompiledPolicy | None,
     slots: list[WorkerSlot],
     relay: LogRelay,
-    feed: Feed | None,
+    findings: FindingsDesk,
 ) -> Backend:
     settings = runtime.settings
     if not settings.workers:
-        return InProcess(runtime, runtime.listeners(upstream, slots[0]), feed)
+        return InProcess(runtime, runtime.listeners(upstream, slots[0]), findings.feed, findings.ledger)
     loaded_at = next((at for _, at in runtime.telemetry.counters.policies.values()), 0.0)
-    return Workers(slots, runtime, relay, Start(pack(settings, policy), loaded_at, address, ()), feed)
+    start = Start(pack(settings, policy), loaded_at, address, ())
+    return Workers(slots, runtime, relay, start, findings.feed, findings.ledger)
 
 
 def _on_signals(control: ProcessControl, at_once: asyncio.Event) -> asyncio.Event:

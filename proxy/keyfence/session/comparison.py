@@ -19,6 +19,8 @@ from keyfence.policy.engine.forms import Lookup
 from keyfence.policy.verdict import PASS, Changed, Peer, Ruling
 from keyfence.session.conversation.executor import OTHER
 
+MAX_HELD_KEY = 256  # bytes; each client's comparison holds a few keys
+
 
 class Comparison:
     """The candidate as it sees one client, which is one service and one caller."""
@@ -35,6 +37,8 @@ class Comparison:
         self._number = self.candidate.number(service)
         self._number_in_force = in_force.number(service)
         self._values_in_force = in_force.policy.values(caller)
+        self._ruled: ViolationCounter | None = None  # a counter of the policy in force …
+        self._ruling = PASS  # … and the ruling on a command that it counts
         self._seen: Transaction | None = None  # the open transaction as the policy in force knows it …
         self._transaction = Transaction()  # … and as the candidate does
 
@@ -82,6 +86,18 @@ class Comparison:
 
     # -- commands that the policy in force admits or refuses from its cache
 
+    def counts(self, in_force: ViolationCounter | None, candidate: ViolationCounter | None) -> bool:
+        """Count the changes of a command whose violations under the two policies these count (None: there are
+        none). False: they are not known."""
+        if self.candidate.glass:
+            return False  # break-glass changes the action on a finding
+        counters = self.observer.counters(in_force, candidate)
+        if counters is None:
+            return False
+        for one in counters:
+            one.times += 1
+        return True
+
     def compare_cached(
         self,
         argv: list[bytes],
@@ -90,11 +106,12 @@ class Comparison:
         in_force: ViolationCounter | None,
         cache: DecisionCache,
         lookup: Lookup,
+        kind: ViolationCounter | None,
     ) -> None:
-        """Report what the candidate would change about a command whose violations `in_force` counts (None:
-        there are none). `lookup` is what `cache`, the candidate's own, knows of the command."""
+        """Evaluate a command whose changes are not known, and report them. `in_force` and `kind` count its
+        violations under the two policies. `lookup` is what `cache`, the candidate's own, knows of it."""
         try:
-            self._compare_cached(argv, transaction, client, in_force, cache, lookup)
+            self._compare_cached(argv, transaction, client, in_force, cache, lookup, kind)
         except Exception as exc:
             self.candidate.failed(exc)
 
@@ -106,28 +123,29 @@ class Comparison:
         in_force: ViolationCounter | None,
         cache: DecisionCache,
         lookup: Lookup,
+        kind: ViolationCounter | None,
     ) -> None:
-        kind = None if lookup.is_admitted else cache.counter(lookup, argv)
-        is_known = lookup.is_admitted or kind is not None
-        is_alike = not self.candidate.glass  # break-glass changes the action on a finding
-        counters = self.observer.counters(in_force, kind) if is_known and is_alike else None
-        if counters is not None:
-            for one in counters:
-                one.times += 1
-            self.observer.command(self._service)
-            return
         by_candidate, touches = driven(self.rule_in_steps(argv, None, transaction))
-        ruling = PASS
-        if in_force is not None:
-            ruling = self._in_force.rule(self._number_in_force, argv, self._values_in_force)
+        ruling = PASS if in_force is None else self._ruling_of(in_force, argv)
         found = self._report(touches, client, ruling, by_candidate)
-        if not found or not is_alike:
+        if not found or self.candidate.glass:
             return
-        if not is_known:
+        if kind is None and not lookup.is_admitted:
             kind = self._kind(argv, cache, lookup, touches, by_candidate)
-            is_known = kind is not None
-        if is_known:
-            self.observer.count_alike(in_force, kind, self._service, _label(touches), found)
+            if kind is None:
+                return
+        self.observer.count_alike(in_force, kind, self._service, _label(touches), found)
+
+    def _ruling_of(self, counter: ViolationCounter, argv: list[bytes]) -> Ruling:
+        """The ruling in force on a command whose violations a counter counts. It may be that on an earlier
+        command of this counter, which differs in its key only."""
+        if self._ruled is not counter:
+            ruling = self._in_force.rule(self._number_in_force, argv, self._values_in_force)
+            keys = [violation.key for violation, _ in ruling.findings]
+            if any(key is not None and len(key) > MAX_HELD_KEY for key in keys):
+                return ruling
+            self._ruled, self._ruling = counter, ruling
+        return self._ruling
 
     def _kind(
         self, argv: list[bytes], cache: DecisionCache, lookup: Lookup, touches: Touches, ruling: Ruling

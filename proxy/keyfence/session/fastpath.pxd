@@ -34,11 +34,14 @@ cdef class FastPath:
     cpdef object comparison(self, Executor session, object authorizer)
     @cython.locals(reader=RequestReader, decision=CachedDecision)
     cdef object _compare_peeked(self, Executor session, DecisionCache beside)
-    @cython.locals(counted=ViolationCounter, beside=DecisionCache, lookup=Lookup, decision=CachedDecision)
+    @cython.locals(
+        counted=ViolationCounter, kind=ViolationCounter, beside=DecisionCache, lookup=Lookup,
+        decision=CachedDecision, is_known=bint,
+    )
     cpdef object compare(self, Executor session, list argv)
     @cython.locals(beside=DecisionCache)
     cpdef object compare_transaction(self, Executor session, bytes name)
-    cdef object _agreed(self, Executor session, object comparison, Admitted admitted)
+    cdef object _compared(self, Executor session, object comparison, Admitted admitted)
     cpdef object join(self, RequestReader reader)
     @cython.locals(cache=DecisionCache)
     cpdef DecisionCache current_cache(self, Executor session)

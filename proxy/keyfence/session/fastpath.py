@@ -274,7 +274,7 @@ class FastPath:
                 comparison.values,
             )
             if decision is not None and decision.is_clean:
-                self._agreed(session, comparison, decision)
+                self._compared(session, comparison, decision)
                 return
         argv = reader.reparse()
         if argv:
@@ -290,13 +290,17 @@ class FastPath:
             self._beside = comparison.cache(PLAIN)
         beside = self._beside
         lookup = beside.find(argv, comparison.values)
-        decision = lookup.decision
-        if counted is None and lookup.is_admitted and decision is not None:
-            self._agreed(session, comparison, decision)
-            return
+        decision, kind = lookup.decision, None
+        if decision is not None:
+            if not lookup.is_admitted:
+                kind = beside.counter(lookup, argv)
+            is_known = lookup.is_admitted or kind is not None
+            if is_known and ((counted is None and kind is None) or comparison.counts(counted, kind)):
+                self._compared(session, comparison, decision)
+                return
         transaction = session.transaction
         queued = transaction.evaluated if transaction is not None else None
-        comparison.compare_cached(argv, queued, session.peer, counted, beside, lookup)
+        comparison.compare_cached(argv, queued, session.peer, counted, beside, lookup, kind)
 
     def compare_transaction(self, session: Executor, name: bytes) -> None:
         """The same for MULTI or EXEC, which the policy in force admits."""
@@ -304,13 +308,13 @@ class FastPath:
         if comparison is None or beside is None:
             return
         if beside.is_current and beside.admits_transactions:
-            self._agreed(session, comparison, beside.multi if name == b"MULTI" else beside.execution)
+            self._compared(session, comparison, beside.multi if name == b"MULTI" else beside.execution)
         else:
             self._counted = None
             self.compare(session, [name])
 
-    def _agreed(self, session: Executor, comparison: Comparison, admitted: Admitted) -> None:
-        """Both policies admit a request of this kind, and find nothing."""
+    def _compared(self, session: Executor, comparison: Comparison, admitted: Admitted) -> None:
+        """Count one more compared request of this kind, of which nothing more needs to be reported."""
         admitted.times += 1
         if not admitted.is_gathered:
             comparison.observer.gather_from(session.service, admitted)

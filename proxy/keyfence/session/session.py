@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from time import monotonic
 
 from keyfence.commands.model import MANY, Streamed, Touches
+from keyfence.commands.own import KEYFENCE
 from keyfence.identity.resolver import Resolver
 from keyfence.policy.budget import TURN_STEPS
 from keyfence.policy.engine.authorizer import Authorizer, InForce
@@ -32,7 +33,8 @@ from keyfence.session.conversation.routing import FIXED_SHAPE, SCRIPTS, Route
 from keyfence.session.conversation.shown_ids import ShownIds
 from keyfence.session.conversation.states import State
 from keyfence.session.conversation.transactions import OpenTransaction
-from keyfence.session.handlers.table import HANG_UP, SUBCOMMAND_HANDLERS, TOO_LARGE, handler_of
+from keyfence.session.handlers.inband import TOO_LONG
+from keyfence.session.handlers.table import HANG_UP, OWN, SUBCOMMAND_HANDLERS, TOO_LARGE, handler_of
 from keyfence.session.handlers.transactions import open_transaction
 
 from .fastpath import FastPath, exec_follows, is_named
@@ -63,11 +65,13 @@ class Session(Executor):
         clock: Callable[[], float] = monotonic,
         ids: ShownIds | None = None,
         names: Sequence[str] = (),
+        known_by: str = "",
     ) -> None:
         """`client` and `port` (0: none) are the client's origin, and `at_connect` is its service until it
         logs in. `greeting` has the commands that open an upstream connection, one reply each; they select
         `database`. `sharing`: the client may use shared connections. `ids` are the connection ids that the
-        process's clients know. `names` are those in the client's certificate."""
+        process's clients know. `names` are those in the client's certificate; `known_by` is the evidence for
+        `at_connect`."""
         profile = unchanged(database)
         super().__init__(
             in_force,
@@ -83,6 +87,7 @@ class Session(Executor):
             port=port,
             ids=ids,
             names=names,
+            known_by=known_by,
         )
         self._fast = FastPath()
         self._long: LongEvaluation | None = None  # the evaluation under way
@@ -264,6 +269,10 @@ class Session(Executor):
         command = touches.command
         if handler is None and command is not None:
             handler = SUBCOMMAND_HANDLERS.get(command.name)
+        elif handler is None and ruling is PASS and authorizer.answers(number, argv):
+            # keyfence is asked, not Redis: this is no traffic, and no evidence about any rule.
+            self.decided = Decided(OWN, TOO_LONG if self.partly_sent else None, KEYFENCE, True)
+            return False
         too_large = self.partly_sent and (handler is not None or touches.has_streamed_name)
         recorder = self.observer.recorder
         if recorder is not None and not too_large:

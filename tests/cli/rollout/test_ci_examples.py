@@ -153,7 +153,7 @@ def test_the_workflow_is_red_on_a_new_violation_and_green_on_a_known_one(checkou
     checkout.sends("SET order:7 x")
     red = github(checkout, "tests")
     assert red.code == 1
-    assert re.search(r"^::error title=keyfence%3A scope\.write::shop SET on order, 1 times: ", red.out, re.M)
+    assert re.search(r"^::error title=keyfence%3A scope\.write::shop SET on order, once: ", red.out, re.M)
     assert red.summary.startswith("### keyfence: 1 new finding;")
     assert re.search(
         r"^\| scope\.write \| shop \| SET \| order \| `#billing` \| order:7 \| ", red.summary, re.M

@@ -9,7 +9,7 @@ import pytest
 
 from keyfence.process.workers import questions as module
 from keyfence.process.workers.questions import MAX_WAITING, Questions
-from keyfence.session.conversation.shown_ids import Question
+from keyfence.session.conversation.questions import Question
 
 
 def play(test: Callable[[Questions, list[dict[str, object]]], Awaitable[None]]) -> None:
@@ -22,36 +22,43 @@ def play(test: Callable[[Questions, list[dict[str, object]]], Awaitable[None]]) 
 
 def test_each_question_gets_its_own_answer() -> None:
     async def test(questions: Questions, sent: list[dict[str, object]]) -> None:
-        answers: list[tuple[str, bool]] = []
+        answers: list[tuple[str, object]] = []
         for name in ("a", "b"):
-            questions.ask(Question(name, 5, lambda is_of, name=name: answers.append((name, is_of))))
-        assert sent == [{"whose": [1, "a", 5]}, {"whose": [2, "b", 5]}]
-        for number, is_of in ((2, True), (1, False), (2, False), (99, True)):
-            questions.answered(number, is_of)
-        assert answers == [("b", True), ("a", False)]
+            questions.ask(
+                Question("whose", (name, 5), lambda is_of, name=name: answers.append((name, is_of)))
+            )
+        questions.ask(Question("stats", ("c",), lambda found: answers.append(("c", found))))
+        assert sent == [
+            {"ask": [1, "whose", "a", 5]},
+            {"ask": [2, "whose", "b", 5]},
+            {"ask": [3, "stats", "c"]},
+        ]
+        for number, answer in ((2, True), (3, {"commands": 7}), (1, False), (2, False), (99, True)):
+            questions.answered(number, answer)
+        assert answers == [("b", True), ("c", {"commands": 7}), ("a", False)]
 
     play(test)
 
 
-def test_a_missing_answer_means_no(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_question_without_an_answer_ends_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "ANSWER_SECONDS", 0.01)
 
     async def test(questions: Questions, _: list[dict[str, object]]) -> None:
         answered = asyncio.get_running_loop().create_future()
-        questions.ask(Question("a", 5, answered.set_result))
-        assert await answered is False
+        questions.ask(Question("whose", ("a", 5), answered.set_result))
+        assert await answered is None
         questions.answered(1, True)
 
     play(test)
 
 
-def test_questions_beyond_the_bound_are_answered_with_no() -> None:
+def test_questions_beyond_the_bound_get_no_answer() -> None:
     async def test(questions: Questions, sent: list[dict[str, object]]) -> None:
         for number in range(MAX_WAITING):
-            questions.ask(Question("a", number, lambda _: None))
+            questions.ask(Question("whose", ("a", number), lambda _: None))
         answered = asyncio.get_running_loop().create_future()
-        questions.ask(Question("a", 5, answered.set_result))
-        assert await answered is False
+        questions.ask(Question("whose", ("a", 5), answered.set_result))
+        assert await answered is None
         assert len(sent) == MAX_WAITING
 
     play(test)

@@ -10,6 +10,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from keyfence.findings.filter import Filter
 from keyfence.findings.finding import Finding, State, after_violations, finding_id
 from keyfence.policy.verdict import Severity
 from keyfence.telemetry.tally import Row
@@ -17,6 +18,7 @@ from keyfence.telemetry.tally import Row
 if TYPE_CHECKING:  # SQLAlchemy takes a fifth of a second to import
     from keyfence.findings.queries import Reader
 
+MANY = 1_000_000  # more than a store holds
 _FIELDS = frozenset(one.name for one in dataclasses.fields(Finding))
 
 
@@ -36,7 +38,8 @@ def of_store(reader: Reader, since: float) -> Evidence:
     """What a store has, of all that wrote to it. `since` 0 is everything."""
     from keyfence.findings.views import Views
 
-    return _evidence(reader.findings(), Views(reader).evidence(since), since)
+    findings = reader.findings(Filter(limit=MANY))
+    return _evidence(findings, Views(reader).evidence(since), since)
 
 
 def of_answers(findings: Iterable[Mapping[str, Any]], answer: Mapping[str, Any], since: float) -> Evidence:

@@ -297,7 +297,8 @@ def _sentence(row: Shown) -> str:
     """A finding in one line."""
     decision = f" ({row.decision})" if row.decision else ""
     example = f": {row.example}{decision}" if row.example else decision
-    parts = [f"{row.service} {row.command} on {row.keys}, {row.times} times{example}", row.hint]
+    times = "once" if row.times == "1" else f"{row.times} times"
+    parts = [f"{row.service} {row.command} on {row.keys}, {times}{example}", row.hint]
     parts += [f"owner {row.owner}" if row.owner else "", row.finding]
     return "; ".join(filter(None, parts))
 

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from keyfence.commands.extract import extract
 from keyfence.commands.model import READ, WRITE, Access, Touches
+from keyfence.commands.own import own_name
 from keyfence.policy.compiled.policy import CompiledPolicy, Target
 from keyfence.policy.compiled.tenants import NOBODY, Caller, Values
 from keyfence.policy.diagnostics import did_you_mean
@@ -113,6 +114,9 @@ def _explanation(
     values: Values,
 ) -> dict[str, Any]:
     first = verdict.violations[0] if verdict.violations else None
+    command = touches.command.name if touches.command else None
+    if first is None and command is None:
+        command = own_name(argv) or None
     return {
         "verdict": "violation" if first else "allow",
         "rule": first.rule if first else None,
@@ -121,7 +125,7 @@ def _explanation(
         "hint": (first.hint or None) if first else None,
         "message": first.message if first else None,
         "severity": first.severity if first else None,
-        "command": touches.command.name if touches.command else None,
+        "command": command,
         "service": service,
         "accesses": [_access(policy, access) for access in touches.accesses],
         "violations": [_violation(violation) for violation in verdict.violations],

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from keyfence.commands.own import OWN_NAMES
 from keyfence.commands.table import COMMANDS, KNOWN_CATEGORIES, KNOWN_COMMANDS
 from keyfence.policy.compiled.key_commands import KeyCommands
 from keyfence.policy.compiled.permissions import EVERY, selects, selects_name
@@ -17,11 +18,17 @@ from .context import CompilerContext
 
 
 def build_selectors(
-    context: CompilerContext, names: Iterable[str], path: tuple[str | int, ...], *, may_be_every: bool = True
+    context: CompilerContext,
+    names: Iterable[str],
+    path: tuple[str | int, ...],
+    *,
+    may_be_every: bool = True,
+    may_be_own: bool = False,
 ) -> frozenset[str]:
     """Returns command names in upper case and @categories in lower case; unknown ones are faults. `*` means
-    every command, if `may_be_every`."""
+    every command, if `may_be_every`. keyfence's own commands are known if `may_be_own`."""
     selectors = set()
+    commands = KNOWN_COMMANDS | OWN_NAMES if may_be_own else KNOWN_COMMANDS
     for index, name in enumerate(names):
         selector = _selector(name)
         if selector == EVERY:
@@ -33,7 +40,7 @@ def build_selectors(
         if "." in selector:  # a module's command, which only a server with the module knows
             selectors.add(selector)
             continue
-        known = KNOWN_CATEGORIES if selector.startswith("@") else KNOWN_COMMANDS
+        known = KNOWN_CATEGORIES if selector.startswith("@") else commands
         if selector not in known:
             kind = "category" if selector.startswith("@") else "command"
             near = did_you_mean(selector, known)

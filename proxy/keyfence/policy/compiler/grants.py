@@ -21,7 +21,7 @@ def build_grants(context: CompilerContext, home: int) -> dict[int, tuple[Grant, 
         number = context.number(service, path, of_key=True)
         if number is None:
             continue
-        selectors = build_selectors(context, model.commands, (*path, "commands"))
+        selectors = build_selectors(context, model.commands, (*path, "commands"), may_be_own=True)
         for index, key in enumerate(model.keys):
             hole = context.placeholder_in(key)
             if hole:

@@ -150,8 +150,10 @@ def _part(context: CompilerContext, bindings: list[Binding]) -> _Part:
         scripts=build_scripts(context),
         functions=build_functions(context),
         grants=build_grants(context, number),
-        forbid=build_selectors(context, commands.forbid, ("commands", "forbid"), may_be_every=False),
-        allow=build_selectors(context, commands.allow, ("commands", "allow")),
+        forbid=build_selectors(
+            context, commands.forbid, ("commands", "forbid"), may_be_own=True, may_be_every=False
+        ),
+        allow=build_selectors(context, commands.allow, ("commands", "allow"), may_be_own=True),
     )
 
 

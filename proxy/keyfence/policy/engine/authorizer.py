@@ -415,6 +415,11 @@ class Authorizer:
         )
         return self._rule_on(Verdict((violation,)), service, command)
 
+    def answers(self, service: int, argv: Sequence[bytes]) -> bool:
+        """Whether keyfence itself answers a command that no server has (`commands.own`), because the policy
+        grants it to the service."""
+        return self.evaluator.answers(service, argv, None)
+
     def enforces(self, service: int) -> bool:
         """Whether any rule is enforced for the service."""
         return self.modes.enforces(service)

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from keyfence.commands.arguments import fold, integer, word
 from keyfence.commands.extract import extract
 from keyfence.commands.model import ANY_KEY, READ, WRITE, Access, Channel, Command, Problem, Touches, Unseen
+from keyfence.commands.own import own_name
 from keyfence.commands.table import COMMANDS
 from keyfence.policy.budget import Budget, cost
 from keyfence.policy.compiled.hash_slots import hash_slot
@@ -230,6 +231,18 @@ class Evaluator(WideEvaluator):
             return ""
         return forbidden_by_default(command, command.names_keys)
 
+    def answers(self, service: int, argv: Sequence[bytes], command: Command | None) -> bool:
+        """Whether keyfence itself answers a command of the service: it is one of its own, and the policy
+        grants it by name. `*` does not, since these commands also show other services' clients."""
+        own = own_name(argv) if command is None else ""
+        if not own:
+            return False
+        policy, spelled = self.policy, Command(own, 0, frozenset(), frozenset(), (), False)
+        grants = [grant.selectors for grant in policy.grants.get(service, ())]
+        if own in policy.allow or any(names(granted, spelled) for granted in grants):
+            return True
+        return names(policy.allow, spelled) and not names(policy.forbid, spelled)
+
     def _channel(self, service: int, name: str, channel: Channel) -> Iterator[Found | None]:
         """Whether a service that may track keys may also receive their changes."""
         hears = channel.name == INVALIDATIONS and not channel.publish
@@ -242,7 +255,10 @@ class Evaluator(WideEvaluator):
         """Yields the violations of a command with unknown keys or effects, unless the service may do
         everything that it might do."""
         problem = touches.problem
-        if problem is not None and not self._may_do_all(service, name, argv, touches.command, problem):
+        if problem is not None and not (
+            self.answers(service, argv, touches.command)
+            or self._may_do_all(service, name, argv, touches.command, problem)
+        ):
             yield self._plain(
                 problem.rule,
                 problem.position,

@@ -12,6 +12,7 @@ from typing import Any
 
 from keyfence.commands.arguments import fold, word
 from keyfence.commands.model import GROUP, READ, WRITE, Script, Streamed, Touches
+from keyfence.commands.own import KEYFENCE, own_name
 from keyfence.commands.table import COMMANDS, KNOWN_COMMANDS
 from keyfence.policy.compiled.permissions import EVERY
 from keyfence.policy.compiled.policy import MAX_CONFIRMED, TOP, CompiledPolicy, Target
@@ -375,6 +376,13 @@ def _unknown(question: Question) -> Proposals:
             yield from hint_proposals(question)
             return
         yield by_grant(question, question.violation.hint, [one.glob for one in problem.unseen])
+        return
+    if command is None and own_name(question.argv):
+        if question.policy.grants.get(question.service):
+            yield from hint_proposals(question)
+        else:
+            lines = {question.who: {"commands": [KEYFENCE]}}
+            yield Proposal("to have keyfence answer it, grant it", add={"grants": lines})
         return
     row = COMMANDS.get(command.name.encode()) if command is not None else None
     at = 1 if row is not None and row.subcommands else 0

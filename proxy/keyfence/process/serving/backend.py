@@ -7,7 +7,7 @@ Rule: `process.control` knows this interface only. `process.in_process.InProcess
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from keyfence.policy.enforcement.modes import BreakGlass
@@ -19,6 +19,17 @@ from .reload import Packed
 
 # Takes the increments of a process that serves clients (telemetry.increments).
 Feed = Callable[[dict[str, Any]], None]
+
+
+class Ledger(Protocol):
+    """The findings store, as the services ask it in-band. Answers are fields of a reply."""
+
+    async def findings_of(self, service: str, limit: int) -> dict[str, Any]:
+        """The findings of a service that are neither quiet nor resolved, the most frequent first. Raises
+        ValueError."""
+
+    async def readiness_of(self, service: str, modes: Mapping[str, str]) -> dict[str, Any]:
+        """Which rules, with these modes, can be enforced for a service. Raises ValueError."""
 
 
 class WorkerFailed(Exception):

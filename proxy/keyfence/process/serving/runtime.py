@@ -12,7 +12,7 @@ import dataclasses
 import datetime
 import gc
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Sequence
 from typing import Any
 
 from keyfence.commands.extract import adopt
@@ -20,7 +20,7 @@ from keyfence.commands.learned import learn
 from keyfence.commands.model import Touches
 from keyfence.config.limits import ClientLimits
 from keyfence.config.settings import Settings
-from keyfence.downstream.client import ServerContext
+from keyfence.downstream.client import Client, ServerContext
 from keyfence.downstream.listeners import Listeners
 from keyfence.downstream.tls import listener_context, upstream_context
 from keyfence.identity.resolver import Resolver
@@ -31,7 +31,8 @@ from keyfence.policy.enforcement.modes import BreakGlass, Modes
 from keyfence.policy.engine.authorizer import Authorizer, Candidate, InForce
 from keyfence.policy.engine.pending import PendingTtls
 from keyfence.policy.rules import RULES
-from keyfence.session.conversation.shown_ids import Question, ShownIds
+from keyfence.session.conversation.questions import Question
+from keyfence.session.conversation.shown_ids import ShownIds
 from keyfence.telemetry.candidate.changes import Changes
 from keyfence.telemetry.operator_log import notice, report_fault, tell, warn
 from keyfence.telemetry.telemetry import Telemetry
@@ -270,11 +271,17 @@ class Runtime:
         assert self._context is not None
         return self._context.ids
 
-    def ask_others_by(self, ask: Callable[[Question], None]) -> None:
-        """There are other processes with clients: ask them about connection ids in this way."""
+    @property
+    def clients(self) -> Collection[Client]:
+        """The clients of this process."""
         assert self._context is not None
-        self._context.ids.is_all = False
-        self._context.ask_others = ask
+        return self._context.clients
+
+    def answer_by(self, ask: Callable[[Question], None], *, is_all: bool) -> None:
+        """Have the questions of sessions answered in this way. `is_all`: no other process has clients."""
+        assert self._context is not None
+        self._context.ids.is_all = is_all
+        self._context.ask = ask
 
     def _client_limits(self) -> ClientLimits:
         """The configured limits, with no more connections than file descriptors allow."""

@@ -38,10 +38,9 @@ class WorkerProcess:
         slot: int,
         relay: LogRelay,
         on_counts: Callable[[WorkerProcess, dict[str, Any]], None],
-        on_question: Callable[[WorkerProcess, int, str, int], None] = lambda *_: None,
+        on_question: Callable[[WorkerProcess, int, str, list[Any]], None] = lambda *_: None,
     ) -> None:
-        """`on_question` takes a question to the other workers: a number for the `answer`, a service and an
-        id."""
+        """`on_question` takes a question of the worker: a number for the `answer`, a kind and the content."""
         self.slot = slot
         self.pid = 0
         self.started = time.time()
@@ -100,9 +99,9 @@ class WorkerProcess:
         finally:
             self._orders.pop(number, None)
 
-    def answer(self, number: int, is_so: bool) -> None:
+    def answer(self, number: int, answer: object) -> None:
         """Answer a question that the worker sent."""
-        self._channel.send((0, "answer", (number, is_so)))
+        self._channel.send((0, "answer", (number, answer)))
 
     def leave(self, seconds: float) -> None:
         """Let it drain for `seconds` at most, and end."""
@@ -147,9 +146,9 @@ class WorkerProcess:
             self._on_counts(self, message["counts"])
         if "ready" in message:
             self.ready.set()
-        match message.get("whose"):
-            case [int(number), str(service), int(client_id)]:
-                self._on_question(self, number, service, client_id)
+        match message.get("ask"):
+            case [int(number), str(kind), *content]:
+                self._on_question(self, number, kind, content)
         answered = self._orders.pop(message.get("re"), None)
         if answered is not None and not answered.done():
             if "error" in message:

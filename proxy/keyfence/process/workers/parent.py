@@ -11,12 +11,13 @@ import contextlib
 import dataclasses
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from keyfence.net.addresses import Bound
 from keyfence.policy.enforcement.modes import BreakGlass
-from keyfence.process.serving.backend import Backend, Feed, WorkerFailed
+from keyfence.process.serving.answers import from_ledger, merged_clients, stats_of
+from keyfence.process.serving.backend import Backend, Feed, Ledger, WorkerFailed
 from keyfence.process.serving.candidate import Comparison, PackedCandidate
 from keyfence.process.serving.reload import Packed
 from keyfence.process.serving.runtime import Runtime, StartError
@@ -31,7 +32,10 @@ from .sockets import WorkerSlot
 from .worker import Sockets, Start
 
 ANSWER_SECONDS = 30.0  # for an order; a slower worker is replaced
-COUNT_SECONDS = 2.0  # for fresh counts (after it, older ones serve), and for an answer about an id
+COUNT_SECONDS = 2.0  # for fresh counts; after it, older ones serve
+# For what a worker's question needs of the others. It is less than the asking worker's patience, so that one
+# slow worker does not leave the question without an answer.
+OTHERS_SECONDS = 1.0
 STEADY_SECONDS = 10.0  # a worker that lived so long did not fail at its start
 FIRST_BACKOFF = 0.1
 LONGEST_BACKOFF = 5.0
@@ -47,20 +51,24 @@ class Workers(Backend):
         relay: LogRelay,
         start: Start,
         feed: Feed | None = None,
+        ledger: Ledger | None = None,
     ) -> None:
         """`runtime` is the parent's own; `start` is a worker's first order, without its sockets; `feed` gets
-        all increments."""
+        all increments, and `ledger` knows what became of them."""
         self.closing = False
         self._slots = slots
         self._runtime = runtime
         self._relay = relay
         self._start = start
         self._feed = feed
+        self._ledger = ledger
         self._workers: list[WorkerProcess] = []
         self._total = Counters()  # of all workers, ended ones included, without gauges
         self._tally = Tally()
         self._comparisons = Comparisons(0)  # of the candidate policy
         self._rolling = asyncio.Lock()
+        self._refreshing = asyncio.Lock()
+        self._refreshes_begun = 0
         self._jobs: set[asyncio.Task[None]] = set()
         self._backoff = [0.0] * len(slots)
         self._changes = [Changes() for _ in slots]
@@ -182,17 +190,42 @@ class Workers(Backend):
                 warn(f"worker {worker.pid} did not carry out an order: {exc}")
                 worker.kill()
 
-    # -- questions of one worker to the others
+    # -- questions of workers
 
-    def _take_question(self, worker: WorkerProcess, number: int, service: str, client_id: int) -> None:
-        """A worker asks whether another worker has shown this id to a client of the service."""
-        self._do(self._find(worker, number, service, client_id))
+    def _take_question(self, worker: WorkerProcess, number: int, kind: str, content: list[Any]) -> None:
+        self._do(self._answer(worker, number, kind, content))
 
-    async def _find(self, asking: WorkerProcess, number: int, service: str, client_id: int) -> None:
-        others = [one for one in self._workers if one is not asking and one.ready.is_set()]
-        asked = (one.ask("whose", (service, client_id), COUNT_SECONDS) for one in others)
-        found = await asyncio.gather(*asked, return_exceptions=True)
-        asking.answer(number, any(one is True for one in found))
+    async def _answer(self, asking: WorkerProcess, number: int, kind: str, content: list[Any]) -> None:
+        answer: object = None
+        match kind, content:
+            case "whose", [str(), int()]:
+                others = [one for one in self._workers if one is not asking]
+                answer = any(one is True for one in await self._ask(others, kind, content))
+            case "clients", [str(service)]:
+                answers = await self._ask(self._workers, kind, content)
+                answer = merged_clients((one for one in answers if isinstance(one, dict)), service)
+            case "findings" | "readiness", [str(service)]:
+                await self._counts_since_now()
+                authorizer = self._runtime.authorizer
+                answer = await from_ledger(self._ledger, kind, service, authorizer, self._tally)
+            case "stats", [str(service)]:
+                await self._counts_since_now()
+                answer = stats_of([self._total, self._runtime.telemetry.counters], service)
+        asking.answer(number, answer)
+
+    async def _ask(self, workers: Iterable[WorkerProcess], kind: str, content: list[Any]) -> list[object]:
+        """The answers of these workers. A worker that is too slow gives an exception."""
+        asked = (one.ask("ask", (kind, content), OTHERS_SECONDS) for one in workers if one.ready.is_set())
+        return list(await asyncio.gather(*asked, return_exceptions=True))
+
+    async def _counts_since_now(self) -> None:
+        """Refresh the counts, so that they hold everything that was counted before this call. Calls that wait
+        together share one refresh."""
+        called = self._refreshes_begun
+        async with self._refreshing:
+            if self._refreshes_begun == called:
+                self._refreshes_begun += 1
+                await self._refresh(OTHERS_SECONDS)
 
     # -- counts
 
@@ -205,10 +238,8 @@ class Workers(Backend):
         if self._feed is not None:
             self._feed(counts)
 
-    async def _refresh(self) -> None:
-        asked = [
-            worker.ask("count", None, COUNT_SECONDS) for worker in self._workers if worker.state == "serving"
-        ]
+    async def _refresh(self, seconds: float = COUNT_SECONDS) -> None:
+        asked = [worker.ask("count", None, seconds) for worker in self._workers if worker.state == "serving"]
         await asyncio.gather(*asked, return_exceptions=True)
 
     async def counters(self) -> Counters:

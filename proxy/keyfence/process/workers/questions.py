@@ -1,18 +1,21 @@
-"""Questions of a worker to the others: has one of them shown this connection id to a client of the service?
+"""Questions of a worker that only its parent, or the other workers, can answer.
 
-Rule: nothing is remembered, so an answer holds for now. A missing answer means no. The number of waiting
-questions is bounded, so a client that asks in vain delays only itself.
+Rule: a question gets one answer. No answer within ANSWER_SECONDS means None. The number of waiting questions
+is bounded, so a client that asks in vain delays only itself.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
-from keyfence.session.conversation.shown_ids import Question
+from keyfence.session.conversation.questions import Question
 
 MAX_WAITING = 1000
-ANSWER_SECONDS = 3.0
+ANSWER_SECONDS = 2.0
+# What the other processes know too. A worker answers all other kinds itself.
+OF_ALL = frozenset({"whose", "clients", "findings", "readiness", "stats"})
 
 
 class Questions:
@@ -27,16 +30,16 @@ class Questions:
     def ask(self, question: Question) -> None:
         loop = asyncio.get_running_loop()
         if len(self._waiting) >= MAX_WAITING:
-            loop.call_soon(question.answered, False)
+            loop.call_soon(question.answered, None)
             return
         self._number += 1
-        timer = loop.call_later(ANSWER_SECONDS, self.answered, self._number, False)
+        timer = loop.call_later(ANSWER_SECONDS, self.answered, self._number, None)
         self._waiting[self._number] = question, timer
-        self._send({"whose": [self._number, question.service, question.id]})
+        self._send({"ask": [self._number, question.kind, *question.content]})
 
-    def answered(self, number: int, is_of: bool) -> None:
+    def answered(self, number: int, answer: Any) -> None:
         question, timer = self._waiting.pop(number, (None, None))
         if timer is not None:
             timer.cancel()
         if question is not None:
-            question.answered(is_of)
+            question.answered(answer)

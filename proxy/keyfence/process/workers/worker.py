@@ -21,6 +21,7 @@ from keyfence.downstream.tls import listener_context
 from keyfence.net.addresses import Bound
 from keyfence.policy.diagnostics import FileError
 from keyfence.policy.enforcement.modes import BreakGlass
+from keyfence.process.serving.answers import Answers
 from keyfence.process.serving.candidate import PackedCandidate
 from keyfence.process.serving.command_recorder import Recorder
 from keyfence.process.serving.reload import Packed, unpack
@@ -33,12 +34,13 @@ from keyfence.process.serving.runtime import (
     telemetry_of,
 )
 from keyfence.process.serving.spawn import admit_signals, end_with_parent
+from keyfence.session.conversation.questions import Question
 from keyfence.telemetry.increments import Increments
 from keyfence.telemetry.operator_log import warn
 from keyfence.upstream.health import UpstreamAddress
 
 from .channel import Channel, from_pickle, to_json
-from .questions import Questions
+from .questions import OF_ALL, Questions
 
 COUNT_INTERVAL = 1.0  # seconds between two increments
 # A worker whose event loop stands still for this long ends itself, and is replaced.
@@ -74,7 +76,7 @@ class Worker:
         self._alone = asyncio.Event()
         self._orders: asyncio.Queue[tuple[int, str, Any]] = asyncio.Queue()
         self._questions = Questions(self._channel.send)
-        self._runtime: Runtime | None = None  # once it serves
+        self._answers: Answers | None = None  # once it serves
         self._drain = asyncio.Event()
         self._drain_seconds: float | None = None
 
@@ -98,15 +100,15 @@ class Worker:
         self.drain()
 
     def _take_order(self, order: tuple[int, str, Any]) -> None:
-        """Take an order. Three kinds are carried out at once: `drain`; `whose`, a question of another worker
-        (service, id); and `answer` (number, yes or no) to a question of this worker."""
+        """Take an order. Three kinds are carried out at once: `drain`; `ask`, a question of another worker
+        (kind, content); and `answer` (number, answer) to a question of this worker."""
         number, kind, content = order
         if kind == "drain":
             self._drain_seconds = content
             self._drain.set()
-        elif kind == "whose":
-            is_of = self._runtime is not None and self._runtime.ids.is_of(*content)
-            self._channel.send({"re": number, "result": is_of})
+        elif kind == "ask":
+            answer = None if self._answers is None else self._answers.answer(*content)
+            self._channel.send({"re": number, "result": answer})
         elif kind == "answer":
             self._questions.answered(*content)
         else:
@@ -125,8 +127,12 @@ class Worker:
             runtime.take_candidate(unpack(start.candidate.packed), start.candidate.number)
         upstream = await runtime.reach_upstream(start.upstream)
         listeners = runtime.listeners(upstream, [_inherited(one) for one in start.sockets])
-        runtime.ask_others_by(self._questions.ask)
-        self._runtime = runtime
+        self._answers = answers = Answers(runtime)
+
+        def ask(question: Question) -> None:
+            (self._questions if question.kind in OF_ALL else answers).ask(question)
+
+        runtime.answer_by(ask, is_all=False)
         async with background(*runtime.chores(), self._obey(runtime, listeners), self._count_forever()):
             await listeners.start()
             self._channel.send({"ready": True, "counts": self._increments.take()})

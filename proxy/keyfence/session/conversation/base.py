@@ -10,8 +10,8 @@ from __future__ import annotations
 from keyfence.policy.compiled.tenants import NOBODY
 from keyfence.resp.profile import Profile
 
+from .questions import Question
 from .routing import Route
-from .shown_ids import Question
 
 
 class Outlet:
@@ -34,7 +34,7 @@ class SessionBase:
         self.to_upstream: list[bytes] = []
         self.counts: list[int] = []  # the replies that each piece of it gets, on a shared connection
         self.shapeable = False  # the client's text might shape one of those replies
-        self.question: Question | None = None  # for other processes; nothing is evaluated until its answer
+        self.question: Question | None = None  # for the owner; nothing is evaluated until its answer
         self.reopen = False  # the dedicated connection must be replaced before anything is sent on it
         self.opaque_as = ""  # the service under which it is counted as opaque; "": it is not
         self.wants_turn = False  # other clients have their turn first; then `take_turn` goes on

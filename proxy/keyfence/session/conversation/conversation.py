@@ -249,7 +249,7 @@ class Conversation(SessionBase):
         """Send a barrier `times` times, and call `act` once Redis has shown that nothing else comes before
         it. Until then, nothing is evaluated. If something else comes, the session ends. Returns the
         barrier."""
-        barrier = Barrier.draw(Form.PING if self._is_subscriber else Form.HELLO)
+        barrier = Barrier.draw(Form.PING if self.is_subscriber else Form.HELLO)
         seen = Sightings(barrier.nonce)
         left = times
 
@@ -278,7 +278,7 @@ class Conversation(SessionBase):
         self.closing = "identity: the replies are out of step with the requests"
 
     @property
-    def _is_subscriber(self) -> bool:
+    def is_subscriber(self) -> bool:
         """To a RESP2 subscriber, Redis answers little more than PING."""
         return self.replies.resp == 2 and bool(self.replies.subscriptions)
 

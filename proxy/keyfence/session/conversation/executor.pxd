@@ -27,6 +27,7 @@ cdef class Executor(Conversation):
     cdef public bytes request
     cdef readonly object ids
     cdef object _sender
+    cdef readonly str known_by
     cdef object _in_force
     cdef readonly object observer
     cdef long long _number

@@ -10,7 +10,7 @@ evaluation depends on a reply, it waits for that reply.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from keyfence.identity.resolver import Resolver
 from keyfence.net.host_port import host_port
@@ -25,9 +25,10 @@ from keyfence.resp.profile import Profile
 
 from .conversation import ABORT_MARKER, Conversation
 from .observer import Observer, Sent
+from .questions import Kind, Question
 from .refusal import refusal
 from .routing import Route
-from .shown_ids import Question, ShownIds
+from .shown_ids import ShownIds
 from .states import State
 
 # Counts all commands that are not in the table, because a client can send any name.
@@ -84,6 +85,7 @@ class Executor(Conversation):
         port: int,
         ids: ShownIds | None,
         names: Sequence[str],
+        known_by: str,
     ) -> None:
         """The arguments are those of `Session`; `profile` is the one that the client begins with."""
         super().__init__(at_connect, profile, route, limits)
@@ -100,6 +102,7 @@ class Executor(Conversation):
         self._sender: object = None  # made on demand
         self._origin = client  # where it comes from; `client` adds the port on demand
         self._port = port
+        self.known_by = known_by  # the source of identity that `at_connect` is from; "" for none
         self._in_force = in_force
         self.observer = observer
         self._full_limits = limits
@@ -148,7 +151,7 @@ class Executor(Conversation):
         """Carry out what was decided."""
         decided, handler = self.decided, self.decided.handler
         if decided.refusal is not None:
-            self._refuse(decided.refusal)
+            self.refuse(decided.refusal)
         elif decided.stays or (handler is not None and handler.is_immediate):
             self._carry_out(handler, argv)
         elif handler is None or not handler.on_shared(self, argv):
@@ -200,7 +203,7 @@ class Executor(Conversation):
         """The authorizer in force. A transaction keeps the one that it began with."""
         return self.transaction.authorizer if self.transaction is not None else self._in_force.authorizer
 
-    def _refuse(self, reply: bytes) -> None:
+    def refuse(self, reply: bytes) -> None:
         """Refuse the current request."""
         self.observer.command(self.service, self.decided.command, "refused")
         if self.partly_sent:
@@ -220,6 +223,10 @@ class Executor(Conversation):
 
     def count_forwarded(self) -> None:
         self.observer.command(self.service, self.decided.command, "forwarded")
+
+    def count_local(self, command: str) -> None:
+        """keyfence answers the request in hand itself."""
+        self.observer.command(self.service, command, "local")
 
     def count_failed_login(self) -> None:
         self.observer.login_failed(self.service)
@@ -285,21 +292,20 @@ class Executor(Conversation):
         """The client gets a reply that may contain its connection's id."""
         self.ids.show(self, reply)
 
-    def ask_others(self, number: int, answered: Callable[[bool], None]) -> None:
-        """Have the owner ask the other processes whose connection has this id; `answered` then continues with
-        the current request. Call this only if no reply is due, so that nothing else can happen to the
-        session."""
+    def ask(self, kind: Kind, content: tuple[Any, ...], answered: Callable[[Any], None]) -> None:
+        """Ask the owner; `answered` then continues with the current request. Call this only if no reply is
+        due, so that nothing else can happen to the session."""
         request, decided = self.request, self.decided
 
-        def go_on(is_own: bool) -> None:
+        def go_on(answer: Any) -> None:
             if self.state == State.AWAITING_REPLY and not self.closing:
                 self.release()
                 self.request, self.decided = request, decided
-                answered(is_own)
+                answered(answer)
                 self._read_requests()
 
         self.hold()
-        self.question = Question(self.service, number, go_on)
+        self.question = Question(kind, content, go_on)
 
     def rule_on_foreign_connection(self, position: int) -> None:
         """The current request names a connection that the client may not name: refuse it or send it on, as
@@ -311,7 +317,7 @@ class Executor(Conversation):
         if ruling.refused_by is None:
             self.forward_one()
         else:
-            self._refuse(refusal(ruling.refused_by, authorizer.policy.contact, decision))
+            self.refuse(refusal(ruling.refused_by, authorizer.policy.contact, decision))
 
     def become(self, service: str, user: bytes | None = None) -> None:
         """From now on the client is another service, logged in as `user` (None: as no user)."""
@@ -345,7 +351,7 @@ class Executor(Conversation):
             self.opaque_as = self.service
             return True
         if refuse:
-            self._refuse(refusal(ruling.refused_by, authorizer.policy.contact, decision))
+            self.refuse(refusal(ruling.refused_by, authorizer.policy.contact, decision))
         return False
 
     def _protocol_error(self, exc: ProtocolError) -> None:

@@ -11,8 +11,8 @@ CLIENT UNBLOCK name ids too, and are administrative.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Sequence
+from typing import Protocol
 
 from keyfence.commands.arguments import integer, word
 from keyfence.policy.compiled.tenants import Caller
@@ -28,14 +28,6 @@ class Named(Protocol):
 
     service: str
     caller: Caller
-
-
-class Question(NamedTuple):
-    """Asks other processes whether a client of this service was shown an id. `answered` is called once."""
-
-    service: str
-    id: int
-    answered: Callable[[bool], None]
 
 
 class ShownIds:

@@ -1,1 +1,1 @@
-"""Handlers of the commands that change the session itself: logins, transactions, subscriptions, QUIT."""
+"""Handlers of the commands that change the session itself (logins, transactions, QUIT …), and of KEYFENCE."""

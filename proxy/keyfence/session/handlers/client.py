@@ -51,13 +51,13 @@ def _client_tracking(session: Executor, argv: Argv) -> None:
 
 
 def _ask_others(session: Executor, position: int, number: int) -> None:
-    def answered(is_own: bool) -> None:
+    def answered(is_own: object) -> None:
         if is_own:
             session.forward_one()
         else:
             session.rule_on_foreign_connection(position)
 
-    session.ask_others(number, answered)
+    session.ask("whose", (session.service, number), answered)
 
 
 def _if_ok(session: Executor, reply: bytes, name: bytes) -> None:

@@ -107,10 +107,11 @@ class Changes:
         known = self._kinds.get((in_force, candidate))
         if known is None:
             return None
-        if all(one.live for one in known):
-            return known
-        del self._kinds[in_force, candidate]
-        return None
+        for one in known:
+            if not one.live:
+                del self._kinds[in_force, candidate]
+                return None
+        return known
 
     def count_alike(
         self,

@@ -1,0 +1,162 @@
+"""KEYFENCE: what keyfence tells the services to which the policy grants it.
+
+Rule: keyfence answers in the command's place among the replies, and changes nothing. What the session does
+not know itself, it asks of its owner; until the answer is in, nothing more is evaluated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from keyfence.commands.arguments import word
+from keyfence.commands.own import KEYFENCE, OWN_COMMANDS, OwnCommand, own_name
+from keyfence.policy.rules import RULES
+from keyfence.policy.show import printable
+from keyfence.resp import encode
+from keyfence.resp.values import answer, lines
+from keyfence.session.conversation.executor import Argv, Executor
+from keyfence.session.conversation.questions import Kind
+
+# Arguments of a command to explain. Explaining takes longer than deciding, and no other client has its turn.
+MAX_EXPLAINED = 100
+
+# Redis' own words for such commands (`src/server.c`, processCommand).
+_IN_MULTI = encode.error("ERR Command not allowed inside a transaction")
+_SUBSCRIBED = encode.error(
+    "ERR Can't execute 'keyfence': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed "
+    "in this context"
+)
+TOO_LONG = encode.error("ERR keyfence: this command is too long to be explained; use keyfence explain --file")
+_NO_ANSWER = encode.error("ERR keyfence: no answer in time from keyfence's other processes; try again")
+_OF_TENANTS = encode.error(
+    "ERR keyfence: this would show other tenants' keys and clients; "
+    "use a service that the policy lists under across"
+)
+
+
+def keyfence(session: Executor, argv: Argv) -> None:
+    name = own_name(argv)
+    if session.transaction is not None:
+        session.refuse(_IN_MULTI)
+    else:
+        session.count_local(name)
+        # Replies that are due may still change the protocol, or what the client is subscribed to.
+        session.when_answered(lambda: _answer(session, argv, name))
+
+
+def _answer(session: Executor, argv: Argv, name: str) -> None:
+    own = OWN_COMMANDS.get(name)
+    fault = _SUBSCRIBED if session.is_subscriber else _fault(argv, own)
+    if fault or own is None:
+        session.replies.local(fault)
+        return
+    subcommand = name.removeprefix(KEYFENCE + " ")
+    if subcommand == "HELP":
+        session.replies.local(_HELP)
+    elif subcommand == "WHOAMI":
+        _reply(session, _whoami(session))
+    elif subcommand == "MODES":
+        _reply(session, _modes(session))
+    elif subcommand == "EXPLAIN":
+        _ask(session, "explain", (session.service, tuple(argv[2:]), session.caller))
+    elif subcommand == "UPSTREAMS":
+        _ask(session, "upstreams", ())
+    elif subcommand in ("FINDINGS", "SHOW") and _has_tenants(session):
+        session.replies.local(_OF_TENANTS)
+    else:
+        _ask(session, _ABOUT_THE_SERVICE[subcommand], (session.service,))
+
+
+def _has_tenants(session: Executor) -> bool:
+    """Whether clients of this service may be different tenants, of which none may learn the others' keys."""
+    authorizer, number = session.authorizer_and_number()
+    return any(number not in binding.across for binding in authorizer.policy.bindings)
+
+
+_ABOUT_THE_SERVICE: Mapping[str, Kind] = {
+    "FINDINGS": "findings",
+    "READINESS": "readiness",
+    "STATS": "stats",
+    "SHOW": "clients",
+}
+
+
+def _fault(argv: Argv, own: OwnCommand | None) -> bytes:
+    """The error for a call of the wrong form, as Redis words it; empty for the right one."""
+    if len(argv) < 2:
+        return encode.error("ERR wrong number of arguments for 'keyfence' command")
+    if own is None:
+        return _unknown(f"subcommand '{printable(argv[1])}'")
+    count = len(argv) - 2
+    if count < own.least or (own.most is not None and count > own.most):
+        name = own.name.lower().replace(" ", "|")
+        return encode.error(f"ERR wrong number of arguments for '{name}' command")
+    if own.arguments == "CLIENTS" and word(argv[2]) != b"CLIENTS":
+        return _unknown(f"argument '{printable(argv[2])}'")
+    if own.name == "KEYFENCE EXPLAIN" and count > MAX_EXPLAINED:
+        return TOO_LONG
+    return b""
+
+
+def _unknown(what: str) -> bytes:
+    return encode.error(f"ERR unknown {what}. Try KEYFENCE HELP.")
+
+
+def _help() -> bytes:
+    texts = ["KEYFENCE <subcommand> [<arg> [value] [opt] ...]. Subcommands are:"]
+    for own in OWN_COMMANDS.values():
+        form = own.name.removeprefix(KEYFENCE + " ")
+        texts += [f"{form} {own.arguments}".rstrip(), f"    {own.meaning}"]
+    return lines(texts)
+
+
+_HELP = _help()
+
+
+# -- what the session knows itself
+
+
+def _whoami(session: Executor) -> dict[str, object]:
+    policy = session.current_authorizer().policy
+    user = session.caller.user
+    return {
+        "service": session.service,
+        "identified_by": _identified_by(session) or "nothing",
+        "user": None if user is None else printable(user),
+        "address": session.client,
+        "policy": policy.name,
+        "revision": policy.revision,
+        "contact": policy.contact,
+    }
+
+
+def _identified_by(session: Executor) -> str:
+    """The source of identity that decided about the service; "" if none did."""
+    user = session.caller.user
+    if user is not None and session.identities.names_service(user):
+        return "user"
+    return session.known_by
+
+
+def _modes(session: Executor) -> dict[str, object]:
+    authorizer, number = session.authorizer_and_number()
+    return {rule: authorizer.modes.mode(rule, number) for rule in RULES}
+
+
+def _reply(session: Executor, fields: Mapping[str, object]) -> None:
+    session.replies.local(answer(fields, session.replies.resp))
+
+
+# -- what the session asks
+
+
+def _ask(session: Executor, kind: Kind, content: tuple[object, ...]) -> None:
+    def answered(fields: Mapping[str, object] | None) -> None:
+        if fields is None:
+            session.replies.local(_NO_ANSWER)
+        elif "error" in fields:
+            session.replies.local(encode.error(f"ERR keyfence: {fields['error']}"))
+        else:
+            _reply(session, fields)
+
+    session.ask(kind, content, answered)
