@@ -55,6 +55,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "telemetry": {"policy", "policy.engine", "shapes"},
     "telemetry.reports": {"policy", "telemetry"},
+    "telemetry.metrics": {"telemetry"},
     "telemetry.candidate": {"policy", "policy.engine", "shapes", "telemetry"},
     "upstream": {"resp", "telemetry"},
     "findings": {
@@ -68,7 +69,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         *("policy", "policy.engine", "policy.source"),
     },
     "admin": {
-        *("config", "downstream", "findings", "net", "telemetry", "upstream"),
+        *("config", "downstream", "findings", "net", "telemetry", "telemetry.metrics", "upstream"),
         *("policy", "policy.compiled", "policy.enforcement", "policy.source"),
     },
     "process.serving": {
@@ -109,7 +110,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "process": {
         *("admin", "config", "downstream", "findings", "net", "resp", "session.conversation"),
-        *("telemetry", "telemetry.candidate", "upstream"),
+        *("telemetry", "telemetry.candidate", "telemetry.metrics", "upstream"),
         *("policy", "policy.compiled", "policy.enforcement", "policy.engine"),
         *("process.serving", "process.workers"),
     },

@@ -22,7 +22,7 @@ from keyfence.policy.compiled.tenants import NOBODY, Caller
 from keyfence.policy.diagnostics import Diagnostic, FileError, Place
 from keyfence.policy.enforcement.modes import ModeRule
 from keyfence.telemetry.counters import Counters
-from keyfence.telemetry.metrics import exposition
+from keyfence.telemetry.metrics.exposition import exposition
 
 ANY_PORT = Address("127.0.0.1:0")
 

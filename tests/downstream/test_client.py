@@ -54,12 +54,14 @@ class Stage:
         password: str = "",
         connect_timeout: float = PATIENCE_SECONDS,
         limits: ClientLimits | None = None,
+        shared_connections: int = 0,
     ) -> None:
         self._handler = handler
         self._password = password
         self._timeout = connect_timeout
         self._authorizer = None if spliced else authorizer_with(*rules)
         self._limits = limits or ClientLimits()
+        self._shared = shared_connections
         self._clients: list[asyncio.StreamWriter] = []
 
     async def __aenter__(self) -> Stage:
@@ -73,7 +75,7 @@ class Stage:
         self.telemetry = Telemetry()
         in_force = None if self._authorizer is None else InForce(self._authorizer)
         self.context = ServerContext(
-            in_force, identities(), self.upstream, self.telemetry, IDENTIFIED, self._limits
+            in_force, identities(), self.upstream, self.telemetry, IDENTIFIED, self._limits, self._shared
         )
         self.listeners = Listeners(self.context)
         self.listeners.open(ListenerModel(listen="127.0.0.1:0", service="CubeProxy"))
@@ -331,7 +333,7 @@ async def test_an_internal_error_ends_only_one_client(patch: pytest.MonkeyPatch)
         good, bad = await stage.client(), await stage.client()
         good[1].write(ADMITTED)
         assert await good[0].readline() == b"*0\r\n"
-        patch.setattr(stage.telemetry, "decided", lambda _: 1 / 0)
+        patch.setattr(stage.telemetry, "decided", lambda *_: 1 / 0)
         bad[1].write(ADMITTED)
         with contextlib.suppress(ConnectionError):
             assert await bad[0].read() == b""
@@ -464,7 +466,7 @@ async def test_a_long_evaluation_ends_with_its_client() -> None:
         await evaluation_begins(stage)
         writer.transport.abort()
         await stage.nobody_is_left()
-        while stage.context._turns:
+        while stage.context.turns._waiting:
             await asyncio.sleep(0)
 
 

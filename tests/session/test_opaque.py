@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from keyfence.policy.enforcement.modes import ModeRule
+from keyfence.session.conversation.observer import OPAQUE_REASONS
+from tests.servers import PROJECT
 from tests.session.sessions import (
     ADMITTED,
     PUSH,
@@ -74,3 +78,9 @@ def test_a_session_turns_opaque_only_once_its_replies_are_in() -> None:
     assert passed(one) == cmd("SYNC") + REFUSED + b"PI"
     assert sent(one) == b":1\r\n:2\r\n" + PUSH
     assert one.is_opaque
+
+
+def test_the_reasons_are_those_of_the_closed_set() -> None:
+    sources = (PROJECT / "proxy" / "keyfence" / "session").rglob("*.py")
+    given = re.compile(r'become_opaque\(\s*"([^"]+)"')
+    assert {reason for path in sources for reason in given.findall(path.read_text())} == set(OPAQUE_REASONS)

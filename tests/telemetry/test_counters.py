@@ -5,8 +5,7 @@ import json
 import pytest
 
 from keyfence.telemetry import counters as module
-from keyfence.telemetry.counters import DECISION_BOUNDS, Counters
-from keyfence.telemetry.traffic import Traffic
+from keyfence.telemetry.counters import BOUNDS, DECISION_BOUNDS, Counters
 
 
 def test_violations_are_counted_by_their_labels() -> None:
@@ -71,10 +70,10 @@ def test_a_connection_that_says_who_it_is_moves_over_without_counting_twice() ->
 )
 def test_a_decision_falls_into_the_bucket_whose_bound_it_does_not_exceed(seconds: float, bucket: int) -> None:
     counters = Counters()
-    counters.observe_decision(seconds, times=2)
-    assert counters.decision_buckets[bucket] == 2
-    assert sum(counters.decision_buckets) == 2
-    assert counters.decision_seconds == 2 * seconds
+    for _ in range(2):
+        counters.took("decision", "A", seconds)
+    assert counters.timed == {("decision", "A", bucket): 2}
+    assert counters.timed_seconds == {("decision", "A"): 2 * seconds}
 
 
 def test_break_glass_counts_each_activation_once() -> None:
@@ -99,8 +98,8 @@ def _worker() -> Counters:
     counters.policy_loaded("cubesandbox", "r1", 100.0)
     counters.policy_load_failed("cubesandbox")
     counters.set_exceptions_lapsed("legacy", 2)
-    counters.observe_decision(2e-6)
-    counters.client_in += 10
+    counters.took("decision", "a", 2e-6)
+    counters.meter("a").client_in += 10
     return counters
 
 
@@ -122,8 +121,9 @@ def test_counts_of_workers_add_up_and_their_states_combine() -> None:
     assert total.violations == {("a", "key.format", "GET", "e", "observed"): 6}
     assert total.connections_open == {("a", "tcp"): 2}
     assert total.internal_errors == {"judge": 2}
-    assert total.client_in == 20
-    assert sum(total.decision_buckets) == 2
+    assert total.rule_violations == {("a", "key.format", "observed"): 6}
+    assert total.traffic["a", "client_in"] == 20
+    assert total.timed == {("decision", "a", 1): 2}
     assert total.upstream_up == {"redis": 0}
     assert total.policies == {"cubesandbox": ("r2", 200.0)}
     assert total.exceptions_lapsed == {"legacy": 2}
@@ -142,5 +142,82 @@ def test_only_the_totals_of_an_ended_worker_are_kept() -> None:
 
 def test_a_counter_that_is_added_is_not_forgotten_in_snapshots() -> None:
     shot = Counters().snapshot()
-    traffic = {name for name in dir(Traffic()) if not name.startswith("_")}
-    assert set(shot) == set(Counters.__slots__) | traffic
+    assert set(shot) == {name for name in Counters.__slots__ if not name.startswith("_")}
+
+
+def test_bytes_are_counted_once_for_each_service() -> None:
+    counters = Counters()
+    for number in (1, 2):
+        counters.meter("A").client_in += number
+        counters.meter("B").upstream_out += 10
+        counters.collect()
+    assert {key: number for key, number in counters.traffic.items() if number} == {
+        ("A", "client_in"): 3,
+        ("B", "upstream_out"): 20,
+    }
+
+
+def test_a_declared_row_is_there_at_zero_and_keeps_its_count() -> None:
+    counters = Counters()
+    rows = [("A", "scope.read", "observed"), ("A", "scope.read", "refused")]
+    counters.declare("rule_violations", rows)
+    counters.violation("A", "scope.read", "GET", "entry", "observed")
+    counters.declare("rule_violations", rows)
+    assert counters.rule_violations == dict(zip(rows, (1, 0), strict=True))
+    total = Counters()
+    total.absorb(json.loads(json.dumps(counters.snapshot())))
+    assert total.rule_violations == counters.rule_violations
+
+
+def test_a_count_that_finds_no_room_goes_to_other_and_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_SERIES", 3)
+    monkeypatch.setattr(module, "MAX_SERVICES", 2)
+    counters = Counters()
+    for service in ("A", "B", "C", "D"):
+        counters.violation(service, "scope.read", "GET", "entry", "observed")
+        counters.meter(service).client_in += 1
+        for what in BOUNDS:
+            counters.took(what, service, 1.0)
+    counters.collect()
+    assert counters.rule_violations["other", "scope.read", "observed"] == 1
+    assert counters.traffic["other", "client_in"] == 2
+    assert {service for _, service in counters.timed_seconds} == {"A", "B", "other"}
+    assert sum(counters.timed.values()) == 4 * len(BOUNDS)
+    assert counters.folded == {
+        "violations": 1,
+        "rule_violations": 1,
+        "traffic": 2,
+        **dict.fromkeys(BOUNDS, 2),
+    }
+
+
+def test_a_copy_of_full_tables_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_SERIES", 3)
+    counters = Counters()
+    for number in range(6):
+        counters.violation("A", "scope.read", "GET", f"entry{number}", "observed")
+        counters.command("A", f"COMMAND{number}", "forwarded")
+        counters.login_failed(f"service{number}")
+    copy = counters.copy()
+    counters.violation("A", "scope.read", "GET", "entry0", "observed")
+    assert copy.folded == counters.folded == {"violations": 3, "commands": 3, "login_failures": 3}
+    assert copy.snapshot() | {"violations": [], "rule_violations": []} == counters.snapshot() | {
+        "violations": [],
+        "rule_violations": [],
+    }
+    assert sum(copy.violations.values()) == 6
+
+
+def test_rows_that_find_no_room_are_not_declared_and_that_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_SERIES", 3)
+    counters = Counters()
+    counters.declare("rule_violations", [(f"S{number}", "scope.read", "observed") for number in range(5)])
+    assert len(counters.rule_violations) == 3
+    assert counters.folded == {"rule_violations": 2}
+
+
+def test_the_files_of_a_policy_are_those_of_the_last_load() -> None:
+    counters = Counters()
+    counters.policy_made_of([("shop", "team-shop", "#shop"), ("pay", "team-pay", "#pay")], "r1")
+    counters.policy_made_of([("shop", "team-shop", "#shop")], "r2")
+    assert counters.policy_files == {("shop", "team-shop", "#shop", "r2"): 1}

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -45,16 +46,18 @@ def test_the_sum_of_all_increments_equals_the_counts(steps: list[tuple[str, int]
         elif what == "command":
             telemetry.command("A", "GET", "forwarded")
         elif what == "bytes":
-            telemetry.counters.client_in += number
+            telemetry.counters.meter(f"service{number}").client_in += number
         elif what == "decision":
-            telemetry.decided(number / 1e6)
+            telemetry.decided("A", number / 1e6)
         else:
             parent.take(deltas)
     parent.take(deltas)
     assert parent.counters.violations == telemetry.counters.violations
     assert parent.counters.commands == telemetry.counters.commands
-    assert parent.counters.client_in == telemetry.counters.client_in
-    assert parent.counters.decision_buckets == telemetry.counters.decision_buckets
+    assert parent.counters.rule_violations == telemetry.counters.rule_violations
+    assert parent.counters.traffic == telemetry.counters.traffic
+    assert parent.counters.timed == telemetry.counters.timed
+    assert parent.counters.timed_seconds == pytest.approx(telemetry.counters.timed_seconds)
     assert parent.tally.snapshot() == telemetry.tally.snapshot()
 
 

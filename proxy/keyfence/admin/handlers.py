@@ -16,7 +16,7 @@ from keyfence.policy.compiled.tenants import Caller
 from keyfence.policy.diagnostics import FileError
 from keyfence.policy.enforcement.modes import parse_mode
 from keyfence.policy.rules import RULES
-from keyfence.telemetry.metrics import CONTENT_TYPE
+from keyfence.telemetry.metrics.exposition import CONTENT_TYPE
 
 from .bodies import BadRequest, argv_field, json_answer, read_fields, seconds_field, text_field
 from .control import Control

@@ -12,6 +12,7 @@ cdef class ServerContext:
     cdef public object identities
     cdef public object upstream
     cdef public object telemetry
+    cdef public object counters
     cdef public object limits
     cdef public object quotas
     cdef public set clients
@@ -21,7 +22,7 @@ cdef class ServerContext:
     cdef public bint reads_on
     cdef public bint sharing
     cdef public object pools
-    cdef readonly object _turns
+    cdef readonly object turns
 
 
 cdef class Client(Owner):
@@ -32,7 +33,8 @@ cdef class Client(Owner):
     cdef int _port
     cdef object _quota
     cdef str _counted_as
-    cdef Traffic _counters
+    cdef object _counters
+    cdef Traffic _traffic
     cdef bint _is_served
     cdef readonly object _transport
     cdef readonly SessionBase _session
@@ -49,6 +51,10 @@ cdef class Client(Owner):
     cdef public double partial_since
     cdef readonly bint _dismissed
     cdef bint _awaits_turn
+    cdef int _until_timed
+    cdef double _read_at
+    cdef double _timed_from
+    cdef double _sent_at
     cdef bint _asks
     cdef readonly double connected_at
 

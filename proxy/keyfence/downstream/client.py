@@ -8,8 +8,8 @@ pauses the reading from the other side, so that no buffer here exceeds its limit
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Sequence
+from time import perf_counter
 from typing import Any, cast
 
 from keyfence.config.limits import ClientLimits
@@ -19,21 +19,22 @@ from keyfence.identity.resolver import Resolver
 from keyfence.net.host_port import host_port
 from keyfence.policy.engine.authorizer import InForce
 from keyfence.policy.verdict import Peer
-from keyfence.resp import encode
 from keyfence.resp.limits import RequestLimits
 from keyfence.session.conversation.base import SessionBase
 from keyfence.session.conversation.questions import Question
 from keyfence.session.conversation.shown_ids import ShownIds
 from keyfence.session.passthrough import Passthrough
 from keyfence.session.session import Session
-from keyfence.telemetry.operator_log import notice, warn
+from keyfence.telemetry.operator_log import notice, report_fault
 from keyfence.telemetry.telemetry import Telemetry
+from keyfence.telemetry.traffic import Traffic
 from keyfence.upstream.health import Upstream, send_with_end
 from keyfence.upstream.links import Links, Owner
 from keyfence.upstream.pools import Pools
 
 from .closures import closure_label
-from .quotas import ConnectionQuota, ConnectionQuotas
+from .quotas import ConnectionQuota, ConnectionQuotas, too_many
+from .turns import Turns
 
 # The bytes that may be received while a request waits for its connection to open.
 MAX_UNSENT = 1024 * 1024
@@ -45,6 +46,8 @@ MOST_LEFT_WAITING = 64
 NOTICE_SECONDS = 0.2
 # How long a client that sends no more may wait for replies, if Redis cannot be told that it sends no more.
 LINGER_SECONDS = 5.0
+TIMED_EACH = 64  # a request of one read in this many is timed, because taking the time costs something
+RETRIED_AFTER = 8  # it is timed this many reads later, if something of the client is under way then
 
 
 def _not_answered(question: Question) -> None:
@@ -70,6 +73,7 @@ class ServerContext:
         self.identities = identities
         self.upstream = upstream
         self.telemetry = telemetry
+        self.counters = telemetry.counters  # kept, because asking for them gathers all counts
         self.limits = limits
         self.quotas = ConnectionQuotas(client_limits)
         self.clients: set[Client] = set()
@@ -79,20 +83,7 @@ class ServerContext:
         self.reads_on = True  # while draining: whether requests are still read
         self.sharing = shared_connections > 0 and in_force is not None
         self.pools = Pools(upstream, shared_connections)
-        self._turns: deque[Client] = deque()  # the clients that wait for their turn
-
-    def ask_turn(self, client: Client) -> None:
-        """Let a client continue a long evaluation. One client gets a turn in each round of the loop, so that
-        the others wait for one turn only, for any number of such requests."""
-        self._turns.append(client)
-        if len(self._turns) == 1:
-            asyncio.get_running_loop().call_soon(self._give_turn)
-
-    def _give_turn(self) -> None:
-        self._turns[0].take_turn()
-        self._turns.popleft()
-        if self._turns:
-            asyncio.get_running_loop().call_soon(self._give_turn)
+        self.turns = Turns()
 
     def tick(self) -> None:
         """Close connections that are no longer needed. Call this about once a second."""
@@ -124,7 +115,8 @@ class Client(Owner):
         self._port = port
         self._quota = quota
         self._counted_as = ""
-        self._counters = context.telemetry.counters
+        self._counters = context.counters
+        self._traffic = Traffic()  # its service's, once the client is identified
         self._is_served = False  # whether it is among the context's clients
         self._transport: asyncio.Transport | None = None
         self._session: SessionBase = Passthrough("")
@@ -142,6 +134,11 @@ class Client(Owner):
         self.partial_since = 0.0  # when the incomplete request began; 0.0: there is none
         self._dismissed = False
         self._awaits_turn = False
+        # A client's second read is timed, and then each 64th. The first one may wait for a connection.
+        self._until_timed = 1
+        self._read_at = 0.0  # when the bytes in hand were read; 0.0: they are not timed
+        self._timed_from = 0.0  # the same of the timed request, until it is written
+        self._sent_at = 0.0  # when it was written; 0.0: no reply to it is due
         self._asks = False  # whether a question of the session awaits its answer
         self.connected_at = 0.0  # in the loop's time
 
@@ -195,6 +192,7 @@ class Client(Owner):
                 known_by=known_by,
             )
         self._counted_as = service
+        self._traffic = self._counters.meter(service)
         self.connected_at = asyncio.get_running_loop().time()
         self._counters.connection_opened(service, self._listener)
 
@@ -208,14 +206,18 @@ class Client(Owner):
     def data_received(self, data: bytes) -> None:
         if not self._is_served or self._dismissed:
             return
-        self._counters.client_in += len(data)
+        self._traffic.client_in += len(data)
         self.active = True
         before = self._session.backlog()
+        self._until_timed -= 1
+        if self._until_timed < 0:
+            self._begin_timing()
         try:
             self._session.from_client(data)
             self._flush()
         except Exception as exc:
             self._failed(exc)
+        self._read_at = 0.0
         if self.partial_since or self._session.backlog():
             self._note_partial(before, len(data))
 
@@ -295,7 +297,9 @@ class Client(Owner):
     # -- the upstream's side
 
     def upstream_data(self, data: bytes) -> None:
-        self._counters.upstream_in += len(data)
+        self._traffic.upstream_in += len(data)
+        if self._sent_at:
+            self._end_timing()
         try:
             self._session.from_upstream(data)
             self._flush()
@@ -303,7 +307,7 @@ class Client(Owner):
             self._failed(exc)
 
     def upstream_unasked(self, data: bytes) -> None:
-        self._counters.upstream_in += len(data)
+        self._traffic.upstream_in += len(data)
         try:
             self._session.from_kept(data)
             self._flush()
@@ -325,11 +329,16 @@ class Client(Owner):
 
     def shared_replies(self, data: bytes, completed: int, whole: bool) -> None:
         """Redis sent `data` on a shared connection. `shared_turn` follows at the end of this turn."""
-        self._counters.upstream_in += len(data)
+        self._traffic.upstream_in += len(data)
+        if self._sent_at:
+            self._end_timing()
         try:
             self._session.from_shared(data, completed, whole)
         except Exception as exc:
             self._failed(exc)
+
+    def shared_sent(self) -> None:
+        self._request_written(may_block=False)
 
     def shared_turn(self) -> None:
         try:
@@ -339,6 +348,30 @@ class Client(Owner):
 
     def shared_lost(self, reason: str) -> None:
         self._guarded(self._session.upstream_lost, reason)
+
+    def _begin_timing(self) -> None:
+        """The bytes in hand are timed, if nothing else of the client is under way."""
+        session = self._session
+        self._timed_from = self._sent_at = 0.0
+        if session.waits or session.in_transaction:
+            self._until_timed = RETRIED_AFTER - 1
+        else:
+            self._until_timed = TIMED_EACH - 1
+            session.route.took_others = False
+            self._read_at = perf_counter()
+
+    def _request_written(self, *, may_block: bool) -> None:
+        """The timed request was written. Its reply is timed too, unless it is one that may wait in Redis."""
+        if self._timed_from:
+            now = perf_counter()
+            self._counters.took("request", self._counted_as, now - self._timed_from)
+            self._timed_from = 0.0
+            self._sent_at = 0.0 if may_block else now
+
+    def _end_timing(self) -> None:
+        """The reply to the timed request has begun."""
+        self._counters.took("upstream", self._counted_as, perf_counter() - self._sent_at)
+        self._sent_at = 0.0
 
     # -- between client and upstream
 
@@ -363,14 +396,14 @@ class Client(Owner):
             return
         if session.wants_turn and not self._awaits_turn:
             self._awaits_turn = True
-            self._context.ask_turn(self)
+            self._context.turns.ask(self)
         outlet = session.outlet
         if outlet.to_client:
             self.active = True
             chunks = outlet.to_client
             data = chunks[0] if len(chunks) == 1 else b"".join(chunks)
             chunks.clear()
-            self._counters.client_out += len(data)
+            self._traffic.client_out += len(data)
             if self._context.draining and self.is_idle and not self._ended:
                 send_with_end(transport)
             transport.write(data)
@@ -413,12 +446,19 @@ class Client(Owner):
             session.take_own(for_good=not self._links.may_ever_share(profile))
         chunks, counts = session.to_upstream, session.counts
         for chunk in chunks:
-            self._counters.upstream_out += len(chunk)
+            self._traffic.upstream_out += len(chunk)
         if route.is_shared:
+            if self._read_at and not session.shapeable:
+                self._timed_from = self._read_at
+                self._links.time_shared()
             self._links.send_shared(chunks, counts, session.shapeable)
             session.shapeable = False
         else:
             self._links.send_own(profile, chunks)
+            if self._read_at and not self._links.unsent():
+                self._timed_from = self._read_at
+                self._request_written(may_block=route.took_others)
+        self._read_at = 0.0
         chunks.clear()
         counts.clear()
 
@@ -466,6 +506,7 @@ class Client(Owner):
             return False
         counters.connection_identified(self._counted_as, service, self._listener)
         self._counted_as = service
+        self._traffic = counters.meter(service)
         return True
 
     def _settle_reading(self) -> None:
@@ -556,23 +597,3 @@ class Client(Owner):
             if not self._dismissed:
                 self._counters.closed_for("shutdown")
             self._leave(at_once=True)
-
-
-def too_many(service: str = "") -> bytes:
-    """Redis' error at `maxclients` (networking.c, acceptCommonHandler), with the service whose limit it
-    was."""
-    return encode.error("ERR max number of clients reached" + (f" for {service}" if service else ""))
-
-
-_reported = 0
-
-
-def report_fault(exc: Exception) -> None:
-    """Print an internal error for the operator. Only the first ones are printed; the counters have them
-    all."""
-    global _reported  # noqa: PLW0603 - one stream, one count
-    _reported += 1
-    if _reported <= 20:
-        import traceback
-
-        warn(f"internal error, please report it:\n{''.join(traceback.format_exception(exc)).rstrip()}")

@@ -24,10 +24,10 @@ from keyfence.telemetry.operator_log import notice
 from keyfence.upstream.health import keep_alive
 
 from .accepting import Acceptor
-from .client import Client, ServerContext, too_many
+from .client import Client, ServerContext
 from .drain import DRAIN_SECONDS, drain
 from .idle import interval, look
-from .quotas import ConnectionQuota
+from .quotas import ConnectionQuota, too_many
 
 HURRY_SECONDS = 0.5  # for connections that are about to become clients when the process ends
 ACCEPTS_PER_TURN = 64

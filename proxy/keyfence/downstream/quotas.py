@@ -6,6 +6,7 @@ Rule: every connection counts from the moment it is accepted until it is closed.
 from __future__ import annotations
 
 from keyfence.config.limits import ClientLimits
+from keyfence.resp import encode
 
 
 class ConnectionQuotas:
@@ -74,3 +75,9 @@ def _move(counts: dict[str, int], before: str, after: str) -> str:
         if not counts[before]:
             del counts[before]
     return after
+
+
+def too_many(service: str = "") -> bytes:
+    """Redis' error at `maxclients` (networking.c, acceptCommonHandler), with the service whose limit it
+    was."""
+    return encode.error("ERR max number of clients reached" + (f" for {service}" if service else ""))

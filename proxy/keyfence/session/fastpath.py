@@ -335,7 +335,7 @@ class FastPath:
     def end_timing(self, session: Executor) -> None:
         """Report the time of the current decision, which was made, if it is timed."""
         if self._started:
-            session.observer.decided(perf_counter() - self._started)
+            session.observer.decided(session.service, perf_counter() - self._started)
             self._started = 0.0
 
 

@@ -411,7 +411,7 @@ class Session(Executor):
         """Give a long evaluation its turn. Returns whether it has ended; otherwise it needs another turn."""
         has_ended = long.advance()
         if has_ended and long.is_timed:
-            self.observer.decided(long.seconds)
+            self.observer.decided(self.service, long.seconds)
         if has_ended:
             long.compare(self.peer)
         self._long = None if has_ended else long

@@ -9,30 +9,40 @@ Each process owns one `Counters` and uses it from its event loop only. A parent 
 
 from __future__ import annotations
 
+import itertools
 from bisect import bisect_left
-from collections.abc import Collection, Hashable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from typing import Any
 
 from .sink import Group, Occurrence, Sink
 from .traffic import Traffic
 
-Key = TypeVar("Key", bound=Hashable)
 Outcome = str  # forwarded, refused, or local: answered by keyfence itself
 
 OTHER = "other"
 MAX_SERIES = 10_000
 MAX_COARSE = 1_000  # further series, of the labels that configuration closes, once MAX_SERIES is reached
 MAX_REASONS = 200  # reasons and upstream names come from code and configuration; this guards against mistakes
+MAX_SERVICES = 500  # with bytes and times of their own
 
 # Upper bounds in seconds. A compiled decision takes a fraction of a microsecond, an interpreted one tens of
 # microseconds.
 DECISION_BOUNDS = (1e-6, 2e-6, 5e-6, 1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2)
+_ON_THE_WAY = (1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 0.1, 0.5, 2.0)
+# What is timed: the evaluation of a command; from reading a request to writing it to Redis; from there to the
+# first bytes of its reply.
+BOUNDS = {"decision": DECISION_BOUNDS, "request": _ON_THE_WAY, "upstream": _ON_THE_WAY}
 
 # How the fields of a snapshot are added up: tables of counts, plain counts, and gauges, which hold only for a
 # live worker.
 COUNTED = (
     "violations",
     "commands",
+    "timed",
+    "timed_seconds",
+    "rule_violations",
+    "traffic",
+    "folded",
     "connections_accepted",
     "connections_rejected",
     "upstream_reconnects",
@@ -50,8 +60,6 @@ COUNTED = (
 )
 TRAFFIC = ("client_in", "client_out", "upstream_in", "upstream_out")
 SCALARS = (
-    *TRAFFIC,
-    "decision_seconds",
     "break_glass_started",
     "pending_ttl_dropped",
     "pending_ttl_unanswered",
@@ -68,34 +76,36 @@ SCALARS = (
     "notification_failures",
     "notifications_dropped",
 )
-_GAUGE_TABLES = ("connections_open", "opaque_open", "upstream_up", "exceptions_lapsed")
+_GAUGE_TABLES = ("connections_open", "opaque_open", "upstream_up", "exceptions_lapsed", "policy_files")
 GAUGES = (*_GAUGE_TABLES, "policies", "break_glass", "workers")
 
 
-class Counters(Traffic, Sink):
+class Counters(Sink):
     """The counters of one process, or the sum of several.
 
-    Tables are public for reading only: the methods count, because they keep the limits. Plain integers, the
-    four byte counts among them, may be raised directly (`counters.client_in += n`).
+    Tables are public for reading only: the methods count, because they keep the limits. Plain integers may be
+    raised directly (`counters.accept_pauses += 1`), and so may the four of a service's `meter`.
     """
 
     __slots__ = (
         *COUNTED,
-        *(name for name in SCALARS if name not in TRAFFIC),
+        *SCALARS,
+        "_meters",
         "break_glass",
         "connections_open",
-        "decision_buckets",
         "exceptions_lapsed",
         "opaque_open",
         "policies",
+        "policy_files",
         "upstream_up",
         "workers",
     )
 
     def __init__(self) -> None:
-        super().__init__()
         # (service, rule, command, entry, action)
         self.violations: dict[tuple[str, str, str, str, str], int] = {}
+        # (service, rule, action): every row that can occur is there from the start, at 0
+        self.rule_violations: dict[tuple[str, str, str], int] = {}
         self.commands: dict[tuple[str, str, str], int] = {}  # (service, command, outcome)
         self.connections_open: dict[tuple[str, str], int] = {}  # (service, listener)
         self.connections_accepted: dict[tuple[str, str], int] = {}  # (service, listener)
@@ -113,12 +123,17 @@ class Counters(Traffic, Sink):
         self.policy_load_failures: dict[str, int] = {}  # by policy
         self.judged_at_length: dict[str, int] = {}  # commands evaluated on the slow path, by reason
         self.admin_refused: dict[tuple[str, str], int] = {}  # (admin or metrics, reason)
+        self.traffic: dict[tuple[str, str], int] = {}  # (service, direction): bytes
+        # (one of BOUNDS, service, index of the bucket), not cumulative; the last bucket is +Inf
+        self.timed: dict[tuple[str, str, int], int] = {}
+        self.timed_seconds: dict[tuple[str, str], float] = {}  # (one of BOUNDS, service): the sum
+        self.folded: dict[str, int] = {}  # how often a count went to a row `other` of a full table, by table
         self.candidate_commands: dict[str, int] = {}  # evaluated by the candidate policy too, by service
         self.candidate_violations: dict[tuple[str, str, str], int] = {}  # (service, rule, change)
         self.policies: dict[str, tuple[str, float]] = {}  # name: (revision, Unix time of load)
+        # (name, owner, contact, revision) of each file of the policy in force: 1
+        self.policy_files: dict[tuple[str, str, str, str], int] = {}
         self.exceptions_lapsed: dict[str, int] = {}  # legacy, grants, waivers: how many are past their date
-        self.decision_buckets = [0] * (len(DECISION_BOUNDS) + 1)  # not cumulative; the last one is +Inf
-        self.decision_seconds = 0.0
         self.break_glass = 0  # 1 while enforcement is switched off by hand
         self.break_glass_started = 0
         self.pending_ttl_dropped = 0  # keys dropped before their time to live was asked, for lack of room
@@ -136,14 +151,16 @@ class Counters(Traffic, Sink):
         self.findings_write_failures = 0
         self.notification_failures = 0
         self.notifications_dropped = 0
+        self._meters: dict[str, Traffic] = {}  # by service
 
     # -- as a sink
 
     def record(self, group: Group, found: Occurrence) -> str:
         service, rule, _, entry, _, action, label = group
         series, key = self.violations, (service, rule, label, entry, action)
-        if key in series:
+        if key in series and (service, rule, action) in self.rule_violations:
             series[key] += found.times
+            self.rule_violations[service, rule, action] += found.times
         else:
             self.violation(service, rule, label, entry, action, found.times)
         return ""
@@ -163,16 +180,51 @@ class Counters(Traffic, Sink):
     ) -> None:
         """Count a violation. `command` is a name of the command table or `other`, `entry` a name of the
         policy or "", `action` one of observed, refused, waived and late."""
+        self._add("rule_violations", (service, rule, action), (OTHER, rule, action), MAX_SERIES, times)
+        self._violation(service, rule, command, entry, action, times)
+
+    def _violation(self, service: str, rule: str, command: str, entry: str, action: str, times: int) -> None:
         key = (service, rule, command, entry, action)
         series = self.violations
         if key in series:
             series[key] += times
             return
         if len(series) >= MAX_SERIES:
+            if (command, entry) != (OTHER, OTHER):
+                self._fold("violations")
             key = (service, rule, OTHER, OTHER, action)
             if key not in series and len(series) >= MAX_SERIES + MAX_COARSE:
                 key = (OTHER, OTHER, OTHER, OTHER, OTHER)
         series[key] = series.get(key, 0) + times
+
+    def _add(self, name: str, key: Hashable, spare: Hashable, limit: int, times: float = 1) -> None:
+        """Count in the table of this name; in its row `spare` if the table is full."""
+        table = getattr(self, name)
+        if key not in table and key != spare and len(table) >= limit:
+            key = spare
+            self._fold(name)
+        table[key] = table.get(key, 0) + times
+
+    def _add_rows(self, name: str, rows: Iterable[Sequence[Any]]) -> None:
+        for *labels, number in rows:
+            if len(labels) > 1:
+                self._add(name, tuple(labels), (OTHER,) * len(labels), MAX_SERIES, number)
+            else:
+                self._add(name, labels[0], OTHER, MAX_REASONS, number)
+
+    def _fold(self, name: str) -> None:
+        self.folded[name] = self.folded.get(name, 0) + 1
+
+    def declare(self, name: str, rows: Iterable[Hashable]) -> None:
+        """Begin rows of a table at 0. Prometheus takes no increase from a series that is born at 1."""
+        table = getattr(self, name)
+        for row in rows:
+            if row in table:
+                continue
+            if len(table) < MAX_SERIES:
+                table[row] = 0
+            else:
+                self._fold(name)
 
     def command(self, service: str, command: str, outcome: Outcome, times: int = 1) -> None:
         """Count a command. `command` is a name of the command table or `other`, never the client's own
@@ -183,6 +235,8 @@ class Counters(Traffic, Sink):
             series[key] += times
             return
         if len(series) >= MAX_SERIES:
+            if command != OTHER:
+                self._fold("commands")
             key = (service, OTHER, outcome)
             if key not in series and len(series) >= MAX_SERIES + MAX_COARSE:
                 key = (OTHER, OTHER, OTHER)
@@ -190,48 +244,84 @@ class Counters(Traffic, Sink):
 
     def at_length(self, reason: str) -> None:
         """A command was evaluated on the slow path. `reason` is one of a closed set."""
-        _add(self.judged_at_length, reason, OTHER, MAX_REASONS)
+        self._add("judged_at_length", reason, OTHER, MAX_REASONS)
 
     def connection_opened(self, service: str, listener: str) -> None:
         key, spare = (service, listener), (OTHER, OTHER)
-        _add(self.connections_accepted, key, spare, MAX_SERIES)
-        _add(self.connections_open, key, spare, MAX_SERIES)
+        self._add("connections_accepted", key, spare, MAX_SERIES)
+        self._add("connections_open", key, spare, MAX_SERIES)
 
     def connection_identified(self, before: str, service: str, listener: str) -> None:
         """An open connection is another service's from now on (AUTH, HELLO)."""
         self.connection_closed(before, listener)
-        _add(self.connections_open, (service, listener), (OTHER, OTHER), MAX_SERIES)
+        self._add("connections_open", (service, listener), (OTHER, OTHER), MAX_SERIES)
 
     def connection_closed(self, service: str, listener: str) -> None:
         # Rows are never removed, so a connection leaves the row that it entered.
-        _add(self.connections_open, (service, listener), (OTHER, OTHER), MAX_SERIES, -1)
+        self._add("connections_open", (service, listener), (OTHER, OTHER), MAX_SERIES, -1)
 
     def connection_rejected(self, listener: str, reason: str) -> None:
-        _add(self.connections_rejected, (listener, reason), (OTHER, OTHER), MAX_REASONS)
+        self._add("connections_rejected", (listener, reason), (OTHER, OTHER), MAX_REASONS)
 
-    def observe_decision(self, seconds: float, times: int = 1) -> None:
-        """Time one decision, or `times` decisions that took `seconds` each. A bound belongs to its bucket."""
-        self.decision_buckets[bisect_left(DECISION_BOUNDS, seconds)] += times
-        self.decision_seconds += seconds * times
+    def took(self, what: str, service: str, seconds: float) -> None:
+        """Count a time, in a histogram of BOUNDS. A bound belongs to its bucket."""
+        bucket = bisect_left(BOUNDS[what], seconds)
+        key = what, service, bucket
+        if key in self.timed:
+            self.timed[key] += 1
+            self.timed_seconds[what, service] += seconds
+        else:
+            self._took(what, service, seconds)
+            self._took_like(what, service, bucket, 1)
+
+    def _took(self, what: str, service: str, seconds: float) -> None:
+        key = what, service
+        if key not in self.timed_seconds and len(self.timed_seconds) >= len(BOUNDS) * MAX_SERVICES:
+            key = what, OTHER
+            self._fold(what)
+        self.timed_seconds[key] = self.timed_seconds.get(key, 0.0) + seconds
+
+    def _took_like(self, what: str, service: str, bucket: int, times: int) -> None:
+        """Count times in a bucket of a histogram, behind `_took`."""
+        key = (what, service if (what, service) in self.timed_seconds else OTHER, bucket)
+        self.timed[key] = self.timed.get(key, 0) + times
+
+    def meter(self, service: str) -> Traffic:
+        """Where the clients of a service count their bytes."""
+        if service not in self._meters and len(self._meters) >= MAX_SERVICES:
+            self._fold("traffic")
+            service = OTHER
+        return self._meters.setdefault(service, Traffic())
+
+    def collect(self) -> None:
+        """Take over the bytes that clients have counted."""
+        for service, meter in self._meters.items():
+            numbers = (meter.client_in, meter.client_out, meter.upstream_in, meter.upstream_out)
+            if not any(numbers):
+                continue
+            for direction, number in zip(TRAFFIC, numbers, strict=True):
+                key = (service, direction)
+                self.traffic[key] = self.traffic.get(key, 0) + number
+            meter.client_in = meter.client_out = meter.upstream_in = meter.upstream_out = 0
 
     def upstream_state(self, name: str, up: bool) -> None:
         if name in self.upstream_up or len(self.upstream_up) < MAX_REASONS:
             self.upstream_up[name] = int(up)
 
     def upstream_reconnected(self, name: str) -> None:
-        _add(self.upstream_reconnects, name, OTHER, MAX_REASONS)
+        self._add("upstream_reconnects", name, OTHER, MAX_REASONS)
 
     def upstream_connect_failed(self, name: str) -> None:
-        _add(self.upstream_connect_failures, name, OTHER, MAX_REASONS)
+        self._add("upstream_connect_failures", name, OTHER, MAX_REASONS)
 
     def upstream_fault(self, kind: str) -> None:
         """Redis sent an unexpected reply on a shared connection. `kind` is one of a closed set."""
-        _add(self.upstream_faults, kind, OTHER, MAX_REASONS)
+        self._add("upstream_faults", kind, OTHER, MAX_REASONS)
 
     def session_opaque(self, service: str, reason: str) -> None:
         """A session is passed on unread from now on. `reason` is one of a closed set."""
-        _add(self.sessions_opaque, (service, reason), (OTHER, OTHER), MAX_SERIES)
-        _add(self.opaque_open, service, OTHER, MAX_SERIES)
+        self._add("sessions_opaque", (service, reason), (OTHER, OTHER), MAX_SERIES)
+        self._add("opaque_open", service, OTHER, MAX_SERIES)
 
     def session_opaque_ended(self, service: str) -> None:
         """A session that was passed on unread has ended."""
@@ -239,19 +329,19 @@ class Counters(Traffic, Sink):
             self.opaque_open[service] -= 1
 
     def internal_error(self, place: str) -> None:
-        _add(self.internal_errors, place, OTHER, MAX_REASONS)
+        self._add("internal_errors", place, OTHER, MAX_REASONS)
 
     def login_failed(self, service: str) -> None:
         """A client sent a wrong password for a user that keyfence checks."""
-        _add(self.login_failures, service, OTHER, MAX_SERIES)
+        self._add("login_failures", service, OTHER, MAX_SERIES)
 
     def closed_for(self, reason: str) -> None:
         """keyfence closed a connection; `reason` is a label of `downstream.closures`."""
-        _add(self.closures, reason, OTHER, MAX_REASONS)
+        self._add("closures", reason, OTHER, MAX_REASONS)
 
     def admin_refused_one(self, listener: str, reason: str) -> None:
         """The admin or metrics listener refused a connection or a request."""
-        _add(self.admin_refused, (listener, reason), (OTHER, OTHER), MAX_REASONS)
+        self._add("admin_refused", (listener, reason), (OTHER, OTHER), MAX_REASONS)
 
     def begin_comparison(self, services: Collection[str], rules: Collection[str]) -> None:
         """Begin the series of new findings with zeros. A series that begins with its first finding hides that
@@ -263,23 +353,28 @@ class Counters(Traffic, Sink):
 
     def compared(self, service: str, times: int = 1) -> None:
         """A candidate policy has evaluated commands beside the one in force."""
-        _add(self.candidate_commands, service, OTHER, MAX_REASONS, times)
+        self._add("candidate_commands", service, OTHER, MAX_REASONS, times)
 
     def changed(self, service: str, rule: str, change: str, times: int = 1) -> None:
         """A candidate policy would change a finding: `change` is new, gone or same."""
-        _add(self.candidate_violations, (service, rule, change), (OTHER, OTHER, OTHER), MAX_SERIES, times)
+        self._add("candidate_violations", (service, rule, change), (OTHER, OTHER, OTHER), MAX_SERIES, times)
 
     def policy_loaded(self, name: str, revision: str, at: float) -> None:
         """`at` is in Unix seconds. The revision replaces an earlier one of this policy."""
         if name in self.policies or len(self.policies) < MAX_REASONS:
             self.policies[name] = (revision, at)
+            self.policy_load_failures.setdefault(name, 0)
+
+    def policy_made_of(self, files: Iterable[tuple[str, str, str]], revision: str) -> None:
+        """The files of the policy in force: (name, owner, contact)."""
+        self.policy_files = {(*file, revision): 1 for file in itertools.islice(files, MAX_REASONS)}
 
     def policy_replaced(self, before: str) -> None:
         """This policy is no longer in force."""
         self.policies.pop(before, None)
 
     def policy_load_failed(self, name: str) -> None:
-        _add(self.policy_load_failures, name, OTHER, MAX_REASONS)
+        self._add("policy_load_failures", name, OTHER, MAX_REASONS)
 
     def set_break_glass(self, active: bool) -> None:
         self.break_glass_started += active and not self.break_glass
@@ -292,11 +387,17 @@ class Counters(Traffic, Sink):
 
     def snapshot(self) -> dict[str, Any]:
         """All counters as plain values for JSON and pickle: tables as lists of [label, …, number]."""
+        self.collect()
         shot: dict[str, Any] = {name: getattr(self, name) for name in SCALARS}
         for name in COUNTED:
             shot[name] = _rows(getattr(self, name))
-        shot["decision_buckets"] = list(self.decision_buckets)
         return shot | self.gauges()
+
+    def copy(self) -> Counters:
+        """The counters as they are now."""
+        now = Counters()
+        now.absorb(self.snapshot())
+        return now
 
     def gauges(self) -> dict[str, Any]:
         """The part of a snapshot that holds only while the process lives."""
@@ -314,21 +415,25 @@ class Counters(Traffic, Sink):
         """
         for name in SCALARS:
             setattr(self, name, getattr(self, name) + shot[name])
-        for index, number in enumerate(shot["decision_buckets"]):
-            self.decision_buckets[index] += number
-        for service, rule, command, entry, action, number in shot["violations"]:
-            self.violation(service, rule, command, entry, action, times=number)
-        for service, command, outcome, number in shot["commands"]:
-            self.command(service, command, outcome, times=number)
-        for name in COUNTED[2:]:
-            _add_rows(getattr(self, name), shot[name])
+        for row in shot["violations"]:
+            self._violation(*row)
+        for row in shot["commands"]:
+            self.command(*row)
+        for row in shot["timed_seconds"]:
+            self._took(*row)
+        for row in shot["timed"]:
+            self._took_like(*row)
+        for service, rule, action, number in shot["rule_violations"]:
+            self._add("rule_violations", (service, rule, action), (OTHER, rule, action), MAX_SERIES, number)
+        for name in COUNTED[5:]:
+            self._add_rows(name, shot[name])
         if live:
             self.absorb_gauges(shot)
 
     def absorb_gauges(self, shot: Mapping[str, Any]) -> None:
         """Add the gauges of a live worker, from a snapshot or from `Increments`."""
-        _add_rows(self.connections_open, shot["connections_open"])
-        _add_rows(self.opaque_open, shot["opaque_open"])
+        self._add_rows("connections_open", shot["connections_open"])
+        self._add_rows("opaque_open", shot["opaque_open"])
         for name, up in shot["upstream_up"]:
             self.upstream_state(name, bool(up and self.upstream_up.get(name, 1)))
         for kind, number in shot["exceptions_lapsed"]:
@@ -336,23 +441,11 @@ class Counters(Traffic, Sink):
         for name, revision, at in shot["policies"]:
             if at >= self.policies.get(name, ("", 0.0))[1]:
                 self.policy_loaded(name, revision, at)
+        for name, owner, contact, revision, _ in shot["policy_files"]:
+            self.policy_files[name, owner, contact, revision] = 1
         self.break_glass = max(self.break_glass, shot["break_glass"])
         self.workers = max(self.workers, shot["workers"])
 
 
-def _add(series: dict[Key, int], key: Key, spare: Key, limit: int, times: int = 1) -> None:
-    if key not in series and len(series) >= limit:
-        key = spare
-    series[key] = series.get(key, 0) + times
-
-
 def _rows(series: Mapping[Any, int]) -> list[list[Any]]:
     return [[*(key if isinstance(key, tuple) else (key,)), number] for key, number in series.items()]
-
-
-def _add_rows(series: dict[Any, int], rows: list[list[Any]]) -> None:
-    for *labels, number in rows:
-        if len(labels) > 1:
-            _add(series, tuple(labels), (OTHER,) * len(labels), MAX_SERIES, number)
-        else:
-            _add(series, labels[0], OTHER, MAX_REASONS, number)

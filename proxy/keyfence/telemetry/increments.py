@@ -24,8 +24,7 @@ class Increments:
     def __init__(self, telemetry: Telemetry) -> None:
         self._telemetry = telemetry
         self._plain: dict[str, Any] = dict.fromkeys(SCALARS, 0)
-        self._tables: dict[str, dict[Any, int]] = {name: {} for name in COUNTED}
-        self._buckets: list[int] = [0] * len(telemetry.counters.decision_buckets)
+        self._tables: dict[str, dict[Any, float]] = {name: {} for name in COUNTED}
         self._rows: Sent = {}
 
     def take(self) -> dict[str, Any]:
@@ -56,9 +55,6 @@ class Increments:
             ]
             if new[name]:
                 self._tables[name] = dict(table)
-        buckets = list(counters.decision_buckets)
-        new["decision_buckets"] = [now - then for now, then in zip(buckets, self._buckets, strict=True)]
-        self._buckets = buckets
         return new
 
     def _gauges(self) -> dict[str, Any]:

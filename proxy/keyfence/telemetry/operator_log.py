@@ -91,3 +91,17 @@ def elapsed(seconds: float) -> str:
         return f"{rest} s"
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
+
+
+_reported = 0
+
+
+def report_fault(exc: Exception) -> None:
+    """Print an internal error for the operator. Only the first ones are printed; the counters have them
+    all."""
+    global _reported  # noqa: PLW0603 - one stream, one count
+    _reported += 1
+    if _reported <= 20:
+        import traceback
+
+        warn(f"internal error, please report it:\n{''.join(traceback.format_exception(exc)).rstrip()}")

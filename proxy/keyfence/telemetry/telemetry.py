@@ -191,9 +191,9 @@ class Telemetry:
         admitted.is_gathered = True
         self._admitted.append((service, admitted))
 
-    def decided(self, seconds: float) -> None:
+    def decided(self, service: str, seconds: float) -> None:
         """Record the duration of a decision."""
-        self._counters.observe_decision(seconds)
+        self._counters.took("decision", service, seconds)
 
     def login_failed(self, service: str) -> None:
         self._counters.login_failed(service)
@@ -306,7 +306,8 @@ class Telemetry:
         return script
 
     def gather(self) -> None:
-        """Take over everything that sessions have only counted."""
+        """Take over everything that clients and sessions have only counted."""
+        self._counters.collect()
         if self.beside is not None:
             self.beside.gather()
         now = self._clock()

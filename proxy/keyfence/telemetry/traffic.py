@@ -1,14 +1,15 @@
 # cython: annotation_typing=False
-"""The byte counters, which every read and every write changes.
+"""The byte counters of a service, which every read and every write changes.
 
-Rule: they are plain integers, so that counting is one addition in compiled code.
+Rule: they are plain integers, so that counting is one addition in compiled code. `Counters.collect` takes
+them over and sets them to 0.
 """
 
 from __future__ import annotations
 
 
 class Traffic:
-    """Bytes in all four directions."""
+    """Bytes in all four directions, since they were last collected."""
 
     def __init__(self) -> None:
         self.client_in = 0  # read from clients

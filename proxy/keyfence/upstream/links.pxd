@@ -30,5 +30,6 @@ cdef class Links(Receiver):
     @cython.locals(share=SharedLink)
     cpdef bint may_share(self, object profile) except -1
     cpdef object send_shared(self, list chunks, list counts, bint shapeable=*)
+    cpdef object time_shared(self)
     cpdef object send_own(self, object profile, list chunks)
     cpdef object drop_own(self)

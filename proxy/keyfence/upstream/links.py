@@ -94,6 +94,11 @@ class Links(Receiver):
         assert self._share is not None
         self._share.send(chunks, counts, shapeable)
 
+    def time_shared(self) -> None:
+        """`Sharer.shared_sent` is called once the next requests of `send_shared` are written."""
+        assert self._share is not None
+        self._share.is_timed = True
+
     def send_own(self, profile: Profile, chunks: list[bytes]) -> None:
         """Send over the dedicated connection. A new one is first given the settings of `profile`."""
         self._shares = False

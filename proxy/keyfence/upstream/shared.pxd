@@ -19,6 +19,7 @@ cdef class SharedLink:
     cdef public Sharer sharer
     cdef public long long awaited
     cdef public bint is_notified
+    cdef public bint is_timed
     cdef bint _is_refused
     cdef readonly object _pool
     cdef readonly SharedConnection _connection
@@ -60,6 +61,7 @@ cdef class SharedConnection:
     cdef bint _proven
     cdef object _idle_since
     cdef bint _worked
+    cdef SharedLink _timed
     cdef long long _unproven
     cdef object _barrier_form
     cdef bytes _barrier_reply

@@ -52,6 +52,10 @@ class Sharer:
         follows."""
         raise NotImplementedError
 
+    def shared_sent(self) -> None:
+        """The requests were written for which `SharedLink.is_timed` was set."""
+        raise NotImplementedError
+
     def shared_turn(self) -> None:
         """All replies received in this turn of the loop were passed on."""
         raise NotImplementedError
@@ -86,6 +90,7 @@ class SharedLink:
         self.sharer: Sharer | None = sharer
         self.awaited = 0  # the number of replies due
         self.is_notified = False  # whether replies were passed on in this turn
+        self.is_timed = False  # whether `Sharer.shared_sent` is called once the next requests are written
         self._is_refused = False  # whether a refusal is about to be reported
         self._pool = pool
         self._connection: SharedConnection | None = None
@@ -190,6 +195,7 @@ class SharedConnection:
         self._proven = False  # whether a byte was received, which shows that a server answers there
         self._idle_since = self._loop.time()
         self._worked = False  # whether a request was sent since the last tick
+        self._timed: SharedLink | None = None  # the link that is told when the waiting requests are written
         self._unproven = 0  # requests since the last barrier
         self._barrier_form = Form.ECHO
         self._barrier_reply = b""  # the part received so far
@@ -206,6 +212,10 @@ class SharedConnection:
             link.awaited += count
             self._unproven += count
         self._worked = True
+        if link.is_timed:
+            link.is_timed = False
+            if self._timed is None and self._transport is not None and self._greeting is None:
+                self._timed = link
         self._waiting.extend(chunks)
         if shapeable or self._unproven >= _PROVEN_EACH:
             self._send_barrier()
@@ -253,6 +263,10 @@ class SharedConnection:
         if self._transport is not None and self._greeting is None and self._waiting:
             waiting, self._waiting = self._waiting, []
             self._transport.write(waiting[0] if len(waiting) == 1 else b"".join(waiting))
+        if self._timed is not None:
+            timed, self._timed = self._timed, None
+            if timed.sharer is not None:
+                timed.sharer.shared_sent()
 
     def leave(self, link: SharedLink) -> None:
         """Remove a link. Its requests stay sent, and their replies will be dropped."""

@@ -144,6 +144,7 @@ def _changes_of_home(whose: str, old: Home, new: Home) -> Iterator[Change]:
         ("keys of one command in one hash slot", _required(old.cluster), _required(new.cluster)),
         ("naming rules", plain(old.names), plain(new.names)),
         ("type words", plain(old.type_words), plain(new.type_words)),
+        ("owner", old.owner, new.owner),
         ("contact", old.contact, new.contact),
     ):
         if was != now:

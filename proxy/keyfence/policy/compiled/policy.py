@@ -108,6 +108,7 @@ class Home:
     cluster: bool
     names: Names = dataclasses.field(default_factory=Names)
     type_words: dict[bytes, tuple[str, ...]] = dataclasses.field(default_factory=dict)  # segment: types
+    owner: str = ""  # the team
 
 
 def types_in(key: bytes, words: Mapping[bytes, tuple[str, ...]]) -> tuple[str, ...]:

@@ -58,6 +58,7 @@ def home_of(context: CompilerContext, **more: Any) -> Home:
         claims=tuple(model.claims),
         should=frozenset(model.should),
         cluster=model.cluster,
+        owner=model.owner.team,
         **more,
     )
 

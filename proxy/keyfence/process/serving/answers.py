@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from itertools import chain, islice
 from typing import Any
 
-from keyfence.downstream.client import Client, report_fault
+from keyfence.downstream.client import Client
 from keyfence.policy.analysis.explain import explain
 from keyfence.policy.compiled.tenants import NOBODY, Caller
 from keyfence.policy.engine.authorizer import Authorizer
@@ -23,6 +23,7 @@ from keyfence.policy.rules import RULES
 from keyfence.resp.values import LEFT_OUT, MAX_ROWS
 from keyfence.session.conversation.questions import Kind, Question
 from keyfence.telemetry.counters import Counters
+from keyfence.telemetry.operator_log import report_fault
 from keyfence.telemetry.tally import Row, Tally
 from keyfence.upstream.health import Upstream
 

@@ -20,7 +20,7 @@ from keyfence.commands.learned import learn
 from keyfence.commands.model import Touches
 from keyfence.config.limits import ClientLimits
 from keyfence.config.settings import Settings
-from keyfence.downstream.client import Client, ServerContext, report_fault
+from keyfence.downstream.client import Client, ServerContext
 from keyfence.downstream.listeners import Listeners
 from keyfence.downstream.tls import listener_context, upstream_context
 from keyfence.identity.resolver import Resolver
@@ -34,7 +34,7 @@ from keyfence.policy.rules import RULES
 from keyfence.session.conversation.questions import Question
 from keyfence.session.conversation.shown_ids import ShownIds
 from keyfence.telemetry.candidate.changes import Changes
-from keyfence.telemetry.operator_log import notice, tell, warn
+from keyfence.telemetry.operator_log import notice, report_fault, tell, warn
 from keyfence.telemetry.telemetry import Telemetry
 from keyfence.telemetry.usage import Usage
 from keyfence.upstream.discovery import CannotLearn, Learner, NotAllowed
@@ -45,6 +45,7 @@ from keyfence.upstream.own_user import missing_permissions, what_is_missing
 
 from .rlimits import room_for
 from .ttl_check import TtlWatch
+from .zeros import declare_zeros
 
 ASK_SECONDS = 15.0  # for all questions to Redis that are open at the end
 
@@ -105,6 +106,10 @@ class Runtime:
                 self.in_force.authorizer = authorizer
             self.telemetry.guard(policy.secrecy)
             counters.policy_loaded(policy.name, policy.revision, loaded_at)
+            if not self._quiet:  # a worker's parent has these rows for all
+                files = ((home.policy, home.owner, home.contact) for home in policy.homes)
+                counters.policy_made_of(files, policy.revision)
+                declare_zeros(counters, authorizer.modes)
         if self._context is not None:
             self._context.identities = self._resolver()
             self._context.limits = settings.limits.of_requests()

@@ -14,6 +14,20 @@ from keyfence.policy.engine.counts import Admitted, ViolationCounter
 from keyfence.policy.engine.evidence import Evidence
 from keyfence.policy.verdict import Finding, Peer
 
+# Why a session passes unread, as labels of `keyfence_sessions_opaque_total`: a closed set.
+OPAQUE_REASONS = (
+    "it changes which replies are sent inside MULTI",
+    "its debugger reads lines that are not commands",
+    "its deciding argument is too long to be evaluated",
+    "its effect inside MULTI cannot be known after a script",
+    "its replies cannot be followed",
+    "keyfence cannot follow that many subscriptions",
+    "only Redis knows which command it is",
+    "request too large",
+    "subscriptions inside MULTI cannot be followed",
+    "the transaction has too many such commands",
+)
+
 
 class Sent(NamedTuple):
     """A command of a client, and the policy that it was evaluated under."""
@@ -59,14 +73,14 @@ class Observer(Protocol):
     def judged_at_length(self, reason: str) -> None:
         """A command that the cache did not admit was evaluated. docs/operations.md lists the reasons."""
 
-    def decided(self, seconds: float) -> None:
-        """Report how long a decision took; called for a sample of decisions."""
+    def decided(self, service: str, seconds: float) -> None:
+        """Report how long a decision on this service's command took; called for a sample of decisions."""
 
     def login_failed(self, service: str) -> None:
         """A client of this service gave a wrong password for a user that keyfence itself checks."""
 
     def opaque(self, service: str, reason: str) -> None:
-        """From now on, the session passes unread."""
+        """From now on, the session passes unread. `reason` is one of OPAQUE_REASONS."""
 
     def opaque_ended(self, service: str) -> None:
         """A session that passed unread has ended."""

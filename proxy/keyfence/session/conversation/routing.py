@@ -105,6 +105,8 @@ class Route:
         self.pinned = ""  # the command that keeps the client on its dedicated connection for good
         self.knows_id = False  # the client knows its connection's id, so that connection is kept
         self.watching = False
+        # A command has come that is not shareable, and may block. The client's owner sets it to False.
+        self.took_others = False
         self._clock = clock
         self._until = 0.0
         self._greets = True  # the client still sets up its connection
@@ -128,6 +130,7 @@ class Route:
         self._greets = False
 
     def _note(self, name: str) -> None:
+        self.took_others = True
         if name not in HARMLESS:
             self.pinned = self.pinned or name
         elif not (self._greets and name in GREETINGS):

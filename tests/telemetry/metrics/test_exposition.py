@@ -4,7 +4,7 @@ from prometheus_client import REGISTRY
 from prometheus_client.parser import text_string_to_metric_families
 
 from keyfence.telemetry.counters import DECISION_BOUNDS, Counters
-from keyfence.telemetry.metrics import exposition
+from keyfence.telemetry.metrics.exposition import exposition
 
 
 def samples(counters: Counters) -> dict[str, float]:
@@ -19,9 +19,7 @@ def samples(counters: Counters) -> dict[str, float]:
 
 def test_an_empty_proxy_has_its_plain_numbers_at_zero() -> None:
     found = samples(Counters())
-    assert found["keyfence_traffic_bytes_total{direction=client_in}"] == 0
     assert found["keyfence_log_dropped_decisions_total{}"] == 0
-    assert found["keyfence_decision_seconds_count{}"] == 0
     assert found["keyfence_break_glass_active{}"] == 0
 
 
@@ -39,6 +37,9 @@ def test_counts_are_exposed_under_their_labels() -> None:
     counters.closed_for("output limit")
     counters.at_length("violation")
     counters.policy_loaded("cubesandbox", "r1", 1234.5)
+    counters.policy_made_of([("cubesandbox", "platform", "#cube")], "r1")
+    counters.meter("a").upstream_in += 5
+    counters.collect()
     counters.policy_load_failed("cubesandbox")
     counters.set_break_glass(True)
     counters.set_exceptions_lapsed("legacy", 3)
@@ -46,6 +47,8 @@ def test_counts_are_exposed_under_their_labels() -> None:
     expected = {
         "keyfence_violations_total{action=refused,command=HSET,entry=route,rule=scope.write,"
         'service=we"ird\n}': 2,
+        'keyfence_rule_violations_total{action=refused,rule=scope.write,service=we"ird\n}': 2,
+        "keyfence_traffic_bytes_total{direction=upstream_in,service=a}": 5,
         "keyfence_commands_total{command=GET,outcome=forwarded,service=a}": 7,
         "keyfence_connections_open{listener=tcp,service=a}": 1,
         "keyfence_connections_accepted_total{listener=tcp,service=a}": 1,
@@ -57,7 +60,7 @@ def test_counts_are_exposed_under_their_labels() -> None:
         "keyfence_internal_errors_total{place=judge}": 1,
         "keyfence_closures_total{reason=output limit}": 1,
         "keyfence_commands_judged_at_length_total{reason=violation}": 1,
-        "keyfence_policy_info{policy=cubesandbox,revision=r1}": 1,
+        "keyfence_policy_info{contact=#cube,owner=platform,policy=cubesandbox,revision=r1}": 1,
         "keyfence_policy_loaded_timestamp_seconds{policy=cubesandbox}": 1234.5,
         "keyfence_policy_load_failures_total{policy=cubesandbox}": 1,
         "keyfence_break_glass_active{}": 1,
@@ -70,17 +73,17 @@ def test_counts_are_exposed_under_their_labels() -> None:
 def test_the_histogram_is_cumulative_and_starts_in_microseconds() -> None:
     counters = Counters()
     for seconds in (5e-7, 3e-6, 3e-6, 1.0):
-        counters.observe_decision(seconds)
+        counters.took("decision", "A", seconds)
     found = samples(counters)
     buckets = [
-        (float(name.split("le=")[1][:-1]), value)
+        (float(name.split("le=")[1].split(",")[0]), value)
         for name, value in found.items()
         if name.startswith("keyfence_decision_seconds_bucket")
     ]
     assert [bound for bound, _ in buckets] == [*DECISION_BOUNDS, float("inf")]
     assert [value for _, value in buckets][:3] == [1, 1, 3]
     assert buckets[-2:] == [(0.01, 3), (float("inf"), 4)]
-    assert found["keyfence_decision_seconds_count{}"] == 4
+    assert found["keyfence_decision_seconds_count{service=A}"] == 4
 
 
 def test_every_name_is_ours_and_the_global_registry_stays_untouched() -> None:

@@ -1,0 +1,1 @@
+"""What `/metrics` serves: the table of all metrics, and their text."""
