@@ -72,6 +72,7 @@ OTHERS = {
     ("policy/compiler/requirements.py", "*"): "the policy's text",
     ("policy/compiler/scripts.py", "*"): "the policy's text",
     ("policy/diagnostics.py", "*"): "the policy's text",
+    ("session/handlers/inband.py", "_fault"): "the names and arguments of keyfence's own commands",
     ("policy/compiler/merge.py", "*"): "the policy's text",
     ("policy/units.py", "*"): "the policy's text",
     ("policy/compiled/names.py", "*"): "a key that is shown",

@@ -119,7 +119,7 @@ class World:
         question, client.session.question = client.session.question, None
         if question is not None:
             others = [ids for ids in self.processes if ids is not client.ids]
-            question.answered(any(ids.is_of(question.service, question.id) for ids in others))
+            question.answered(any(ids.is_of(*question.content) for ids in others))
 
 
 def test_no_other_service_s_connection_can_be_named(search: Search) -> None:

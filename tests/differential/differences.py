@@ -193,6 +193,12 @@ REAL: tuple[tuple[str, str, str, str], ...] = (
         "Redis closes after sending the reply, which it never sends. The client asked for the end.",
     ),
     (
+        "`KEYFENCE`, if the policy grants it by name",
+        "`-ERR unknown command`",
+        "keyfence answers ([operations](operations.md#asking-over-a-redis-connection))",
+        "A service asks keyfence over its own connection.",
+    ),
+    (
         "`AUTH`, `HELLO`, `SELECT` inside MULTI, after a script or another command on the same connection "
         "whose reply the client's text might shape",
         "as outside MULTI",
