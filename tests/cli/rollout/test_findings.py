@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 import time
 from collections.abc import Iterator
 
@@ -60,6 +61,16 @@ def test_findings_are_listed_with_state_owner_and_count(keyfence: Keyfence) -> N
     assert line.split()[1:6] == ["new", "orders", "key.unregistered", "SET", "shop:cart:<int>"]
     assert "#shop" in line
     assert ran.output.endswith("2 findings\n")
+
+
+def test_on_a_narrow_terminal_each_finding_takes_two_lines(
+    keyfence: Keyfence, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("keyfence.cli.rollout.findings.fits", lambda _table: False)
+    lines = run(keyfence, "findings", "--text", "cart").output.splitlines()
+    assert len(lines) == 3
+    assert lines[0].split()[1:] == ["new", "orders", "key.unregistered"]
+    assert re.fullmatch(r"    SET shop:cart:<int>: 3, the last \d+[sm] ago, #shop", lines[1])
 
 
 def test_a_hostile_key_is_shown_inert(keyfence: Keyfence) -> None:

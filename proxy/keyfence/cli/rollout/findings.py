@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from keyfence.cli.terminal.options import admin_option, ask_admin, checked_answer, format_option, print_json
-from keyfence.cli.terminal.output import fail, print_table, say, wrapped
+from keyfence.cli.terminal.output import fail, fits, print_table, say, wrapped
 from keyfence.findings.filter import states
 from keyfence.policy.show import one_line
 from keyfence.policy.units import clock_text
@@ -77,7 +77,10 @@ def findings(one: str, since: float, admin: str, form: str, **which: str) -> Non
     elif not rows:
         say("No findings match." if asked else "No findings.")
     else:
-        print_table(table)
+        if fits(table):
+            print_table(table)
+        else:
+            _print_narrow(rows, now)
         say(f"{total} finding{'' if total == 1 else 's'}")
 
 
@@ -103,6 +106,16 @@ def _table(rows: list[dict[str, Any]], now: float) -> Table:
             Text(one_line(row["owner"] or "–")),
         )
     return table
+
+
+def _print_narrow(rows: list[dict[str, Any]], now: float) -> None:
+    """Prints two lines for each finding, for a terminal that is too narrow for the table."""
+    for row in rows:
+        should = " (should)" if row["severity"] == "should" else ""
+        say(f"{row['id']}  {row['state']}  {one_line(row['service'])}  {row['rule']}{should}")
+        what = f"{one_line(row['command'])} {place_of(row)}"
+        owner = one_line(row["owner"] or "no owner")
+        say(wrapped(f"{what}: {row['total']}, the last {ago(row['last'], now)}, {owner}", "    "))
 
 
 def _print_csv(rows: list[dict[str, Any]]) -> None:
