@@ -91,11 +91,22 @@ def _permissions(value: Any) -> Any:
     raise ValueError(f"{value!r} are no permissions; write three octal digits, as 0660")
 
 
+def is_store(text: str) -> bool:
+    """Whether a text is meant as the URL of a findings store, by its scheme."""
+    scheme, colon, _ = text.partition("://")
+    return bool(colon) and scheme.partition("+")[0] in ("sqlite", "postgresql", "postgres")
+
+
+def store_url(text: str) -> str:
+    """The URL of a findings store as SQLAlchemy has it."""
+    return text.replace("postgres://", "postgresql://", 1)
+
+
 def parse_store(text: str) -> str:
     """The URL of a findings store, unchanged. Raises ValueError."""
-    scheme, colon, rest = text.partition("://")
+    scheme, _, rest = text.partition("://")
     kind = scheme.partition("+")[0]
-    if not colon or kind not in ("sqlite", "postgresql", "postgres"):
+    if not is_store(text):
         raise ValueError(f"{'that' if '@' in text else repr(text)} is not a findings store; write {_STORES}")
     if kind == "sqlite" and not rest.startswith("/"):
         raise ValueError(f"{text!r} has two slashes; write sqlite:///FILE, or sqlite:////PATH/FILE")

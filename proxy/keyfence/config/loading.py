@@ -19,7 +19,7 @@ from keyfence.policy.source.validate import other_kind, validate
 from keyfence.policy.source.yaml import Source, read_source
 
 from .checks import faults_of
-from .fields import NONE, parse_drain, parse_workers
+from .fields import NONE, parse_drain, parse_workers, store_url
 from .models import DEFAULT_LISTEN, ConfigModel, ListenerModel
 from .references import Resolved, file_of
 from .settings import Overrides, Settings
@@ -123,7 +123,7 @@ def _store(url: str, source: Resolved | None, folder: Path) -> str:
     if url and scheme.startswith("sqlite"):
         return f"sqlite:///{(folder / rest[1:]).absolute()}"
     if url:
-        return url.replace("postgres://", "postgresql://", 1)
+        return store_url(url)
     return f"sqlite:///{state_file(source.file)}" if source is not None else ""
 
 

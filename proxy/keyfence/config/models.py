@@ -108,7 +108,7 @@ class FindingsModel(_Model):
 
 
 class NotifyModel(_Model):
-    """A webhook that is told of findings."""
+    """A webhook that receives changes of findings."""
 
     webhook: WebUrl
     on: Annotated[list[Change], BeforeValidator(one_as_list), Field(min_length=1)] = ["new", "reopened"]

@@ -192,11 +192,11 @@ class ProcessControl(Control):
         await self._count()
         return await self._findings.ask(lambda views: views.breaks(modes, service, since))
 
-    def _evaluating(self) -> Authorizer:
-        """The authorizer in force. Raises ValueError in passthrough."""
+    def _evaluating(self, why_not: str = SPLICED) -> Authorizer:
+        """The authorizer in force. Raises ValueError in passthrough, with the reason."""
         authorizer = self._runtime.authorizer
         if authorizer is None:
-            raise ValueError(SPLICED)
+            raise ValueError(why_not)
         return authorizer
 
     async def _count(self) -> None:
@@ -207,9 +207,7 @@ class ProcessControl(Control):
     # -- break-glass
 
     async def observe(self, seconds: float, rule: str | None, service: str | None) -> dict[str, Any]:
-        authorizer = self._runtime.authorizer
-        if authorizer is None:
-            raise ValueError("keyfence runs with --splice: it refuses nothing")
+        authorizer = self._evaluating("keyfence runs with --splice: it refuses nothing")
         if rule and rule not in RULES:
             raise ValueError(f"{rule!r} is not a rule")
         if service and service not in authorizer.policy.services:
@@ -306,15 +304,11 @@ class ProcessControl(Control):
     # -- a candidate policy
 
     async def candidate(self) -> dict[str, Any]:
-        authorizer = self._runtime.authorizer
-        if authorizer is None:
-            raise ValueError(_SPLICED)
-        return await self.candidates.show(authorizer.policy)
+        return await self.candidates.show(self._evaluating(_SPLICED).policy)
 
     async def load_candidate(self, file: str) -> dict[str, Any]:
         async with self._reloading:
-            if self._runtime.authorizer is None:
-                raise ValueError(_SPLICED)
+            self._evaluating(_SPLICED)
             found = await self.candidates.begin(file, await self._origin.with_policy(file).load_apart())
         self._runtime.tell(self.candidates.told())
         return found

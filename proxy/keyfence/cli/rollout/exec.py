@@ -21,7 +21,7 @@ import click
 
 from keyfence.cli.terminal.options import ADMIN_VARIABLE, checked, format_option
 from keyfence.cli.terminal.output import fail, fail_with, say
-from keyfence.config.fields import parse_store
+from keyfence.config.fields import parse_store, store_url
 from keyfence.config.loading import load_settings
 from keyfence.config.settings import Overrides, Settings
 from keyfence.config.upstream import upstream_of
@@ -34,7 +34,7 @@ from keyfence.policy.services import UNKNOWN
 from keyfence.process.serving.reload import Origin, load, pack
 from keyfence.process.serving.spawn import PR_SET_PDEATHSIG
 
-from .gate import baseline_option, keep, known_findings, store_evidence, store_url, write_option
+from .gate import baseline_option, keep, known_findings, store_evidence, write_option
 from .served import CannotServe, Serving, for_a_command, serving
 
 URL_VARIABLE = "REDIS_URL"

@@ -24,7 +24,7 @@ from keyfence.cli.terminal.options import (
     source_of,
 )
 from keyfence.cli.terminal.output import fail, fail_with, say
-from keyfence.config.fields import parse_store
+from keyfence.config.fields import is_store, parse_store, store_url
 from keyfence.findings.gate.baseline import Known, read_baseline, write_baseline
 from keyfence.findings.gate.evidence import Evidence, of_answers, of_rows, of_store
 from keyfence.findings.gate.formats import FORMATS
@@ -35,7 +35,6 @@ from keyfence.upstream.url import without_password
 from .times import since_option
 
 PAGE = 2_000  # findings of one answer
-_SCHEMES = ("sqlite", "postgresql", "postgres")
 
 
 def baseline_option(command: Any) -> Any:
@@ -127,21 +126,10 @@ def keep(judgement: Judgement, known: Sequence[Known], path: str) -> int:
     return 0
 
 
-def is_store(source: str) -> bool:
-    """Whether a source is the URL of a findings store."""
-    scheme, colon, _ = source.partition("://")
-    return bool(colon) and scheme.partition("+")[0] in _SCHEMES
-
-
 def _evidence(source: str, since: float) -> Evidence:
     if is_store(source):
         return store_evidence(source, since)
     return _running_evidence(source, since) if is_url(source) else _log_evidence(source, since)
-
-
-def store_url(text: str) -> str:
-    """The URL of a findings store, as SQLAlchemy has it. Raises ValueError."""
-    return parse_store(text).replace("postgres://", "postgresql://", 1)
 
 
 def store_evidence(url: str, since: float = 0.0) -> Evidence:
@@ -152,7 +140,7 @@ def store_evidence(url: str, since: float = 0.0) -> Evidence:
     from keyfence.findings.queries import Reader
 
     try:
-        database = Database(store_url(url), create=False)
+        database = Database(store_url(parse_store(url)), create=False)
     except (StoreError, ValueError) as exc:
         fail(str(exc))
     try:

@@ -102,7 +102,7 @@ def _since(judgement: Judgement) -> str:
 
 
 def _rest(judgement: Judgement) -> str:
-    """How many findings do not fail the gate, by why; "" if there are none."""
+    """The numbers of findings that do not fail the gate, by reason; "" if there are none."""
     counts = {"known": judgement.known, "should only": len(judgement.advice), **judgement.closed}
     parts = [f"{number} {name}" for name, number in counts.items() if number]
     return f"not counted: {', '.join(parts)}" if parts else ""
