@@ -63,13 +63,13 @@ bench: install-test $(VENV)/.installed-bench ## measure keyfence beside Redis, H
 bench-micro: install-test $(VENV)/.installed-bench ## measure single steps; MICRO="session --fast" and more
 	@$(BIN)/python -m benchmarks.micro $(MICRO)
 
-fuzz: install-test $(VENV)/.fuzzing ## run the fuzzers for MINUTES=… in total, with AddressSanitizer if it can be built
-	@$(BIN)/python fuzz/run.py --minutes $(or $(MINUTES),5) $(FUZZ)
+fuzz: install-test $(VENV)/.fuzzing ## run the fuzzers for MINUTES=… in total (SEED=…), with AddressSanitizer if it can be built
+	@$(BIN)/python fuzz/run.py --minutes $(or $(MINUTES),5) $(if $(SEED),--seed $(SEED)) $(FUZZ)
 
-fuzz-properties: install-test ## run the property tests again and again for MINUTES=…, compiled and interpreted in turns
+fuzz-properties: install-test ## run the property tests again and again for MINUTES=… (SEED=…), compiled and interpreted in turns
 	@end=$$(($$(date +%s) + 60 * $(or $(MINUTES),5))); round=0; while [ $$(date +%s) -lt $$end ]; do \
 	  echo "round $$round, KEYFENCE_PURE=$$((round % 2))"; \
-	  KEYFENCE_PURE=$$((round % 2)) $(BIN)/python -m pytest -m hypothesis $(PYTEST) $(TESTS) || exit; \
+	  KEYFENCE_PURE=$$((round % 2)) $(BIN)/python -m pytest -m hypothesis $(if $(SEED),--hypothesis-seed $$(($(SEED) + round))) $(PYTEST) $(TESTS) || exit; \
 	  round=$$((round + 1)); done
 
 # Each search gets an equal share of the time; there are some forty of them, over the installed servers.

@@ -58,7 +58,11 @@ def check(data: bytes) -> None:
 
 
 def hiredis_agrees(data: bytes, ends: list[int]) -> None:
-    """Checks that hiredis reads each frame as a whole reply, up to the first content that it rejects."""
+    """Checks that hiredis reads each frame as a whole reply, up to the first content that it rejects.
+
+    `gets` returns False for an incomplete reply, and for a false Boolean: #f, #F, and a NUL byte in hiredis 3.5.0.
+    An attribute alone is no reply to hiredis.
+    """
     if b"=" in data:
         return  # hiredis 3.5.0 reads some bytes beyond a verbatim string's end
     reader = hiredis.Reader()
@@ -66,7 +70,7 @@ def hiredis_agrees(data: bytes, ends: list[int]) -> None:
     for end in ends:
         reader.feed(data[start:end])
         try:
-            if reader.gets() is False and not data[start:end].startswith((b"#f", b"|")):
+            if reader.gets() is False and not data[start:end].startswith((b"#", b"|")):
                 raise AssertionError(f"hiredis wants more than {data[start:end]!r}")
         except (hiredis.ProtocolError, TypeError):  # TypeError: Python cannot hash a map's key
             return

@@ -6,6 +6,7 @@ atheris, nothing is fuzzed and the exit code is 0. Without a compiler, the fuzze
 
     fuzz/run.py --minutes 10              all fuzzers, ten minutes in total
     fuzz/run.py --minutes 10 requests     one fuzzer, for ten minutes
+    fuzz/run.py --seed 1                  from the same seed: two runs try mostly the same inputs
     fuzz/run.py --minimize                reduce fuzz/corpus to inputs that add coverage, new ones included
 """
 
@@ -83,7 +84,7 @@ def _is_fresh() -> bool:
 
 def environment(compiler: str) -> dict[str, str]:
     """Returns the environment in which a fuzzer tests the build of `compiler` ("": the checkout)."""
-    env = os.environ.copy()
+    env = os.environ | {"PYTHONHASHSEED": "0"}
     if not compiler:
         return env
     if compiler == "clang":
@@ -99,7 +100,7 @@ def environment(compiler: str) -> dict[str, str]:
     }
 
 
-def fuzz(target: str, seconds: int, env: dict[str, str]) -> int:
+def fuzz(target: str, seconds: int, seed: int, env: dict[str, str]) -> int:
     """Runs one fuzzer and returns its exit code. New inputs go to build/, failing ones to fuzz/found/."""
     learnt, found = PROJECT / "build" / "fuzz-corpus" / target, FUZZ / "found"
     for folder in (learnt, found, FUZZ / "corpus" / target):
@@ -108,7 +109,7 @@ def fuzz(target: str, seconds: int, env: dict[str, str]) -> int:
     return subprocess.run(
         [
             *(sys.executable, str(FUZZ / f"fuzz_{target}.py"), str(learnt), str(FUZZ / "corpus" / target)),
-            *(f"-max_total_time={seconds}", f"-max_len={MAX_INPUT}", f"-timeout={SECONDS_PER_INPUT}"),
+            *(f"-seed={seed}", f"-max_total_time={seconds}", f"-max_len={MAX_INPUT}", f"-timeout={SECONDS_PER_INPUT}"),
             *(f"-rss_limit_mb={MEMORY_MB}", f"-artifact_prefix={found}/{target}-", "-print_final_stats=1"),
             *("-verbosity=0", *_dictionary(target)),
         ],
@@ -152,6 +153,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Run keyfence's fuzzers.")
     parser.add_argument("targets", nargs="*", help=f"{', '.join(TARGETS)}; default: all")
     parser.add_argument("--minutes", type=float, default=1.0, help="in total, for all targets; default: 1")
+    parser.add_argument("--seed", type=int, default=0, help="of libFuzzer's choices; default: by chance")
     parser.add_argument("--minimize", action="store_true", help="reduce the kept corpus")
     chosen = parser.parse_args()
     targets = chosen.targets or TARGETS
@@ -173,7 +175,7 @@ def main() -> int:
             minimize(target, env)
         return 0
     for target in targets:
-        code = fuzz(target, max(1, round(chosen.minutes * 60 / len(targets))), env)
+        code = fuzz(target, max(1, round(chosen.minutes * 60 / len(targets))), chosen.seed, env)
         if code:
             print(f"fuzz: {target} failed; its input is in {FUZZ / 'found'}")
             return 1
