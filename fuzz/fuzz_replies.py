@@ -60,8 +60,8 @@ def check(data: bytes) -> None:
 def hiredis_agrees(data: bytes, ends: list[int]) -> None:
     """Checks that hiredis reads each frame as a whole reply, up to the first content that it rejects.
 
-    `gets` returns False for an incomplete reply, and for a false Boolean: #f, #F, and a NUL byte in hiredis 3.5.0.
-    An attribute alone is no reply to hiredis.
+    `gets` returns False for an incomplete reply, and for a false Boolean: #f, #F and, in hiredis 3.5.0, a NUL
+    byte. An attribute alone is no reply to hiredis.
     """
     if b"=" in data:
         return  # hiredis 3.5.0 reads some bytes beyond a verbatim string's end

@@ -59,7 +59,8 @@ def build() -> str:
         }
         env.pop("KEYFENCE_PURE", None)
         done = subprocess.run(
-            [sys.executable, "setup.py", "-q", "build_ext", "--inplace"],
+            # All of them: objects of another compiler are not to be mixed with this one's.
+            [sys.executable, "setup.py", "-q", "build_ext", "--inplace", "--force"],
             cwd=BUILD,
             env=env,
             capture_output=True,
@@ -109,8 +110,9 @@ def fuzz(target: str, seconds: int, seed: int, env: dict[str, str]) -> int:
     return subprocess.run(
         [
             *(sys.executable, str(FUZZ / f"fuzz_{target}.py"), str(learnt), str(FUZZ / "corpus" / target)),
-            *(f"-seed={seed}", f"-max_total_time={seconds}", f"-max_len={MAX_INPUT}", f"-timeout={SECONDS_PER_INPUT}"),
-            *(f"-rss_limit_mb={MEMORY_MB}", f"-artifact_prefix={found}/{target}-", "-print_final_stats=1"),
+            *(f"-seed={seed}", f"-max_total_time={seconds}", f"-timeout={SECONDS_PER_INPUT}"),
+            *(f"-max_len={MAX_INPUT}", f"-rss_limit_mb={MEMORY_MB}"),
+            *(f"-artifact_prefix={found}/{target}-", "-print_final_stats=1"),
             *("-verbosity=0", *_dictionary(target)),
         ],
         env=env,
