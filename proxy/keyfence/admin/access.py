@@ -25,7 +25,7 @@ FAILURE_SECONDS = 1.0  # until a wrong token is answered; other requests do not 
 _WRONG_HOST = "The Host header must be an address, localhost or a name that the settings list."
 _OTHER_SITE = "Pages of other sites may not send this request."
 _NO_TOKEN = "This needs the admin token, as Authorization: Bearer TOKEN."
-_WRONG_TOKEN = "The admin token is wrong."
+WRONG_TOKEN = "The admin token is wrong."
 _REMOTE = "Without a token, only this machine may do this; set admin: {listen: …, token_file: …}."
 
 
@@ -42,10 +42,13 @@ class Access:
     """The access checks of one admin listener."""
 
     def __init__(self, names: Collection[str] = (), token: bytes | None = None) -> None:
+        self.generation = 0  # changes with the token
         self.take(names, token)
 
     def take(self, names: Collection[str], token: bytes | None) -> None:
         """Use these from now on. `names` are the host names of the listener; token None: there is none."""
+        if token != getattr(self, "_token", token):
+            self.generation += 1
         self._token = token
         self._names = frozenset(name.lower().rstrip(".") for name in names) | {"localhost"}
 
@@ -55,13 +58,27 @@ class Access:
             if not self._is_own(host):
                 raise Refusal(_WRONG_HOST, 403, "host")
 
-    def check_operator(self, request: web.Request) -> None:
-        """Check that an operator sends a request, and no other site's page. Raises Refusal."""
-        own = {f"http://{host}" for host in request.headers.getall("Host", ())}
+    @property
+    def has_token(self) -> bool:
+        return self._token is not None
+
+    def is_token(self, text: str) -> bool:
+        """Whether a text is the token."""
+        given = text.strip().encode("utf-8", "surrogateescape")
+        return self._token is not None and hmac.compare_digest(given, self._token)
+
+    def check_site(self, request: web.Request) -> None:
+        """Check that no other site's page sends a request. Raises Refusal."""
+        hosts = request.headers.getall("Host", ())
+        own = {f"{scheme}://{host}" for host in hosts for scheme in ("http", "https")}
         if any(origin not in own for origin in request.headers.getall("Origin", ())):
             raise Refusal(_OTHER_SITE, 403, "origin")
         if any(s not in ("same-origin", "none") for s in request.headers.getall("Sec-Fetch-Site", ())):
             raise Refusal(_OTHER_SITE, 403, "origin")
+
+    def check_operator(self, request: web.Request) -> None:
+        """Check that an operator sends a request, and no other site's page. Raises Refusal."""
+        self.check_site(request)
         if self._token is None:
             if not _is_local(request):
                 raise Refusal(_REMOTE, 403, "remote")
@@ -70,9 +87,8 @@ class Access:
         if not given:
             raise Refusal(_NO_TOKEN, 401, "no_token")
         scheme, _, token = given[0].partition(" ")
-        is_right = hmac.compare_digest(token.strip().encode("utf-8", "surrogateescape"), self._token)
-        if len(given) != 1 or scheme.lower() != "bearer" or not is_right:
-            raise Refusal(_WRONG_TOKEN, 401, "wrong_token")
+        if len(given) != 1 or scheme.lower() != "bearer" or not self.is_token(token):
+            raise Refusal(WRONG_TOKEN, 401, "wrong_token")
 
     def _is_own(self, header: str) -> bool:
         """Whether a Host header names this listener."""

@@ -7,6 +7,7 @@ the answer may come from workers.
 
 from __future__ import annotations
 
+import datetime
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
@@ -14,6 +15,7 @@ from typing import Any, Protocol
 from keyfence.findings.filter import Filter
 from keyfence.policy.compiled.tenants import Caller
 from keyfence.policy.enforcement.modes import ModeRule
+from keyfence.policy.verdict import Mode
 
 
 class Control(Protocol):
@@ -75,6 +77,40 @@ class Control(Protocol):
         """The rights that nobody has used for some seconds. Raises ValueError."""
 
     @abstractmethod
+    async def summary(self) -> Mapping[str, Any]:
+        """What has happened: findings by state and service, new and latest ones. Raises ValueError."""
+
+    @abstractmethod
+    async def trend(self, since: float, service: str) -> Mapping[str, Any]:
+        """Violations and commands by hour since a time (Unix seconds); `service` "" is all. Raises
+        ValueError."""
+
+    @abstractmethod
+    async def uses(self, since: float) -> Mapping[str, Any]:
+        """How often each right was used since a time, and the active findings of each entry. Raises
+        ValueError."""
+
+    @abstractmethod
+    async def rights(self, service: str, since: float) -> Mapping[str, Any]:
+        """The rights of a service, with their uses since a time. Raises ValueError."""
+
+    @abstractmethod
+    async def owners(self) -> Sequence[str]:
+        """Everyone who owns a finding. Raises ValueError."""
+
+    @abstractmethod
+    async def traffic(self) -> Sequence[Mapping[str, Any]]:
+        """What each service has sent since keyfence began (`telemetry.reports.services`)."""
+
+    @abstractmethod
+    async def policy(self) -> Mapping[str, Any]:
+        """The policy in force, as tables (`policy.analysis.tables`). ValueError: there is none."""
+
+    @abstractmethod
+    async def explain_example(self, line: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The verdict of the policy in force on an example of a finding. Raises ValueError."""
+
+    @abstractmethod
     async def what_if(self, modes: Sequence[ModeRule], service: str, since: float) -> Mapping[str, Any]:
         """What modes would refuse of what was seen since a time (Unix seconds). Raises ValueError."""
 
@@ -95,6 +131,21 @@ class Control(Protocol):
     async def reload(self) -> Mapping[str, Any]:
         """Put policy, configuration and waivers in force as their files are now. FileError: a file is wrong,
         and nothing changes."""
+
+    @abstractmethod
+    async def waiver(self, finding: str, owner: str, reason: str, until: datetime.date) -> Mapping[str, Any]:
+        """The waiver that would cover a finding: `line` ("": none can), `wide` and `left` (see
+        `policy.analysis.baseline`), and `file`, the waivers file ("": there is none). Raises ValueError."""
+
+    @abstractmethod
+    async def waive(self, finding: str, owner: str, reason: str, until: datetime.date) -> Mapping[str, Any]:
+        """Write this waiver to the waivers file, and reload: as `waiver`, with `written` and, where it is not
+        written, `why`. Raises ValueError, and FileError as for `reload`."""
+
+    @abstractmethod
+    async def set_mode(self, rule: str, service: str, mode: Mode) -> Mapping[str, Any]:
+        """Write a mode to the configuration, before all others, and reload: `line`, `file`, `written`, `why`.
+        "" is every rule or service. Raises ValueError, and FileError as for `reload`."""
 
     @abstractmethod
     async def candidate(self) -> Mapping[str, Any]:

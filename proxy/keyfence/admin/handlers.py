@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 from aiohttp import web
 
-from keyfence.findings.filter import MAX_LIMIT, Filter, states
+from keyfence.findings.filter import MAX_LIMIT, Filter, sort_by, states
 from keyfence.findings.finding import DAY, QUIET_SECONDS
 from keyfence.policy.compiled.tenants import Caller
 from keyfence.policy.diagnostics import FileError
@@ -21,6 +21,11 @@ from keyfence.telemetry.metrics.exposition import CONTENT_TYPE
 from .bodies import BadRequest, argv_field, json_answer, read_fields, seconds_field, text_field
 from .control import Control
 from .queries import number_in, query
+
+_OF_FINDINGS = {
+    *("service", "rule", "state", "owner", "entry", "text", "since"),
+    *("sort", "limit", "offset", "format"),  # `format=json` asks for what a program gets anyway
+}
 
 
 async def metrics(control: Control, _: web.Request) -> web.Response:
@@ -61,14 +66,14 @@ async def workers(control: Control, _: web.Request) -> web.Response:
 
 
 async def findings(control: Control, request: web.Request) -> web.Response:
-    names = {"service", "rule", "state", "owner", "entry", "text", "since", "limit", "offset"}
-    asked = query(request, names)
+    asked = query(request, _OF_FINDINGS)
     since = number_in(asked, "since", 0.0)
     with _value_errors_as_answers():
         which = Filter(
             **{name: asked.get(name, "") for name in ("service", "rule", "owner", "entry", "text")},
             state=states(asked.get("state", "")),
             since=since,
+            sort=sort_by(asked.get("sort", "")),
             limit=min(int(number_in(asked, "limit", MAX_LIMIT)), MAX_LIMIT),
             offset=int(number_in(asked, "offset", 0.0)),
         )

@@ -5,15 +5,16 @@ Rule: a request is checked first (who sends it, see `access`; its form, see `bod
 application/json` only. A web page cannot send that to another origin without a preflight, and preflights are
 never granted. DELETE needs a preflight in any case.
 
-All errors are JSON: `{"error": "one sentence"}`.
+Errors are JSON, `{"error": "one sentence"}`; browsers get a page.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from typing import NamedTuple, Protocol
 
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
@@ -23,12 +24,38 @@ from keyfence.net.host_port import host_port
 from keyfence.telemetry.operator_log import notice
 
 from .access import FAILURE_SECONDS, Access, Refusal
+from .audit import SHELL, Audit
 from .bodies import MAX_BODY, BadRequest, json_answer
 from .connections import DEFAULT_BOUNDS, Bounds, Connection, Connections
 from .control import Control
-from .routes import ROUTES, Route, checks_host, index, needs_operator
+from .routes import READING, ROUTES, Route, checks_host, index, needs_operator
 
 _log = logging.getLogger("keyfence.admin")
+
+
+class Site(Protocol):
+    """The page for people, beside the routes for programs."""
+
+    @property
+    def routes(self) -> Sequence[SiteRoute]:
+        """Its own routes."""
+
+    def view(self, path: str) -> Handler | None:
+        """What a browser gets in place of the answer of a GET route; None: the same as a program."""
+
+    def wants_page(self, request: web.Request) -> bool:
+        """Whether a browser asks."""
+
+    def error(self, request: web.Request, text: str, status: int) -> web.Response:
+        """An error for a browser."""
+
+
+class SiteRoute(NamedTuple):
+    """A route of the page. Its handler checks who may use it; other sites' pages never may."""
+
+    method: str
+    path: str
+    handler: Handler
 
 
 class Server:
@@ -44,10 +71,16 @@ async def start_admin(
     access: Access,
     address: Address,
     bounds: Bounds = DEFAULT_BOUNDS,
+    *,
+    audit: Audit | None = None,
+    site: Callable[[Connections], Site] | None = None,
 ) -> Server:
-    """Serve all routes. Port 0 takes a free port. Raises OSError if the address cannot be bound."""
+    """Serve all routes, and the page that `site` makes. Port 0 takes a free port. Raises OSError if the
+    address cannot be bound."""
     connections = Connections("admin", bounds)
-    return await _serve(control, access, ROUTES, address, connections)
+    page = None if site is None else site(connections)
+    guard = Guard(connections, access, audit, page)
+    return await _serve(control, guard, ROUTES, address)
 
 
 async def start_metrics(
@@ -58,70 +91,105 @@ async def start_metrics(
     """Serve the routes for scrapers and probes only, without access checks. Raises OSError."""
     connections = Connections("metrics", bounds)
     routes = [route for route in ROUTES if route.on_metrics]
-    return await _serve(control, None, routes, address, connections)
+    return await _serve(control, Guard(connections), routes, address)
 
 
-async def _serve(
-    control: Control,
-    access: Access | None,
-    routes: Iterable[Route],
-    address: Address,
-    connections: Connections,
-) -> Server:
-    app = web.Application(middlewares=[_guard(connections, access)], client_max_size=MAX_BODY)
+async def _serve(control: Control, guard: Guard, routes: Iterable[Route], address: Address) -> Server:
+    app = web.Application(middlewares=[guard.middleware], client_max_size=MAX_BODY)
     app.on_response_prepare.append(_headers)
-    for route in (web.get("/", _index_page(routes)), *(_bound(route, control) for route in routes)):
+    for route in (
+        _index_route(routes, guard.site),
+        *(_bound(route, control, guard.site) for route in routes),
+    ):
         route.register(app.router)
+    for one in guard.site.routes if guard.site is not None else ():
+        web.route(one.method, one.path, one.handler).register(app.router)
     bound = bind(address)
     try:
-        await connections.serve(app, bound)
+        await guard.connections.serve(app, bound)
     except BaseException:
         bound.close()
         raise
-    return Server(host_port(*bound.sockets[0].getsockname()[:2]), connections)
+    return Server(host_port(*bound.sockets[0].getsockname()[:2]), guard.connections)
 
 
-def _index_page(routes: Iterable[Route]) -> Handler:
+def _index_route(routes: Iterable[Route], site: Site | None) -> web.RouteDef:
     text = index(routes)
 
     async def index_page(_: web.Request) -> web.StreamResponse:
-        return web.Response(text=text)
+        return web.Response(text=text, headers={"Vary": "Accept"})
 
-    return index_page
+    return web.get("/", _for_browsers_too(index_page, "/", site))
 
 
-def _bound(route: Route, control: Control) -> web.RouteDef:
+def _bound(route: Route, control: Control, site: Site | None) -> web.RouteDef:
     """A route with its `Control`, as aiohttp takes it. A GET route serves HEAD too."""
 
     async def handle(request: web.Request) -> web.StreamResponse:
         return await route.handler(control, request)
 
     if route.method == "GET":
-        return web.get(route.path, handle)
+        return web.get(route.path, _for_browsers_too(handle, route.path, site))
     return web.route(route.method, route.path, handle)
 
 
-def _guard(connections: Connections, access: Access | None) -> Middleware:
-    """The middleware before each handler. `access` is None for the metrics listener: it changes nothing."""
+def _for_browsers_too(handler: Handler, path: str, site: Site | None) -> Handler:
+    view = None if site is None else site.view(path)
+    if site is None or view is None:
+        return handler
 
-    @web.middleware
-    async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
-        connection = connections.of(request)
+    async def handle(request: web.Request) -> web.StreamResponse:
+        return await (view if site.wants_page(request) else handler)(request)
+
+    return handle
+
+
+class Guard:
+    """What stands before each handler: the checks of a request, and the form of errors."""
+
+    def __init__(
+        self,
+        connections: Connections,
+        access: Access | None = None,
+        audit: Audit | None = None,
+        site: Site | None = None,
+    ) -> None:
+        """`access` is None for the metrics listener: it changes nothing."""
+        self.connections = connections
+        self.site = site
+        self._access = access
+        self._audit = audit
+        self._of_site = {(one.method, one.path) for one in site.routes} if site is not None else set()
+
+    @property
+    def middleware(self) -> Middleware:
+        @web.middleware
+        async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
+            return await self._guarded(request, handler)
+
+        return guard
+
+    async def _guarded(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        connection = self.connections.of(request)
         if connection is None:
             return _gone()
         connection.asked()
         try:
-            if access is not None:
-                _check(access, request)
-            await _take_body(request, connections)
+            if self._access is not None:
+                self._check(self._access, request)
+            await _take_body(request, self.connections)
             connection.works = True
-            return await handler(request)
+            response = await handler(request)
+            self._note(request, connection, response)
+            return response
         except Refusal as refusal:
-            return await _refuse(refusal, connections, connection)
+            return await self._refuse(refusal, request, connection)
         except BadRequest as fault:
-            return json_answer({"error": str(fault)}, fault.status)
+            return self._error(request, str(fault), fault.status)
         except web.HTTPException as answer:
-            response = json_answer({"error": _http_sentence(request, answer)}, answer.status)
+            if answer.status in (302, 303):
+                raise
+            response = self._error(request, _http_sentence(request, answer), answer.status)
             if "Allow" in answer.headers:
                 response.headers["Allow"] = answer.headers["Allow"]
             return response
@@ -129,36 +197,48 @@ def _guard(connections: Connections, access: Access | None) -> Middleware:
             return _gone()
         except Exception:
             _log.exception("%s %s failed", request.method, request.path)
-            return json_answer({"error": "An internal error; see keyfence's own log."}, 500)
+            return self._error(request, "An internal error; see keyfence's own log.", 500)
         finally:
             connection.answered()
 
-    return guard
+    def _check(self, access: Access, request: web.Request) -> None:
+        """Hold a request against the table of routes. Raises Refusal."""
+        if checks_host(request.path):
+            access.check_host(request)
+        route = request.match_info.route.resource
+        if (request.method, route.canonical if route is not None else "") in self._of_site:
+            if request.method not in READING:
+                access.check_site(request)
+        elif needs_operator(request.method, request.path):
+            access.check_operator(request)
 
+    def _note(self, request: web.Request, connection: Connection, response: web.StreamResponse) -> None:
+        """Write down a change that came through a route for programs; the page writes down its own."""
+        if self._audit is None or request.method in READING or not request.path.startswith("/-/"):
+            return
+        outcome = "done" if response.status < 400 else f"status {response.status}"
+        self._audit.note(SHELL, connection.host, f"{request.method} {request.path}", "", "", outcome)
 
-def _check(access: Access, request: web.Request) -> None:
-    """Hold a request against the table of routes. Raises Refusal."""
-    if checks_host(request.path):
-        access.check_host(request)
-    if needs_operator(request.method, request.path):
-        access.check_operator(request)
+    async def _refuse(self, refusal: Refusal, request: web.Request, connection: Connection) -> web.Response:
+        self.connections.refused(refusal.reason)
+        response = self._error(request, str(refusal), refusal.status)
+        if refusal.status == 401:
+            response.headers["WWW-Authenticate"] = 'Bearer realm="keyfence"'
+        if refusal.reason == "wrong_token":
+            notice("admin token", f"a wrong admin token came from {connection.host}")
+            with suppress(TimeoutError):
+                await asyncio.wait_for(connection.gone.wait(), FAILURE_SECONDS)
+        return response
+
+    def _error(self, request: web.Request, text: str, status: int) -> web.Response:
+        if self.site is not None and self.site.wants_page(request):
+            return self.site.error(request, text, status)
+        return json_answer({"error": text}, status)
 
 
 def _gone() -> web.Response:
     """For a connection that has ended: no one reads it."""
     return web.Response(status=503)
-
-
-async def _refuse(refusal: Refusal, connections: Connections, connection: Connection) -> web.Response:
-    connections.refused(refusal.reason)
-    response = json_answer({"error": str(refusal)}, refusal.status)
-    if refusal.status == 401:
-        response.headers["WWW-Authenticate"] = 'Bearer realm="keyfence"'
-    if refusal.reason == "wrong_token":
-        notice("admin token", f"a wrong admin token came from {connection.host}")
-        with suppress(TimeoutError):
-            await asyncio.wait_for(connection.gone.wait(), FAILURE_SECONDS)
-    return response
 
 
 async def _take_body(request: web.Request, connections: Connections) -> None:
@@ -175,7 +255,7 @@ async def _take_body(request: web.Request, connections: Connections) -> None:
 
 async def _headers(_: web.Request, response: web.StreamResponse) -> None:
     response.headers["Server"] = "keyfence"
-    response.headers["Cache-Control"] = "no-store"
+    response.headers.setdefault("Cache-Control", "no-store")
     response.headers["X-Content-Type-Options"] = "nosniff"
 
 

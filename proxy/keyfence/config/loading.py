@@ -92,6 +92,7 @@ def _settings(model: ConfigModel, source: Resolved | None, flags: Overrides, fol
         waivers_source=None,
         admin=admin,
         admin_token_file=_in(folder, model.admin.token_file),
+        admin_audit_log=_in(folder, model.admin.audit_log),
         admin_names=(*model.admin.names, *([admin.host_port[0]] if admin and admin.host_port[0] else [])),
         metrics=_address(flags.metrics or model.metrics),
         decision_log=log,

@@ -91,6 +91,7 @@ class AdminModel(_Model):
     listen: AddressOrNone = DEFAULT_ADMIN  # HOST:PORT, or none
     token_file: str = ""  # POST and DELETE need its token; without, they must come from this machine
     names: list[str] = []  # its host names, beside that of `listen`
+    audit_log: str = ""  # who changed what, as JSON lines
 
 
 class DecisionLogModel(_Model):

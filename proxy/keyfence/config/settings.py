@@ -60,6 +60,7 @@ class Settings:
     admin: Address | None
     admin_token_file: str
     admin_names: tuple[str, ...]
+    admin_audit_log: str
     metrics: Address | None
     decision_log: str
     findings: str  # the URL of the store; "" is none

@@ -19,9 +19,20 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlch
 
 from .tables import meta, metadata
 
-VERSION = 1
+VERSION = 2
 # For each older version: the statements that bring a database to the next one.
-UPGRADES: dict[int, tuple[str, ...]] = {}
+UPGRADES: dict[int, tuple[str, ...]] = {
+    1: (
+        "CREATE TABLE keyfence_rule_hours (service TEXT NOT NULL, rule TEXT NOT NULL, hour INTEGER NOT NULL, "
+        "observed BIGINT NOT NULL, refused BIGINT NOT NULL, waived BIGINT NOT NULL, late BIGINT NOT NULL, "
+        "PRIMARY KEY (service, rule, hour))",
+        "INSERT INTO keyfence_rule_hours SELECT one.service, one.rule, cell.hour, sum(cell.observed), "
+        "sum(cell.refused), sum(cell.waived), sum(cell.late) FROM keyfence_hours cell "
+        "JOIN keyfence_findings one ON one.number = cell.finding GROUP BY one.service, one.rule, cell.hour",
+        "CREATE INDEX keyfence_findings_last ON keyfence_findings (last)",
+        "CREATE INDEX keyfence_findings_since ON keyfence_findings (state, since)",
+    )
+}
 BUSY_SECONDS = 5  # how long to wait for another process that writes
 _MIGRATION_LOCK = 0x6B657966  # of PostgreSQL: one process at a time makes or upgrades the tables
 

@@ -12,6 +12,8 @@ from keyfence.policy.diagnostics import did_you_mean
 from .finding import State
 
 MAX_LIMIT = 20_000
+# The orders of a list. Times and numbers begin with the greatest.
+SORTS = ("violations", "last", "first", "since", "service", "rule", "state", "owner")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -25,11 +27,19 @@ class Filter:
     entry: str = ""  # or shape
     text: str = ""  # anywhere in the names, the hint and the examples
     since: float = 0.0  # seen after this time, in Unix seconds
+    sort: str = SORTS[0]  # one of SORTS
     limit: int = MAX_LIMIT
     offset: int = 0
 
 
 EVERYTHING = Filter()
+
+
+def sort_by(text: str) -> str:
+    """The order that a text names; "" is the first of SORTS. Raises ValueError."""
+    if text and text not in SORTS:
+        raise ValueError(f"{text!r} is not an order{did_you_mean(text, SORTS)}")
+    return text or SORTS[0]
 
 
 def states(text: str) -> tuple[State, ...]:

@@ -6,16 +6,16 @@ Rule: reading never changes anything.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Select, func, or_, select
+from sqlalchemy import Connection, Float, Select, func, or_, select
 
 from .database import Database
 from .filter import EVERYTHING, Filter
-from .finding import ACTIONS, HOUR, Event, Finding, State
+from .finding import ACTIONS, ACTIVE, EVERY_COMMAND, HOUR, Event, Finding, State
 from .spans import Span, union, without
-from .tables import events, findings, hours, meta, policies, spans, use_hours, uses
+from .tables import events, findings, hours, meta, policies, rule_hours, spans, use_hours, uses
 
 LOOKING, PASSTHROUGH, OPAQUE = "looking", "passthrough", "opaque"  # kinds of spans
 
@@ -24,6 +24,16 @@ class Asked(NamedTuple):
     """How often a rule was asked of a service, or a right used, and when last."""
 
     times: int
+    last: float  # Unix seconds
+
+
+class Blocking(NamedTuple):
+    """The part of a finding that readiness needs."""
+
+    id: str
+    service: str
+    rule: str
+    owner: str
     last: float  # Unix seconds
 
 
@@ -36,7 +46,11 @@ class Reader:
     def findings(self, which: Filter = EVERYTHING) -> list[Finding]:
         """The findings that a filter matches, those with the most violations first."""
         with self.database.reading() as connection:
-            chosen = _ordered(_matching(select(findings), which)).limit(which.limit).offset(which.offset)
+            chosen = (
+                _ordered(_matching(select(findings), which), which.sort)
+                .limit(which.limit)
+                .offset(which.offset)
+            )
             rows = connection.execute(chosen).mappings().all()
         return [_finding(row) for row in rows]
 
@@ -45,6 +59,58 @@ class Reader:
         with self.database.reading() as connection:
             chosen = _matching(select(func.count()).select_from(findings), which)
             return int(connection.execute(chosen).scalar_one())
+
+    def blocking(self, states: Collection[State]) -> list[Blocking]:
+        """The findings in these states that enforcing their rules would refuse."""
+        columns = [findings.c[name] for name in Blocking._fields]
+        wanted = findings.c.state.in_([str(one) for one in states])
+        with self.database.reading() as connection:
+            rows = connection.execute(select(*columns).where(findings.c.severity == "must", wanted)).all()
+        return [Blocking(*row) for row in rows]
+
+    def state_counts(self) -> dict[tuple[str, State], int]:
+        """The number of findings by service and state."""
+        with self.database.reading() as connection:
+            chosen = select(findings.c.service, findings.c.state, func.count())
+            rows = connection.execute(chosen.group_by(findings.c.service, findings.c.state)).all()
+        return {(service, State(state)): int(number) for service, state, number in rows}
+
+    def entry_counts(self) -> dict[str, int]:
+        """The number of active findings by entry."""
+        with self.database.reading() as connection:
+            active = findings.c.state.in_([str(one) for one in ACTIVE])
+            chosen = select(findings.c.entry, func.count()).where(active).group_by(findings.c.entry)
+            return {entry: int(number) for entry, number in connection.execute(chosen).all()}
+
+    def owners(self) -> list[str]:
+        """Everyone who owns a finding."""
+        with self.database.reading() as connection:
+            return sorted(filter(None, connection.execute(select(findings.c.owner).distinct()).scalars()))
+
+    def trend(self, since: float, service: str = "") -> dict[int, dict[str, int]]:
+        """The violations since the hour of a time, by hour (Unix seconds of its begin) and action. `service`
+        "" is all services."""
+        cells = rule_hours.c
+        sums = [func.sum(cells[action]).label(action) for action in ACTIONS]
+        chosen = select(cells.hour, *sums).where(cells.hour >= int(since // HOUR)).group_by(cells.hour)
+        if service:
+            chosen = chosen.where(cells.service == service)
+        with self.database.reading() as connection:
+            rows = connection.execute(chosen.order_by(cells.hour)).mappings().all()
+        return {row["hour"] * HOUR: {action: int(row[action]) for action in ACTIONS} for row in rows}
+
+    def commands_by_hour(self, since: float) -> dict[str, dict[int, int]]:
+        """By service: the commands since the hour of a time, by hour (Unix seconds of its begin)."""
+        chosen = (
+            select(uses.c.service, use_hours.c.hour, use_hours.c.times)
+            .join(use_hours, uses.c.number == use_hours.c.use)
+            .where(uses.c.kind == "rule", uses.c.name == EVERY_COMMAND, use_hours.c.hour >= since // HOUR)
+        )
+        found: dict[str, dict[int, int]] = {}
+        with self.database.reading() as connection:
+            for service, hour, times in connection.execute(chosen).all():
+                found.setdefault(service, {})[hour * HOUR] = int(times)
+        return found
 
     def finding(self, one: str) -> Finding | None:
         """The finding with this id, or whose id begins so; None if there is none, or several."""
@@ -151,9 +217,13 @@ def _matching(chosen: Select[Any], which: Filter) -> Select[Any]:
     return chosen
 
 
-def _ordered(chosen: Select[Any]) -> Select[Any]:
-    total = sum((findings.c[action] for action in ACTIONS[1:]), findings.c[ACTIONS[0]])
-    return chosen.order_by(total.desc(), findings.c.id)
+def _ordered(chosen: Select[Any], sort: str) -> Select[Any]:
+    if sort == "violations":
+        total = sum((findings.c[action] for action in ACTIONS[1:]), findings.c[ACTIONS[0]])
+        return chosen.order_by(total.desc(), findings.c.id)
+    column = findings.c[sort]
+    is_time = isinstance(column.type, Float)
+    return chosen.order_by(column.desc() if is_time else column, findings.c.id)
 
 
 def _finding(row: Mapping[Any, Any]) -> Finding:

@@ -13,10 +13,12 @@ from typing import Any
 
 from keyfence.policy.rules import RULES
 
-from .filter import Filter
 from .finding import Finding, State
-from .queries import Reader
+from .queries import Blocking, Reader
 from .spans import Span, seconds, span_text
+
+# The states of findings whose commands would be refused if their rules were enforced.
+REFUSABLE = frozenset(State) - {State.WAIVED, State.RESOLVED}
 
 
 class Readiness(enum.StrEnum):
@@ -72,9 +74,9 @@ def standings(
     begins = {service: window(looking[service], quiet, now) for service in services}
     known = [begin for begin in begins.values() if begin is not None]
     asked = reader.asked(min(known, default=now))
-    left: dict[tuple[str, str], list[Finding]] = {}
-    for one in reader.findings(Filter()):
-        if may_be_refused(one) and seconds(looking.get(one.service, ()), one.last, now) < quiet:
+    left: dict[tuple[str, str], list[Blocking]] = {}
+    for one in sorted(reader.blocking(REFUSABLE), key=lambda one: one.id):
+        if seconds(looking.get(one.service, ()), one.last, now) < quiet:
             left.setdefault((one.service, one.rule), []).append(one)
     found = []
     for rule, by_service in modes.items():
@@ -88,7 +90,7 @@ def standings(
 
 
 def _standing(
-    service: str, rule: str, mode: str, asked: int, left: Sequence[Finding], missing: float
+    service: str, rule: str, mode: str, asked: int, left: Sequence[Blocking], missing: float
 ) -> Standing:
     readiness = Readiness.READY
     if mode == "disabled":
@@ -109,7 +111,7 @@ def _standing(
 
 def may_be_refused(finding: Finding) -> bool:
     """Whether commands of a finding would be refused if its rule were enforced."""
-    return finding.severity == "must" and finding.state not in (State.WAIVED, State.RESOLVED)
+    return finding.severity == "must" and finding.state in REFUSABLE
 
 
 def window(looking: Sequence[Span], quiet: float, now: float) -> float | None:

@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, delete, func, select, update
+from sqlalchemy import Connection, Table, bindparam, delete, func, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from keyfence.telemetry.clients import meet
@@ -22,7 +22,7 @@ from .database import Database
 from .finding import ACTIONS, HOUR, SETTLE_SECONDS, Event, State, after_time, after_violations, finding_id
 from .queries import coverage_of
 from .spans import Span, seconds
-from .tables import events, findings, hours, policies, spans, use_hours, uses
+from .tables import events, findings, hours, policies, rule_hours, spans, use_hours, uses
 
 MAX_FINDINGS = 20_000  # beyond, new findings are counted by service and rule only
 SAME_SPAN_SECONDS = 5.0  # a shorter pause between two spans of an instance is none
@@ -68,12 +68,14 @@ class Store:
         by_id = {one: seen[key] for one, key in _with_ids(seen)}
         changes: list[Event] = []
         values: list[dict[str, Any]] = []
-        cells: list[dict[str, int]] = []
+        cells: list[dict[str, Any]] = []
+        of_rules: dict[tuple[str, str, int], dict[str, int]] = {}
         gone: list[tuple[int, str]] = []
         for chunk in _chunks(sorted(by_id)):
             chosen = select(findings).where(findings.c.id.in_(chunk)).order_by(findings.c.id)
             for stored in connection.execute(chosen.with_for_update()).mappings().all():
                 new_violations = by_id[stored["id"]]
+                _add_up(of_rules, stored["service"], stored["rule"], new_violations)
                 updated, change = _updated(dict(stored), new_violations)
                 if updated is None:
                     gone.append((stored["number"], stored["id"]))
@@ -84,7 +86,14 @@ class Store:
         self._forget(connection, gone)
         if values:
             connection.execute(update(findings).where(findings.c.number == bindparam("its_number")), values)
-            self._add_hours(connection, cells)
+            self._add_cells(connection, hours, cells)
+        if of_rules:
+            # In one order, so that two instances never wait for each other.
+            rows = [
+                {"service": service, "rule": rule, "hour": hour, **of_rules[service, rule, hour]}
+                for service, rule, hour in sorted(of_rules)
+            ]
+            self._add_cells(connection, rule_hours, rows)
         self._add_events(connection, changes)
         return changes
 
@@ -108,11 +117,12 @@ class Store:
                 folded.add_rows([{**row, "first": first, "last": last, "actions": counts}], hour * HOUR)
         return folded.seen
 
-    def _add_hours(self, connection: Connection, cells: list[dict[str, int]]) -> None:
-        statement = self._insert(hours)
-        added = {action: hours.c[action] + statement.excluded[action] for action in ACTIONS}
+    def _add_cells(self, connection: Connection, table: Table, cells: list[dict[str, Any]]) -> None:
+        """Add counts by action to the rows of `hours` or `rule_hours`."""
+        statement = self._insert(table)
+        added = {action: table.c[action] + statement.excluded[action] for action in ACTIONS}
         connection.execute(
-            statement.on_conflict_do_update(index_elements=["finding", "hour"], set_=added), cells
+            statement.on_conflict_do_update(index_elements=list(table.primary_key), set_=added), cells
         )
 
     def _add_events(self, connection: Connection, changes: Sequence[Event]) -> None:
@@ -228,6 +238,7 @@ class Store:
             ).all()
             self._forget(connection, [(number, one) for number, one in gone])
             connection.execute(delete(hours).where(hours.c.hour < hour))
+            connection.execute(delete(rule_hours).where(rule_hours.c.hour < hour))
             connection.execute(delete(use_hours).where(use_hours.c.hour < hour))
             connection.execute(delete(spans).where(spans.c.end < old))
             connection.execute(delete(events).where(events.c.at < old))
@@ -293,7 +304,15 @@ def _updated(stored: dict[str, Any], seen: Seen) -> tuple[dict[str, Any] | None,
     }, Event(stored["id"], seen.last, state, why) if has_changed else None
 
 
-def _cells(number: int, seen: Seen) -> list[dict[str, int]]:
+def _add_up(sums: dict[tuple[str, str, int], dict[str, int]], service: str, rule: str, seen: Seen) -> None:
+    """Add the new violations of a finding to the sums by service, rule and hour."""
+    for hour, counts in seen.hours.items():
+        cell = sums.setdefault((service, rule, hour), dict.fromkeys(ACTIONS, 0))
+        for action, number in counts.items():
+            cell[action] += number
+
+
+def _cells(number: int, seen: Seen) -> list[dict[str, Any]]:
     """The hours of new violations of a finding, as rows."""
     return [
         {"finding": number, "hour": hour} | {action: counts.get(action, 0) for action in ACTIONS}

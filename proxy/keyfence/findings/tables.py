@@ -43,6 +43,8 @@ findings = Table(
     Column("clients", Text, nullable=False),  # JSON
     Column("examples", Text, nullable=False),  # JSON
     Column("resolved_by", Text, nullable=False),
+    Index("keyfence_findings_last", "last"),
+    Index("keyfence_findings_since", "state", "since"),
 )
 
 # The violations of a finding in one hour. `hour` is Unix seconds divided by 3600.
@@ -50,6 +52,20 @@ hours = Table(
     "keyfence_hours",
     metadata,
     Column("finding", Integer, primary_key=True, autoincrement=False),
+    Column("hour", Integer, primary_key=True, autoincrement=False),
+    Column("observed", BigInteger, nullable=False),
+    Column("refused", BigInteger, nullable=False),
+    Column("waived", BigInteger, nullable=False),
+    Column("late", BigInteger, nullable=False),
+    sqlite_with_rowid=False,
+)
+
+# The violations of one rule by one service in one hour: the sum of `hours` over its findings.
+rule_hours = Table(
+    "keyfence_rule_hours",
+    metadata,
+    Column("service", Text, primary_key=True),
+    Column("rule", Text, primary_key=True),
     Column("hour", Integer, primary_key=True, autoincrement=False),
     Column("observed", BigInteger, nullable=False),
     Column("refused", BigInteger, nullable=False),

@@ -39,6 +39,30 @@ def unused_rights(policy: CompiledPolicy, reader: Reader, since: float) -> list[
     return found
 
 
+class Right(NamedTuple):
+    """A right that a service has, with its uses."""
+
+    kind: str  # as of UnusedRight
+    name: str
+    times: int  # since the time that was asked for
+    last: float | None  # the last use that the store knows of, in Unix seconds
+
+    def as_object(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return self._asdict()
+
+
+def rights_of(policy: CompiledPolicy, reader: Reader, service: str, since: float) -> list[Right]:
+    """The rights of one service, in the order of the policy, with their uses since the hour of a time."""
+    used, ever = reader.asked(since), reader.asked(0.0)
+    found = []
+    for owner, kind, name, shown in _rights(policy):
+        if owner == service:
+            now, before = used.get((service, kind, name)), ever.get((service, kind, name))
+            found.append(Right(kind, shown, now.times if now else 0, before.last if before else None))
+    return found
+
+
 def _rights(policy: CompiledPolicy) -> list[tuple[str, str, str, str]]:
     """Every right of the policy once: service, kind, name, and the name for people."""
     rights: dict[tuple[str, str, str], str] = {}

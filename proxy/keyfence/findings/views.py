@@ -18,8 +18,10 @@ from .finding import EVERY_COMMAND, State
 from .queries import Reader
 from .readiness import is_ready, mode_lines, standings
 from .spans import seconds as seconds_of
-from .unused import unused_rights
+from .unused import rights_of, unused_rights
 from .what_if import what_if
+
+SUMMARY_ROWS = 10  # of each list
 
 
 class Views:
@@ -27,6 +29,53 @@ class Views:
 
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
+
+    def summary(self, now: float) -> dict[str, Any]:
+        """What has happened: the number of findings by state and by service, those that are new since
+        yesterday, and the latest ones."""
+        counts = self._reader.state_counts()
+        by_state = {str(state): 0 for state in State}
+        by_service: dict[str, dict[str, int]] = {}
+        for (service, state), number in counts.items():
+            by_state[state] += number
+            of_service = by_service.setdefault(service, {})
+            of_service[state] = of_service.get(state, 0) + number
+        fresh = Filter(state=(State.NEW, State.REOPENED), sort="since", limit=SUMMARY_ROWS)
+        return {
+            "states": by_state,
+            "services": by_service,
+            "new": [one.as_object() for one in self._reader.findings(fresh)],
+            "latest": [
+                one.as_object() for one in self._reader.findings(Filter(sort="last", limit=SUMMARY_ROWS))
+            ],
+            "now": now,
+        }
+
+    def trend(self, since: float, service: str) -> dict[str, Any]:
+        """Violations and commands by hour. `service` "" is all services."""
+        violations = [{"hour": hour, **counts} for hour, counts in self._reader.trend(since, service).items()]
+        commands = self._reader.commands_by_hour(since)
+        if service:
+            commands = {service: commands.get(service, {})}
+        return {"violations": violations, "commands": commands}
+
+    def uses(self, since: float) -> dict[str, Any]:
+        """How often each right was used since the hour of a time, when last, and how many active findings
+        each entry has."""
+        rows = [
+            {"service": service, "kind": kind, "name": name, "times": one.times, "last": one.last}
+            for (service, kind, name), one in self._reader.asked(since).items()
+            if kind != "rule"
+        ]
+        return {"uses": rows, "findings": self._reader.entry_counts()}
+
+    def rights(self, policy: CompiledPolicy, service: str, since: float) -> dict[str, Any]:
+        """The rights of a service, with their uses since the hour of a time."""
+        return {"rights": [one.as_object() for one in rights_of(policy, self._reader, service, since)]}
+
+    def owners(self) -> list[str]:
+        """Everyone who owns a finding."""
+        return self._reader.owners()
 
     def listing(self, which: Filter, since: float, now: float) -> dict[str, Any]:
         """The findings that a filter matches, how many there are without its limit, and the commands that

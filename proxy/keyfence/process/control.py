@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import datetime
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -20,16 +21,22 @@ from keyfence.admin.control import Control
 from keyfence.admin.token import token_of, token_warnings
 from keyfence.config.settings import Settings
 from keyfence.findings.filter import Filter
+from keyfence.policy.analysis.baseline import baseline, yaml_item
+from keyfence.policy.analysis.explain import explain_line
+from keyfence.policy.analysis.tables import tables
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.compiled.tenants import NOBODY, Caller
 from keyfence.policy.diagnostics import FileError
-from keyfence.policy.enforcement.modes import BreakGlass, ModeRule, advised
+from keyfence.policy.enforcement.modes import BreakGlass, ModeRule, advised, mode_faults
 from keyfence.policy.engine.authorizer import Authorizer
 from keyfence.policy.rules import RULES
+from keyfence.policy.verdict import Mode
 from keyfence.telemetry.metrics.exposition import exposition
 from keyfence.telemetry.operator_log import warn
+from keyfence.telemetry.reports.services import service_rows
 
 from .candidates import Candidates, check_promoted
+from .edits import CannotEdit, edited
 from .findings import FindingsDesk
 from .serving.answers import SPLICED, explained
 from .serving.backend import Backend, WorkerFailed
@@ -64,6 +71,7 @@ class ProcessControl(Control):
         self._backend = backend
         self.candidates = Candidates(backend)
         self._reloading = asyncio.Lock()
+        self._editing = asyncio.Lock()
         self._started = time.time()
 
     # -- state
@@ -161,6 +169,15 @@ class ProcessControl(Control):
     async def addresses(self) -> list[dict[str, str]]:
         return [{"address": address, "service": service} for address, service in self._backend.bound]
 
+    async def policy(self) -> dict[str, Any]:
+        return tables(self._evaluating().policy)
+
+    async def traffic(self) -> Sequence[Mapping[str, Any]]:
+        return service_rows(await self._backend.counters())
+
+    async def explain_example(self, line: Mapping[str, Any]) -> dict[str, Any]:
+        return explain_line(self._evaluating().policy, line)
+
     async def explain(self, service: str, argv: Sequence[bytes], caller: Caller = NOBODY) -> dict[str, Any]:
         return explained(self._runtime.authorizer, service, argv, caller)
 
@@ -182,6 +199,23 @@ class ProcessControl(Control):
         modes = self._evaluating().modes.matrix()
         await self._count()
         return await self._findings.ask(lambda views: views.readiness(modes, quiet, time.time()))
+
+    async def summary(self) -> dict[str, Any]:
+        await self._count()
+        return await self._findings.ask(lambda views: views.summary(time.time()))
+
+    async def trend(self, since: float, service: str) -> dict[str, Any]:
+        return await self._findings.ask(lambda views: views.trend(since, service))
+
+    async def uses(self, since: float) -> dict[str, Any]:
+        return await self._findings.ask(lambda views: views.uses(since))
+
+    async def rights(self, service: str, since: float) -> dict[str, Any]:
+        policy = self._evaluating().policy
+        return await self._findings.ask(lambda views: views.rights(policy, service, since))
+
+    async def owners(self) -> Sequence[str]:
+        return await self._findings.ask(lambda views: views.owners())
 
     async def unused(self, seconds: float) -> dict[str, Any]:
         policy = self._evaluating().policy
@@ -301,6 +335,48 @@ class ProcessControl(Control):
             "needs_restart": waiting,
         }
 
+    # -- changes of files
+
+    async def waiver(self, finding: str, owner: str, reason: str, until: datetime.date) -> dict[str, Any]:
+        one = await self._findings.ask(lambda views: views.single(finding))
+        found = baseline([_as_row(one)], owner, reason, until)
+        line = found.items[0] if found.items else ""
+        return {"line": line, "wide": found.wide, "left": found.left, "file": self._waivers_file}
+
+    async def waive(self, finding: str, owner: str, reason: str, until: datetime.date) -> dict[str, Any]:
+        one = await self.waiver(finding, owner, reason, until)
+        if not one["line"]:
+            raise ValueError(f"no waiver can cover it: {'; '.join(one['left'])}")
+        return one | await self._written(self._waivers_file, "waivers", one["line"])
+
+    async def set_mode(self, rule: str, service: str, mode: Mode) -> dict[str, Any]:
+        for _, _, fault in mode_faults([ModeRule(mode, rule, service)], self._evaluating().policy.services):
+            raise ValueError(fault)
+        if self._origin.overrides.mode:
+            raise ValueError(
+                f"keyfence runs with --mode {self._origin.overrides.mode}, which wins over the file"
+            )
+        line = yaml_item({"rule": rule, "service": service, "mode": mode})
+        return {"line": line} | await self._written(self._origin.config, "modes", line)
+
+    @property
+    def _waivers_file(self) -> str:
+        source = self._runtime.settings.waivers_source
+        return "" if source is None else source.file
+
+    async def _written(self, file: str, section: str, line: str) -> dict[str, Any]:
+        """Add a line to a file and reload. If the file cannot be changed, the answer says why, and nothing
+        has changed. Raises FileError if the line is not accepted."""
+        if not file:
+            return {"file": "", "written": False, "why": "keyfence runs without such a file"}
+        async with self._editing:
+            try:
+                with edited(file, section, line):
+                    await self.reload()
+            except CannotEdit as exc:
+                return {"file": file, "written": False, "why": f"{file} cannot be changed: {exc}"}
+        return {"file": file, "written": True, "why": ""}
+
     # -- a candidate policy
 
     async def candidate(self) -> dict[str, Any]:
@@ -373,3 +449,16 @@ class ProcessControl(Control):
             await self.restart()
         except ValueError as exc:
             warn(f"no rolling restart: {exc}")
+
+
+def _as_row(finding: Mapping[str, Any]) -> dict[str, Any]:
+    """A finding as a row of a report, so that a waiver can be made of it. Its waived violations count too:
+    the waiver may have gone."""
+    examples = finding["examples"]
+    return {
+        **{name: finding[name] for name in ("service", "rule", "command", "entry", "shape", "hint")},
+        "severity": "must",
+        "count": finding["total"],
+        "actions": {},
+        "example": examples[0]["key"] if examples else "",
+    }

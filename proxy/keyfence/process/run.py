@@ -17,6 +17,7 @@ import sys
 from typing import Any
 
 from keyfence.admin.access import Access
+from keyfence.admin.audit import Audit
 from keyfence.admin.connections import Bounds
 from keyfence.admin.server import start_admin, start_metrics
 from keyfence.admin.token import token_of, token_warnings
@@ -32,6 +33,7 @@ from keyfence.telemetry.operator_log import warn
 from keyfence.telemetry.telemetry import Telemetry
 from keyfence.upstream.embedded import EmbeddedRedis
 from keyfence.upstream.health import Upstream, UpstreamAddress
+from keyfence.web.site import Page
 
 from .control import ProcessControl
 from .findings import FindingsDesk
@@ -191,7 +193,9 @@ async def _admin(
             continue
         start = functools.partial(start_metrics, control, bounds=bounds)
         if name == "admin":
-            start = functools.partial(start_admin, control, access, bounds=bounds)
+            audit = Audit(settings.admin_audit_log)
+            site = functools.partial(Page, control, access, audit)
+            start = functools.partial(start_admin, control, access, bounds=bounds, audit=audit, site=site)
         try:
             server = await start(address)
         except OSError as exc:

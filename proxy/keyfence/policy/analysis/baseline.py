@@ -35,6 +35,7 @@ class Baseline(NamedTuple):
     text: str
     wide: list[str]  # one sentence for each waiver that admits more than the report shows
     left: list[str]  # one sentence for each row that no waiver covers
+    items: list[str]  # the waivers, each on one line
 
 
 def baseline(rows: Iterable[Mapping[str, Any]], owner: str, reason: str, until: datetime.date) -> Baseline:
@@ -59,14 +60,13 @@ def baseline(rows: Iterable[Mapping[str, Any]], owner: str, reason: str, until: 
         "# Violations that were known when this file was written. Remove a waiver once its cause is fixed.",
         "waivers:",
     ]
-    wide = []
+    wide, items = [], []
     for waiver in sorted(found):
         more = _more_than_seen(waiver, of_others.get(waiver, ""))
-        fields = {name: value for name, value in waiver._asdict().items() if value}
-        fields |= {"owner": owner, "reason": reason, "until": str(until)}
-        text = ", ".join(f"{name}: {_yaml(value)}" for name, value in fields.items())
+        text = yaml_item({**waiver._asdict(), "owner": owner, "reason": reason, "until": str(until)})
+        items.append(text)
         note = f"; admits more than the findings: {more}" if more else ""
-        lines.append(f"  - {{{text}}}  # {found[waiver]} so far{note}")
+        lines.append(f"  - {text}  # {found[waiver]} so far{note}")
         if more:
             seen = f"; seen: {examples[waiver]}" if examples[waiver] else ""
             wide.append(
@@ -74,7 +74,7 @@ def baseline(rows: Iterable[Mapping[str, Any]], owner: str, reason: str, until: 
             )
     if not found:
         lines[-1] = "waivers: []"
-    return Baseline("\n".join(lines) + "\n", wide, left)
+    return Baseline("\n".join(lines) + "\n", wide, left, items)
 
 
 def _waiver(row: Mapping[str, Any]) -> Waiver | None:
@@ -125,7 +125,14 @@ def _seen(row: Mapping[str, Any]) -> str:
 
 
 _PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*|\d{4}-\d\d-\d\d")
+_NOT_TEXT = {"y", "n", "yes", "no", "on", "off", "true", "false", "null"}  # to YAML 1.1
+
+
+def yaml_item(fields: Mapping[str, str]) -> str:
+    """Returns a mapping in YAML on one line, without its empty fields."""
+    return "{" + ", ".join(f"{name}: {_yaml(value)}" for name, value in fields.items() if value) + "}"
 
 
 def _yaml(text: str) -> str:
-    return text if _PLAIN.fullmatch(text) else json.dumps(text)
+    is_plain = _PLAIN.fullmatch(text) and text.lower() not in _NOT_TEXT
+    return text if is_plain else json.dumps(text, ensure_ascii=False)

@@ -6,7 +6,7 @@ Rule: this module decides nothing itself. It shows the answer of the evaluator t
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from keyfence.commands.extract import extract
@@ -22,6 +22,7 @@ from keyfence.policy.units import milliseconds
 from keyfence.policy.verdict import Verdict, Violation
 from keyfence.policy.wording.masking import shown_in
 
+from .command_log import from_line
 from .simulator import Late, Simulator
 
 _ACCESS_NAMES = {0: "none", READ: "read", WRITE: "write", READ | WRITE: "both"}
@@ -38,6 +39,20 @@ def explain(
     touches, values = extract(argv), policy.values(caller)
     verdict = Evaluator(policy).evaluate(policy.number(service), argv, touches, values=values)
     return _explanation(policy, service, argv, touches, verdict, values)
+
+
+def explain_line(policy: CompiledPolicy, line: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the verdict on a line of the command log, in the form of `explain`, and with its arguments.
+
+    The line lacks values and the caller, so rules on these are not checked. Raises ValueError if the line is
+    not one of the command log, or if the policy lacks its service.
+    """
+    one = from_line(line)
+    _check_service(policy, one.service)
+    argv = [word.encode("utf-8", "surrogateescape") for word in one.argv] or [b"?"]
+    values = policy.owners_values(access.key for access in one.touches.accesses)
+    verdict = Evaluator(policy).evaluate(policy.number(one.service), argv, one.touches, values=values)
+    return {"argv": one.argv, **_explanation(policy, one.service, argv, one.touches, verdict, values)}
 
 
 class Step(NamedTuple):

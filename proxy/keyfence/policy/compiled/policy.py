@@ -84,6 +84,7 @@ class Entry:
     max_value: int | None = None  # bytes, of a string, a field's value or an element
     max_fields: int | None = None
     max_members: int | None = None
+    about: str = dataclasses.field(default="", compare=False)  # for people
 
     @property
     def is_sized(self) -> bool:

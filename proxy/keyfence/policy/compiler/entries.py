@@ -5,6 +5,7 @@ Rule: an entry has its own rights, or if it sets none, those of its scope. A sco
 
 from __future__ import annotations
 
+import dataclasses
 import operator
 from collections.abc import Container, Iterable, Iterator, Sequence
 
@@ -137,6 +138,7 @@ def build_entries(context: CompilerContext) -> None:
     for name, model in context.model.keys.items():
         path = ("keys", name)
         requirements = build_requirements(context, name, model.key, model, path)
+        requirements = dataclasses.replace(requirements, about=model.about)
         own = context.rights(model, path)
         scripts = named_scripts(context, model.written_by, (*path, "written_by"))
         outside: list[tuple[str, Scope]] = []

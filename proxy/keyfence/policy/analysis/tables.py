@@ -1,0 +1,149 @@
+"""A policy as the tables of a convention, for people: scopes, entries, channels, scripts, services.
+
+Rule: the tables are made of the compiled policy alone, so they show what is in force. All values are plain
+values for JSON.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from keyfence.commands.model import GROUP, READ, WRITE
+from keyfence.policy.compiled.policy import CompiledPolicy, Fields, Target
+from keyfence.policy.compiled.ttl import TtlRule
+from keyfence.policy.units import duration_text, size_text
+
+SHOWN_FIELDS = 100  # of an entry
+
+
+def tables(policy: CompiledPolicy) -> dict[str, Any]:
+    """The policy as tables: its files, services, databases, scopes, entries, channels, scripts."""
+    return {
+        "name": policy.name,
+        "revision": policy.revision,
+        "files": [
+            {"policy": one.policy, "file": one.file, "owner": one.owner, "contact": one.contact}
+            for one in policy.homes
+        ],
+        "services": list(policy.services),
+        "claims": list(policy.claims),
+        "databases": None if policy.databases is None else sorted(policy.databases),
+        "should": sorted(policy.should),
+        "forbid": sorted(policy.forbid),
+        "allow": sorted(policy.allow),
+        "grants": [
+            {
+                "service": policy.services[number],
+                "commands": sorted(one.selectors),
+                "keys": [text.decode("utf-8", "replace") for text in one.texts],
+                "legacy": one.legacy,
+                "lapses": one.ends,
+            }
+            for number, held in policy.grants.items()
+            for one in held
+        ],
+        "scopes": [_scope(policy, one) for one in policy.targets if one.kind == "scope"],
+        "entries": _entries(policy),
+        "channels": [
+            {
+                "name": one.name,
+                "channel": one.text,
+                "subscribers": one.names_with(READ, policy.services),
+                "publishers": one.names_with(WRITE, policy.services),
+            }
+            for one in policy.channels
+            if one.kind == "channel"
+        ],
+        "scripts": sorted({one.name for one in (*policy.scripts.values(), *policy.functions.values())}),
+        "unregistered_scripts": policy.unregistered_scripts,
+    }
+
+
+def _scope(policy: CompiledPolicy, scope: Target) -> dict[str, Any]:
+    return {"name": scope.name, "keys": scope.text, "is_open": scope.is_open, **_rights(policy, scope)}
+
+
+def _entries(policy: CompiledPolicy) -> list[dict[str, Any]]:
+    """One row for each entry, in the policy's order. The members of a family are forms of one row."""
+    rows: dict[str, dict[str, Any]] = {}
+    legacy: dict[str, list[str]] = {}
+    for target in policy.targets:
+        if target.kind == "legacy":
+            forms = legacy.setdefault(target.name, [])
+            forms += [target.text] if target.text not in forms else []
+        if target.kind != "entry":
+            continue
+        form = {"key": target.text, "scope": target.rights_of, **_rights(policy, target)}
+        row = rows.get(target.name)
+        if row is None:
+            rows[target.name] = {"name": target.name, "forms": [form], **_requirements(policy, target)}
+        else:
+            row["forms"].append(form)
+    for name, row in rows.items():
+        row["legacy"] = legacy.get(name, [])
+    return list(rows.values())
+
+
+def _rights(policy: CompiledPolicy, target: Target) -> dict[str, list[str]]:
+    writers = target.names_with(WRITE, policy.services)
+    consumers = [one for one in target.names_with(GROUP, policy.services) if one not in writers]
+    others = [one for one in target.names_with(READ, policy.services) if one not in (*writers, *consumers)]
+    return {"writers": writers, "consumers": consumers, "readers": others}
+
+
+def _requirements(policy: CompiledPolicy, target: Target) -> dict[str, Any]:
+    entry = target.entry
+    if entry is None:
+        return {"about": "", "types": [], "ttl": "", "fields": {}, "more": {}, "owner": ""}
+    more: dict[str, str] = {}
+    for name, form in (("value", entry.values), ("members", entry.members), ("scores", entry.scores)):
+        if form is not None:
+            more[name] = form.text
+    for name, size in (("value at most", entry.max_value),):
+        if size is not None:
+            more[name] = size_text(size)
+    for name, number in (("fields at most", entry.max_fields), ("members at most", entry.max_members)):
+        if number is not None:
+            more[name] = str(number)
+    if entry.maxlen is not None:
+        more["stream length at most"] = f"{'' if entry.maxlen_exact else '~'}{entry.maxlen}"
+    if entry.commands is not None:
+        for name, commands in (("only", entry.commands.allow), ("never", entry.commands.forbid)):
+            if commands:
+                more[f"{name} these commands"] = ", ".join(sorted(commands))
+        if entry.commands.never:
+            more["never"] = ", ".join(sorted(entry.commands.never))
+    if target.written_by:
+        more["written by"] = ", ".join(sorted(target.written_by))
+    return {
+        "about": entry.about,
+        "types": list(entry.types),
+        "ttl": ttl_text(entry.ttl),
+        "fields": _fields(entry.fields),
+        "more": more,
+        "owner": policy.home(target).contact or policy.home(target).owner,
+    }
+
+
+def ttl_text(rule: TtlRule | None) -> str:
+    """A rule for the time to live in a few words; "" if there is none."""
+    if rule is None:
+        return ""
+    if rule.none:
+        return "none"
+    parts = [
+        *([f"at least {duration_text(rule.min)}"] if rule.min is not None else []),
+        *([f"at most {duration_text(rule.max)}"] if rule.max is not None else []),
+        *([f"usually {duration_text(rule.default)}"] if rule.default is not None else []),
+        *(["set by the write itself"] if rule.required and rule.at == "write" else []),
+    ]
+    return ", ".join(["required" if rule.required else "optional", *parts])
+
+
+def _fields(fields: Fields | None) -> Mapping[str, str]:
+    if fields is None:
+        return {}
+    named = {name.decode("utf-8", "backslashreplace"): form.text for name, form in fields.named.items()}
+    patterned = {f"({name.text})": form.text for name, form in fields.patterned}
+    return dict(list((named | patterned).items())[:SHOWN_FIELDS])

@@ -1,0 +1,1 @@
+"""The page that the admin listener serves: plain values in, HTML out."""

@@ -1,0 +1,130 @@
+"""What the page asks of keyfence, each thing once for all readers.
+
+Rule: an answer is kept for a moment, so that many open pages cost as much as one. A change through the page
+forgets all of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from keyfence.admin.control import Control
+from keyfence.findings.filter import Filter
+from keyfence.findings.finding import DAY, QUIET_SECONDS
+
+TREND_DAYS = 7
+USE_DAYS = 30
+MOMENT = 0.8  # seconds; less than the time between two snapshots
+WHILE = 10.0  # for what changes slowly and is costly
+RATE_SECONDS = 10.0  # over which commands a second are measured
+MAX_KEPT = 200
+
+
+_T = TypeVar("_T")
+
+
+async def _asked(ask: Callable[[], Awaitable[_T]]) -> _T:
+    return await ask()
+
+
+class Questions:
+    """Answers of one keyfence, kept for a moment."""
+
+    def __init__(self, control: Control, clock: Callable[[], float] = time.monotonic) -> None:
+        self.control = control
+        self._clock = clock
+        self._kept: dict[Any, tuple[float, Any]] = {}
+        self._asking: dict[Any, asyncio.Future[Any]] = {}
+        self._samples: deque[tuple[float, dict[str, int]]] = deque(maxlen=30)  # commands by service
+
+    def forget(self) -> None:
+        """Ask everything again from now on."""
+        self._kept.clear()
+
+    async def _keep(self, what: Any, seconds: float, ask: Callable[[], Awaitable[_T]]) -> _T:
+        """The answer, at most `seconds` old. Equal questions at one time are one question. Raises what `ask`
+        raises."""
+        kept = self._kept.get(what)
+        if kept is not None and self._clock() - kept[0] < seconds:
+            known: _T = kept[1]
+            return known
+        asking = self._asking.get(what)
+        if asking is None:
+            asking = self._asking[what] = asyncio.ensure_future(_asked(ask))
+            asking.add_done_callback(lambda _: self._asking.pop(what, None))
+        answer: _T = await asyncio.shield(asking)
+        if len(self._kept) >= MAX_KEPT:
+            self._kept.clear()
+        self._kept[what] = self._clock(), answer
+        return answer
+
+    # -- what the views show
+
+    async def status(self) -> Mapping[str, Any]:
+        return await self._keep("status", MOMENT, self.control.status)
+
+    async def summary(self) -> Mapping[str, Any]:
+        return await self._keep("summary", MOMENT, self.control.summary)
+
+    async def findings(self, which: Filter) -> Mapping[str, Any]:
+        return await self._keep(which, MOMENT, lambda: self.control.findings(which, time.time()))
+
+    async def finding(self, one: str) -> Mapping[str, Any]:
+        return await self._keep(("finding", one), MOMENT, lambda: self.control.finding(one))
+
+    async def readiness(self) -> Mapping[str, Any]:
+        return await self._keep("readiness", WHILE, lambda: self.control.readiness(QUIET_SECONDS))
+
+    async def trend(self, service: str = "") -> Mapping[str, Any]:
+        async def ask() -> Mapping[str, Any]:
+            begin = time.time() - TREND_DAYS * DAY
+            return {**await self.control.trend(begin, service), "begin": begin, "end": time.time()}
+
+        return await self._keep(("trend", service), WHILE, ask)
+
+    async def uses(self) -> Mapping[str, Any]:
+        return await self._keep("uses", WHILE, lambda: self.control.uses(time.time() - USE_DAYS * DAY))
+
+    async def rights(self, service: str) -> Mapping[str, Any]:
+        begin = time.time() - USE_DAYS * DAY
+        return await self._keep(("rights", service), WHILE, lambda: self.control.rights(service, begin))
+
+    async def owners(self) -> Sequence[str]:
+        return await self._keep("owners", WHILE, self.control.owners)
+
+    async def policy(self) -> Mapping[str, Any]:
+        return await self._keep("policy", MOMENT, self.control.policy)
+
+    async def modes(self) -> Mapping[str, Any]:
+        return await self._keep("modes", MOMENT, self.control.modes)
+
+    async def candidate(self) -> Mapping[str, Any]:
+        return await self._keep("candidate", MOMENT, self.control.candidate)
+
+    async def traffic(self) -> tuple[Sequence[Mapping[str, Any]], dict[str, float]]:
+        """The services' rows, and the commands a second of each, measured over the last seconds."""
+
+        async def ask() -> tuple[Sequence[Mapping[str, Any]], dict[str, float]]:
+            rows = await self.control.traffic()
+            return rows, self._rates({row["service"]: commands_of(row) for row in rows})
+
+        return await self._keep("traffic", MOMENT, ask)
+
+    def _rates(self, commands: dict[str, int]) -> dict[str, float]:
+        now = self._clock()
+        while self._samples and now - self._samples[0][0] > RATE_SECONDS:
+            self._samples.popleft()
+        self._samples.append((now, commands))
+        then, before = self._samples[0]
+        if now <= then:
+            return {}
+        return {name: (count - before.get(name, 0)) / (now - then) for name, count in commands.items()}
+
+
+def commands_of(row: Mapping[str, Any]) -> int:
+    """All commands in a row of `telemetry.reports.services`."""
+    return int(row["forwarded"] + row["refused"] + row["local"])

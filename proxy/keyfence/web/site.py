@@ -1,0 +1,288 @@
+"""The page over HTTP: its routes, its forms, and which requests get it.
+
+Rule: a browser gets the page, and every other client what it got before: a GET route has one address for
+both, and the Accept header decides. Every change needs a session and the form's own secret, and is written
+to the audit log with who and why.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import time
+import urllib.parse
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from aiohttp import web
+from aiohttp.typedefs import Handler
+
+from keyfence.admin.access import Access
+from keyfence.admin.audit import Audit
+from keyfence.admin.bodies import BadRequest
+from keyfence.admin.connections import Connections
+from keyfence.admin.control import Control
+from keyfence.admin.server import SiteRoute
+from keyfence.findings.filter import MAX_LIMIT
+from keyfence.policy.diagnostics import FileError
+from keyfence.policy.units import clock_text
+
+from .actions import ACTIONS, Outcome, required
+from .live import Live, TooMany
+from .questions import Questions
+from .render import SECURITY_POLICY, asset, render
+from .sessions import Session, Sessions, drop_cookie, set_cookie
+from .views import MENU, VIEWS, Values, View, filter_of
+
+_TYPES = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
+_FOREVER = "public, max-age=31536000, immutable"  # the address of an asset changes with its content
+_FORM = "application/x-www-form-urlencoded"
+_COLUMNS = ("id", "state", "service", "rule", "command", "entry", "shape", "severity", "total", "observed")
+_MORE_COLUMNS = ("refused", "waived", "late", "first", "last", "owner", "example", "hint")
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what a spreadsheet takes for a formula
+
+
+class Page:
+    """The page of one admin listener."""
+
+    def __init__(self, control: Control, access: Access, audit: Audit, connections: Connections) -> None:
+        self._control = control
+        self._audit = audit
+        self._connections = connections
+        self._questions = Questions(control)
+        self._sessions = Sessions(access)
+        self._live = Live(self._questions)
+        self._views = {view.path: view for view in VIEWS}
+
+    # -- for the admin listener
+
+    @property
+    def routes(self) -> Sequence[SiteRoute]:
+        own = [SiteRoute("GET", path, self._shown(path)) for path in ("/services", "/services/{service}")]
+        own += [SiteRoute("GET", path, self._shown(path)) for path in ("/policy", "/explain")]
+        return [
+            *own,
+            SiteRoute("GET", "/live", self._stream),
+            SiteRoute("GET", "/assets/{name}", self._asset),
+            SiteRoute("GET", "/sign-in", self._sign_in_form),
+            SiteRoute("POST", "/sign-in", self._sign_in),
+            SiteRoute("POST", "/sign-out", self._sign_out),
+            SiteRoute("POST", "/do/{action}", self._do),
+        ]
+
+    def view(self, path: str) -> Handler | None:
+        return self._shown(path) if path in self._views else None
+
+    def wants_page(self, request: web.Request) -> bool:
+        wanted = request.query.get("format", "")
+        if wanted == "csv" and request.path == "/findings":
+            return True  # the list for spreadsheets is the page's too
+        return not wanted and "text/html" in request.headers.get("Accept", "")
+
+    def error(self, request: web.Request, text: str, status: int) -> web.Response:
+        title = "There is no such page" if status == 404 else "That did not work"
+        values = {"title": title, "lines": [text], "code": "", "back": "/"}
+        return self._answer(request, "outcome.html", values, status)
+
+    # -- views
+
+    def _shown(self, path: str) -> Handler:
+        view = self._views[path]
+
+        async def show(request: web.Request) -> web.StreamResponse:
+            parameters = {**request.query, **request.match_info}
+            unknown = sorted(request.query.keys() - view.parameters - {"format"})
+            if unknown:
+                raise BadRequest(f"Unknown parameter {unknown[0][:64]!r}.")
+            if request.query.get("format") == "csv":
+                return await self._csv(parameters)
+            values = await view.load(self._questions, parameters)
+            return self._answer(request, view.template, values, view=view)
+
+        return show
+
+    def _answer(
+        self,
+        request: web.Request,
+        template: str,
+        values: Mapping[str, Any],
+        status: int = 200,
+        view: View | None = None,
+    ) -> web.Response:
+        session = self._sessions.find(request)
+        now = time.time()
+        shell = {
+            "path": request.path,
+            "here": request.path_qs,
+            "views": MENU,
+            "who": session.who if session is not None else "",
+            "csrf": session.csrf if session is not None else "",
+            "may_sign_in": self._sessions.possible,
+            "notices": _taken(session),
+            "live": request.path_qs if view is not None and view.regions else "",
+            "now": now,
+            "policy": None,
+        }
+        text = render(template, {**values, "page": shell, "now": now})
+        response = web.Response(text=text, content_type="text/html", status=status)
+        response.headers["Content-Security-Policy"] = SECURITY_POLICY
+        response.headers["Referrer-Policy"] = "no-referrer"
+        response.headers["Vary"] = "Accept, Cookie"
+        return response
+
+    async def _csv(self, parameters: Mapping[str, str]) -> web.Response:
+        """The findings of a filter, all of them, for a spreadsheet."""
+        which = dataclasses.replace(filter_of(parameters), limit=MAX_LIMIT, offset=0)
+        try:
+            found = await self._control.findings(which, time.time())
+        except ValueError as exc:
+            raise BadRequest(str(exc)) from None
+        file = io.StringIO()
+        writer = csv.writer(file)
+        writer.writerow((*_COLUMNS, *_MORE_COLUMNS))
+        for one in found["findings"]:
+            writer.writerow(_cells(one))
+        headers = {"Content-Disposition": 'attachment; filename="findings.csv"'}
+        return web.Response(text=file.getvalue(), content_type="text/csv", charset="utf-8", headers=headers)
+
+    async def _asset(self, request: web.Request) -> web.Response:
+        name = request.match_info["name"]
+        content = asset(name)
+        if content is None:
+            raise web.HTTPNotFound
+        headers = {"Cache-Control": _FOREVER, "Content-Security-Policy": SECURITY_POLICY}
+        return web.Response(body=content, content_type=_TYPES[name.rpartition(".")[2]], headers=headers)
+
+    # -- the stream
+
+    async def _stream(self, request: web.Request) -> web.StreamResponse:
+        try:
+            address, stream = self._live.open(request.query.get("view", ""))
+        except TooMany:
+            raise BadRequest("Too many pages are open; this one is not refreshed.", 503) from None
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        try:
+            await response.prepare(request)
+            connection = self._connections.of(request)
+            if connection is not None:
+                connection.works = False  # so that it makes room for others: the browser connects again
+            await response.write(b"retry: 3000\n\n")
+            while True:
+                await response.write(await stream.next())
+        except ConnectionError:
+            return response
+        finally:
+            self._live.close(address, stream)
+
+    # -- signing in
+
+    async def _sign_in_form(self, request: web.Request) -> web.Response:
+        return self._answer(request, "sign_in.html", {"fault": "", "name": "", "back": "/"})
+
+    async def _sign_in(self, request: web.Request) -> web.Response:
+        form = await _form(request)
+        name = required(form, "name")[:100]
+        one = self._sessions.sign_in(name, form.get("token", ""))
+        response = _see_other(_own_path(form.get("back", "/")))
+        set_cookie(request, response, one)
+        self._audit.note(name, self._host(request), "sign in", "", "", "done")
+        return response
+
+    async def _sign_out(self, request: web.Request) -> web.Response:
+        self._sessions.check(request, (await _form(request)).get("csrf", ""))
+        self._sessions.sign_out(request)
+        response = _see_other("/")
+        drop_cookie(request, response)
+        return response
+
+    # -- actions
+
+    async def _do(self, request: web.Request) -> web.Response:
+        form = await _form(request)
+        session = self._sessions.check(request, form.get("csrf", ""))
+        name = request.match_info["action"]
+        action = ACTIONS.get(name)
+        if action is None:
+            raise web.HTTPNotFound
+        why = required(form, "why")[:500]
+        try:
+            outcome = await action(self._control, form)
+        except (BadRequest, ValueError, FileError) as exc:
+            said = _sentence(exc)
+            self._note(request, session, name, "", why, said)
+            session.notices.append(("bad", said))
+            return _see_other(_own_path(form.get("back", "/")))
+        self._questions.forget()
+        self._note(request, session, name, outcome.detail, why, "by hand" if outcome.code else "done")
+        return self._said(request, session, outcome, _own_path(form.get("back", "/")))
+
+    def _said(self, request: web.Request, session: Session, outcome: Outcome, back: str) -> web.Response:
+        if outcome.code:
+            values: Values = {"title": outcome.text, "lines": outcome.lines, "code": outcome.code}
+            return self._answer(request, "outcome.html", values | {"back": back})
+        session.notices.append(("good", " ".join((outcome.text, *outcome.lines))))
+        return _see_other(back)
+
+    def _note(
+        self, request: web.Request, session: Session, name: str, detail: str, why: str, outcome: str
+    ) -> None:
+        self._audit.note(session.who, self._host(request), name, detail, why, outcome)
+
+    def _host(self, request: web.Request) -> str:
+        connection = self._connections.of(request)
+        return "" if connection is None else connection.host
+
+
+def _taken(session: Session | None) -> list[dict[str, str]]:
+    """The notices of a session, which are shown once."""
+    if session is None:
+        return []
+    notices, session.notices = session.notices, []
+    return [{"kind": kind, "text": text} for kind, text in notices]
+
+
+async def _form(request: web.Request) -> dict[str, str]:
+    """The fields of a form. Raises BadRequest."""
+    if request.content_type != _FORM:
+        raise BadRequest(f"Content-Type must be {_FORM}.", 415)
+    try:
+        fields = urllib.parse.parse_qsl(
+            (await request.read()).decode("utf-8"), keep_blank_values=True, max_num_fields=50
+        )
+    except ValueError:
+        raise BadRequest("The form cannot be read.") from None
+    return dict(fields)
+
+
+def _own_path(back: str) -> str:
+    """A path of this page to go back to; "/" for everything else."""
+    is_own = back.startswith("/") and not back.startswith(("//", "/\\")) and back.isprintable()
+    return back if is_own else "/"
+
+
+def _see_other(path: str) -> web.Response:
+    return web.Response(status=303, headers={"Location": path})
+
+
+def _sentence(exc: Exception) -> str:
+    """Why an action failed."""
+    if isinstance(exc, FileError):
+        faults = [str(one) for one in exc.diagnostics]
+        more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
+        return f"Nothing has changed: {faults[0]}{more}"
+    text = str(exc)
+    return f"{text[:1].upper()}{text[1:]}{'' if text.endswith('.') else '.'}"
+
+
+def _cells(one: Mapping[str, Any]) -> list[str]:
+    """A finding as cells of a spreadsheet. A cell that begins like a formula gets an apostrophe."""
+    examples = one["examples"]
+    more = {
+        **{action: one["counts"].get(action, 0) for action in ("observed", "refused", "waived", "late")},
+        "first": clock_text(one["first"]),
+        "last": clock_text(one["last"]),
+        "example": examples[0]["key"] if examples else "",
+    }
+    texts = [str({**one, **more}[name]) for name in (*_COLUMNS, *_MORE_COLUMNS)]
+    return [f"'{text}" if text.startswith(_FORMULA) else text for text in texts]

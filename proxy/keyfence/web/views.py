@@ -1,0 +1,331 @@
+"""The views of the page: what each one asks, and which of its parts are refreshed.
+
+Rule: a view is made of the answers that the command line gets. A question that has no answer (no findings
+store, no policy) leaves its part out and says why.
+"""
+
+from __future__ import annotations
+
+import datetime
+import shlex
+import time
+import urllib.parse
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from keyfence.admin.bodies import BadRequest
+from keyfence.findings.filter import SORTS, Filter, sort_by, states
+from keyfence.findings.finding import DAY
+from keyfence.policy.compiled.tenants import NOBODY
+from keyfence.policy.rules import RULES
+from keyfence.telemetry.reports.services import quantile
+
+from .questions import TREND_DAYS, USE_DAYS, Questions, commands_of
+
+Parameters = Mapping[str, str]
+Values = dict[str, Any]
+PAGE_SIZE = 50
+OF_SERVICE = 25  # findings on the page of a service
+MAX_COLUMNS = 8  # services, as columns of the matrix
+WAIVER_DAYS = 30
+FILTERS = ("service", "rule", "state", "owner", "entry", "text")
+MAX_COMMAND = 8192  # characters
+
+
+class View(NamedTuple):
+    """One view: its path, its template, the parameters that it takes, and its regions."""
+
+    path: str
+    template: str
+    load: Callable[[Questions, Parameters], Awaitable[Values]]
+    parameters: frozenset[str] = frozenset()
+    regions: Mapping[str, str] = {}  # id of an element: the template of its content
+
+
+# -- overview
+
+
+async def _overview(questions: Questions, _: Parameters) -> Values:
+    summary, why = await _or_why(questions.summary())
+    values: Values = {"summary": summary, "why_no_findings": why, "status": await questions.status()}
+    values |= {"trend": await questions.trend() if summary else None, "trend_days": TREND_DAYS}
+    return values | {"matrix": await _matrix(questions), "traffic": await _traffic(questions)}
+
+
+async def _or_why(asking: Awaitable[Mapping[str, Any]]) -> tuple[Any, str]:
+    """The answer, or None and why there is none."""
+    try:
+        return await asking, ""
+    except ValueError as exc:
+        return None, str(exc)
+
+
+async def _standings(questions: Questions) -> Sequence[Mapping[str, Any]]:
+    """The standing of each rule for each service; without a findings store, its mode."""
+    found, _ = await _or_why(questions.readiness())
+    if found is not None:
+        standings: Sequence[Mapping[str, Any]] = found["standings"]
+        return standings
+    modes = (await questions.modes()).get("modes", {})
+    words = {"enforce": "enforced", "observe": "no traffic", "disabled": "disabled"}
+    return [
+        {"rule": rule, "service": service, "readiness": words[mode], "why": "", "asked": None}
+        for rule, by_service in modes.items()
+        for service, mode in by_service.items()
+    ]
+
+
+async def _matrix(questions: Questions) -> Values:
+    standings = await _standings(questions)
+    asked = [one for one in standings if one["readiness"] not in ("no traffic", "disabled")]
+    services = list(dict.fromkeys(one["service"] for one in standings if _is_of(one, asked)))
+    cells: dict[str, dict[str, Mapping[str, Any]]] = {}
+    counts: dict[str, dict[str, int]] = {}
+    gaps: dict[str, list[str]] = {}  # how long keyfence must still look: the services
+    for one in standings:
+        cells.setdefault(one["rule"], {})[one["service"]] = one
+        if one["readiness"] == "gap" and one["service"] not in gaps.setdefault(one["why"], []):
+            gaps[one["why"]].append(one["service"])
+        of_service = counts.setdefault(one["service"], {})
+        of_service[one["readiness"]] = of_service.get(one["readiness"], 0) + 1
+    shown = list(dict.fromkeys(one["rule"] for one in asked))
+    silent = [rule for rule in cells if rule not in shown]
+    common = {"services": services, "silent": silent, "gaps": gaps, "by_rule": [], "by_service": []}
+    if len(services) > MAX_COLUMNS:
+        by_service = [{"service": service, "counts": counts[service]} for service in services]
+        return common | {"by_service": by_service}
+    by_rule = [{"rule": rule, "cells": [cells[rule][service] for service in services]} for rule in shown]
+    return common | {"by_rule": by_rule if services else []}
+
+
+def _is_of(one: Mapping[str, Any], asked: Sequence[Mapping[str, Any]]) -> bool:
+    return any(other["service"] == one["service"] for other in asked)
+
+
+async def _traffic(questions: Questions, only: str = "") -> list[Values]:
+    rows, rates = await questions.traffic()
+    trend, _ = await _or_why(questions.trend())
+    hours = trend["commands"] if trend is not None else {}
+    this_hour = int(time.time() // 3600) * 3600
+    return [
+        {
+            "service": row["service"],
+            "clients": row["clients"],
+            "rate": rates.get(row["service"]),
+            "commands": commands_of(row),
+            "refused": row["refused"],
+            "request_50": quantile("request", row["request"], 0.5),
+            "request_99": quantile("request", row["request"], 0.99),
+            "upstream_50": quantile("upstream", row["upstream"], 0.5),
+            "upstream_99": quantile("upstream", row["upstream"], 0.99),
+            "day": [
+                hours.get(row["service"], {}).get(this_hour - back * 3600, 0) for back in range(23, -1, -1)
+            ],
+        }
+        for row in rows
+        if only in ("", row["service"])
+    ]
+
+
+# -- findings
+
+
+def filter_of(parameters: Parameters) -> Filter:
+    """The findings that the parameters of a URL choose. Raises BadRequest."""
+    try:
+        offset = int(parameters.get("offset") or 0)
+        return Filter(
+            service=parameters.get("service", ""),
+            rule=parameters.get("rule", ""),
+            owner=parameters.get("owner", ""),
+            entry=parameters.get("entry", ""),
+            text=parameters.get("text", ""),
+            state=states(parameters.get("state", "")),
+            sort=sort_by(parameters.get("sort", "")),
+            limit=PAGE_SIZE,
+            offset=max(offset, 0),
+        )
+    except ValueError as exc:
+        raise BadRequest(str(exc)) from None
+
+
+async def _findings(questions: Questions, parameters: Parameters) -> Values:
+    which = filter_of(parameters)
+    found = await _required(questions.findings(which))
+    given = {name: parameters.get(name, "") for name in FILTERS} | {"sort": which.sort}
+    policy, _ = await _or_why(questions.policy())
+    return {
+        "given": given,
+        "findings": found["findings"],
+        "total": found["total"],
+        "offset": which.offset,
+        "size": PAGE_SIZE,
+        "sorts": SORTS,
+        "rules": list(RULES),
+        "services": policy["services"] if policy else [],
+        "owners": await questions.owners(),
+    }
+
+
+async def _required(asking: Awaitable[Mapping[str, Any]], status: int = 400) -> Mapping[str, Any]:
+    try:
+        return await asking
+    except ValueError as exc:
+        raise BadRequest(f"{str(exc)[:1].upper()}{str(exc)[1:]}.", status) from None
+
+
+async def _finding(questions: Questions, parameters: Parameters) -> Values:
+    finding = await _required(questions.finding(parameters["id"]), 404)
+    examples = finding["examples"]
+    verdict, why_not = None, ""
+    if examples and examples[0]["command"]:
+        verdict, why_not = await _or_why(questions.control.explain_example(examples[0]["command"]))
+    until = datetime.datetime.now(datetime.UTC).date() + datetime.timedelta(days=WAIVER_DAYS)
+    owner = finding["owner"] or "who will mend it"
+    waiver = await questions.control.waiver(finding["id"], owner, "why it must pass until then", until)
+    now = time.time()
+    return {
+        "finding": finding,
+        "verdict": verdict,
+        "why_no_verdict": why_not,
+        "remedies": [one for one in verdict["remedies"] if one["rule"] == finding["rule"]] if verdict else [],
+        "waiver": f"  - {waiver['line']}" if waiver["line"] else "; ".join(waiver["left"]),
+        "waivers_file": waiver["file"],
+        "until": until.isoformat(),
+        "trend": {"begin": max(min(finding["first"], now - DAY), now - 30 * DAY), "end": now},
+    }
+
+
+# -- services, policy
+
+
+async def _services(questions: Questions, _: Parameters) -> Values:
+    policy, _why = await _or_why(questions.policy())
+    traffic = await _traffic(questions)
+    seen = {one["service"] for one in traffic}
+    silent = [one for one in (policy["services"] if policy else []) if one not in seen]
+    return {"traffic": traffic, "silent": silent, "matrix": await _matrix(questions)}
+
+
+async def _service(questions: Questions, parameters: Parameters) -> Values:
+    service = parameters["service"]
+    policy = await _required(questions.policy())
+    if service not in policy["services"]:
+        raise BadRequest(f"{service!r} is not a service of the policy.", 404)
+    which = Filter(service=service, sort="last", limit=OF_SERVICE)
+    found, why = await _or_why(questions.findings(which))
+    rights, _ = await _or_why(questions.rights(service))
+    trend, _ = await _or_why(questions.trend(service))
+    standings = [one for one in await _standings(questions) if one["service"] == service]
+    return {
+        "service": service,
+        "findings": found["findings"] if found else [],
+        "why_no_findings": why,
+        "rights": rights["rights"] if rights else [],
+        "trend": trend,
+        "standings": sorted(standings, key=lambda one: one["readiness"] in ("no traffic", "disabled")),
+        "all_rules": list(RULES),
+        "traffic": await _traffic(questions, service),
+        "days": USE_DAYS,
+    }
+
+
+async def _policy(questions: Questions, _: Parameters) -> Values:
+    policy = await _required(questions.policy())
+    found, why = await _or_why(questions.uses())
+    used: dict[str, dict[str, int | None]] = {}
+    for entry in policy["entries"]:
+        used[entry["name"]] = dict.fromkeys(("read", "write"), 0 if found else None)
+    for one in found["uses"] if found else []:
+        row = used.get(one["name"])
+        if row is not None and one["kind"] in row:
+            row[one["kind"]] = (row[one["kind"]] or 0) + one["times"]
+    entries = found["findings"] if found else {}
+    return {"policy": policy, "used": used, "found": entries, "why_no_findings": why, "days": USE_DAYS}
+
+
+# -- explain, candidate
+
+
+async def _explain(questions: Questions, parameters: Parameters) -> Values:
+    policy = await _required(questions.policy())
+    service, command = parameters.get("service", ""), parameters.get("command", "")
+    values: Values = {"services": policy["services"], "given": {"service": service, "command": command}}
+    if not command:
+        return values | {"explained": None, "fault": ""}
+    try:
+        if len(command) > MAX_COMMAND:
+            raise ValueError(f"the command is longer than {MAX_COMMAND} characters")
+        argv = [word.encode("utf-8", "surrogateescape") for word in shlex.split(command)]
+        if not argv:
+            raise ValueError("this is no command; its name comes first")
+        return values | {"explained": await questions.control.explain(service, argv, NOBODY), "fault": ""}
+    except ValueError as exc:
+        return values | {"explained": None, "fault": f"{str(exc)[:1].upper()}{str(exc)[1:]}."}
+
+
+async def _candidate(questions: Questions, _: Parameters) -> Values:
+    return dict(await _required(questions.candidate()))
+
+
+VIEWS = (
+    View(
+        "/",
+        "overview.html",
+        _overview,
+        regions={
+            "headline": "live/headline.html",
+            "new": "live/new.html",
+            "matrix": "live/matrix.html",
+            "trend": "live/trend.html",
+            "latest": "live/latest.html",
+            "traffic": "live/traffic.html",
+            "process-state": "live/process.html",
+        },
+    ),
+    View(
+        "/findings",
+        "findings.html",
+        _findings,
+        frozenset({*FILTERS, "sort", "offset"}),
+        {"rows": "live/rows.html"},
+    ),
+    View("/findings/{id}", "finding.html", _finding, regions={"counts": "live/counts.html"}),
+    View(
+        "/services",
+        "services.html",
+        _services,
+        regions={"traffic": "live/traffic.html", "matrix": "live/matrix.html"},
+    ),
+    View(
+        "/services/{service}",
+        "service.html",
+        _service,
+        regions={"traffic": "live/traffic.html", "rows": "live/of_service.html"},
+    ),
+    View("/policy", "policy.html", _policy),
+    View("/explain", "explain.html", _explain, frozenset({"service", "command"})),
+    View("/candidate", "candidate.html", _candidate, regions={"rows": "live/candidate.html"}),
+)
+MENU = (
+    ("/", "Overview"),
+    ("/findings", "Findings"),
+    ("/services", "Services"),
+    ("/policy", "Policy"),
+    ("/explain", "Explain"),
+    ("/candidate", "Candidate"),
+)
+
+
+def view_at(address: str) -> tuple[View, Parameters] | None:
+    """The view at a path with its query, and its parameters; None if there is none."""
+    parts = urllib.parse.urlsplit(address)
+    query = dict(urllib.parse.parse_qsl(parts.query, max_num_fields=20))
+    for view in VIEWS:
+        fixed, brace, rest = view.path.partition("{")
+        if not brace and parts.path == view.path:
+            return view, query
+        value = parts.path.removeprefix(fixed)
+        if brace and value != parts.path and value and "/" not in value:
+            return view, query | {rest.rstrip("}"): urllib.parse.unquote(value)}
+    return None
