@@ -23,7 +23,13 @@ def tables(policy: CompiledPolicy) -> dict[str, Any]:
         "name": policy.name,
         "revision": policy.revision,
         "files": [
-            {"policy": one.policy, "file": one.file, "owner": one.owner, "contact": one.contact}
+            {
+                "policy": one.policy,
+                "file": one.file,
+                "owner": one.owner,
+                "contact": one.contact,
+                "docs": one.docs,
+            }
             for one in policy.homes
         ],
         "services": list(policy.services),
@@ -74,7 +80,8 @@ def _entries(policy: CompiledPolicy) -> list[dict[str, Any]]:
             forms += [target.text] if target.text not in forms else []
         if target.kind != "entry":
             continue
-        form = {"key": target.text, "scope": target.rights_of, **_rights(policy, target)}
+        family = {name: value.decode("utf-8", "replace") for name, value in target.family}
+        form = {"key": target.text, "scope": target.rights_of, "family": family, **_rights(policy, target)}
         row = rows.get(target.name)
         if row is None:
             rows[target.name] = {"name": target.name, "forms": [form], **_requirements(policy, target)}
@@ -95,7 +102,7 @@ def _rights(policy: CompiledPolicy, target: Target) -> dict[str, list[str]]:
 def _requirements(policy: CompiledPolicy, target: Target) -> dict[str, Any]:
     entry = target.entry
     if entry is None:
-        return {"about": "", "types": [], "ttl": "", "fields": {}, "more": {}, "owner": ""}
+        return {"about": "", "types": [], "ttl": "", "fields": {}, "more": {}, "owner": "", "docs": ""}
     more: dict[str, str] = {}
     for name, form in (("value", entry.values), ("members", entry.members), ("scores", entry.scores)):
         if form is not None:
@@ -123,6 +130,7 @@ def _requirements(policy: CompiledPolicy, target: Target) -> dict[str, Any]:
         "fields": _fields(entry.fields),
         "more": more,
         "owner": policy.home(target).contact or policy.home(target).owner,
+        "docs": policy.home(target).page_of(target.name),
     }
 
 
