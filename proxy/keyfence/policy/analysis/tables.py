@@ -74,22 +74,36 @@ def _entries(policy: CompiledPolicy) -> list[dict[str, Any]]:
     """One row for each entry, in the policy's order. The members of a family are forms of one row."""
     rows: dict[str, dict[str, Any]] = {}
     legacy: dict[str, list[str]] = {}
-    for target in policy.targets:
+    for target in sorted(policy.targets, key=_place):
         if target.kind == "legacy":
             forms = legacy.setdefault(target.name, [])
             forms += [target.text] if target.text not in forms else []
         if target.kind != "entry":
             continue
         family = {name: value.decode("utf-8", "replace") for name, value in target.family}
-        form = {"key": target.text, "scope": target.rights_of, "family": family, **_rights(policy, target)}
+        form = {"key": target.text, "scope": target.rights_of, "family": family}
+        form |= {"under": _scope_around(policy, target), **_rights(policy, target)}
         row = rows.get(target.name)
         if row is None:
-            rows[target.name] = {"name": target.name, "forms": [form], **_requirements(policy, target)}
+            written = target.entry.written if target.entry is not None else target.text
+            more = {"key": written, "forms": [form], **_requirements(policy, target)}
+            rows[target.name] = {"name": target.name, **more}
         else:
             row["forms"].append(form)
     for name, row in rows.items():
         row["legacy"] = legacy.get(name, [])
     return list(rows.values())
+
+
+def _scope_around(policy: CompiledPolicy, target: Target) -> str:
+    """The name of the innermost scope with an entry's keys; "" if it is in none."""
+    key = target.pattern.example()
+    scopes = (policy.targets[index] for index in policy.classifier.every(key))
+    return next((one.name for one in scopes if one.kind == "scope" and one.home == target.home), "")
+
+
+def _place(target: Target) -> tuple[int, int]:
+    return target.home, target.entry.number if target.entry is not None else 0
 
 
 def _rights(policy: CompiledPolicy, target: Target) -> dict[str, list[str]]:

@@ -87,6 +87,7 @@ class Entry:
     max_members: int | None = None
     about: str = dataclasses.field(default="", compare=False)  # for people
     written: str = dataclasses.field(default="", compare=False)  # the pattern as written, not expanded
+    number: int = dataclasses.field(default=0, compare=False)  # its place in the file
 
     @property
     def is_sized(self) -> bool:

@@ -135,10 +135,10 @@ def scopes_around(context: CompilerContext, pattern: KeyPattern) -> Iterator[Sco
 def build_entries(context: CompilerContext) -> None:
     """Builds the entries as targets, in the context; a family becomes one target for each member."""
     common = context.rights(context.model, ())
-    for name, model in context.model.keys.items():
+    for place, (name, model) in enumerate(context.model.keys.items()):
         path = ("keys", name)
         requirements = build_requirements(context, name, model.key, model, path)
-        requirements = dataclasses.replace(requirements, about=model.about, written=model.key)
+        requirements = dataclasses.replace(requirements, about=model.about, written=model.key, number=place)
         own = context.rights(model, path)
         scripts = named_scripts(context, model.written_by, (*path, "written_by"))
         outside: list[tuple[str, Scope]] = []
