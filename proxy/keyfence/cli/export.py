@@ -9,7 +9,8 @@ import click
 
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.diagnostics import FileError
-
+from keyfence.policy.export.acl import acl_of
+from keyfence.policy.export.acl_commands import SERVERS
 from keyfence.policy.export.builders import builders_of
 from keyfence.policy.export.docs import document
 from keyfence.policy.export.languages import LANGUAGES
@@ -36,7 +37,14 @@ def export() -> None:
 @export.command("acl")
 @click.argument("policy", metavar="POLICY")
 @_service_option
-def export_acl(policy: str, service: str) -> None:
+@click.option(
+    "--server",
+    type=click.Choice(SERVERS),
+    default=SERVERS[0],
+    show_default=True,
+    help="The server that will have the users; later ones take them too.",
+)
+def export_acl(policy: str, service: str, server: str) -> None:
     """Print Redis ACL rules: one ACL SETUSER line for each service.
 
     They are as close to the policy as ACL comes (Redis 7.0 and later).
@@ -48,7 +56,7 @@ def export_acl(policy: str, service: str) -> None:
     """
     compiled = _loaded(policy)
     try:
-        say(acl_of(compiled, service).rstrip("\n"))
+        say(acl_of(compiled, service, server).rstrip("\n"))
     except ValueError as exc:
         fail(f"--service: {exc}")
 

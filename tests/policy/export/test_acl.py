@@ -1,0 +1,216 @@
+"""A real Redis admits with the exported ACL rules nothing that the policy refuses, except the listed gaps.
+
+Redis' own ACL DRYRUN answers for generated commands: every command with keys of every kind, at random.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from functools import cache
+from pathlib import Path
+
+import pytest
+import redis
+
+from keyfence.commands.table import COMMANDS
+from keyfence.policy.compiled.policy import CompiledPolicy
+from keyfence.policy.engine.evaluator import Evaluator
+from keyfence.policy.export.acl import User, acl_of, user_of
+from keyfence.policy.export.acl_gaps import ANY_RULE
+from keyfence.policy.export.acl_commands import FUNCTIONS, SCRIPTS
+from keyfence.policy.loading.load import load_policy
+from keyfence.policy.verdict import Violation
+from tests.policy.cases import POLICIES, steps_of
+from tests.servers import ServerBinary, running_redis, server_binaries
+
+CONVENTIONS = ["cubesandbox", "cosky", "card-relay", "container-registry", "general"]
+# Its list names these: a deprecated form whose pattern would match every key, and PSUBSCRIBE.
+LISTED_AS_REFUSED = {
+    "cubesandbox": [("CubeMaster", b"HGETALL", b"n1"), ("CubeMaster", b"DEL", b"n1")],
+    "cosky": [("cosky-app", b"PSUBSCRIBE", b"cosky-{default}:svc_itc:user-service@*")],
+}
+COMMANDS_EACH = 4000  # for each service
+_WITH_OPTIONS = """
+SET K v EX 10|SET K v|SET K 12 NX PX 5000|SETEX K 60 v|GETEX K EX 5|GETDEL K|MSET K v K v|MGET K K|APPEND K x
+HSET K f v|HSET K HostIP 10.0.0.7|HSET K 8080 x|HDEL K f|HMGET K f g|HINCRBY K n 1|HSCAN K 0
+LPUSH K a b|LMOVE K K LEFT RIGHT|BLPOP K K 1|LREM K 0 a|SADD K a|SMOVE K K a|SUNIONSTORE K K K|SINTERCARD 2 K K
+ZADD K 1 a|ZADD K NX 1 a|ZUNIONSTORE K 2 K K|ZRANGESTORE K K 0 -1|ZRANGE K 0 -1|BZMPOP 1 2 K K MIN|GEOADD K 1 1 a
+XADD K * f v|XADD K MAXLEN ~ 1000 * op create|XREAD COUNT 1 STREAMS K K 0 0|XREADGROUP GROUP g c STREAMS K >
+XACK K g 1-1|XGROUP CREATE K g $ MKSTREAM|XCLAIM K g c 10 1-1|XAUTOCLAIM K g c 10 0|XPENDING K g|XTRIM K MAXLEN 5
+DEL K|DEL K K|UNLINK K K K|EXISTS K K|EXPIRE K 60|EXPIRE K 10000000|PERSIST K|RENAME K K|COPY K K|COPY K K DB 1
+SORT K|SORT K STORE K|SORT K BY w_* GET K*|SORT_RO K|OBJECT ENCODING K|TYPE K|TTL K|DUMP K|RESTORE K 0 x|MOVE K 1
+EVAL return 1 K|EVAL s 1 K|EVAL s 0|EVALSHA fab5aabdaac7aab1eaa85bbed1724dee07d7744a 1 K x|FCALL f 1 K|SCRIPT LOAD s
+SCAN 0|SCAN 0 MATCH K*|KEYS *|RANDOMKEY|DBSIZE|FLUSHALL|FLUSHDB|SELECT 0|SELECT 1|SWAPDB 0 1|INFO|PING|WATCH K K
+PUBLISH C x|SPUBLISH C x|SUBSCRIBE C|PSUBSCRIBE C|PSUBSCRIBE C*|SSUBSCRIBE C|PUBSUB NUMSUB C|PUBSUB CHANNELS
+CONFIG GET x|CLIENT LIST|CLIENT KILL 127.0.0.1:1|DEBUG SLEEP 0|ACL LIST|MONITOR|REPLICAOF NO ONE|BITOP AND K K K
+"""
+FORMS = [form.split() for line in _WITH_OPTIONS.split("\n") for form in line.split("|") if form]
+
+pytestmark = pytest.mark.skipif(
+    not any(one.version.startswith(("7.", "8.")) for one in server_binaries()),
+    reason="ACL DRYRUN needs Redis 7.0 or later: apt install redis-server",
+)
+
+
+def binary() -> ServerBinary:
+    return next(one for one in server_binaries() if one.version.startswith(("7.", "8.")))
+
+
+@cache
+def policy_of(name: str) -> CompiledPolicy:
+    path = Path(__file__).with_name(f"{name}.yaml")
+    return load_policy(path if path.exists() else POLICIES / f"{name}.yaml")
+
+
+def keys_of(policy: CompiledPolicy, rng: random.Random) -> list[bytes]:
+    """Keys of every target, and keys that almost are."""
+    keys = [b"", b"x", b"acme:1", b"a b"]
+    for target in policy.targets:
+        key = target.pattern.example()
+        keys += [key, key + b":more", key[:-1], key.replace(b":", b"::", 1), key + b"\n", key.upper()]
+    return list(dict.fromkeys([*keys, *(rng.choice(keys) + b"x" * 200 for _ in range(5))]))
+
+
+def commands_for(policy: CompiledPolicy, rng: random.Random) -> Iterator[list[bytes]]:
+    """Yields commands: with the options above, and every other command with as many arguments as it takes."""
+    keys = keys_of(policy, rng)
+    own = [
+        target.pattern.example() for target in policy.targets if target.kind in ("entry", "legacy", "scope")
+    ]
+    channels = [one.pattern.example() for one in policy.channels] or [b"news"]
+    rows = [
+        row.command for row in COMMANDS.values() if not row.subcommands and "redis-7.0" in row.command.servers
+    ]
+
+    def key() -> bytes:
+        return rng.choice(own) if own and rng.random() < 0.7 else rng.choice(keys)
+
+    while True:
+        if rng.random() < 0.7:
+            words = {"K": key, "C": lambda: rng.choice([*channels, key()])}
+            form = rng.choice(FORMS)
+            yield [
+                words[word[0]]() + word[1:].encode()
+                if word[0] in words and word[1:] in ("", "*")
+                else word.encode()
+                for word in form
+            ]
+            continue
+        command = rng.choice(rows)
+        name = command.name.encode().split()
+        count = max(0, abs(command.arity) - len(name)) + rng.choice([0, 0, 1, 2])
+        yield [*name, *(rng.choice([key(), b"1", b"2", b"f"]) for _ in range(count))]
+
+
+def is_listed(user: User, violation: Violation, name: str) -> bool:
+    return any(
+        gap.rule in (violation.rule, ANY_RULE)
+        and gap.entry in ("", violation.entry)
+        and (not gap.commands or name in gap.commands)
+        for gap in user.gaps
+    )
+
+
+def name_of(argv: Sequence[bytes]) -> str:
+    from keyfence.commands.table import lookup
+
+    row = lookup(argv)
+    return row.command.name if row is not None else ""
+
+
+def is_runnable(client: redis.Redis, argv: Sequence[bytes]) -> bool:
+    """Whether Redis finds the command's keys. If not, as for a number of keys that is none, it refuses to run
+    the command. For scripts, it does so without naming the fault."""
+    if name_of(argv) in SCRIPTS | FUNCTIONS:
+        return argv[2].isdigit() and int(argv[2]) <= len(argv) - 3
+    try:
+        client.execute_command("COMMAND", "GETKEYSANDFLAGS", *argv)
+    except redis.ResponseError as exc:
+        return "Invalid arguments" not in str(exc)
+    return True
+
+
+def answers(client: redis.Redis, service: str, commands: Sequence[Sequence[bytes]]) -> list[bool | None]:
+    """Whether Redis would admit each command; None for one that it does not understand."""
+    pipeline = client.pipeline(transaction=False)
+    for argv in commands:
+        pipeline.execute_command("ACL", "DRYRUN", service, *argv)
+    replies = pipeline.execute(raise_on_error=False)
+    return [None if isinstance(one, Exception) else one in (b"OK", "OK") for one in replies]
+
+
+Place = tuple[str, str, str, str]
+
+
+def unlisted_in(
+    policy: CompiledPolicy, also: Sequence[str] = ()
+) -> tuple[dict[Place, list[bytes]], Counter[str]]:
+    """Returns what Redis admits although the policy refuses it and the list does not have it, by service, rule,
+    entry and command; and how many commands were admitted and refused. `also` are further ACL rules."""
+    evaluator = Evaluator(policy)
+    found: dict[Place, list[bytes]] = {}
+    seen: Counter[str] = Counter()
+    with running_redis(binary()) as server, server.client() as client:
+        client.response_callbacks.clear()  # replies as they are
+        for service in policy.services[:-1]:
+            user = user_of(policy, service)
+            client.execute_command("ACL", "SETUSER", service, *user.rules, *also)
+            made = commands_for(policy, random.Random(service))
+            commands = [next(made) for _ in range(COMMANDS_EACH)]
+            for argv, admits in zip(commands, answers(client, service, commands), strict=True):
+                verdict = evaluator.decide(policy.number(service), argv)
+                broken = [one for one in verdict.violations if one.severity == "must"]
+                seen["admitted"] += bool(admits)
+                seen["refused"] += admits is False and bool(broken)
+                for one in broken if admits else ():
+                    if not is_listed(user, one, name_of(argv)) and is_runnable(client, argv):
+                        found[service, one.rule, one.entry, name_of(argv)] = argv
+    return found, seen
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [*CONVENTIONS, "odd"])
+def test_redis_admits_nothing_that_the_policy_refuses_except_the_listed_gaps(name: str) -> None:
+    unlisted, seen = unlisted_in(policy_of(name))
+    assert unlisted == {}
+    assert seen["admitted"] > 500  # otherwise nothing was tested
+    assert seen["refused"] > 500 or name == "general"
+
+
+@pytest.mark.parametrize(
+    "rules", [["~cube:v1:api:*"], ["+flushall"], ["+select"], ["(+get ~cube:v1:shared:*)"]]
+)
+def test_a_rule_that_admits_more_is_found(rules: list[str]) -> None:
+    unlisted, _ = unlisted_in(policy_of("cubesandbox"), rules)
+    assert unlisted
+
+
+@pytest.mark.parametrize("name", CONVENTIONS)
+def test_redis_admits_what_the_policy_s_own_tests_allow_except_what_is_listed(name: str) -> None:
+    policy, steps = steps_of(POLICIES / f"{name}.test.yaml")
+    compiled = load_policy(policy)
+    refused = []
+    with running_redis(binary()) as server, server.client() as client:
+        for service in compiled.services[:-1]:
+            client.execute_command("ACL", "SETUSER", service, *user_of(compiled, service).rules)
+        for step in steps:
+            allowed = not Evaluator(compiled).decide(compiled.number(step.service), step.argv).violations
+            if allowed and step.service in compiled.services[:-1]:
+                if answers(client, step.service, [step.argv]) == [False]:
+                    refused.append((step.service, *step.argv[:5]))
+    assert refused == LISTED_AS_REFUSED.get(name, [])
+
+
+def test_the_lines_can_be_piped_into_redis_cli_as_they_are() -> None:
+    text = acl_of(policy_of("cosky"))
+    lines = [line for line in text.splitlines() if not line.startswith("#") and line]
+    with running_redis(binary()) as server, server.client() as client:
+        for line in lines:
+            assert client.execute_command(*line.split()) in (b"OK", "OK", True)
+
+
+def test_an_unknown_service_is_an_error() -> None:
+    with pytest.raises(ValueError, match="'CubeMister' is not a service"):
+        acl_of(policy_of("cubesandbox"), "CubeMister")
