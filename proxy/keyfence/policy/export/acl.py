@@ -12,7 +12,7 @@ restrict commands.
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
 from keyfence.commands.effects import GROUP_COMMANDS
@@ -249,6 +249,3 @@ def _comment(text: str) -> list[str]:
         break_long_words=False,
         break_on_hyphens=False,
     )
-
-
-Forbidden = Callable[[Command], object]

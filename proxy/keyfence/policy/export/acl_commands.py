@@ -71,7 +71,9 @@ class Commands(NamedTuple):
 
 def commands_of(policy: CompiledPolicy, is_forbidden: Callable[[Command], object], server: str) -> Commands:
     """Returns the commands of a service on a server. `is_forbidden` says which ones the policy forbids it."""
-    keyless, generic, groups = set(), set(), set()
+    keyless: set[str] = set()
+    generic: set[str] = set()
+    groups: set[str] = set()
     of_type: dict[str, set[str]] = {one: set() for one in DATA_TYPES}
     runs = _scripts_of(policy)
     rows = [row for row in COMMANDS.values() if server in row.command.servers and not row.subcommands]

@@ -141,8 +141,8 @@ def _parts(targets: Sequence[Target]) -> tuple[tuple[str | Parameter, ...], list
         combinations *= len(values)
     if combinations == len({target.family for target in targets}):
         return tuple(parts), []
-    text = " or ".join(one_line(target.text) for target in targets)
-    return tuple(parts), [Form("key", either([target.pattern.node for target in targets]), text)]
+    members = " or ".join(one_line(target.text) for target in targets)
+    return tuple(parts), [Form("key", either([target.pattern.node for target in targets]), members)]
 
 
 def _parameter(hole: Hole, values: Sequence[bytes] | None) -> Parameter:
