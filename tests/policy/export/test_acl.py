@@ -31,7 +31,7 @@ LISTED_AS_REFUSED = {
     "cubesandbox": [("CubeMaster", b"HGETALL", b"n1"), ("CubeMaster", b"DEL", b"n1")],
     "cosky": [("cosky-app", b"PSUBSCRIBE", b"cosky-{default}:svc_itc:user-service@*")],
 }
-COMMANDS_EACH = 30000  # for each service
+COMMANDS_EACH = 5000  # for each service
 # Commands with options, one a line; K stands for a key, C for a channel.
 FORMS = [line.split() for line in Path(__file__).with_name("acl_commands.txt").read_text().splitlines()]
 

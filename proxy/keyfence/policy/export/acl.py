@@ -25,7 +25,7 @@ from keyfence.policy.show import one_line
 
 from .acl_commands import FUNCTIONS, REMOVING, SCANNING, SCRIPTS, Commands, commands_of, words
 from .acl_gaps import Gap, declares_other_keys, gaps_of, why
-from .acl_keys import DATA_TYPES, Keys, glob_of, granted_glob, is_narrow, keys_of
+from .acl_keys import DATA_TYPES, Keys, glob_of, granted, is_narrow, keys_of, word_of
 
 COMMENT_WIDTH = 100
 MOST_COMMANDS = 6  # named in a comment
@@ -84,8 +84,8 @@ def user_of(policy: CompiledPolicy, service: str, server: str = "redis-7.0") -> 
     rules += _selectors_of_channels(policy, number, commands)
     rules += _selectors_of_grants(policy, grants, server)
     rules += _selector_of_scripts(policy, commands)
-    granted = [granted_glob(glob) for grant in grants for glob in grant.texts]
-    gaps = gaps_of(policy, number, keys, granted, commands)
+    lent = [one for grant in grants for one in granted(policy, grant)]
+    gaps = gaps_of(policy, number, keys, lent, commands)
     if any(grant.legacy for grant in grants):
         without += [one for one in policy.targets if one.kind == "legacy" and not is_narrow(one)]
     stricter = [
@@ -97,6 +97,11 @@ def user_of(policy: CompiledPolicy, service: str, server: str = "redis-7.0") -> 
 def _restricts(keys: Keys) -> bool:
     entry = keys.target.entry if keys.target is not None else None
     return entry is not None and entry.commands is not None
+
+
+def _has_groups(keys: Keys) -> bool:
+    """Whether the service may use consumer groups of these keys."""
+    return bool(keys.held & GROUP) and (not keys.types or "stream" in keys.types)
 
 
 def _general(policy: CompiledPolicy, keys: Sequence[Keys], commands: Commands) -> Iterator[str]:
@@ -132,7 +137,7 @@ def _selectors_of_types(keys: Sequence[Keys], commands: Commands) -> Iterator[st
         patterns = _patterns([key for key in keys if not key.types or one in key.types])
         if patterns and commands.of_type[one]:
             yield _selector(patterns, words(commands.of_type[one]))
-    groups = [key for key in keys if key.held & GROUP and (not key.types or "stream" in key.types)]
+    groups = [key for key in keys if _has_groups(key)]
     if groups and commands.groups:
         # They need the right to write the stream in ACL, but not in the policy.
         yield _selector(
@@ -151,7 +156,7 @@ def _selectors_of_restricted(keys: Sequence[Keys], commands: Commands) -> Iterat
         restriction = entry.commands if entry is not None else None
         assert restriction is not None
         typed = (commands.of_type[name] for name in (one.types or DATA_TYPES) if name in commands.of_type)
-        names = commands.generic.union(*typed) | (commands.groups if one.held & GROUP else frozenset())
+        names = commands.generic.union(*typed) | (commands.groups if _has_groups(one) else frozenset())
         if "delete" in restriction.never:
             names -= REMOVING
         listed = {name for name in names if _admits(restriction.forbid, restriction.allow, name)}
@@ -179,12 +184,10 @@ def _selectors_of_grants(policy: CompiledPolicy, grants: Sequence[Grant], server
         rows = [row for row in COMMANDS.values() if server in row.command.servers and not row.subcommands]
         names = [row.command.name for row in rows if selects(grant.selectors, row.command)]
         on_keys = [name for name in names if COMMANDS[name.encode()].command.names_keys]
-        patterns = [f"~{granted_glob(glob).glob}" for glob in grant.texts]
-        forms = [one for one in policy.targets if one.kind == "legacy" and one.home == grant.home]
-        patterns += [f"~{glob_of(one.pattern)[0]}" for one in forms if grant.legacy and is_narrow(one)]
+        patterns = [f"~{one.glob}" for one in granted(policy, grant)]
         if patterns and on_keys:
             yield _selector(patterns, words(on_keys))
-        channels = [f"&{granted_glob(glob).glob}" for glob in grant.channels]
+        channels = [f"&{word_of(glob)}" for glob in grant.channels]
         if channels and names:
             yield _selector(channels, words(name for name in names if name not in on_keys))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from keyfence.commands.model import DELETE, READ, WRITE
+from keyfence.commands.model import DELETE, GROUP, READ, WRITE
 from keyfence.policy.compiled.policy import CompiledPolicy, Entry, Target
 from keyfence.policy.compiled.ttl import TtlRule
 
@@ -67,14 +67,14 @@ def gaps_of(
     policy: CompiledPolicy,
     service: int,
     keys: Sequence[Keys],
-    granted: Sequence[Keys],
+    lent: Sequence[Keys],
     commands: Commands,
 ) -> list[Gap]:
     """Returns the gaps of a service's ACL user, each once, in the order of the rules."""
     found = [
         *_of_commands(policy, service, keys, commands),
-        *(gap for one in keys if one.target is not None for gap in _of_own(one.target, policy)),
-        *(gap for one in (*keys, *granted) for gap in _of_reached(policy, service, one)),
+        *(gap for one in (*keys, *lent) if one.target is not None for gap in _of_own(one.target, policy)),
+        *(gap for one in (*keys, *lent) for gap in _of_reached(policy, service, one)),
     ]
     order = list(_WHY)
     kept = {(one.rule, one.entry, one.commands): one for one in reversed(found)}
@@ -178,13 +178,14 @@ def _of_reached(policy: CompiledPolicy, service: int, keys: Keys) -> Iterator[Ga
     for target in reached(policy, keys):
         name = target.name or target.kind
         held = target.rights[service] & ~target.denied[service]
-        may = keys.held & (READ | WRITE) | (WRITE if keys.held & DELETE else 0)
+        may = keys.held & (READ | WRITE) | (WRITE if keys.held & (DELETE | GROUP) else 0)
         rules = _form_rules(target)
-        if keys.target is not None or target.kind not in ("entry", "legacy"):
+        is_granted = keys.target is None and target.home == keys.home and target.kind in ("entry", "legacy")
+        if not is_granted:
             rules += ["scope.read"] if may & READ and not held & READ else []
             rules += ["scope.write"] if may & WRITE and (not held & WRITE or target.written_by) else []
         if target.kind == "legacy":
-            rules += ["key.legacy"] if keys.target is not None else []
+            rules += [] if is_granted else ["key.legacy"]
         if target.entry is not None and target.kind != "malformed":
             rules += _content_rules(target.entry)
             rules += ["type.mismatch"] if target.entry.types or policy.home(target).type_words else []

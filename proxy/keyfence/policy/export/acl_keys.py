@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from keyfence.commands.model import DELETE, READ, WRITE
-from keyfence.policy.compiled.policy import CompiledPolicy, Target
+from keyfence.policy.compiled.policy import CompiledPolicy, Grant, Target
 from keyfence.policy.patterns.expressions import ClassExpression
 from keyfence.policy.patterns.patterns import ANYTHING, Hole, KeyPattern, Literal, Part
 from keyfence.policy.patterns.regular import ANY_BYTE, Bytes
@@ -29,7 +29,8 @@ class Keys(NamedTuple):
     pattern: KeyPattern  # all keys that the ACL pattern matches
     held: int  # READ | WRITE | DELETE | GROUP
     types: tuple[str, ...]  # empty: any
-    target: Target | None  # None: a grant's
+    target: Target | None  # None: a grant's glob
+    home: int  # the number of its file
 
     def word(self, held: int) -> str:
         """Returns the pattern as a word of ACL SETUSER, with these rights."""
@@ -51,7 +52,7 @@ def keys_of(policy: CompiledPolicy, service: int) -> tuple[list[Keys], list[Targ
             without.append(target)
             continue
         types = target.entry.types if target.entry is not None else ()
-        found.append(Keys(*glob_of(target.pattern), held, tuple(types), target))
+        found.append(Keys(*glob_of(target.pattern), held, tuple(types), target, target.home))
     return found, without
 
 
@@ -93,13 +94,26 @@ def _joined(parts: Sequence[Part]) -> tuple[Part, ...]:
     return tuple(found)
 
 
-def granted_glob(glob: bytes) -> Keys:
-    """Returns the ACL pattern of a grant's glob."""
-    text = "".join(chr(byte) if byte in PLAIN and byte != 32 else "?" for byte in glob)
+def granted(policy: CompiledPolicy, grant: Grant) -> list[Keys]:
+    """Returns the ACL patterns of a grant's keys."""
+    held = READ | WRITE | DELETE
+    found = [Keys(*_granted_glob(glob), held, (), None, grant.home) for glob in grant.texts]
+    for target in policy.targets if grant.legacy else ():
+        if target.kind == "legacy" and target.home == grant.home and is_narrow(target):
+            found.append(Keys(*glob_of(target.pattern), held, (), target, grant.home))
+    return found
+
+
+def _granted_glob(glob: bytes) -> tuple[str, KeyPattern]:
     beginning = glob[: min((at for at, byte in enumerate(glob) if byte in b"*?[\\"), default=len(glob))]
     rest = (Hole("rest", ANYTHING),) if beginning != glob else ()
     parts = (*((Literal(beginning),) if beginning else ()), *rest)
-    return Keys(text, KeyPattern(text, parts), READ | WRITE | DELETE, (), None)
+    return word_of(glob), KeyPattern(word_of(glob), parts)
+
+
+def word_of(glob: bytes) -> str:
+    """Returns a glob as one word; a byte that could end the word becomes `?`."""
+    return "".join(chr(byte) if byte in PLAIN and byte != 32 else "?" for byte in glob)
 
 
 def reached(policy: CompiledPolicy, keys: Keys) -> Iterator[Target]:
