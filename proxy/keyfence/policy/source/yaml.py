@@ -192,8 +192,8 @@ def _root_node(text: str) -> yaml.Node | None:
 
 
 def tokens(text: str) -> list[yaml.Token]:
-    """Returns the tokens of a file that `Source` has read. PyYAML's own scanner reads what libyaml rejects, such
-    as `[a:]`."""
+    """Returns the tokens of a file that `Source` has read. PyYAML's own scanner reads what libyaml rejects,
+    such as `[a:]`."""
     if yaml.__with_libyaml__:
         with suppress(yaml.YAMLError):
             return list(yaml.scan(text, Loader=yaml.CSafeLoader))
