@@ -74,20 +74,19 @@ def _entries(policy: CompiledPolicy) -> list[dict[str, Any]]:
     """One row for each entry, in the policy's order. The members of a family are forms of one row."""
     rows: dict[str, dict[str, Any]] = {}
     legacy: dict[str, list[str]] = {}
-    for target in sorted(policy.targets, key=_place):
+    for target in policy.targets:
         if target.kind == "legacy":
             forms = legacy.setdefault(target.name, [])
             forms += [target.text] if target.text not in forms else []
         if target.kind != "entry":
             continue
-        family = {name: value.decode("utf-8", "replace") for name, value in target.family}
-        form = {"key": target.text, "scope": target.rights_of, "family": family}
-        form |= {"under": _scope_around(policy, target), **_rights(policy, target)}
+        form = {"key": target.text, "scope": target.rights_of, **_membership(policy, target)}
+        form |= _rights(policy, target)
         row = rows.get(target.name)
         if row is None:
-            written = target.entry.written if target.entry is not None else target.text
-            more = {"key": written, "forms": [form], **_requirements(policy, target)}
-            rows[target.name] = {"name": target.name, **more}
+            rows[target.name] = {"name": target.name, "forms": [form], **_requirements(policy, target)}
+            rows[target.name] |= {"key": target.entry.written if target.entry is not None else target.text}
+            rows[target.name] |= {"docs": policy.home(target).page_of(target.name)}
         else:
             row["forms"].append(form)
     for name, row in rows.items():
@@ -95,15 +94,15 @@ def _entries(policy: CompiledPolicy) -> list[dict[str, Any]]:
     return list(rows.values())
 
 
-def _scope_around(policy: CompiledPolicy, target: Target) -> str:
-    """The name of the innermost scope with an entry's keys; "" if it is in none."""
+def _membership(policy: CompiledPolicy, target: Target) -> dict[str, Any]:
+    """What tells a member of a family from the others, and the innermost scope around its keys."""
     key = target.pattern.example()
-    scopes = (policy.targets[index] for index in policy.classifier.every(key))
-    return next((one.name for one in scopes if one.kind == "scope" and one.home == target.home), "")
-
-
-def _place(target: Target) -> tuple[int, int]:
-    return target.home, target.entry.number if target.entry is not None else 0
+    around = (policy.targets[index] for index in policy.classifier.every(key))
+    names = (one.name for one in around if one.kind == "scope" and one.home == target.home)
+    return {
+        "family": {name: value.decode("utf-8", "replace") for name, value in target.family},
+        "under": next(names, ""),
+    }
 
 
 def _rights(policy: CompiledPolicy, target: Target) -> dict[str, list[str]]:
@@ -116,7 +115,7 @@ def _rights(policy: CompiledPolicy, target: Target) -> dict[str, list[str]]:
 def _requirements(policy: CompiledPolicy, target: Target) -> dict[str, Any]:
     entry = target.entry
     if entry is None:
-        return {"about": "", "types": [], "ttl": "", "fields": {}, "more": {}, "owner": "", "docs": ""}
+        return {"about": "", "types": [], "ttl": "", "fields": {}, "more": {}, "owner": ""}
     more: dict[str, str] = {}
     for name, form in (("value", entry.values), ("members", entry.members), ("scores", entry.scores)):
         if form is not None:
@@ -144,7 +143,6 @@ def _requirements(policy: CompiledPolicy, target: Target) -> dict[str, Any]:
         "fields": _fields(entry.fields),
         "more": more,
         "owner": policy.home(target).contact or policy.home(target).owner,
-        "docs": policy.home(target).page_of(target.name),
     }
 
 

@@ -15,7 +15,7 @@ from keyfence.policy.compiled.ttl import TtlRule
 from keyfence.policy.show import anchor, one_line
 from keyfence.policy.units import duration_text
 
-from .builders import how_long
+from .builders import how_long, place_of
 
 NOTHING = "–"
 STREAM_LENGTH = "stream length at most"
@@ -26,7 +26,8 @@ def document(policy: CompiledPolicy) -> str:
     """Returns the convention as Markdown."""
     found = tables(policy)
     rules = {one.name: one.entry.ttl for one in policy.targets if one.kind == "entry" and one.entry}
-    entries: list[dict[str, Any]] = found["entries"]
+    places = {one.name: place_of(one) for one in policy.targets if one.kind == "entry"}
+    entries = sorted(found["entries"], key=lambda one: places[one["name"]])  # as in the policy's files
     sections = [
         _head(found),
         _section("Scopes", _scopes(found), "The parts of the key space, and whose they are."),
