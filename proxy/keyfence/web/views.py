@@ -265,10 +265,6 @@ async def _explain(questions: Questions, parameters: Parameters) -> Values:
         return values | {"explained": None, "fault": f"{str(exc)[:1].upper()}{str(exc)[1:]}."}
 
 
-async def _candidate(questions: Questions, _: Parameters) -> Values:
-    return dict(await _required(questions.candidate()))
-
-
 def _page_of(finding: Mapping[str, Any], policy: Mapping[str, Any] | None) -> str:
     """The page that describes the convention of a finding's keys, at the entry's part; "" if the policy names
     none."""
@@ -277,6 +273,10 @@ def _page_of(finding: Mapping[str, Any], policy: Mapping[str, Any] | None) -> st
     named = (one["docs"] for one in policy["entries"] if one["name"] == finding["entry"])
     pages = {one["docs"] for one in policy["files"]}
     return next(named, pages.pop() if len(pages) == 1 else "")
+
+
+async def _candidate(questions: Questions, _: Parameters) -> Values:
+    return dict(await _required(questions.candidate()))
 
 
 VIEWS = (

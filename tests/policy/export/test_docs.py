@@ -138,7 +138,8 @@ def test_every_entry_has_one_row_and_one_anchor(name: str) -> None:
     policy = policy_of(name)
     markdown = document(policy)
     entries = [one["name"] for one in tables(policy)["entries"]]
-    assert re.findall(r'<a id="([^"]*)"></a>', markdown) == [anchor(one) for one in entries]
+    anchors = re.findall(r'<a id="([^"]*)"></a>', markdown)
+    assert sorted(anchors) == sorted(anchor(one) for one in entries)
     forms = [form["key"] for one in tables(policy)["entries"] for form in one["forms"]]
     assert len(sections(markdown).get("Keys", [])) <= len(forms)
     links = re.findall(r"\]\(#([^)]*)\)", markdown)
