@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 import redis
@@ -18,12 +19,12 @@ from keyfence.commands.table import COMMANDS, lookup
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.export.acl import User, acl_of, user_of
-from keyfence.policy.export.acl_commands import FUNCTIONS, SCRIPTS
+from keyfence.policy.export.acl_commands import FUNCTIONS, SCRIPTS, SERVERS
 from keyfence.policy.export.acl_gaps import ANY_RULE
 from keyfence.policy.loading.load import load_policy
 from keyfence.policy.verdict import Violation
 from tests.policy.cases import POLICIES, steps_of
-from tests.servers import ServerBinary, running_redis, server_binaries
+from tests.servers import ServerBinary, all_server_binaries, running_redis
 
 CONVENTIONS = ["cubesandbox", "cosky", "card-relay", "container-registry", "general"]
 # Its list names these: a deprecated form whose pattern would match every key, and PSUBSCRIBE.
@@ -35,14 +36,28 @@ COMMANDS_EACH = 5000  # for each service
 # Commands with options, one a line; K stands for a key, C for a channel.
 FORMS = [line.split() for line in Path(__file__).with_name("acl_commands.txt").read_text().splitlines()]
 
+
+class Target(NamedTuple):
+    """A server, and the name that the export has for it."""
+
+    binary: ServerBinary
+    server: str
+
+
+def targets() -> list[Target]:
+    """The installed servers that have ACL DRYRUN; Redis 7.0 first, if it is there."""
+    found = [
+        Target(binary, server)
+        for binary in all_server_binaries()
+        for server in SERVERS
+        if binary.id.startswith(f"{server}.")
+    ]
+    return sorted(found, key=lambda one: SERVERS.index(one.server))
+
+
 pytestmark = pytest.mark.skipif(
-    not any(one.version.startswith(("7.", "8.")) for one in server_binaries()),
-    reason="ACL DRYRUN needs Redis 7.0 or later: apt install redis-server",
+    not targets(), reason="ACL DRYRUN needs Redis 7.0 or later: apt install redis-server"
 )
-
-
-def binary() -> ServerBinary:
-    return next(one for one in server_binaries() if one.version.startswith(("7.", "8.")))
 
 
 @cache
@@ -60,16 +75,14 @@ def keys_of(policy: CompiledPolicy, rng: random.Random) -> list[bytes]:
     return list(dict.fromkeys([*keys, *(rng.choice(keys) + b"x" * 200 for _ in range(5))]))
 
 
-def commands_for(policy: CompiledPolicy, rng: random.Random) -> Iterator[list[bytes]]:
+def commands_for(policy: CompiledPolicy, rng: random.Random, server: str) -> Iterator[list[bytes]]:
     """Yields commands: with the options above, and every other command with as many arguments as it takes."""
     keys = keys_of(policy, rng)
     own = [
         target.pattern.example() for target in policy.targets if target.kind in ("entry", "legacy", "scope")
     ]
     channels = [one.pattern.example() for one in policy.channels] or [b"news"]
-    rows = [
-        row.command for row in COMMANDS.values() if not row.subcommands and "redis-7.0" in row.command.servers
-    ]
+    rows = [row.command for row in COMMANDS.values() if not row.subcommands and server in row.command.servers]
 
     def key() -> bytes:
         return rng.choice(own) if own and rng.random() < 0.7 else rng.choice(keys)
@@ -130,19 +143,20 @@ Place = tuple[str, str, str, str]
 
 
 def unlisted_in(
-    policy: CompiledPolicy, also: Sequence[str] = ()
+    policy: CompiledPolicy, also: Sequence[str] = (), at: Target | None = None
 ) -> tuple[dict[Place, list[bytes]], Counter[str]]:
     """Returns what Redis admits although the policy refuses it and the list does not have it, by service,
     rule, entry and command; and how many commands were admitted and refused. `also` are further rules."""
+    at = at or targets()[0]
     evaluator = Evaluator(policy)
     found: dict[Place, list[bytes]] = {}
     seen: Counter[str] = Counter()
-    with running_redis(binary()) as server, server.client() as client:
+    with running_redis(at.binary) as server, server.client() as client:
         client.response_callbacks.clear()  # replies as they are
         for service in policy.services[:-1]:
-            user = user_of(policy, service)
+            user = user_of(policy, service, at.server)
             client.execute_command("ACL", "SETUSER", service, *user.rules, *also)
-            made = commands_for(policy, random.Random(service))
+            made = commands_for(policy, random.Random(service), at.server)
             commands = [next(made) for _ in range(COMMANDS_EACH)]
             for argv, admits in zip(commands, answers(client, service, commands), strict=True):
                 verdict = evaluator.decide(policy.number(service), argv)
@@ -164,6 +178,15 @@ def test_redis_admits_nothing_that_the_policy_refuses_except_the_listed_gaps(nam
     assert seen["refused"] > 500 or name == "general"
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("at", targets()[1:], ids=lambda one: one.binary.id)
+def test_later_servers_admit_nothing_more(at: Target) -> None:
+    for name in ("cubesandbox", "odd"):
+        unlisted, seen = unlisted_in(policy_of(name), at=at)
+        assert unlisted == {}
+        assert seen["admitted"] > 500
+
+
 @pytest.mark.parametrize(
     "rules", [["~cube:v1:api:*"], ["+flushall"], ["+select"], ["(+get +append ~cube:v1:shared:*)"]]
 )
@@ -177,7 +200,7 @@ def test_redis_admits_what_the_policy_s_own_tests_allow_except_what_is_listed(na
     policy, steps = steps_of(POLICIES / f"{name}.test.yaml")
     compiled = load_policy(policy)
     refused = []
-    with running_redis(binary()) as server, server.client() as client:
+    with running_redis(targets()[0].binary) as server, server.client() as client:
         for service in compiled.services[:-1]:
             client.execute_command("ACL", "SETUSER", service, *user_of(compiled, service).rules)
         for step in steps:
@@ -192,9 +215,10 @@ def test_redis_admits_what_the_policy_s_own_tests_allow_except_what_is_listed(na
 def test_the_lines_can_be_piped_into_redis_cli_as_they_are() -> None:
     text = acl_of(policy_of("cosky"))
     lines = [line for line in text.splitlines() if not line.startswith("#") and line]
-    with running_redis(binary()) as server, server.client() as client:
-        for line in lines:
-            assert client.execute_command(*line.split()) in (b"OK", "OK", True)
+    for one in targets():
+        with running_redis(one.binary) as server, server.client() as client:
+            for line in lines:
+                assert client.execute_command(*line.split()) in (b"OK", "OK", True)
 
 
 def test_an_unknown_service_is_an_error() -> None:
