@@ -63,6 +63,10 @@ MAY_IMPORT: dict[str, set[str]] = {
         *("policy.analysis", "policy.compiled", "policy.enforcement", "policy.engine"),
     },
     "findings.gate": {"findings", "policy", "policy.source", "telemetry"},
+    "audit": {
+        *("commands", "policy", "policy.compiled", "policy.engine", "policy.patterns", "policy.wording"),
+        *("shapes", "upstream"),
+    },
     "config": {"policy", "policy.enforcement", "policy.source", "resp", "net", "identity", "upstream"},
     "downstream": {
         *("config", "identity", "net", "resp", "session", "session.conversation", "telemetry", "upstream"),
@@ -120,8 +124,12 @@ MAY_IMPORT: dict[str, set[str]] = {
         "telemetry.reports",
         *("policy", "policy.compiled", "policy.enforcement", "process", "process.serving"),
     },
+    "cli.keyspace": {
+        *("audit", "cli.terminal", "config", "downstream", "findings", "policy", "policy.loading"),
+        "upstream",
+    },
     "cli": {
-        *("cli.rollout", "cli.terminal"),
+        *("cli.keyspace", "cli.rollout", "cli.terminal"),
         *("admin", "commands", "config", "downstream", "net", "process", "process.serving"),
         *("telemetry", "telemetry.reports", "upstream"),
         *("policy", "policy.analysis", "policy.compiled", "policy.enforcement", "policy.loading"),

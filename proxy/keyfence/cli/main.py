@@ -32,6 +32,7 @@ from keyfence.upstream.embedded import EmbeddedRedisError
 
 from . import policy_tools
 from .acl import acl
+from .keyspace.commands import audit, migrate
 from .rollout.candidate import candidate
 from .rollout.exec import exec_
 from .rollout.findings import findings
@@ -356,7 +357,8 @@ def commands(form: str) -> None:
 
 for _command in (
     *policy_tools.COMMANDS,
-    *(acl, candidate, exec_, findings, gate, modes, policies, ready, scripts, status, waivers, what_if),
+    *(acl, audit, candidate, exec_, findings, gate, migrate, modes, policies, ready, scripts, status),
+    *(waivers, what_if),
 ):
     cli.add_command(_command)
 

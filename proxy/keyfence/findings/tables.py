@@ -37,6 +37,7 @@ findings = Table(
     Column("refused", BigInteger, nullable=False),
     Column("waived", BigInteger, nullable=False),
     Column("late", BigInteger, nullable=False),
+    Column("at_rest", BigInteger, nullable=False, server_default="0"),  # keys that break the rule now
     Column("owner", Text, nullable=False),
     Column("hint", Text, nullable=False),
     Column("revision", Text, nullable=False),
