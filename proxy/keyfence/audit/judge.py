@@ -36,6 +36,7 @@ _TYPES = {
     "TDIS-TYPE": "tdigest",
     "TSDB-TYPE": "timeseries",
 }
+_JUDGED = frozenset({"entry", "scope"})  # an open scope may have requirements too
 _WRITE = Access(0, b"", WRITE)
 
 
@@ -151,7 +152,7 @@ class Judge:
 
     def questions(self, key: bytes, target: Target | None, of_type: str) -> tuple[Question, ...]:
         """The questions about the size of a key of this type."""
-        entry = target.entry if target is not None and target.kind == "entry" else None
+        entry = target.entry if target is not None and target.kind in _JUDGED else None
         if entry is None or not entry.is_sized:
             return ()
         return questions(entry, _WRITE._replace(key=key, types=(of_type,)))
@@ -159,14 +160,14 @@ class Judge:
     @staticmethod
     def has_fields(target: Target | None, of_type: str) -> bool:
         """Whether the policy says which fields a key of this type may have."""
-        if target is None or target.kind != "entry" or target.entry is None or of_type != "hash":
+        if target is None or target.kind not in _JUDGED or target.entry is None:
             return False
-        return target.entry.fields is not None
+        return target.entry.fields is not None and of_type == "hash"
 
     def of_facts(self, key: bytes, target: Target | None, facts: Facts) -> Iterator[Fault]:
         """The rules that a key's type, time to live, fields and size break. Legacy keys are judged by their
         name only: what they hold matters once they are moved."""
-        if target is None or target.kind not in ("entry", "scope"):
+        if target is None or target.kind not in _JUDGED:
             return
         entry = target.entry
         types = entry.types if entry is not None else ()

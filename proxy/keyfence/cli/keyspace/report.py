@@ -161,18 +161,20 @@ def _violations(found: Row) -> Iterator[str]:
 
 
 def _remarks(found: Row) -> Iterator[str]:
+    for one in _notes(found):
+        yield ""
+        yield from _wrapped(one)
+
+
+def _notes(found: Row) -> Iterator[str]:
     if found["orphans"]:
-        yield ""
-        yield from _wrapped(f"entries without keys: {', '.join(found['orphans'])}")
-    left_out = [one for one in found["databases"] if not one["audited"]]
-    notes = list(found["notes"])
-    notes += [f"database {one['database']} was not looked at: {one['keys']:,} keys" for one in left_out]
+        yield f"entries without keys: {', '.join(found['orphans'])}"
+    for one in found["databases"]:
+        if not one["audited"]:
+            yield f"database {one['database']} was not looked at: {_number(one['keys'], 'key')}"
     if found["gone"]:
-        notes.append(f"{_number(found['gone'], 'key')} went before Redis was asked")
-    if notes:
-        yield ""
-    for note in notes:
-        yield from _wrapped(f"note: {one_line(note)}")
+        yield f"{_number(found['gone'], 'key')} went before Redis was asked"
+    yield from map(one_line, found["notes"])
 
 
 def _wrapped(text: str, before: str = "") -> list[str]:
@@ -233,8 +235,8 @@ def as_markdown(found: Row) -> str:
         for one in found["violations"]
     ]
     parts += _section("Broken rules", ("rule", "entry or shape", "keys", "example", "what to do"), broken, 2)
-    remarks = [line.strip() for line in _remarks(found) if line.strip()]
-    return "\n".join([*parts, *(["", *(f"- {_cell(one)}" for one in remarks)] if remarks else [])])
+    notes = [f"- {_cell(one)}" for one in _notes(found)]
+    return "\n".join([*parts, *(["", *notes] if notes else [])])
 
 
 def _section(title: str, names: Sequence[str], rows: Sequence[Sequence[str]], left: int) -> list[str]:
