@@ -77,5 +77,5 @@ def fill(client: redis.Redis) -> None:
     client.set("shop:nowhere:1", "x")
     for number in range(3):
         client.set(f"user:{number}:name", "x" * (number + 1))
-    client.hset("order-7", "state", "paid")
+    client.hset("order-77", "state", "paid")
     client.set("page-7", "x", ex=60)

@@ -59,7 +59,7 @@ def test_a_file_of_another_command_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["", "{}", "[]", "nonsense", '{"keyfence": {}, "state": {}}', "\xff"])
 def test_any_other_file_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "state").write_bytes(text.encode("latin-1"))
-    with pytest.raises(CheckpointError, match="state (is not a file of keyfence audit|cannot be read)"):
+    with pytest.raises(CheckpointError, match=r"state (is not a file of keyfence audit|cannot be read)"):
         at(tmp_path / "state").load()
 
 

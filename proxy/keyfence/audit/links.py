@@ -60,6 +60,7 @@ class Link:
             self._connection.connect()
         except (RedisError, OSError) as exc:
             raise LinkError(f"{self.shown} cannot be reached: {_reason(exc)}") from None
+        self.attempt("CLIENT", "SETNAME", f"keyfence-audit-{os.getpid()}")
 
     def ask(self, requests: Sequence[Request]) -> list[Any]:
         """The reply to each request, in order; an error reply is a ResponseError. Raises LinkError."""
@@ -119,7 +120,6 @@ def _connection(endpoint: Endpoint) -> Any:
         "socket_connect_timeout": endpoint.connect_timeout,
         "protocol": 2,
         "retry_on_timeout": False,
-        "client_name": f"keyfence-audit-{os.getpid()}",
     }
     if address.kind == "unix":
         unix: Any = redis.UnixDomainSocketConnection

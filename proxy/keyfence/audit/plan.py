@@ -6,6 +6,7 @@ it holds whole keys.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -108,9 +109,10 @@ class PlanWriter:
         return 0
 
     def close(self) -> None:
-        self.settle()
+        """Ends the writing. Only what `settle` has written is there for certain."""
         if self._path:
-            self._file.close()
+            with contextlib.suppress(OSError):
+                self._file.close()
 
     def _error(self, exc: OSError) -> PlanError:
         return PlanError(

@@ -112,10 +112,13 @@ class Audit:
             self._plan = self._open_plan(int(kept["plan"]) if kept is not None else 0)
         try:
             self._walk()
+            self._finish()
         except (LinkError, CannotAsk, Interrupted):  # between two batches: what is counted is complete
             self._save()
             raise
-        self._finish()
+        finally:
+            if self._plan is not None:
+                self._plan.close()
         self._checkpoint.remove()
         return self.result
 
@@ -239,7 +242,7 @@ class Audit:
         self.result.sums.settle()
         self.result.plan_renames, self.result.plan_open = self._renames()
         if self._plan is not None:
-            self._plan.close()
+            self._plan.settle()
         self._watch(self.result.seen, self.total)
 
 

@@ -18,6 +18,7 @@ from .sums import IDLE_DAYS, Extreme, Group
 
 # What to do about keys that are there already, where it is not the rule's own remedy.
 _HINTS = {
+    "key.format": "find who writes these keys: the policy has no key of this form here",
     "key.unregistered": "register these keys, or find who writes them and delete them",
     "type.mismatch": "find who writes another type here, and delete these keys",
     "field.unknown": "list the field, or HDEL it",
@@ -27,14 +28,14 @@ _HINTS = {
     "ttl.forbidden": "PERSIST these keys, and find who sets a time to live",
     "ttl.range": "EXPIRE these keys again, and have their writer keep to the range",
 }
-_KINDS = ("entry", "legacy", "malformed", "scope")
+_KINDS = ("entry", "scope", "malformed", "legacy")
 
 
 def summary(
     policy: CompiledPolicy, source: str, servers: Sequence[Server], options: Options, result: Result
 ) -> dict[str, Any]:
     """The report of an audit."""
-    groups = sorted(result.sums, key=lambda one: (_rank(policy, one), -one.keys, one.shape))
+    groups = sorted(result.sums, key=_order)
     known = [_entry(one) for one in groups if one.kind != "unregistered"]
     strays = [_shape(one) for one in groups if one.kind == "unregistered"]
     databases = list(_databases(policy, servers, result))
@@ -65,17 +66,15 @@ def summary(
     }
 
 
-def _rank(policy: CompiledPolicy, group: Group) -> tuple[int, int, int]:
-    """The place of a group in the report: as in the policy, deprecated forms after their entry."""
-    names = _names(policy)
-    at = names.index(group.name) if group.name in names else len(names)
-    scopes = [one.name for one in policy.targets if one.kind == "scope"]
-    scope = scopes.index(group.scope) if group.scope in scopes else len(scopes)
-    return (scope, at, _KINDS.index(group.kind) if group.kind in _KINDS else len(_KINDS))
+def _order(group: Group) -> tuple[bool, str, int, str, int, str]:
+    """The place of a group in the report: by scope and name, the deprecated forms last; shapes by number."""
+    is_shape = group.kind == "unregistered"
+    kind = _KINDS.index(group.kind) if not is_shape else len(_KINDS)
+    return (not group.scope, group.scope, kind, group.name, -group.keys if is_shape else 0, group.shape)
 
 
 def _names(policy: CompiledPolicy) -> list[str]:
-    return list(dict.fromkeys(one.name for one in policy.targets if one.kind == "entry"))
+    return sorted({one.name for one in policy.targets if one.kind == "entry"})
 
 
 def _entry(group: Group) -> dict[str, Any]:
