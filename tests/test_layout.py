@@ -63,9 +63,10 @@ MAY_IMPORT: dict[str, set[str]] = {
         *("policy.analysis", "policy.compiled", "policy.enforcement", "policy.engine"),
     },
     "findings.gate": {"findings", "policy", "policy.source", "telemetry"},
+    "audit.servers": {"policy.compiled", "upstream"},
     "audit": {
-        *("commands", "policy", "policy.compiled", "policy.engine", "policy.patterns", "policy.wording"),
-        *("shapes", "upstream"),
+        *("audit.servers", "commands", "findings", "shapes"),
+        *("policy", "policy.compiled", "policy.engine", "policy.patterns", "policy.wording"),
     },
     "config": {"policy", "policy.enforcement", "policy.source", "resp", "net", "identity", "upstream"},
     "downstream": {
@@ -125,8 +126,8 @@ MAY_IMPORT: dict[str, set[str]] = {
         *("policy", "policy.compiled", "policy.enforcement", "process", "process.serving"),
     },
     "cli.keyspace": {
-        *("audit", "cli.terminal", "config", "downstream", "findings", "policy", "policy.loading"),
-        "upstream",
+        *("audit", "audit.servers", "cli.terminal", "config", "downstream", "findings"),
+        *("policy", "policy.loading", "upstream"),
     },
     "cli": {
         *("cli.keyspace", "cli.rollout", "cli.terminal"),

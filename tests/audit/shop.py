@@ -5,7 +5,7 @@ from __future__ import annotations
 import redis
 
 from keyfence.audit.judge import Facts, Judge
-from keyfence.audit.links import Endpoint
+from keyfence.audit.servers.links import Endpoint
 from keyfence.policy.loading.load import parse_policy
 from keyfence.upstream.url import parse_upstream
 from tests.servers import RedisServer

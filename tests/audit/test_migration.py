@@ -8,14 +8,14 @@ import pytest
 import redis
 
 from keyfence.audit.checkpoint import Checkpoint
-from keyfence.audit.links import LinkError
 from keyfence.audit.migration import MAX_REASONS, Migration, Moves
 from keyfence.audit.moving import Fate, Mover, Outcome
-from keyfence.audit.nodes import Topology
 from keyfence.audit.plan import Header, Plan, PlanWriter
 from keyfence.audit.renames import Rename
-from keyfence.audit.router import Router
 from keyfence.audit.scan import Interrupted
+from keyfence.audit.servers.links import LinkError
+from keyfence.audit.servers.nodes import Topology
+from keyfence.audit.servers.router import Router
 from tests.audit.shop import endpoint
 from tests.servers import RedisServer
 

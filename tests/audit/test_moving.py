@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator
 import pytest
 import redis
 
-from keyfence.audit.links import Endpoint, Link
 from keyfence.audit.moving import MAX_COMPARED, Fate, Mover, Outcome
-from keyfence.audit.nodes import Topology
 from keyfence.audit.renames import Rename
-from keyfence.audit.router import Router
+from keyfence.audit.servers.links import Endpoint, Link
+from keyfence.audit.servers.nodes import Topology
+from keyfence.audit.servers.router import Router
 from keyfence.policy.compiled.hash_slots import hash_slot
 from keyfence.upstream.url import parse_upstream
 from tests.audit.shop import endpoint

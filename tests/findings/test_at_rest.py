@@ -7,8 +7,8 @@ import dataclasses
 import pytest
 from sqlalchemy import inspect, text
 
+from keyfence.audit.at_rest import AtRest, write_audit
 from keyfence.findings import tables
-from keyfence.findings.at_rest import AtRest, write_audit
 from keyfence.findings.database import UPGRADES, Database
 from keyfence.findings.filter import Filter
 from keyfence.findings.finding import AT_REST, DAY, Finding, State

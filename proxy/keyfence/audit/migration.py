@@ -14,12 +14,12 @@ from collections.abc import Callable
 from typing import Any, TextIO
 
 from .checkpoint import Checkpoint, CheckpointError
-from .links import LinkError
 from .moving import Fate, Mover, Outcome
 from .pace import Pace
 from .plan import Plan, PlanError
 from .renames import Rename
 from .scan import Interrupted, Watcher
+from .servers.links import LinkError
 
 MAX_REASONS = 200
 MAX_EXAMPLES = 3

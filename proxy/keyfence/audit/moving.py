@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 from redis.exceptions import ResponseError
 
 from .judge import type_name
-from .links import Link, Request
 from .renames import Rename
-from .router import Router
+from .servers.links import Link, Request
+from .servers.router import Router
 
 MAX_COMPARED = 1024 * 1024  # bytes of memory; of a larger key only type, length and time to live are compared
 SLACK = 1_000  # milliseconds between two looks at a time to live

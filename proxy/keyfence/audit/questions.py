@@ -12,8 +12,8 @@ from typing import Any
 from redis.exceptions import ResponseError
 
 from .judge import Facts, Judge, Look, type_name
-from .links import Link, Request
-from .nodes import Server
+from .servers.links import Link, Request
+from .servers.nodes import Server
 
 MAX_FIELDS = 100  # of a hash
 # A hash may hold long values, and before Redis 7.4 HSCAN brings them with the fields.

@@ -15,12 +15,12 @@ from redis.exceptions import ResponseError
 
 from .checkpoint import Checkpoint, CheckpointError
 from .judge import Facts, Judge, Look
-from .links import Link, LinkError
-from .nodes import Server
 from .pace import Pace, in_sample
 from .plan import PlanWriter
 from .questions import NO_IDLE, NO_IDLE_IN_FILES, Asker, CannotAsk
 from .renames import rename_of
+from .servers.links import Link, LinkError
+from .servers.nodes import Server
 from .sums import Sums
 
 MOST_AT_ONCE = 500  # keys of one SCAN and of the pipeline after it

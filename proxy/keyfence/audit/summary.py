@@ -12,8 +12,8 @@ from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.rules import RULES
 from keyfence.policy.show import one_line
 
-from .nodes import Server
 from .scan import Options, Result
+from .servers.nodes import Server
 from .sums import IDLE_DAYS, Extreme, Group
 
 # What to do about keys that are there already, where it is not the rule's own remedy.

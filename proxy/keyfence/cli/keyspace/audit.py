@@ -14,12 +14,12 @@ from typing import Any, NoReturn
 
 from keyfence.audit.checkpoint import Checkpoint, CheckpointError
 from keyfence.audit.judge import Judge
-from keyfence.audit.links import Endpoint, LinkError
-from keyfence.audit.nodes import Server, Topology, inspect
 from keyfence.audit.plan import Header, PlanError, PlanWriter
 from keyfence.audit.questions import CannotAsk
-from keyfence.audit.rdb import expired_keys
 from keyfence.audit.scan import Audit, Interrupted, Options, Result, in_order, work_of
+from keyfence.audit.servers.links import Endpoint, LinkError
+from keyfence.audit.servers.nodes import Server, Topology, inspect
+from keyfence.audit.servers.rdb import expired_keys
 from keyfence.audit.summary import summary
 from keyfence.cli.terminal.options import print_json
 from keyfence.cli.terminal.output import fail, fail_with, say
@@ -27,36 +27,10 @@ from keyfence.config.fields import store_url
 from keyfence.policy.diagnostics import FileError
 from keyfence.policy.loading.load import load_policy
 
-from .commands import CONFIGURED
+from .asked import CONFIGURED, RATE, Request
 from .progress import stopping, watching
 from .report import as_markdown, as_text
 from .source import is_file, opened, settings_of
-
-RATE = 5000  # keys a second, of a Redis that others use
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Request:
-    """What the command line asks for."""
-
-    source: str
-    policy: str
-    config: str
-    rate: int | None  # keys a second; 0: no limit; None: the default for the source
-    sample: float
-    resume: str
-    replica: bool
-    databases: tuple[int, ...]
-    store: str
-    plans: bool
-    output: str
-    form: str
-
-    @property
-    def options(self) -> Options:
-        is_rdb = is_file(self.source)
-        rate = self.rate if self.rate is not None else 0 if is_rdb else RATE
-        return Options(rate, self.sample, self.databases, is_rdb)
 
 
 def run_audit(asked: Request) -> NoReturn:
@@ -78,9 +52,15 @@ def run_audit(asked: Request) -> NoReturn:
     sys.exit(1 if found["must"] else 0)
 
 
+def _options(asked: Request) -> Options:
+    is_rdb = is_file(asked.source)
+    rate = asked.rate if asked.rate is not None else 0 if is_rdb else RATE
+    return Options(rate, asked.sample, asked.databases, is_rdb)
+
+
 def _audited(asked: Request, judge: Judge, endpoint: Endpoint) -> tuple[dict[str, Any], Result]:
     """The summary of an audit, and its result."""
-    options, shown = asked.options, asked.source if is_file(asked.source) else endpoint.address.shown
+    options, shown = _options(asked), asked.source if is_file(asked.source) else endpoint.address.shown
     if not options.databases and endpoint.address.database:
         options = dataclasses.replace(options, databases=(endpoint.address.database,))
     servers = _servers(endpoint, replica=asked.replica)
@@ -137,7 +117,7 @@ def _write_findings(url: str, found: dict[str, Any]) -> None:
     """Writes the violations into a findings store. A store that cannot be written ends the command."""
     from sqlalchemy.exc import SQLAlchemyError
 
-    from keyfence.findings.at_rest import AtRest, write_audit
+    from keyfence.audit.at_rest import AtRest, write_audit
     from keyfence.findings.database import Database, StoreError, reason
 
     rows = [

@@ -14,7 +14,7 @@ from keyfence.cli.terminal.options import checked, format_option, is_given
 from keyfence.cli.terminal.output import fail
 from keyfence.config.fields import parse_store
 
-CONFIGURED = "config"  # the findings store that the configuration names
+from .asked import CONFIGURED, RATE, Request
 
 
 def _store(text: str) -> None:
@@ -31,7 +31,7 @@ def _store(text: str) -> None:
 @click.option(
     "--rate",
     metavar="KEYS/s",
-    default="5000/s",
+    default=f"{RATE}/s",
     show_default=True,
     callback=checked(parse_rate),
     help="Keys a second, or none: as fast as Redis answers.",
@@ -91,7 +91,7 @@ def audit(
         fail("--output is for --plan; the report goes to standard output")
     if plan and resume and not output:
         fail("an audit that can be resumed needs a file for its plan; add --output")
-    from .audit import Request, run_audit
+    from .audit import run_audit
 
     paced = is_given(click.get_current_context(), "rate")
     run_audit(

@@ -10,13 +10,13 @@ import sys
 from typing import Any, NoReturn
 
 from keyfence.audit.checkpoint import Checkpoint, CheckpointError
-from keyfence.audit.links import LinkError
 from keyfence.audit.migration import Migration, Moves
 from keyfence.audit.moving import Fate, Mover
-from keyfence.audit.nodes import Topology, inspect
 from keyfence.audit.plan import Plan, PlanError
-from keyfence.audit.router import Router
 from keyfence.audit.scan import Interrupted
+from keyfence.audit.servers.links import LinkError
+from keyfence.audit.servers.nodes import Topology, inspect
+from keyfence.audit.servers.router import Router
 from keyfence.cli.terminal.options import print_json
 from keyfence.cli.terminal.output import fail, say, wrapped
 from keyfence.findings.spans import span_text

@@ -9,8 +9,8 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from keyfence.audit.links import Endpoint
-from keyfence.audit.rdb import loaded
+from keyfence.audit.servers.links import Endpoint
+from keyfence.audit.servers.rdb import loaded
 from keyfence.cli.terminal.output import fail, fail_with
 from keyfence.config.loading import load_settings
 from keyfence.config.settings import Overrides, Settings

@@ -12,14 +12,13 @@ from collections.abc import Sequence
 
 from sqlalchemy import Connection, select, update
 
+from keyfence.findings.database import Database
+from keyfence.findings.finding import ACTIONS, AT_REST, CLOSED, Event, State, finding_id
+from keyfence.findings.tables import events, findings
 from keyfence.policy.verdict import Severity
-from keyfence.telemetry.tally import MAX_EXAMPLES
-
-from .database import Database
-from .finding import ACTIONS, AT_REST, CLOSED, Event, State, finding_id
-from .tables import events, findings
 
 COMMAND = "AUDIT"
+MAX_EXAMPLES = 5
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from redis.exceptions import ResponseError
 
-from keyfence.audit.links import Endpoint, Link, LinkError
-from keyfence.audit.nodes import Topology, inspect
+from keyfence.audit.servers.links import Endpoint, Link, LinkError
+from keyfence.audit.servers.nodes import Topology, inspect
 from keyfence.config.loading import load_settings
 from keyfence.config.settings import Overrides
 from keyfence.downstream.tls import upstream_context

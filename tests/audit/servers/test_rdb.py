@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from keyfence.audit.checkpoint import Checkpoint
-from keyfence.audit.nodes import inspect
-from keyfence.audit.rdb import expired_keys, loaded
 from keyfence.audit.scan import Audit, Options
+from keyfence.audit.servers.nodes import inspect
+from keyfence.audit.servers.rdb import expired_keys, loaded
 from keyfence.upstream.embedded import EmbeddedRedisError
 from tests.audit.shop import fill, judge
 from tests.servers import PATIENCE_SECONDS, RedisServer, ServerBinary
