@@ -26,6 +26,7 @@ _ACTIONS = {
     "refused": "refused with NOPERM",
     "waived": "waived: a waiver covers it",
     "late": "found late, by asking Redis afterwards",
+    "at rest": "keys that break the rule now, as the last audit found",
 }
 STATES = {
     "new": "first seen within the last day",
