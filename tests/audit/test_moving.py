@@ -152,8 +152,31 @@ def test_an_existing_key_is_never_overwritten(client: redis.Redis, mover: Mover)
     assert client.mget(OLD, NEW) == ["old", "new"]
 
 
+def test_an_interrupted_move_is_finished(client: redis.Redis, mover: Mover, router: Router) -> None:
+    """The copy was made, and the old key is still there. Both are the same."""
+    MAKE["hash"](client)
+    client.copy(OLD, NEW)
+    assert Mover(router, apply=False).move(rename(kind="hash")) == Outcome(Fate.MOVABLE)
+    assert mover.move(rename(kind="hash")) == Outcome(Fate.MOVED)
+    assert client.keys() == [NEW]
+
+
+def test_a_new_key_with_another_time_to_live_is_no_copy(client: redis.Redis, mover: Mover) -> None:
+    client.set(OLD, "x")
+    client.set(NEW, "x", ex=600)
+    assert mover.move(rename()).why == "the new key exists already"
+    assert client.exists(OLD, NEW) == 2
+
+
+def test_a_large_new_key_is_never_taken_for_a_copy(client: redis.Redis, mover: Mover) -> None:
+    for key in (OLD, NEW):
+        client.hset(key, mapping={str(number): "x" * 1000 for number in range(2000)})
+    assert mover.move(rename(kind="hash")).why == "the new key exists already"
+    assert client.exists(OLD, NEW) == 2
+
+
 def test_a_dry_run_changes_nothing(client: redis.Redis, router: Router) -> None:
-    client.mset({OLD: "x", "order-8": "x", "shop:main:order:8": "x"})
+    client.mset({OLD: "x", "order-8": "x", "shop:main:order:8": "y"})
     mover = Mover(router, apply=False)
     assert mover.move(rename()) == Outcome(Fate.MOVABLE)
     assert mover.move(rename("order-8", "shop:main:order:8")).why == "the new key exists already"

@@ -61,8 +61,8 @@ class _Left(Exception):
 class _Old(NamedTuple):
     """The old key as it was before the copy."""
 
-    ttl: int
     size: int  # bytes of memory
+    has_copy: bool  # the new key exists already
 
 
 class Mover:
@@ -83,9 +83,12 @@ class Mover:
             found = self._check(link, one, one.new)
             if isinstance(found, Outcome):
                 return found
+            if found.has_copy and not self._is_copy(link, one, one.new, found):
+                raise _Left("the new key exists already")
             if not self._apply:
                 return Outcome(Fate.MOVABLE)
-            self._copy(link, one, one.new)
+            if not found.has_copy:
+                self._copy(link, one, one.new)
             return self._finish(link, one, one.new, found)
         except _Left as exc:
             return Outcome(Fate.LEFT, str(exc))
@@ -104,13 +107,17 @@ class Mover:
         exists = _sure(self._guard(one, new).ask([(b"EXISTS", new)])[0])
         if _sure(kind) == b"none" or _sure(ttl) == -2:
             return Outcome(Fate.DONE if exists else Fate.GONE)
-        if exists:
-            raise _Left("the new key exists already")
         if type_name(kind.decode("utf-8", "replace")) != one.type:
             raise _Left("its type is not as in the plan; audit again")
         if (ttl >= 0) != (one.ttl is not None and not one.sets_ttl):
             raise _Left("its time to live is not as in the plan; audit again")
-        return _Old(ttl, size if isinstance(size, int) else MAX_COMPARED + 1)
+        return _Old(size if isinstance(size, int) else MAX_COMPARED + 1, bool(exists))
+
+    def _is_copy(self, link: Link, one: Rename, new: bytes, old: _Old) -> bool:
+        """Whether the new key is all that the old one is: a move was interrupted after its copy."""
+        if old.size > MAX_COMPARED:
+            return False
+        return not self._difference(link, self._guard(one, new), one, new, is_small=True)
 
     def _guard(self, one: Rename, new: bytes) -> Link:
         return self._router.link(new, one.database, guard=True)
@@ -150,6 +157,8 @@ class Mover:
                 return Outcome(Fate.MOVED)
             if is_unchanged:
                 raise _Left(problem)
+            if old.has_copy:
+                raise _Left("it changed meanwhile, and the new key exists already")
             if _sure(guard.ask([(b"MULTI",), (b"UNLINK", new), (b"EXEC",)])[-1]) is None:
                 raise _Left("both keys changed meanwhile; compare them and remove one")
             raise _Left("it changed meanwhile; run it again")

@@ -104,6 +104,12 @@ def test_a_cluster_names_its_masters(cluster: Cluster) -> None:
     assert {one.address.port for one in topology.masters()} == {one.port for one in cluster.masters}
 
 
+def test_a_replica_stands_for_each_master_of_a_cluster(cluster: Cluster) -> None:
+    topology = Topology(Endpoint(parse_upstream(cluster.url)))
+    topology.slots = tuple(one for one in topology.slots if one.replicas)  # only the first has one
+    assert [one.address.port for one in topology.replicas()] == [cluster.replicas[0].port]
+
+
 def test_a_cluster_with_missing_slots_is_not_audited(start_redis: Callable[..., RedisServer]) -> None:
     server = start_redis(arguments=["--cluster-enabled", "yes"])
     with server.client() as client:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sqlite3
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -188,6 +190,7 @@ def test_a_plan_goes_to_standard_output_or_to_a_file(policy: Path, shop: RedisSe
             ("audit", "redis://h", "--policy", "%P", "--plan", "migrate", "--resume", "x"),
             "an audit that can be resumed needs a file for its plan; add --output",
         ),
+        (("audit", "dump.rdb", "--policy", "%P", "--resume", "x"), "--resume is for a live Redis"),
         (("audit", "redis://h", "--policy", "%P", "--store", "x"), "is not a findings store"),
         (("audit", "redis://h", "--policy", "%P", "--store", "config"), "needs a configuration"),
         (("migrate", "nowhere", "redis://h"), "nowhere cannot be read: no such file"),
@@ -247,6 +250,40 @@ def test_what_is_left_is_exit_code_1_with_the_reason(policy: Path, shop: RedisSe
     assert "it is a string, and cart is a hash" in out
     assert "the new key exists already" in out
     assert len((tmp_path / "log").read_text().splitlines()) == 3
+
+
+# -- the documented users
+
+
+def documented(user: str) -> str:
+    """The rights of a Redis user, as docs/audit.md has them."""
+    text = (PROJECT / "docs" / "audit.md").read_text()
+    (rights,) = re.findall(rf"ACL SETUSER {user} on >PASSWORD (.*)", text)
+    return f"{user} on >secret {rights}"
+
+
+def test_the_documented_rights_are_enough(
+    policy: Path, start_redis: Callable[..., RedisServer], tmp_path: Path
+) -> None:
+    server = start_redis(acl=[documented("auditor"), documented("mover")])
+    with server.client(decode_responses=True) as client:
+        fill(client)
+        client.set("cart-9", "x")
+        client.sadd("note-1", *(f"member{number}" for number in range(3000)))
+    plan = tmp_path / "plan"
+    url = f"unix://auditor:secret@{server.socket_path}"
+    code, out, _ = keyfence("audit", url, "--policy", policy, "--plan", "migrate", "--output", plan)
+    assert code == 1
+    assert "not known" not in out
+    code, out, _ = keyfence("migrate", plan, url.replace("auditor", "mover"), "--apply")
+    assert "2 moved" in out
+    assert "Redis refuses" not in out
+
+
+@pytest.mark.parametrize("command", ["audit", "migrate"])
+def test_the_help_fits_into_80_columns(command: str) -> None:
+    _, out, _ = keyfence(command, "--help")
+    assert max(map(len, out.splitlines())) <= WIDTH
 
 
 # -- long work

@@ -125,4 +125,6 @@ def _slots(link: Link) -> tuple[Slots, ...]:
 
 def _node(row: Any, link: Link) -> tuple[str, int]:
     host = row[0].decode() if row[0] else ""
-    return host or link.endpoint.address.host, int(row[1])
+    if host in ("", "?"):  # it does not know its own address: it is the one that was asked
+        host = link.endpoint.address.host or "127.0.0.1"
+    return host, int(row[1])

@@ -1,6 +1,6 @@
 """What the command line asks of an audit.
 
-Rule: these are the checked values of the options, and nothing else.
+Rule: these are the values of the options as they were checked, and nothing else.
 """
 
 from __future__ import annotations
@@ -27,3 +27,8 @@ class Request:
     plans: bool
     output: str
     form: str
+
+
+def is_file(source: str) -> bool:
+    """Whether a source is an RDB file: `file:` and `${NAME}` lead to a URL."""
+    return bool(source) and "://" not in source and "${" not in source and not source.startswith("file:")

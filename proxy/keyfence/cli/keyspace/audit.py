@@ -27,10 +27,10 @@ from keyfence.config.fields import store_url
 from keyfence.policy.diagnostics import FileError
 from keyfence.policy.loading.load import load_policy
 
-from .asked import CONFIGURED, RATE, Request
+from .asked import CONFIGURED, RATE, Request, is_file
 from .progress import stopping, watching
 from .report import as_markdown, as_text
-from .source import is_file, opened, settings_of
+from .source import opened, settings_of
 
 
 def run_audit(asked: Request) -> NoReturn:

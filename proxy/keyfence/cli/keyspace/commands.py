@@ -14,7 +14,7 @@ from keyfence.cli.terminal.options import checked, format_option, is_given
 from keyfence.cli.terminal.output import fail
 from keyfence.config.fields import parse_store
 
-from .asked import CONFIGURED, RATE, Request
+from .asked import CONFIGURED, RATE, Request, is_file
 
 
 def _store(text: str) -> None:
@@ -91,6 +91,8 @@ def audit(
         fail("--output is for --plan; the report goes to standard output")
     if plan and resume and not output:
         fail("an audit that can be resumed needs a file for its plan; add --output")
+    if resume and is_file(source):
+        fail("--resume is for a live Redis; a file is always read from its beginning")
     from .audit import run_audit
 
     paced = is_given(click.get_current_context(), "rate")

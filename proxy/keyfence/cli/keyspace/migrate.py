@@ -22,8 +22,9 @@ from keyfence.cli.terminal.output import fail, say, wrapped
 from keyfence.findings.spans import span_text
 from keyfence.policy.show import one_line
 
+from .asked import is_file
 from .progress import stopping, watching
-from .source import is_file, opened, settings_of
+from .source import opened, settings_of
 
 
 def run_migration(

@@ -18,10 +18,7 @@ from keyfence.downstream.tls import upstream_context
 from keyfence.policy.diagnostics import FileError
 from keyfence.upstream.embedded import EmbeddedRedisError
 
-
-def is_file(source: str) -> bool:
-    """Whether a source is an RDB file: `file:` and `${NAME}` lead to a URL."""
-    return bool(source) and "://" not in source and "${" not in source and not source.startswith("file:")
+from .asked import is_file
 
 
 def settings_of(config: str, policy: str, source: str, *, needs_policy: bool = True) -> Settings:
