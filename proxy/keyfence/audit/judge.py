@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 
 from keyfence.commands.model import READ, WRITE, Access, Content, Field, Touches
 from keyfence.policy.budget import Budget
-from keyfence.policy.compiled.policy import CompiledPolicy, Target, types_in
+from keyfence.policy.compiled.policy import CompiledPolicy, Entry, Target, types_in
 from keyfence.policy.compiled.sizes import Question, late_excess, questions
 from keyfence.policy.compiled.ttl import late_fault
 from keyfence.policy.engine.content import content_faults, fits
@@ -89,6 +89,7 @@ class Judge:
         self._scopes = [one for one in self.policy.targets if one.kind == "scope"]
         self._places: dict[int, Place] = {}  # by the target's identity
         self._legacy: dict[int, tuple[Fault, ...]] = {}
+        self._without_sizes: dict[int, Entry] = {}
 
     def shown(self, key: bytes, target: Target | None) -> str:
         """A key as people may see it."""
@@ -179,8 +180,7 @@ class Judge:
         if entry.fields is not None and facts.fields:
             content = Content(fields=tuple(Field(0, name, 0, b"") for name in facts.fields))
             access = _WRITE._replace(content=content)
-            unsized = dataclasses.replace(entry, max_value=None, max_fields=None, max_members=None)
-            for fault in content_faults(access, unsized, str, Budget()):
+            for fault in content_faults(access, self._unsized(entry), str, Budget()):
                 if fault is not None:
                     found = self._fault(fault.rule, target)
                     yield found._replace(severity="must") if fault.is_must else found
@@ -192,6 +192,14 @@ class Judge:
         late = late_fault(facts.ttl, True, entry.ttl, "", "") if entry.ttl is not None else None
         if late is not None:
             yield self._fault(late.rule, target)
+
+    def _unsized(self, entry: Entry) -> Entry:
+        """The entry without limits on sizes: Redis is asked about these, and has all fields."""
+        known = self._without_sizes.get(id(entry))
+        if known is None:
+            none = {"max_value": None, "max_fields": None, "max_members": None}
+            known = self._without_sizes[id(entry)] = dataclasses.replace(entry, **none)  # type: ignore[arg-type]
+        return known
 
     def _fault(self, rule: str, target: Target) -> Fault:
         return Fault(rule, "should" if rule in target.should else "must")

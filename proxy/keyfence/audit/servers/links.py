@@ -13,6 +13,7 @@ import ssl
 from collections.abc import Sequence
 from typing import Any, Literal
 
+import hiredis
 import redis
 from redis.exceptions import RedisError, ResponseError
 
@@ -20,6 +21,8 @@ from keyfence.upstream.health import UpstreamAddress, describe
 
 Word = bytes | str | int
 Request = tuple[Word, ...]
+
+_pack: Any = hiredis.pack_command  # redis-py's own way takes twice as long
 
 READ_SECONDS = 60.0  # a reply that takes longer does not come
 
@@ -66,7 +69,7 @@ class Link:
         """The reply to each request, in order; an error reply is a ResponseError. Raises LinkError."""
         connection = self._connection
         try:
-            connection.send_packed_command(connection.pack_commands(requests))
+            connection.send_packed_command([b"".join(map(_pack, requests))])
             return [self._reply() for _ in requests]
         except (RedisError, OSError) as exc:
             raise LinkError(f"{self.shown} does not answer any more: {_reason(exc)}") from None

@@ -74,9 +74,9 @@ def _table(found: Row) -> Iterator[str]:
         numbers = [f"{scope['keys']:,}", size_text(scope["bytes"]), "", "", _count(scope["violations"])]
         yield _line(scope["scope"] or "(no scope)", numbers)
         for one in entries:
-            yield from _row(_entry_name(one), one)
+            yield _row(_entry_name(one), one)
         if strays:
-            yield from _row("(no entry)", _sum(strays))
+            yield _row("(no entry)", _sum(strays))
 
 
 def _entry_name(one: Row) -> str:
@@ -92,7 +92,7 @@ def _sum(rows: Sequence[Row]) -> dict[str, Any]:
     return total
 
 
-def _row(name: str, one: Row) -> Iterator[str]:
+def _row(name: str, one: Row) -> str:
     numbers = [
         f"{one['keys']:,}",
         size_text(one["bytes"]),
@@ -100,11 +100,7 @@ def _row(name: str, one: Row) -> Iterator[str]:
         _count(one["idle"]["30d"]),
         _count(sum(one["broken"].values())),
     ]
-    shown = f"  {one_line(name)}"
-    if len(shown) > _NAME:
-        yield shown
-        shown = ""
-    yield _line(shown, numbers)
+    return _line(f"  {one_line(name)}", numbers)
 
 
 def _count(number: int) -> str:
@@ -114,7 +110,7 @@ def _count(number: int) -> str:
 def _line(name: str, cells: Sequence[str]) -> str:
     widths = (width for _, width in _COLUMNS)
     text = "".join(f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True))
-    return f"{name:{_NAME}}{text}"
+    return f"{name:{_NAME}}{text}" if len(name) <= _NAME else f"{name}\n{'':{_NAME}}{text}"
 
 
 # -- keys of no entry
