@@ -181,7 +181,7 @@ def test_a_folder_that_may_not_be_written_leaves_the_file(
     edit = Edit(str(file), "modes", NEW)
     before = file.read_bytes()
     monkeypatch.setattr(tempfile, "mkstemp", refuse)  # tests may run as root, who may write everywhere
-    with pytest.raises(CannotEdit, match="^permission denied$"):
+    with pytest.raises(CannotEdit, match=r"^permission denied$"):
         edit.write()
     assert file.read_bytes() == before
 
@@ -189,7 +189,7 @@ def test_a_folder_that_may_not_be_written_leaves_the_file(
 def test_a_file_that_may_not_be_written_is_not_replaced(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file.chmod(0o444)
     monkeypatch.setattr(os, "access", lambda path, _mode: path != file)  # as for everyone but root
-    with pytest.raises(CannotEdit, match="^permission denied$"):
+    with pytest.raises(CannotEdit, match=r"^permission denied$"):
         Edit(str(file), "modes", NEW)
 
 
@@ -222,5 +222,5 @@ def test_a_file_that_cannot_be_read_is_one_reason(content: bytes, why: str, file
 
 
 def test_a_missing_file_is_one_reason(tmp_path: Path) -> None:
-    with pytest.raises(CannotEdit, match="^no such file or directory$"):
+    with pytest.raises(CannotEdit, match=r"^no such file or directory$"):
         Edit(str(tmp_path / "none.yaml"), "modes", NEW)
