@@ -34,6 +34,7 @@ class Channel:
         self.view = view
         self.parameters = parameters
         self.regions: dict[str, str] = {}  # as they were sent last
+        self.findings: int | None = None  # new ones
         self.streams: set[Stream] = set()
 
 
@@ -44,6 +45,7 @@ class Stream:
         self.pending: dict[str, str] = {}
         self.findings: int | None = None
         self.changed = asyncio.Event()
+        self.ended = False
         self.seen: dict[str, str] = {}
 
     def put(self, regions: Mapping[str, str], findings: int | None) -> None:
@@ -54,13 +56,20 @@ class Stream:
             self.findings = findings
             self.changed.set()
 
+    def end(self) -> None:
+        """The page has gone."""
+        self.ended = True
+        self.changed.set()
+
     async def next(self) -> bytes:
-        """The next event."""
+        """The next event; nothing if the page has gone."""
         try:
             async with asyncio.timeout(SILENCE):
                 await self.changed.wait()
         except TimeoutError:
             return b": still here\n\n"
+        if self.ended:
+            return b""
         self.changed.clear()
         regions, self.pending = self.pending, {}
         data = json.dumps({"regions": regions, "findings": self.findings}, ensure_ascii=True)
@@ -88,7 +97,7 @@ class Live:
             raise TooMany
         channel = self._channels.setdefault(address, Channel(*found))
         stream = Stream()
-        stream.put(channel.regions, None)
+        stream.put(channel.regions, channel.findings)
         channel.streams.add(stream)
         if self._task is None:
             self._task = asyncio.ensure_future(self._refresh_forever())
@@ -126,9 +135,9 @@ class Live:
         except (TemplateError, KeyError, TypeError) as exc:
             notice("page", f"the page {channel.view.path} cannot be refreshed: {exc!r}")
             return 0.0
-        findings = _active(values)
+        channel.findings = _active(values)
         for stream in channel.streams:
-            stream.put(channel.regions, findings)
+            stream.put(channel.regions, channel.findings)
         return time.thread_time() - began
 
 

@@ -7,6 +7,7 @@ to the audit log with who and why.
 
 from __future__ import annotations
 
+import asyncio
 import csv
 import dataclasses
 import io
@@ -40,6 +41,8 @@ _FOREVER = "public, max-age=31536000, immutable"  # the address of an asset chan
 _FORM = "application/x-www-form-urlencoded"
 _COLUMNS = ("id", "state", "service", "rule", "command", "entry", "shape", "severity", "total", "observed")
 _MORE_COLUMNS = ("refused", "waived", "late", "first", "last", "owner", "example", "hint")
+_SIGN_IN = "/sign-in"
+_GIVEN = "sign-in"  # of a request: what its form said, to show it again
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what a spreadsheet takes for a formula
 
 
@@ -65,8 +68,8 @@ class Page:
             *own,
             SiteRoute("GET", "/live", self._stream),
             SiteRoute("GET", "/assets/{name}", self._asset),
-            SiteRoute("GET", "/sign-in", self._sign_in_form),
-            SiteRoute("POST", "/sign-in", self._sign_in),
+            SiteRoute("GET", _SIGN_IN, self._sign_in_form),
+            SiteRoute("POST", _SIGN_IN, self._sign_in),
             SiteRoute("POST", "/sign-out", self._sign_out),
             SiteRoute("POST", "/do/{action}", self._do),
         ]
@@ -81,8 +84,11 @@ class Page:
         return not wanted and "text/html" in request.headers.get("Accept", "")
 
     def error(self, request: web.Request, text: str, status: int) -> web.Response:
+        if request.path == _SIGN_IN and request.method == "POST":
+            return self._sign_in_again(request, text, status)
         title = "There is no such page" if status == 404 else "That did not work"
-        values = {"title": title, "lines": [text], "code": "", "back": "/"}
+        lines = [] if text.startswith(title) else [text]
+        values = {"title": title, "lines": lines, "code": "", "back": "/"}
         return self._answer(request, "outcome.html", values, status)
 
     # -- views
@@ -122,12 +128,12 @@ class Page:
             "notices": _taken(session),
             "live": request.path_qs if view is not None and view.regions else "",
             "now": now,
-            "policy": None,
         }
         text = render(template, {**values, "page": shell, "now": now})
         response = web.Response(text=text, content_type="text/html", status=status)
         response.headers["Content-Security-Policy"] = SECURITY_POLICY
-        response.headers["Referrer-Policy"] = "no-referrer"
+        # Not "no-referrer": with it, browsers send `Origin: null` with the page's own forms.
+        response.headers["Referrer-Policy"] = "same-origin"
         response.headers["Vary"] = "Accept, Cookie"
         return response
 
@@ -162,26 +168,41 @@ class Page:
         except TooMany:
             raise BadRequest("Too many pages are open; this one is not refreshed.", 503) from None
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        gone: asyncio.Future[bool] | None = None
         try:
             await response.prepare(request)
             connection = self._connections.of(request)
             if connection is not None:
                 connection.works = False  # so that it makes room for others: the browser connects again
-            await response.write(b"retry: 3000\n\n")
-            while True:
-                await response.write(await stream.next())
+                gone = asyncio.ensure_future(connection.gone.wait())
+                gone.add_done_callback(lambda _: stream.end())
+            event = b"retry: 3000\n\n"
+            while event:
+                await response.write(event)
+                event = await stream.next()
         except ConnectionError:
-            return response
+            pass
         finally:
+            if gone is not None:
+                gone.cancel()
             self._live.close(address, stream)
+        return response
 
     # -- signing in
 
     async def _sign_in_form(self, request: web.Request) -> web.Response:
-        return self._answer(request, "sign_in.html", {"fault": "", "name": "", "back": "/"})
+        back = _own_path(request.query.get("back", "/"))
+        return self._answer(request, "sign_in.html", {"fault": "", "name": "", "back": back})
+
+    def _sign_in_again(self, request: web.Request, fault: str, status: int) -> web.Response:
+        given: Mapping[str, str] = request.get(_GIVEN, {})
+        back = _own_path(given.get("back", "/"))
+        values = {"fault": fault, "name": given.get("name", "")[:100], "back": back}
+        return self._answer(request, "sign_in.html", values, status)
 
     async def _sign_in(self, request: web.Request) -> web.Response:
         form = await _form(request)
+        request[_GIVEN] = {name: form.get(name, "") for name in ("name", "back")}
         name = required(form, "name")[:100]
         one = self._sessions.sign_in(name, form.get("token", ""))
         response = _see_other(_own_path(form.get("back", "/")))
