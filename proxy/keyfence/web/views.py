@@ -275,6 +275,7 @@ VIEWS = (
         _overview,
         regions={
             "headline": "live/headline.html",
+            "glass": "live/glass.html",
             "new": "live/new.html",
             "matrix": "live/matrix.html",
             "trend": "live/trend.html",
