@@ -13,7 +13,7 @@ import io
 import time
 import urllib.parse
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
@@ -168,7 +168,7 @@ class Page:
         except TooMany:
             raise BadRequest("Too many pages are open; this one is not refreshed.", 503) from None
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
-        gone: asyncio.Future[bool] | None = None
+        gone: asyncio.Task[Literal[True]] | None = None
         try:
             await response.prepare(request)
             connection = self._connections.of(request)

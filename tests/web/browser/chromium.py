@@ -189,6 +189,13 @@ class Browser:
         self.take_logs()
         return [one["message"] for one in self._console if one["source"] != "network"]
 
+    def forgive(self, words: str) -> None:
+        """Forget the complaints with these words, of which there is one at least."""
+        self.take_logs()
+        kept = [one for one in self._console if words not in one["message"]]
+        assert len(kept) < len(self._console)
+        self._console = kept
+
     def axe(self) -> list[str]:
         """What axe-core finds fault with on this page."""
         self.js(AXE.read_text())

@@ -5,16 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
+from selenium.webdriver import Chrome
 
 from tests.servers import RedisServer, running_redis
 
-from .site import RIGHT, WRONG, Site, running_site
-
-pytest.importorskip("selenium", reason="selenium is not installed")
-
-from selenium.webdriver import Chrome
-
 from .chromium import Browser, running_chromium, why_missing
+from .site import RIGHT, WRONG, Site, running_site
 
 
 @pytest.fixture(scope="session")
@@ -35,7 +31,7 @@ def redis_of_page() -> Iterator[RedisServer]:
 def site(
     chromium: Chrome, redis_of_page: RedisServer, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Site]:
-    """A keyfence with findings of many kinds. Tests of one module may add some of CubeAPI, and change nothing else."""
+    """A keyfence with findings of many kinds. Tests may add some of CubeAPI, and change nothing else."""
     assert chromium
     with running_site(tmp_path_factory.mktemp("site"), redis_of_page) as site:
         for service, *words in (*RIGHT, *WRONG):

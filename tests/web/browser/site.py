@@ -102,9 +102,11 @@ def running_site(
     policy: str = "",
     services: Sequence[str] = SERVICES,
     token: bool = True,
+    more: str = "",
     expect_stderr: str = "",
 ) -> Iterator[Site]:
-    """A keyfence that observes, with its own copy of a policy and a waivers file."""
+    """A keyfence that observes, with its own copy of a policy and a waivers file. `more` is a further line of
+    its configuration."""
     (folder / "policy.yaml").write_text(policy or POLICY.read_text())
     (folder / "waivers.yaml").write_text("waivers: []\n")
     admin = 'listen: "127.0.0.1:0"'
@@ -113,7 +115,7 @@ def running_site(
         (folder / "token").chmod(0o600)
         admin += ", token_file: token, audit_log: audit.log"
     lines = ["policy: policy.yaml", "waivers: waivers.yaml", f"upstream: {server.url}"]
-    lines += [f"admin: {{{admin}}}", "listeners:"]
+    lines += [f"admin: {{{admin}}}", *([more] if more else []), "listeners:"]
     lines += [f'  - {{listen: "127.0.0.1:0", service: {name}}}' for name in services]
     config = folder / "keyfence.yaml"
     config.write_text("\n".join(lines) + "\n")

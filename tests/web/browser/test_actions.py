@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import datetime
+import json
 import shutil
+import signal
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -12,14 +15,14 @@ import yaml
 from redis.exceptions import NoPermissionError
 from selenium.webdriver.common.keys import Keys
 
-from tests.clients.running import ROUTE, ask
-from tests.servers import RedisServer
+from tests.clients.running import ROUTE
+from tests.servers import PATIENCE_SECONDS, RedisServer
 
 from .chromium import AXE, PHONE, Browser
 from .site import API, MASTER, PROXY, RIGHT, SIDECAR, TOKEN, WRONG, Site, running_site
 
 NAME = "Ada <ada@example.com>"
-TOLD = r"\A(keyfence: (audit|break-glass|the mode table)[^\n]*\n|keyfence: break-glass [^\n]*\n)*\Z"
+TOLD = r"\A(keyfence: break-glass[^\n]*\n)*\Z"
 WRITE = ("HSET", ROUTE, "HostIP", "10.0.0.8")
 
 
@@ -56,6 +59,14 @@ def is_refused(site: Site) -> bool:
         return False
 
 
+def ask_as_operator(site: Site, method: str, path: str, body: object) -> int:
+    """Does what the command line does. Returns the status."""
+    headers = {"Content-Type": "application/json", "Authorization": f"Bearer {TOKEN}"}
+    request = urllib.request.Request(site.url + path, json.dumps(body).encode(), headers, method=method)
+    with urllib.request.urlopen(request, timeout=PATIENCE_SECONDS) as response:
+        return int(response.status)
+
+
 def last(site: Site) -> tuple[str, ...]:
     """The last change in the audit log: who, what, on what, why, and the outcome."""
     entry = site.audit()[-1]
@@ -81,15 +92,15 @@ def test_a_waiver_is_written_and_in_force(browser: Browser, acting: Site) -> Non
     assert "The waiver is in waivers.yaml and in force." in browser.text(".notice.good").replace(
         str(acting.folder) + "/", ""
     )
-    assert browser.texts("#counts .badge") == ["waived"]
     (waiver,) = yaml.safe_load((acting.folder / "waivers.yaml").read_text())["waivers"]
     assert waiver["service"] == SIDECAR
     assert waiver["rule"] == "ttl.required"
     assert (waiver["owner"], waiver["reason"]) == ("sidecar-team", "mended in release 7")
     assert waiver["until"] == until
-    acting.send(*WRONG[5][:1], *WRONG[5][1:])
-    browser.open(finding)
-    assert "1 waived" in browser.text("#counts")
+    acting.send(SIDECAR, "SET", "cube:v1:shared:sandbox:lifecycle:state:7c8f", "running")
+    browser.go_live(finding)
+    browser.eventually("document.getElementById('counts').innerText.includes('1 waived')")
+    assert browser.texts("#counts .badge") == ["waived"]
     assert not browser.has(".notice")
     assert last(acting) == (NAME, "waive", finding.removeprefix("/findings/"), "mended in release 7", "done")
 
@@ -149,22 +160,10 @@ def test_a_page_that_is_open_shows_that_someone_else_opens_break_glass(
     browser: Browser, acting: Site
 ) -> None:
     browser.go_live()
-    body = {"seconds": 60, "service": MASTER}
-    assert ask_as_operator(acting, "/-/observe", body) == 200
+    assert ask_as_operator(acting, "POST", "/-/observe", {"for": 60, "service": MASTER}) == 200
     browser.eventually("document.getElementById('glass').innerText.includes('Break-glass is open')")
-    assert ask_as_operator(acting, "/-/observe", {}, "DELETE") == 200
+    assert ask_as_operator(acting, "DELETE", "/-/observe", {}) == 200
     browser.eventually("document.getElementById('glass').innerText === ''")
-
-
-def ask_as_operator(site: Site, path: str, body: object, method: str = "POST") -> int:
-    import json
-    import urllib.request
-
-    headers = {"Content-Type": "application/json", "Authorization": f"Bearer {TOKEN}"}
-    data = json.dumps(body).encode()
-    request = urllib.request.Request(site.url + path, data, headers, method=method)
-    with urllib.request.urlopen(request, timeout=30) as response:
-        return int(response.status)
 
 
 def test_a_reload_puts_the_files_in_force(browser: Browser, acting: Site) -> None:
@@ -273,10 +272,10 @@ def test_the_session_ends_with_the_token(browser: Browser, acting: Site) -> None
     token = acting.folder / "token"
     token.write_text("another-token-0123456789\n")
     try:
-        assert ask_as_operator(acting, "/-/reload", {}) == 200
+        assert ask_as_operator(acting, "POST", "/-/reload", {}) == 200
         browser.open("/")
         assert browser.text(".who") == "Sign in to change something"
     finally:
         token.write_text(TOKEN + "\n")
-        acting.keyfence.process.send_signal(1)
-    assert ask(acting.keyfence, "/healthz")[0] == 200
+        acting.keyfence.process.send_signal(signal.SIGHUP)
+    acting.keyfence.wait_for_line("keyfence: reloaded")

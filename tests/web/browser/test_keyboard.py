@@ -17,12 +17,12 @@ USABLE = (
 # Walks along with Tab: marks the focused element, and says whether it can be seen to be focused.
 VISIT = """
 const one = document.activeElement;
-if (one === document.body) return ["", true, 0];
+if (one === document.body) return ["", true];
 const box = one.getBoundingClientRect();
 const style = getComputedStyle(one);
 const isShown = style.outlineStyle !== "none" && parseFloat(style.outlineWidth) >= 2 && box.width > 0;
 one.wasVisited = true;
-return [one.tagName, isShown && box.bottom > 0 && box.top < innerHeight, 0];
+return [one.tagName, isShown && box.bottom > 0 && box.top < innerHeight];
 """
 UNVISITED = (
     "return [...document.querySelectorAll('a[href], button, input:not([type=hidden]), select, summary')]"
@@ -42,7 +42,7 @@ def test_tab_reaches_everything_and_shows_where_it_is(
     unseen = []
     for _ in range(browser.js(USABLE) + 60):
         browser.press(Keys.TAB)
-        tag, is_shown, _ = browser.js(VISIT)
+        tag, is_shown = browser.js(VISIT)
         if not tag:
             break
         if not is_shown:
@@ -62,7 +62,7 @@ def test_the_first_stop_skips_to_the_content(browser: Browser) -> None:
     assert browser.js("return document.activeElement.name") == "service"
 
 
-def test_enter_follows_links_sends_forms_and_unfolds(browser: Browser, site: Site) -> None:
+def test_enter_follows_links_sends_forms_and_unfolds(browser: Browser) -> None:
     browser.open("/findings")
     browser.js("document.querySelector('[name=service]').focus()")
     browser.press(*PROXY, Keys.ENTER)
@@ -78,7 +78,7 @@ def test_enter_follows_links_sends_forms_and_unfolds(browser: Browser, site: Sit
 
 def test_a_wide_table_can_be_scrolled_by_keyboard(browser: Browser) -> None:
     browser.look(PHONE)
-    browser.open("/")
+    browser.go_live()
     browser.js("document.querySelector('#matrix .scroll').focus()")
     browser.press(Keys.ARROW_RIGHT)
     browser.eventually("document.querySelector('#matrix .scroll').scrollLeft > 0")

@@ -3,12 +3,15 @@ without JavaScript."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+
 import pytest
 
 from tests.clients.running import ROUTE
+from tests.servers import RedisServer
 
 from .chromium import AXE, PHONE, Browser
-from .site import PROXY, Site
+from .site import PROXY, RIGHT, WRONG, Site, running_site
 
 # What each view must show. {finding} is that of CubeProxy, which writes what it may only read.
 EXPLAINED = f"/explain?service={PROXY}&command=HSET+{ROUTE}+HostIP+10.0.0.8"
@@ -27,13 +30,26 @@ VIEWS = {
     "sign-in": ("/sign-in", ["Your name", "Admin token"]),
     "nothing": ("/nothing", ["There is no such page"]),
 }
+
+
+@pytest.fixture(scope="module")
+def no_store(
+    site: Site, redis_of_page: RedisServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Site]:
+    assert site
+    with running_site(tmp_path_factory.mktemp("no-store"), redis_of_page, more="findings: none") as no_store:
+        for service, *words in (*RIGHT, *WRONG):
+            no_store.send(service, *words)
+        yield no_store
+
+
 every_view = pytest.mark.parametrize("view", VIEWS)
 
 
 def opened(browser: Browser, site: Site, view: str) -> list[str]:
     """Opens a view. Returns what it must show."""
     path, expected = VIEWS[view]
-    finding = site.finding(rule="scope.write", service=PROXY) if path == "{finding}" else ""
+    finding = site.finding(service=PROXY, rule="scope.write") if path == "{finding}" else ""
     browser.open(path.format(finding=finding))
     return expected
 
@@ -84,8 +100,29 @@ def test_dark_mode_is_dark(browser: Browser) -> None:
     for dark in (False, True):
         browser.look(dark=dark)
         browser.open("/")
-        script = "const root = getComputedStyle(document.documentElement); return [root.backgroundColor, root.color]"
-        colors.append([sum(map(int, one.strip("rgba()").split(",")[:3])) for one in browser.js(script)])
+        script = "const root = getComputedStyle(document.documentElement); return root[arguments[0]]"
+        seen = [browser.js(script, name) for name in ("backgroundColor", "color")]
+        colors.append([sum(map(int, one.strip("rgba()").split(",")[:3])) for one in seen])
     (light_page, light_text), (dark_page, dark_text) = colors
-    assert light_page > 600 > 200 > light_text
-    assert dark_page < 200 < 600 < dark_text
+    assert min(light_page, dark_text) > 600
+    assert max(light_text, dark_page) < 200
+
+
+@pytest.mark.parametrize("view", ["overview", "services", "a service", "policy", "explain"])
+def test_without_a_findings_store_a_view_shows_the_rest_and_is_live(
+    view: str, visit: Callable[[Site], Browser], no_store: Site
+) -> None:
+    browser = visit(no_store)
+    path, _ = VIEWS[view]
+    browser.open(path)
+    assert browser.text("h1") not in ("That did not work", "Nothing new since yesterday")
+    if browser.js("return document.body.dataset.live"):
+        browser.go_live(path)
+
+
+def test_without_a_findings_store_the_list_says_why_it_is_empty(
+    visit: Callable[[Site], Browser], no_store: Site
+) -> None:
+    browser = visit(no_store)
+    browser.open("/findings")
+    assert "without a findings store" in browser.text()
