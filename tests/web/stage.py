@@ -125,6 +125,9 @@ class Stage(FakeControl):
     async def traffic(self) -> list[dict[str, Any]]:
         return service_rows(self.counters)
 
+    async def reload(self) -> dict[str, Any]:
+        return {**await super().reload(), "changed": ["policy"]}
+
     async def policy(self) -> dict[str, Any]:
         return tables(policy())
 

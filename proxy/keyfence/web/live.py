@@ -120,8 +120,9 @@ class Live:
         """A page has gone. After the last one nothing is refreshed."""
         channel = stream.channel
         channel.streams.discard(stream)
-        if not channel.streams:
-            self._channels.pop(_key(channel.view, channel.parameters), None)
+        key = _key(channel.view, channel.parameters)
+        if not channel.streams and self._channels.get(key) is channel:
+            del self._channels[key]
         if not self._channels and self._task is not None:
             self._task.cancel()
             self._task = None
