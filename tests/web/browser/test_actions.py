@@ -102,6 +102,8 @@ def test_a_waiver_is_written_and_in_force(browser: Browser, acting: Site) -> Non
     browser.eventually("document.getElementById('counts').innerText.includes('1 waived')")
     assert browser.texts("#counts .badge") == ["waived"]
     assert not browser.has(".notice")
+    # Another one can be written: a reload knows the file.
+    assert "Waivers are in" in browser.text()
     assert last(acting) == (NAME, "waive", finding.removeprefix("/findings/"), "mended in release 7", "done")
 
 
