@@ -43,7 +43,6 @@ _FORM = "application/x-www-form-urlencoded"
 _COLUMNS = ("id", "state", "service", "rule", "command", "entry", "shape", "severity", "total", "observed")
 _MORE_COLUMNS = ("refused", "waived", "late", "first", "last", "owner", "example", "hint")
 _SIGN_IN = "/sign-in"
-_GIVEN = "sign-in"  # of a request: what its form said, to show it again
 _FORMULA = ("=", "+", "-", "@")  # what a spreadsheet takes for a formula
 
 
@@ -86,7 +85,7 @@ class Page:
         if not _takes_html(request):
             return None
         if request.path == _SIGN_IN and request.method == "POST":
-            return self._sign_in_again(request, text, status)
+            return self._ask_to_sign_in(request, text, status)
         title = "There is no such page" if status == 404 else "That did not work"
         lines = [] if text.startswith(title) else [text]
         values = {"title": title, "lines": lines, "code": "", "back": "/"}
@@ -190,18 +189,14 @@ class Page:
     # -- signing in
 
     async def _sign_in_form(self, request: web.Request) -> web.Response:
-        back = _own_path(request.query.get("back", "/"))
-        return self._answer(request, "sign_in.html", {"fault": "", "name": "", "back": back})
+        return self._ask_to_sign_in(request)
 
-    def _sign_in_again(self, request: web.Request, fault: str, status: int) -> web.Response:
-        given: Mapping[str, str] = request.get(_GIVEN, {})
-        back = _own_path(given.get("back", "/"))
-        values = {"fault": fault, "name": given.get("name", "")[:100], "back": back}
+    def _ask_to_sign_in(self, request: web.Request, fault: str = "", status: int = 200) -> web.Response:
+        values = {"fault": fault, "back": _own_path(request.query.get("back", "/"))}
         return self._answer(request, "sign_in.html", values, status)
 
     async def _sign_in(self, request: web.Request) -> web.Response:
         form = await _form(request)
-        request[_GIVEN] = {name: form.get(name, "") for name in ("name", "back")}
         name = required(form, "name")[:100]
         one = self._sessions.sign_in(name, form.get("token", ""))
         response = _see_other(_own_path(form.get("back", "/")))
