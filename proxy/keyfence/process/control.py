@@ -371,8 +371,7 @@ class ProcessControl(Control):
 
     @property
     def _waivers_file(self) -> str:
-        source = self._runtime.settings.waivers_source
-        return "" if source is None else source.file
+        return self._runtime.settings.waivers_file
 
     async def _written(self, file: str, section: str, item: str) -> dict[str, Any]:
         """Add an item to a list in a file and reload. If the file cannot be changed, the answer says why, and

@@ -111,7 +111,6 @@ class Live:
         view, parameters = found
         channel = self._channels.setdefault(_key(view, parameters), Channel(view, parameters))
         stream = Stream(channel)
-        stream.put(channel.regions, None)
         channel.streams.add(stream)
         if self._task is None:
             self._task = asyncio.create_task(self._refresh_forever())

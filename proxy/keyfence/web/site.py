@@ -13,7 +13,7 @@ import io
 import time
 import urllib.parse
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
@@ -42,6 +42,7 @@ _FOREVER = "public, max-age=31536000, immutable"  # the address of an asset chan
 _FORM = "application/x-www-form-urlencoded"
 _COLUMNS = ("id", "state", "service", "rule", "command", "entry", "shape", "severity", "total", "observed")
 _MORE_COLUMNS = ("refused", "waived", "late", "first", "last", "owner", "example", "hint")
+_SIGN_IN = "/sign-in"
 _FORMULA = ("=", "+", "-", "@")  # what a spreadsheet takes for a formula
 
 
@@ -66,8 +67,8 @@ class Page:
             *(SiteRoute("GET", path, self._shown(path)) for path in own),
             SiteRoute("GET", "/live", self._stream),
             SiteRoute("GET", "/assets/{name}", self._asset),
-            SiteRoute("GET", "/sign-in", self._sign_in_form),
-            SiteRoute("POST", "/sign-in", self._sign_in),
+            SiteRoute("GET", _SIGN_IN, self._sign_in_form),
+            SiteRoute("POST", _SIGN_IN, self._sign_in),
             SiteRoute("POST", "/sign-out", self._sign_out),
             SiteRoute("POST", "/do/{action}", self._do),
         ]
@@ -83,8 +84,11 @@ class Page:
     def error(self, request: web.Request, text: str, status: int) -> web.Response | None:
         if not _takes_html(request):
             return None
+        if request.path == _SIGN_IN and request.method == "POST":
+            return self._ask_to_sign_in(request, text, status)
         title = "There is no such page" if status == 404 else "That did not work"
-        values = {"title": title, "lines": [text], "code": "", "back": "/"}
+        lines = [] if text.startswith(title) else [text]
+        values = {"title": title, "lines": lines, "code": "", "back": "/"}
         return self._answer(request, "outcome.html", values, status)
 
     async def close(self) -> None:
@@ -124,12 +128,12 @@ class Page:
             "notices": _taken(session),
             "live": request.path_qs if view is not None and view.regions else "",
             "now": now,
-            "policy": None,
         }
         text = render(template, {**values, "page": shell, "now": now})
         response = web.Response(text=text, content_type="text/html", status=status)
         response.headers["Content-Security-Policy"] = SECURITY_POLICY
-        response.headers["Referrer-Policy"] = "no-referrer"
+        # Not "no-referrer": with it, browsers send `Origin: null` with the page's own forms.
+        response.headers["Referrer-Policy"] = "same-origin"
         response.headers["Vary"] = "Accept, Cookie"
         return response
 
@@ -163,24 +167,33 @@ class Page:
         except TooMany:
             raise BadRequest("Too many pages are open; this one is not refreshed.", 503) from None
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        gone: asyncio.Task[Literal[True]] | None = None
         try:
             await response.prepare(request)
             connection = self._connections.of(request)
             if connection is not None:
                 connection.works = False  # so that it makes room for others: the browser connects again
+                gone = asyncio.create_task(connection.gone.wait())
+                gone.add_done_callback(lambda _: stream.end())
             await response.write(b"retry: 3000\n\n")  # milliseconds
             while event := await stream.next():
                 await response.write(event)
         except ConnectionError:
             pass  # the page was closed
         finally:
+            if gone is not None:
+                gone.cancel()
             self._live.close(stream)
         return response
 
     # -- signing in
 
     async def _sign_in_form(self, request: web.Request) -> web.Response:
-        return self._answer(request, "sign_in.html", {"fault": "", "name": "", "back": "/"})
+        return self._ask_to_sign_in(request)
+
+    def _ask_to_sign_in(self, request: web.Request, fault: str = "", status: int = 200) -> web.Response:
+        values = {"fault": fault, "back": _own_path(request.query.get("back", "/"))}
+        return self._answer(request, "sign_in.html", values, status)
 
     async def _sign_in(self, request: web.Request) -> web.Response:
         form = await _form(request)

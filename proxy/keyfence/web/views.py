@@ -305,6 +305,7 @@ VIEWS = (
         _overview,
         regions={
             "headline": Region("live/headline.html", ("summary",)),
+            "glass": Region("live/glass.html", ("status",)),
             "new": Region("live/new.html", ("summary",)),
             "matrix": _MATRIX,
             "trend": Region("live/trend.html", ("trend",)),
