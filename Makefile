@@ -85,9 +85,10 @@ commands: install-test ## make the command table again; FROM=HOST:PORT (or unix:
 	@$(BIN)/python -m keyfence commands --format markdown >$(VENV)/commands.md
 	@mv $(VENV)/commands.md docs/commands.md
 
-soak: install-test ## compare with Redis at length: 10,000 pipelines with refusals, a million commands of 200 clients
+soak: install-test ## compare with Redis at length: 10,000 pipelines with refusals, a million commands of 200 clients, a million hostile keys
 	KEYFENCE_SOAK=1 $(BIN)/python -m pytest $(PYTEST) tests/differential/test_random_sessions.py \
 	  tests/differential/test_refusals.py tests/differential/test_isolation.py -s
+	KEYFENCE_SOAK=1 $(BIN)/python -m pytest $(PYTEST) tests/end_to_end/test_findings.py -k hostile
 
 install: $(VENV)/.installed ## install keyfence into $(VENV), compiled if there is a compiler
 
