@@ -72,6 +72,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         *("config", "downstream", "findings", "net", "telemetry", "telemetry.metrics", "upstream"),
         *("policy", "policy.compiled", "policy.enforcement", "policy.source"),
     },
+    "web": {"admin", "findings", "policy", "policy.compiled", "telemetry", "telemetry.reports"},
     "process.serving": {
         *(
             "admin",
@@ -110,8 +111,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "process": {
         *("admin", "config", "downstream", "findings", "net", "resp", "session.conversation"),
-        *("telemetry", "telemetry.candidate", "telemetry.metrics", "upstream"),
-        *("policy", "policy.compiled", "policy.enforcement", "policy.engine"),
+        *("telemetry", "telemetry.candidate", "telemetry.metrics", "telemetry.reports", "upstream", "web"),
+        *("policy", "policy.analysis", "policy.compiled", "policy.enforcement", "policy.engine"),
         *("process.serving", "process.workers"),
     },
     "cli.terminal": {"admin", "config", "net", "policy", "telemetry", "telemetry.reports", "upstream"},

@@ -14,8 +14,9 @@ import urllib.parse
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
+from keyfence.findings.finding import State
 from keyfence.policy.rules import RULES
 from keyfence.policy.units import duration_text
 
@@ -27,13 +28,13 @@ _ACTIONS = {
     "waived": "waived: a waiver covers it",
     "late": "found late, by asking Redis afterwards",
 }
-STATES = {
-    "new": "first seen within the last day",
-    "open": "seen before, and still happening",
-    "reopened": "seen again after it was quiet, resolved or waived",
-    "waived": "covered by a waiver",
-    "quiet": "not seen for 7 days in which keyfence was looking",
-    "resolved": "the policy in force allows every example",
+STATES: dict[str, str] = {
+    State.NEW: "first seen within the last day",
+    State.OPEN: "seen before, and still happening",
+    State.REOPENED: "seen again after it was quiet, resolved or waived",
+    State.WAIVED: "covered by a waiver",
+    State.QUIET: "not seen for 7 days in which keyfence was looking",
+    State.RESOLVED: "the policy in force allows every example",
 }
 STANDINGS = {
     "enforced": "violations are refused",
@@ -192,5 +193,4 @@ GLOBALS: dict[str, Any] = {
     "with_parameters": with_parameters,
     "STATES": STATES,
     "STANDINGS": STANDINGS,
-    "escape": escape,
 }
