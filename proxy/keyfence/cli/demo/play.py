@@ -18,7 +18,7 @@ from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.diagnostics import did_you_mean
 from keyfence.policy.loading.load import load_policy
 
-from .player import DemoError, Outcome, Player, connected
+from .player import DemoError, Outcome, Player, connected, heed_cancellation
 from .private import ENFORCE, ON_THE_WAY, Private, private_keyfence
 from .running import addresses_of, clean_up, difference, rows_of, spare
 from .shown import console, print_found, print_got, print_passed, say
@@ -67,10 +67,9 @@ async def _until_ended(job: Awaitable[None]) -> None:
             asyncio.get_running_loop().add_signal_handler(number, end, number)
     try:
         await job
-    except asyncio.CancelledError:
+    except (asyncio.CancelledError, DemoError):  # redis-py may turn the one into the other
         if not came:
             raise
-    # A library that was awaited at that moment may have swallowed the cancellation.
     if came:
         if came[0] == signal.SIGINT:
             raise KeyboardInterrupt
@@ -108,6 +107,7 @@ async def minute(addresses: dict[str, tuple[str, int]], tag: str = "") -> Sequen
 
 async def _stay(own: Private, addresses: dict[str, tuple[str, int]], out: Console) -> None:
     """Leaves the page up, with traffic, until a signal comes. That is the normal end."""
+    heed_cancellation()
     own.set_modes(ON_THE_WAY)
     out.print(f"\n[bold]The page is at {own.admin}/[/]; Ctrl-C ends everything.")
     say(out, f"To change something there, sign in with the token {own.token}.")
@@ -125,7 +125,8 @@ async def _stay(own: Private, addresses: dict[str, tuple[str, int]], out: Consol
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
         for task in done:
-            task.result()
+            if not ended.is_set():
+                task.result()
 
 
 async def _go_on(player: Player) -> None:

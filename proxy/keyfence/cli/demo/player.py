@@ -31,6 +31,13 @@ class Outcome(NamedTuple):
     passed: bool  # whether keyfence let the command through, even if Redis answered with an error
 
 
+def heed_cancellation() -> None:
+    """Raises CancelledError if this task was cancelled, and a library that it awaited swallowed that."""
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
+
+
 @dataclasses.dataclass
 class Player:
     """One connection per service, and the outcome of each command."""
@@ -42,6 +49,7 @@ class Player:
         """Send the commands in their order, with a pause (in seconds) after each. Raises DemoError."""
         for step in steps:
             reply = await self._send(step)
+            heed_cancellation()
             if step.argv[0] == "XREADGROUP" and isinstance(reply, list):
                 for ids in (tuple(item_id.decode() for item_id, _ in items) for _, items in reply):
                     group, stream = step.argv[2], step.argv[-2]

@@ -72,7 +72,7 @@ def print_found(out: Console, rows: Sequence[Row]) -> None:
 
 def _print_blocks(out: Console, cells: Sequence[Sequence[str]]) -> None:
     for service, rule, command, place, count, hint in cells:
-        say(out, f"{service}  {rule}: {count}")
+        say(out, f"{service}  {rule}: {count}", "bold")
         say(out, f"{command} {place}; {hint}", "dim", "    ")
 
 
@@ -84,7 +84,7 @@ def print_got(out: Console, outcomes: Sequence[Outcome]) -> None:
         if step.mistake or outcome.got != "OK":
             shown.setdefault((step.service, step.mistake or step.argv[0]), outcome)
     for outcome in list(shown.values())[:MAX_FAILURES_SHOWN]:
-        say(out, outcome.step.mistake or "an error")
+        say(out, outcome.step.mistake or "an error", "bold")
         say(out, f"{outcome.step.service}> {outcome.step.text}", "", "    ")
         say(out, outcome.got, "green" if outcome.passed else "red", "    ")
 
