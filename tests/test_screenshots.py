@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import shutil
 import struct
 import zlib
 from pathlib import Path
@@ -10,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from tests.servers import PROJECT
+from tools import screenshots
 from tools.palette import COLORS, SIGNATURE, reduced
-from tools.screenshots import FOLDER, MAX_SIZE, PICTURES
+from tools.screenshots import BROWSERS, FOLDER, MAX_SIZE, PICTURES
 
 
 def chunk(kind: bytes, body: bytes) -> bytes:
@@ -92,3 +94,22 @@ def test_the_page_about_the_page_shows_every_picture_and_there_are_no_others() -
     text = (PROJECT / "docs" / "page.md").read_text()
     assert all(f"](images/{name}.png)" in text for name in PICTURES)
     assert sorted(path.stem for path in Path(FOLDER).iterdir()) == sorted(PICTURES)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    not (shutil.which("chromedriver") and any(map(shutil.which, BROWSERS))),
+    reason="needs Chromium and its driver: apt install chromium chromium-driver",
+)
+def test_a_picture_is_taken_from_the_demos_traffic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(screenshots, "FOLDER", tmp_path / "images")
+    screenshots.main(["explain"])
+    taken = (tmp_path / "images" / "explain.png").read_bytes()
+    assert taken.startswith(SIGNATURE)
+    assert struct.unpack_from(">I", taken, 16)[0] == PICTURES["explain"].width
+    assert len(set(pixels(taken))) > 16  # not an empty page
+
+
+def test_a_picture_that_does_not_exist_is_an_error() -> None:
+    with pytest.raises(SystemExit, match="there is no picture nothing; choose from overview, "):
+        screenshots.main(["nothing"])

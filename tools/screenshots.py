@@ -23,7 +23,7 @@ from selenium.common.exceptions import WebDriverException
 from selenium.webdriver.chrome.service import Service
 
 from keyfence.cli.demo.play import minute
-from keyfence.cli.demo.player import connected
+from keyfence.cli.demo.player import DemoError, connected
 from keyfence.cli.demo.private import ENFORCE, OBSERVE, ON_THE_WAY, Private, private_keyfence
 from keyfence.cli.demo.running import addresses_of, asked
 from keyfence.cli.demo.traffic import Minute
@@ -60,9 +60,10 @@ PICTURES = {
     "candidate": Picture("/candidate"),
 }
 
-# Stops the refresh, then replaces what differs from run to run. A time keeps its distance from now, in days.
+# Before a page is loaded: it is never refreshed.
+STILL = "window.EventSource = class { addEventListener() {} close() {} };"
+# Replaces what differs from run to run. A time keeps its distance from now, in days.
 STEADY = """
-dispatchEvent(new Event("pagehide"));
 const DAY = 86400000, NOW = Date.UTC(2026, 10, 2, 9, 30);
 function moved(time) {
   const days = Math.trunc((Date.parse(time.replace(" ", "T") + "Z") - Date.now()) / DAY);
@@ -98,6 +99,8 @@ def main(names: Sequence[str]) -> None:
     try:
         with _browser() as browser:
             asyncio.run(_take(browser, names or list(PICTURES)))
+    except DemoError as exc:
+        sys.exit(str(exc))
     except WebDriverException as exc:
         sys.exit(f"Chromium cannot be driven: {exc.msg}")
 
@@ -120,7 +123,7 @@ def _shoot(browser: webdriver.Chrome, own: Private, name: str) -> None:
     path, width, dark = PICTURES[name]
     scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
-    _resize(browser, width, 800)
+    _resize(browser, width, 200)
     browser.get(own.admin + path.replace("{finding}", _finding(own) if "{" in path else ""))
     browser.execute_script(STEADY)
     height = browser.execute_script("return document.documentElement.scrollHeight")
@@ -156,6 +159,7 @@ def _browser() -> Iterator[webdriver.Chrome]:
         options.add_argument(flag)
     browser = webdriver.Chrome(options=options, service=Service(driver))
     try:
+        browser.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": STILL})
         yield browser
     finally:
         browser.quit()
