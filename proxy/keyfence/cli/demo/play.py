@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -62,9 +62,7 @@ async def _until_ended(job: Awaitable[None]) -> None:
         if len(came) == 1:
             task.cancel()
 
-    with contextlib.suppress(NotImplementedError, RuntimeError):  # not in the main thread, or on Windows
-        for number in _ENDING:
-            asyncio.get_running_loop().add_signal_handler(number, end, number)
+    _on_signals(end)
     try:
         await job
     except (asyncio.CancelledError, DemoError):  # redis-py may turn the one into the other
@@ -74,6 +72,14 @@ async def _until_ended(job: Awaitable[None]) -> None:
         if came[0] == signal.SIGINT:
             raise KeyboardInterrupt
         raise asyncio.CancelledError(f"ended by {came[0].name}")
+
+
+def _on_signals(act: Callable[[signal.Signals], None]) -> None:
+    """Have the signals that end programs do this instead, except those that are ignored."""
+    with contextlib.suppress(NotImplementedError, RuntimeError):  # not in the main thread, or on Windows
+        for number in _ENDING:
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                asyncio.get_running_loop().add_signal_handler(number, act, number)
 
 
 async def _play_privately(policy: Path, copied: bool, stays: bool) -> None:
@@ -113,9 +119,7 @@ async def _stay(own: Private, addresses: dict[str, tuple[str, int]], out: Consol
     say(out, f"To change something there, sign in with the token {own.token}.")
     say(out, f"The services go on; now only {PROXY} and {SIDECAR} are enforced.")
     ended = asyncio.Event()
-    with contextlib.suppress(NotImplementedError, RuntimeError):
-        for number in _ENDING:
-            asyncio.get_running_loop().add_signal_handler(number, ended.set)
+    _on_signals(lambda _: ended.set())
     async with connected(addresses) as player:
         tasks = [asyncio.ensure_future(one) for one in (_go_on(player), ended.wait())]
         try:
