@@ -33,7 +33,6 @@ from tools.palette import reduced
 FOLDER = Path(__file__).resolve().parent.parent / "docs" / "images"
 TAGS = ("7c8f01", "7c8f02", "7c8f03", "7c8f04")
 WIDTH, PHONE = 1200, 360
-MAX_HEIGHT = 1200
 MAX_SIZE = 150_000  # bytes of a picture
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 FLAGS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars")
@@ -46,12 +45,13 @@ class Picture(NamedTuple):
     path: str
     width: int = WIDTH
     dark: bool = False
+    height: int = 1200  # at most
 
 
 PICTURES = {
-    "overview": Picture("/"),
+    "overview": Picture("/", height=900),  # the README begins with it
     "overview-phone": Picture("/", PHONE),
-    "overview-dark": Picture("/", dark=True),
+    "overview-dark": Picture("/", dark=True, height=900),
     "findings": Picture("/findings?state=active"),
     "finding": Picture("/findings/{finding}"),
     "service": Picture("/services/CubeProxy"),
@@ -120,17 +120,17 @@ async def _take(browser: webdriver.Chrome, names: Sequence[str]) -> None:
 
 
 def _shoot(browser: webdriver.Chrome, own: Private, name: str) -> None:
-    path, width, dark = PICTURES[name]
+    path, width, dark, highest = PICTURES[name]
     scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
     _resize(browser, width, 200)
     browser.get(own.admin + path.replace("{finding}", _finding(own) if "{" in path else ""))
     browser.execute_script(STEADY)
-    height = browser.execute_script("return document.documentElement.scrollHeight")
-    _resize(browser, width, min(height, MAX_HEIGHT))
+    height = min(browser.execute_script("return document.documentElement.scrollHeight"), highest)
+    _resize(browser, width, height)
     picture = reduced(browser.get_screenshot_as_png())
     (FOLDER / f"{name}.png").write_bytes(picture)
-    print(f"docs/images/{name}.png: {width} x {min(height, MAX_HEIGHT)}, {len(picture) // 1000} kB")
+    print(f"docs/images/{name}.png: {width} x {height}, {len(picture) // 1000} kB")
     if len(picture) > MAX_SIZE:
         sys.exit(f"{name}.png is larger than {MAX_SIZE // 1000} kB")
 
