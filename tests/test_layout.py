@@ -121,9 +121,13 @@ MAY_IMPORT: dict[str, set[str]] = {
         "telemetry.reports",
         *("policy", "policy.compiled", "policy.enforcement", "process", "process.serving"),
     },
+    "cli.demo": {
+        *("admin", "cli.rollout", "telemetry", "telemetry.reports"),
+        *("policy", "policy.compiled", "policy.loading"),
+    },
     "cli": {
-        *("cli.rollout", "cli.terminal"),
-        *("admin", "commands", "config", "downstream", "net", "process", "process.serving"),
+        *("cli.demo", "cli.rollout", "cli.terminal"),
+        *("admin", "commands", "config", "net", "process", "process.serving"),
         *("telemetry", "telemetry.reports", "upstream"),
         *("policy", "policy.analysis", "policy.compiled", "policy.enforcement", "policy.loading"),
         *("policy.patterns", "policy.source"),
