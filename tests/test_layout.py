@@ -77,6 +77,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         *("config", "downstream", "findings", "net", "telemetry", "telemetry.metrics", "upstream"),
         *("policy", "policy.compiled", "policy.enforcement", "policy.source"),
     },
+    "web": {"admin", "findings", "policy", "policy.compiled", "telemetry", "telemetry.reports"},
     "process.serving": {
         *(
             "admin",
@@ -115,8 +116,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "process": {
         *("admin", "config", "downstream", "findings", "net", "resp", "session.conversation"),
-        *("telemetry", "telemetry.candidate", "telemetry.metrics", "upstream"),
-        *("policy", "policy.compiled", "policy.enforcement", "policy.engine"),
+        *("telemetry", "telemetry.candidate", "telemetry.metrics", "telemetry.reports", "upstream", "web"),
+        *("policy", "policy.analysis", "policy.compiled", "policy.enforcement", "policy.engine"),
         *("process.serving", "process.workers"),
     },
     "cli.terminal": {"admin", "config", "net", "policy", "telemetry", "telemetry.reports", "upstream"},
@@ -129,9 +130,13 @@ MAY_IMPORT: dict[str, set[str]] = {
         *("audit", "audit.servers", "cli.terminal", "config", "downstream", "findings"),
         *("policy", "policy.loading", "upstream"),
     },
+    "cli.demo": {
+        *("admin", "cli.rollout", "telemetry", "telemetry.reports"),
+        *("policy", "policy.compiled", "policy.loading"),
+    },
     "cli": {
-        *("cli.keyspace", "cli.rollout", "cli.terminal"),
-        *("admin", "commands", "config", "downstream", "net", "process", "process.serving"),
+        *("cli.demo", "cli.keyspace", "cli.rollout", "cli.terminal"),
+        *("admin", "commands", "config", "net", "process", "process.serving"),
         *("telemetry", "telemetry.reports", "upstream"),
         *("policy", "policy.analysis", "policy.compiled", "policy.enforcement", "policy.loading"),
         *("policy.patterns", "policy.source"),

@@ -24,7 +24,7 @@ from .queries import number_in, query
 
 _OF_FINDINGS = {
     *("service", "rule", "state", "owner", "entry", "text", "since"),
-    *("sort", "limit", "offset", "format"),  # `format=json` asks for what a program gets anyway
+    *("sort", "limit", "offset", "format"),  # `format=json` gives a browser what a program gets anyway
 }
 
 
@@ -67,6 +67,8 @@ async def workers(control: Control, _: web.Request) -> web.Response:
 
 async def findings(control: Control, request: web.Request) -> web.Response:
     asked = query(request, _OF_FINDINGS)
+    if asked.get("format", "json") != "json":
+        raise BadRequest(f"'format' must be json or csv: {asked['format'][:64]!r}.")
     with _value_errors_as_answers():
         which = Filter(
             **{name: asked.get(name, "") for name in ("service", "rule", "owner", "entry", "text")},

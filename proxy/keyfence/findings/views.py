@@ -30,7 +30,7 @@ class Views:
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
 
-    def summary(self, now: float) -> dict[str, Any]:
+    def summary(self) -> dict[str, Any]:
         """What has happened: the number of findings by state and by service, those that are new since
         yesterday, and the latest ones."""
         counts = self._reader.state_counts()
@@ -41,14 +41,12 @@ class Views:
             of_service = by_service.setdefault(service, {})
             of_service[state] = of_service.get(state, 0) + number
         fresh = Filter(state=(State.NEW, State.REOPENED), sort="since", limit=SUMMARY_ROWS)
+        latest = Filter(sort="last", limit=SUMMARY_ROWS)
         return {
             "states": by_state,
             "services": by_service,
             "new": [one.as_object() for one in self._reader.findings(fresh)],
-            "latest": [
-                one.as_object() for one in self._reader.findings(Filter(sort="last", limit=SUMMARY_ROWS))
-            ],
-            "now": now,
+            "latest": [one.as_object() for one in self._reader.findings(latest)],
         }
 
     def trend(self, since: float, service: str) -> dict[str, Any]:

@@ -14,9 +14,9 @@ import urllib.parse
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
-from keyfence.findings.finding import AT_REST
+from keyfence.findings.finding import AT_REST, State
 from keyfence.policy.rules import RULES
 from keyfence.policy.units import duration_text
 
@@ -29,13 +29,13 @@ _ACTIONS = {
     "late": "found late, by asking Redis afterwards",
     "at rest": "keys that break the rule now, as the last audit found",
 }
-STATES = {
-    "new": "first seen within the last day",
-    "open": "seen before, and still happening",
-    "reopened": "seen again after it was quiet, resolved or waived",
-    "waived": "covered by a waiver",
-    "quiet": "not seen for 7 days in which keyfence was looking",
-    "resolved": "the policy in force allows every example",
+STATES: dict[str, str] = {
+    State.NEW: "first seen within the last day",
+    State.OPEN: "seen before, and still happening",
+    State.REOPENED: "seen again after it was quiet, resolved or waived",
+    State.WAIVED: "covered by a waiver",
+    State.QUIET: "not seen for 7 days in which keyfence was looking",
+    State.RESOLVED: "the policy in force allows every example",
 }
 STANDINGS = {
     "enforced": "violations are refused",
@@ -200,5 +200,4 @@ GLOBALS: dict[str, Any] = {
     "with_parameters": with_parameters,
     "STATES": STATES,
     "STANDINGS": STANDINGS,
-    "escape": escape,
 }
