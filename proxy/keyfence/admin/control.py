@@ -59,9 +59,8 @@ class Control(Protocol):
         from the store."""
 
     @abstractmethod
-    async def findings(self, which: Filter, since: float) -> Mapping[str, Any]:
-        """The findings that a filter matches, and how many commands were evaluated since a time (Unix
-        seconds). Raises ValueError."""
+    async def findings(self, which: Filter) -> Mapping[str, Any]:
+        """The findings that a filter matches, and how many there are without its limit. Raises ValueError."""
 
     @abstractmethod
     async def evidence(self, since: float) -> Mapping[str, Any]:

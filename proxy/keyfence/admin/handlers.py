@@ -70,18 +70,17 @@ async def findings(control: Control, request: web.Request) -> web.Response:
     asked = query(request, _OF_FINDINGS)
     if asked.get("format", "json") != "json":
         raise BadRequest(f"'format' must be json or csv: {asked['format'][:64]!r}.")
-    since = number_in(asked, "since", 0.0)
     with _value_errors_as_answers():
         which = Filter(
             **{name: asked.get(name, "") for name in ("service", "rule", "owner", "entry", "text")},
             state=states(asked.get("state", "")),
-            since=since,
+            since=number_in(asked, "since", 0.0),
             sort=sort_by(asked.get("sort", "")),
             limit=min(int(number_in(asked, "limit", MAX_LIMIT)), MAX_LIMIT),
             offset=int(number_in(asked, "offset", 0.0)),
         )
         await control.catch_up()
-        return json_answer(await control.findings(which, since))
+        return json_answer(await control.findings(which))
 
 
 async def evidence(control: Control, request: web.Request) -> web.Response:

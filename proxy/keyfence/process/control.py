@@ -192,8 +192,8 @@ class ProcessControl(Control):
         await self._backend.tick()
         await self._findings.write()
 
-    async def findings(self, which: Filter, since: float) -> dict[str, Any]:
-        return await self._findings.ask(lambda views: views.listing(which, since, time.time()))
+    async def findings(self, which: Filter) -> dict[str, Any]:
+        return await self._findings.ask(lambda views: views.listing(which, time.time()))
 
     async def evidence(self, since: float) -> dict[str, Any]:
         return await self._findings.ask(lambda views: views.evidence(since))

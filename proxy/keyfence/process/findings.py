@@ -120,7 +120,7 @@ class FindingsDesk(Ledger):
 
     async def findings_of(self, service: str, limit: int) -> dict[str, Any]:
         which = Filter(service=service, state=UNSETTLED, limit=limit)
-        found = await self._ask_in_turn(lambda views: views.listing(which, time.time(), time.time()))
+        found = await self._ask_in_turn(lambda views: views.listing(which, time.time()))
         rows = [_row(one) for one in found["findings"]]
         return {"findings": rows, LEFT_OUT: found["total"] - len(rows)}
 
@@ -132,8 +132,8 @@ class FindingsDesk(Ledger):
         return {"service": service, "ready": found["ready"], "rules": rows}
 
     async def _ask_in_turn(self, question: Callable[[Views], _T]) -> _T:
-        """As `write` and `ask`, one question after the other. A question that its asker gives up keeps its turn until the
-        store has answered: a store that hangs takes one thread, not all."""
+        """The answer of the store, up to date. One question follows the other. A question that its asker
+        gives up keeps its turn until the store has answered: a store that hangs takes one thread, not all."""
         await self._in_band.acquire()
         asking = asyncio.ensure_future(self._ask_up_to_date(question))
 

@@ -89,7 +89,7 @@ class Questions:
 
     async def findings(self, which: Filter) -> Mapping[str, Any]:
         await self._caught_up()
-        return await self._keep(which, MOMENT, lambda: self.control.findings(which, time.time()))
+        return await self._keep(which, MOMENT, lambda: self.control.findings(which))
 
     async def finding(self, one: str) -> Mapping[str, Any]:
         await self._caught_up()
