@@ -67,6 +67,11 @@ MAY_IMPORT: dict[str, set[str]] = {
         *("policy.analysis", "policy.compiled", "policy.enforcement", "policy.engine"),
     },
     "findings.gate": {"findings", "policy", "policy.source", "telemetry"},
+    "audit.servers": {"policy.compiled", "upstream"},
+    "audit": {
+        *("audit.servers", "commands", "findings", "shapes"),
+        *("policy", "policy.compiled", "policy.engine", "policy.patterns", "policy.wording"),
+    },
     "config": {"policy", "policy.enforcement", "policy.source", "resp", "net", "identity", "upstream"},
     "downstream": {
         *("config", "identity", "net", "resp", "session", "session.conversation", "telemetry", "upstream"),
@@ -76,6 +81,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         *("config", "downstream", "findings", "net", "telemetry", "telemetry.metrics", "upstream"),
         *("policy", "policy.compiled", "policy.enforcement", "policy.source"),
     },
+    "web": {"admin", "findings", "policy", "policy.compiled", "telemetry", "telemetry.reports"},
     "process.serving": {
         *(
             "admin",
@@ -114,8 +120,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "process": {
         *("admin", "config", "downstream", "findings", "net", "resp", "session.conversation"),
-        *("telemetry", "telemetry.candidate", "telemetry.metrics", "upstream"),
-        *("policy", "policy.compiled", "policy.enforcement", "policy.engine"),
+        *("telemetry", "telemetry.candidate", "telemetry.metrics", "telemetry.reports", "upstream", "web"),
+        *("policy", "policy.analysis", "policy.compiled", "policy.enforcement", "policy.engine"),
         *("process.serving", "process.workers"),
     },
     "cli.terminal": {"admin", "config", "net", "policy", "telemetry", "telemetry.reports", "upstream"},
@@ -124,9 +130,17 @@ MAY_IMPORT: dict[str, set[str]] = {
         "telemetry.reports",
         *("policy", "policy.compiled", "policy.enforcement", "process", "process.serving"),
     },
+    "cli.keyspace": {
+        *("audit", "audit.servers", "cli.terminal", "config", "downstream", "findings"),
+        *("policy", "policy.loading", "upstream"),
+    },
+    "cli.demo": {
+        *("admin", "cli.rollout", "telemetry", "telemetry.reports"),
+        *("policy", "policy.compiled", "policy.loading"),
+    },
     "cli": {
-        *("cli.rollout", "cli.terminal"),
-        *("admin", "commands", "config", "downstream", "net", "process", "process.serving"),
+        *("cli.demo", "cli.keyspace", "cli.rollout", "cli.terminal"),
+        *("admin", "commands", "config", "net", "process", "process.serving"),
         *("telemetry", "telemetry.reports", "upstream"),
         *("policy", "policy.analysis", "policy.compiled", "policy.enforcement", "policy.export"),
         *("policy.loading", "policy.patterns", "policy.source"),
