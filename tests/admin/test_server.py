@@ -55,6 +55,9 @@ class FakeControl(Control):
     async def addresses(self) -> list[dict[str, str]]:
         return [{"address": "127.0.0.1:6380", "service": "CubeProxy"}]
 
+    async def catch_up(self) -> None:
+        pass
+
     async def findings(self, which: Filter) -> dict[str, Any]:
         self.asked.append(("findings", which))
         return {"findings": [], "total": 0}

@@ -33,6 +33,7 @@ from keyfence.upstream.embedded import EmbeddedRedisError
 
 from . import policy_tools
 from .acl import acl
+from .export import export
 from .keyspace.commands import audit, migrate
 from .rollout.candidate import candidate
 from .rollout.exec import exec_
@@ -373,7 +374,7 @@ def commands(form: str) -> None:
 
 for _command in (
     *policy_tools.COMMANDS,
-    *(acl, audit, candidate, exec_, findings, gate, migrate, modes, policies, ready, scripts, status),
+    *(acl, audit, candidate, exec_, export, findings, gate, migrate, modes, policies, ready, scripts, status),
     *(waivers, what_if),
 ):
     cli.add_command(_command)
