@@ -43,6 +43,10 @@ MAY_IMPORT: dict[str, set[str]] = {
         *("shapes", "policy.compiler", "policy.loading", "policy.enforcement"),
         *("policy.engine", "policy.remedies", "policy.wording"),
     },
+    "policy.learn": {
+        *("commands", "shapes", "policy", "policy.patterns"),
+        *("policy.analysis", "policy.engine", "policy.loading"),
+    },
     "identity": {"commands", "policy"},
     "session.conversation": {
         *("resp", "commands", "identity", "net"),
@@ -82,6 +86,7 @@ MAY_IMPORT: dict[str, set[str]] = {
             "net",
             "resp",
             "session.conversation",
+            "shapes",
             "telemetry",
             "telemetry.candidate",
             "upstream",
@@ -118,7 +123,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cli.rollout": {
         *("admin", "cli.terminal", "config", "findings", "findings.gate", "net", "telemetry", "upstream"),
         "telemetry.reports",
-        *("policy", "policy.compiled", "policy.enforcement", "process", "process.serving"),
+        *("policy", "policy.compiled", "policy.enforcement", "policy.learn", "process", "process.serving"),
     },
     "cli": {
         *("cli.rollout", "cli.terminal"),

@@ -33,6 +33,7 @@ from keyfence.upstream.embedded import EmbeddedRedisError
 from . import policy_tools
 from .acl import acl
 from .rollout.candidate import candidate
+from .rollout.draft import draft_
 from .rollout.exec import exec_
 from .rollout.findings import findings
 from .rollout.gate import gate
@@ -356,7 +357,21 @@ def commands(form: str) -> None:
 
 for _command in (
     *policy_tools.COMMANDS,
-    *(acl, candidate, exec_, findings, gate, modes, policies, ready, scripts, status, waivers, what_if),
+    *(
+        acl,
+        candidate,
+        draft_,
+        exec_,
+        findings,
+        gate,
+        modes,
+        policies,
+        ready,
+        scripts,
+        status,
+        waivers,
+        what_if,
+    ),
 ):
     cli.add_command(_command)
 

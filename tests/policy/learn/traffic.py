@@ -1,6 +1,7 @@
 """Traffic of the five conventions: what each convention's tests admit, sent for many other ids.
 
-No id of a test stands in the traffic. A draft that is made from it meets the tests' keys for the first time.
+The ids are random ones of the same form. So a draft that is made from the traffic meets nearly all keys of
+the tests for the first time.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ _WORDS = (
     "larch",
 )
 _PIECES = re.compile("([:{}@#/])")
+_ID = re.compile(b"[a-z][0-9]{1,2}")  # of the tests: s1, n1
 _JOINTS = re.compile("([_.-])")
 
 
@@ -48,19 +50,23 @@ def cases_of(convention: str) -> tuple[CompiledPolicy, list[list[Step]]]:
     return load_policy(file.policy), [case.steps for case in file.cases]
 
 
-def lines_of(convention: str, seed: int = 1) -> list[dict[str, Any]]:
-    """Returns the command log of a week's traffic of a convention."""
+def commands_of(convention: str, seed: int = 1, times: int = TIMES) -> Iterator[tuple[int, str, list[bytes]]]:
+    """Yields a convention's traffic: the number of the round, the service, and the command."""
     policy, cases = cases_of(convention)
-    start = datetime.datetime(2026, 3, 2, tzinfo=datetime.UTC)
-    lines = []
-    for number in range(TIMES):
+    for number in range(times):
         for steps in cases:
             for step in steps:
                 if step.argv and step.verdict == "allow" and step.service != "unknown":
-                    argv = _varied(policy, step.argv, number, seed)
-                    when = start + datetime.timedelta(hours=8 * number, seconds=len(lines))
-                    line = as_line(BLANK, step.service, argv, extract(argv), 1)
-                    lines.append({"time": when.isoformat()} | line)
+                    yield number, step.service, _varied(policy, step.argv, number, seed)
+
+
+def lines_of(convention: str, seed: int = 1) -> list[dict[str, Any]]:
+    """Returns the command log of a week's traffic of a convention."""
+    start = datetime.datetime(2026, 3, 2, tzinfo=datetime.UTC)
+    lines = []
+    for number, service, argv in commands_of(convention, seed):
+        when = start + datetime.timedelta(hours=8 * number, seconds=len(lines))
+        lines.append({"time": when.isoformat()} | as_line(BLANK, service, argv, extract(argv), 1))
     return lines
 
 
@@ -73,6 +79,9 @@ def _varied(policy: CompiledPolicy, argv: Sequence[bytes], number: int, seed: in
     for text, target in [*((k, policy.target(k)) for k in keys), *((n, _channel(policy, n)) for n in names)]:
         for value, whole in _ids(text, target):
             values[value] = _other(value.decode(), number, seed, words=whole).encode()
+    for word in argv[1:]:
+        if _ID.fullmatch(word) and word not in values:
+            values[word] = _other(word.decode(), number, seed, words=False).encode()
     return [_replaced(word, values, is_name=word in keys or word in names) for word in argv]
 
 

@@ -27,6 +27,8 @@ MAX_WORDS = 64  # words at one place; more are names, however they are used
 MAX_FIRST_WORDS = 256  # the same at the beginning of keys
 MAX_DEPTH = 40  # parts of a key that are compared; the rest is one value
 _SEPARATORS = re.compile("([:{}|])")
+_WORDS = re.compile("[A-Za-z][A-Za-z0-9_]*(?:-[A-Za-z0-9_]+)*")
+_VERSION = re.compile("[vV][0-9]{1,3}")
 _STEM = re.compile("((?:[A-Za-z]{2,}[_.=-])+)(.*[0-9].*)")
 _GLUED = re.compile(r"([A-Za-z_]*[A-Za-z]{3,})([0-9]+(?:[.][0-9]+)*)")
 
@@ -73,6 +75,15 @@ class Kind:
         """The pattern as a policy has it."""
         return "".join(literal(part) if isinstance(part, str) else f"<{part.name}>" for part in self.parts)
 
+    @property
+    def text(self) -> str:
+        """The literal text, with spaces for placeholders."""
+        return " ".join(part if isinstance(part, str) else " " for part in self.parts)
+
+    @property
+    def words(self) -> list[str]:
+        return words_of(self.text)
+
     @functools.cached_property
     def held(self) -> frozenset[str]:
         return frozenset(self.keys)
@@ -95,6 +106,11 @@ def types_of(admitted: Iterable[tuple[str, ...]]) -> list[str]:
         return sorted(sure)
     common = set.intersection(*several)
     return sorted(common) if len(common) < 4 else []
+
+
+def words_of(text: str) -> list[str]:
+    """Returns the words of literal text, without versions."""
+    return [word for word in _WORDS.findall(text) if not _VERSION.fullmatch(word)]
 
 
 def literal(text: str) -> str:

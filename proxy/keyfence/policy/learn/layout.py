@@ -12,8 +12,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 from .evidence import ASKS, CONSUMES, READS, WRITES
-from .kinds import Kind
-from .naming import unique, words_of
+from .kinds import Kind, words_of
+from .naming import unique
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,7 +93,7 @@ def _parts(claim: str, kinds: list[Kind]) -> dict[str, list[Kind]]:
     for kind in kinds:
         rest = kind.prefix[len(base) :]
         parts[base + rest[: rest.find(":") + 1]].append(kind)
-    writers = {rights_of(group).writers for group in parts.values()}
+    writers = {rights_of(group).writers for group in parts.values()} - {()}
     if len(parts) < 2 or len(writers) < 2:
         return {claim: kinds} if len(parts) < 2 else {base: kinds}
     return parts

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 
 from .evidence import CONSUMES, READS, WRITES
 from .kinds import Kind, Slot
-from .naming import words_of
 
 _LEAST_SHARE = 0.2  # of the values, which both kinds must have in common
 _MIN_COMMON = 2
@@ -89,5 +88,4 @@ def _first(kind: Kind) -> str:
 
 
 def _words(kind: Kind) -> set[str]:
-    text = " ".join(part if isinstance(part, str) else " " for part in kind.parts)
-    return {piece.lower() for word in words_of(text) for piece in word.split("_") if len(piece) > 2}
+    return {piece.lower() for word in kind.words for piece in word.split("_") if len(piece) > 2}

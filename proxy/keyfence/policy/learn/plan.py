@@ -72,7 +72,7 @@ def plan_of(evidence: Evidence, name: str, renamed: str, *, stems: bool) -> Plan
     claims = claims_of(entries)
     scopes = scopes_of(entries, claims)
     channels = _channels(evidence, stems)
-    slots = name_slots([*entries, *legacy, *channels])
+    slots = name_slots([*entries, *legacy, *channels], lambda kind: _behind(kind, scopes))
     name_kinds(entries, lambda kind: _behind(kind, scopes))
     name_kinds(channels, lambda _kind: "")
     fields = {kind.name: _fields(kind, slots) for kind in entries}
@@ -129,7 +129,7 @@ def _fields(kind: Kind, slots: dict[str, tuple[ValueClass, set[str]]]) -> tuple[
         return found, Slot(found.values, True, known)
     held = class_of(found.values)
     same = next((name for name, (one, _) in slots.items() if one == held and name.startswith("field")), "")
-    name = same or unique("field", slots).replace("-", "_")
+    name = same or unique("field", slots, [f"{kind.name}_field"]).replace("-", "_")
     slots[name] = held, found.values | (slots[name][1] if name in slots else set())
     return found, Slot(found.values, True, name)
 

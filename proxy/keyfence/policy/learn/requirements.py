@@ -44,7 +44,7 @@ def setting_of_ttl(facts: Facts, types: Collection[str]) -> Setting | None:
     given, later = seen.given.total(), seen.expires.total()
     if not given and not later and not seen.unreadable:
         plain = seen.without + seen.silent
-        if not plain or seen.carried:
+        if not plain or seen.carried or facts.by_script:
             return None
         why = f"no command gave one a time to live, and {_count(plain, 'write')} could have created a key"
         return Setting("ttl", "none", why, True)

@@ -20,7 +20,19 @@ from .requirements import (
     setting_of_ttl,
     setting_of_values,
 )
-from .text import comment, count, listed, plain, seen_by, setting_lines, shown, span, spoken, with_comment
+from .text import (
+    WIDTH,
+    comment,
+    count,
+    listed,
+    plain,
+    seen_by,
+    setting_lines,
+    shown,
+    span,
+    spoken,
+    with_comment,
+)
 
 
 def written(plan: Plan) -> str:
@@ -54,7 +66,7 @@ def notes(plan: Plan) -> list[str]:
             )
     if evidence.masked:
         found.append(
-            f"{evidence.masked:,} uses of masked or cut keys are left out. Their entries must be written by hand."
+            f"{evidence.masked:,} uses of masked or cut keys are left out. Write their entries by hand."
         )
     if evidence.lost:
         found.append(
@@ -103,7 +115,7 @@ def _values(values: set[str]) -> str:
 
 def _top(plan: Plan) -> Iterator[str]:
     evidence = plan.evidence
-    yield "# A draft. It admits what was seen, and what its placeholders stand for. Read and edit it before use."
+    yield "# A draft. It admits what was seen, and what its placeholders admit. Read and edit it before use."
     where = f" from {', '.join(evidence.sources)}" if evidence.sources else ""
     when = span(evidence.first, evidence.last)
     yield from comment(f"It was made{where}: {evidence.times:,} commands on {len(evidence.keys):,} keys"
@@ -122,7 +134,7 @@ def _top(plan: Plan) -> Iterator[str]:
         if len(plan.refused) > 40:
             yield f"# - and {len(plan.refused) - 40} more"
     yield "#"
-    yield '# "guess:" marks what the evidence suggests and does not prove. Remove the mark once you have decided.'
+    yield '# "guess:" marks what the evidence suggests and does not prove. Remove it when you have decided.'
 
 
 _UNKNOWABLE = (
@@ -134,7 +146,7 @@ _UNKNOWABLE = (
 
 def _head(plan: Plan) -> Iterator[str]:
     yield f"policy: {plain(plan.name)}"
-    yield 'owner: {team: "", contact: ""}                            # every refusal names the contact'
+    yield from with_comment('owner: {team: "", contact: ""}', "every refusal names the contact")
     if plan.claims:
         yield f"claims: [{', '.join(quoted(claim) for claim in plan.claims)}]"
     yield f"services: {listed(plan.services)}"
@@ -145,9 +157,8 @@ def _head(plan: Plan) -> Iterator[str]:
     yield from with_comment(f"databases: [{', '.join(map(str, databases))}]",
                             "the databases that were selected, and 0", guess=True)  # fmt: skip
     if plan.cluster:
-        yield from with_comment(
-            "cluster: true", "most keys have a hash tag, and no command crossed slots", guess=True
-        )
+        why = "most keys have a hash tag, and no command crossed slots"
+        yield from with_comment("cluster: true", why, guess=True)
 
 
 def _placeholders(plan: Plan) -> Iterator[str]:
@@ -213,7 +224,9 @@ def _entry(plan: Plan, kind: Kind, scope: Scope | None) -> Iterator[str]:
     when = span(facts.first, facts.last)
     many = f" on {len(kind.keys):,} keys" if len(kind.keys) > 1 else ""
     example = f"; for example {shown(kind.example)}" if kind.example and kind.slots else ""
-    yield from comment(f"{count(facts.times, 'command')}{many}{f', {when}' if when else ''}{example}", 2)
+    inherits = scope is not None and scope.rights == plan.rights[kind.name]
+    by = f"; {seen_by(facts, sorted(facts.uses))}" if inherits else ""
+    yield from comment(f"{count(facts.times, 'command')}{by}{many}{f', {when}' if when else ''}{example}", 2)
     yield f"  {plain(kind.name)}:"
     guessed = [slot.name for slot in kind.slots if slot.guessed]
     why = f"<{'>, <'.join(guessed)}> stands for words that are used alike" if guessed else ""
@@ -230,7 +243,7 @@ def _settings(plan: Plan, kind: Kind, scope: Scope | None) -> Iterator[Setting]:
         text = types[0] if len(types) == 1 else listed(types)
         yield Setting("type", text, "" if len(types) == 1 else "commands of each were used", len(types) > 1)
     rights = plan.rights[kind.name]
-    if scope is None or scope.rights != rights:
+    if scope is None or scope.rights != rights:  # otherwise they are those of its scope
         for word, names in _rights(rights):
             yield Setting(word, listed(names), seen_by(facts, names))
     ttl = setting_of_ttl(facts, types)
@@ -270,10 +283,8 @@ def _channels(plan: Plan) -> Iterator[str]:
     yield "channels:"
     for kind in plan.channels:
         facts = kind.facts
-        yield from comment(
-            f"{count(facts.times, 'command')} on {count(len(kind.keys), 'channel')}; for example {shown(kind.keys[0])}",
-            2,
-        )
+        many = f"{count(facts.times, 'command')} on {count(len(kind.keys), 'channel')}"
+        yield from comment(f"{many}; for example {shown(kind.keys[0])}", 2)
         yield f"  {plain(kind.name)}:"
         yield f"    channel: {quoted(kind.pattern)}"
         for word, use in (("publishers", WRITES), ("subscribers", READS)):
@@ -318,12 +329,18 @@ def _script(plan: Plan, name: str, one: ScriptSeen) -> Iterator[str]:
     on = f"; for example on {shown(one.example.decode('utf-8', 'surrogateescape'))}" if one.example else ""
     line = f"; it begins {one.line}" if one.line else ""
     only = "" if one.keys else "; it was only loaded, so set how many keys it takes"
-    who = f"{', '.join(sorted(one.commands))} {one.times:,} times by {spoken(sorted(one.services))}{on}{line}{only}"
-    yield from comment(who, 2)
-    sha1 = "" if one.is_function else f'sha1: "{name}", '
+    commands = f"{', '.join(sorted(one.commands))} {one.times:,} times"
+    yield from comment(f"{commands} by {spoken(sorted(one.services))}{on}{line}{only}", 2)
+    parts = [] if one.is_function else [f'sha1: "{name}"']
+    parts += [f"keys: {_declared(plan, name, one)}"]
+    parts += ["declared: both"] if one.keys and set(one.keys) != {0} else []
     shown_name = plain(name) if one.is_function else f"script_{name[:8]}"
-    declared = ", declared: both" if one.keys and set(one.keys) != {0} else ""
-    yield f"  {shown_name}: {{{sha1}keys: {_declared(plan, name, one)}{declared}}}"
+    whole = f"  {shown_name}: {{{', '.join(parts)}}}"
+    if len(whole) <= WIDTH:
+        yield whole
+    else:
+        yield f"  {shown_name}:"
+        yield from (f"    {part}" for part in parts)
 
 
 def _grants(plan: Plan) -> Iterator[str]:

@@ -86,9 +86,9 @@ def spoken(names: Sequence[str]) -> str:
     return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else "".join(names)
 
 
-def count(number: int, what: str) -> str:
+def count(number: int, what: str, several: str = "") -> str:
     """Returns a number of things: `1 key`, `1,204 keys`."""
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
+    return f"{number:,} {what if number == 1 else several or what + 's'}"
 
 
 def seen_by(facts: Facts, services: Iterable[str], most: int = 4) -> str:
