@@ -50,7 +50,8 @@ def test_a_draft_has_entries_with_their_evidence(log: Path) -> None:
     )
     assert re.search(r"^    fields: \{colour: any, items: integer\} +# 3 writes", out, re.MULTILINE)
     assert '{prefix: "shop:", writers: [web], readers: [stock]}' in out
-    assert "# 7 commands; stock: HGETALL 2; web: HSET 3, EXPIRE 2 on 3 keys" in out
+    assert "# 7 commands on 3 keys, 2026-03-02 10:00 to 2026-03-04 10:00; for example shop:cart:17\n" in out
+    assert "# stock: HGETALL 2; web: HSET 3, EXPIRE 2\n" in out
     assert "keyfence: 1 entry, 1 scope, 2 services, from 7 commands" in err
     assert "wider than what was seen: <cart> admits any number of up to 20 digits; seen: 3 values" in err
 

@@ -224,9 +224,9 @@ def _entry(plan: Plan, kind: Kind, scope: Scope | None) -> Iterator[str]:
     when = span(facts.first, facts.last)
     many = f" on {len(kind.keys):,} keys" if len(kind.keys) > 1 else ""
     example = f"; for example {shown(kind.example)}" if kind.example and kind.slots else ""
-    inherits = scope is not None and scope.rights == plan.rights[kind.name]
-    by = f"; {seen_by(facts, sorted(facts.uses))}" if inherits else ""
-    yield from comment(f"{count(facts.times, 'command')}{by}{many}{f', {when}' if when else ''}{example}", 2)
+    yield from comment(f"{count(facts.times, 'command')}{many}{f', {when}' if when else ''}{example}", 2)
+    if scope is not None and scope.rights == plan.rights[kind.name]:
+        yield from comment(seen_by(facts, sorted(facts.uses)), 2)
     yield f"  {plain(kind.name)}:"
     guessed = [slot.name for slot in kind.slots if slot.guessed]
     why = f"<{'>, <'.join(guessed)}> stands for words that are used alike" if guessed else ""
