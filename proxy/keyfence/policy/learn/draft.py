@@ -8,15 +8,28 @@ from __future__ import annotations
 from collections import Counter
 from typing import NamedTuple
 
+from keyfence.policy.analysis.lint import check_text
 from keyfence.policy.diagnostics import FileError
 from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.loading.load import parse_policy
 
 from .evidence import Evidence
+from .kinds import FINE, Ways
 from .plan import Plan, Refused, plan_of
 from .sections import notes, widenings, written
 
 MAX_TRIES = 5
+# The ways to find kinds, the best first. Later ones are tried if the draft has faults: if a key could be of
+# two kinds, or if a guessed legacy form also matches other keys.
+_WAYS = (
+    (FINE, True),
+    (Ways(stems=False), True),
+    (Ways(stems=False, coarse=True), True),
+    (FINE, False),
+    (Ways(stems=False, coarse=True), False),
+)
+# What a draft refuses only if it takes keys for those of another kind.
+_MISPLACED = ("scope.write", "key.unregistered", "key.format", "channel.write")
 
 
 class DraftError(ValueError):
@@ -38,13 +51,24 @@ def draft(evidence: Evidence, name: str = "draft") -> Draft:
     if not evidence.keys and not evidence.channels:
         raise DraftError(_nothing(evidence))
     renamed = evidence.rename_unknown()
-    for stems in (True, False):
-        plan = plan_of(evidence, name, renamed, stems=stems)
+    tried: list[tuple[tuple[int, int, int], Draft]] = []
+    reason = ""
+    for ways, guesses_legacy in _WAYS:
         try:
-            return _settled(plan)
+            found = _settled(plan_of(evidence, name, renamed, ways, guesses_legacy=guesses_legacy))
         except FileError as fault:
             reason = str(fault.diagnostics[0])
-    raise DraftError(f"the draft is not a valid policy, which is a fault of keyfence: {reason}")
+            continue
+        errors, warnings = check_text(found.text)
+        reason = str(errors[0]) if errors else reason
+        misplaced = sum(one.rule in _MISPLACED for one in found.refused)
+        tried.append(((len(errors), len(warnings), misplaced), found))
+        if tried[-1][0] == (0, 0, 0):
+            return found
+    faults, best = min(tried, key=lambda one: one[0], default=((1, 0, 0), None))
+    if best is None or faults[0]:
+        raise DraftError(f"the draft is not a valid policy, which is a fault of keyfence: {reason}")
+    return best
 
 
 def _nothing(evidence: Evidence) -> str:
@@ -62,7 +86,6 @@ def _settled(plan: Plan) -> Draft:
         if not _relax(plan):
             break
     text = written(plan)
-    parse_policy(text)
     return Draft(text, plan, widenings(plan), plan.refused, notes(plan))
 
 

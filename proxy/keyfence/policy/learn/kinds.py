@@ -110,12 +110,22 @@ def types_of(admitted: Iterable[tuple[str, ...]]) -> list[str]:
 
 def words_of(text: str) -> list[str]:
     """Returns the words of literal text, without versions."""
-    return [word for word in _WORDS.findall(text) if not _VERSION.fullmatch(word)]
+    return [word.rstrip("_") for word in _WORDS.findall(text) if not _VERSION.fullmatch(word)]
 
 
 def literal(text: str) -> str:
     """Returns literal text as a pattern has it."""
     return exact_pattern(text.encode("utf-8", "surrogateescape")).text if text else ""
+
+
+class Ways(NamedTuple):
+    """How to find kinds."""
+
+    stems: bool = True  # values at one place may begin with a word: user_<user>
+    coarse: bool = False  # a word beside values is a value: then no key can be of two kinds
+
+
+FINE = Ways()
 
 
 class _Item(NamedTuple):
@@ -144,11 +154,11 @@ class _Found:
 _Usage = dict[str, tuple[frozenset[str], frozenset[str]]]
 
 
-def kinds_of(keys: Mapping[str, Facts], *, stems: bool = True) -> list[Kind]:
-    """Returns the kinds of these keys. `stems`: a value such as `user_17` may begin with a word."""
+def kinds_of(keys: Mapping[str, Facts], ways: Ways = FINE) -> list[Kind]:
+    """Returns the kinds of these keys."""
     items = [_Item(key, tuple(_SEPARATORS.split(key)), facts) for key, facts in sorted(keys.items())]
     found = []
-    for one in _resolve(items, 0, stems):
+    for one in _resolve(items, 0, ways):
         facts = Facts()
         for item in one.items:
             facts.take(item.facts)
@@ -167,7 +177,7 @@ def _joined(parts: Sequence[Part]) -> list[Part]:
     return joined
 
 
-def _resolve(items: list[_Item], depth: int, stems: bool) -> list[_Found]:
+def _resolve(items: list[_Item], depth: int, ways: Ways) -> list[_Found]:
     found: list[_Found] = []
     addresses = [item for item in items if item.separator(depth) and looks_like_ip(item.rest(depth))]
     if addresses:
@@ -182,7 +192,7 @@ def _resolve(items: list[_Item], depth: int, stems: bool) -> list[_Found]:
         if depth >= MAX_DEPTH:
             found.append(_Found([Slot({item.rest(depth) for item in group})], group))
         else:
-            found += _resolve_group(group, separator, depth, stems)
+            found += _resolve_group(group, separator, depth, ways)
     return found
 
 
@@ -190,7 +200,7 @@ def _is_ip(text: str) -> bool:
     return class_of({text}).text == "ipv4"
 
 
-def _resolve_group(items: list[_Item], separator: str, depth: int, stems: bool) -> list[_Found]:
+def _resolve_group(items: list[_Item], separator: str, depth: int, ways: Ways) -> list[_Found]:
     """Resolves keys that have the same separator after the part at hand."""
     by_text: dict[str, list[_Item]] = defaultdict(list)
     for item in items:
@@ -208,28 +218,28 @@ def _resolve_group(items: list[_Item], separator: str, depth: int, stems: bool) 
     ):
         words |= numbered
         values = set()
-    below = {text: _below(by_text[text], separator, depth, stems) for text in words}
+    below = {text: _below(by_text[text], separator, depth, ways) for text in words}
     usages = {text: _usage(found) for text, found in below.items()}
-    taken = _names(usages, values, by_text, separator, depth, stems)
+    taken = _names(usages, values, by_text, separator, depth, ways)
     found: list[_Found] = []
-    for stem, texts in _by_stem(values, stems and not taken):
+    for stem, texts in _by_stem(values, ways.stems and not taken):
         group = [item for text in sorted(texts | (set() if stem else taken)) for item in by_text[text]]
         slot = Slot({text.removeprefix(stem) for text in texts} | (set() if stem else taken), bool(taken))
-        below_slot = _below(group, separator, depth, stems)
+        below_slot = _below(group, separator, depth, ways)
         found += [_Found([stem, slot, separator, *one.parts], one.items) for one in below_slot]
     if taken and not values:
         group = [item for text in sorted(taken) for item in by_text[text]]
         slot = Slot(set(taken), True)
-        below_slot = _below(group, separator, depth, stems)
+        below_slot = _below(group, separator, depth, ways)
         found += [_Found([slot, separator, *one.parts], one.items) for one in below_slot]
     for text in sorted(words - taken):
         found += [_Found([text, separator, *one.parts], one.items) for one in below[text]]
     return found
 
 
-def _below(items: list[_Item], separator: str, depth: int, stems: bool) -> list[_Found]:
+def _below(items: list[_Item], separator: str, depth: int, ways: Ways) -> list[_Found]:
     """Resolves what follows the part at hand."""
-    return _resolve(items, depth + 1, stems) if separator else [_Found([], items)]
+    return _resolve(items, depth + 1, ways) if separator else [_Found([], items)]
 
 
 def _by_stem(values: Iterable[str], stems: bool) -> list[tuple[str, set[str]]]:
@@ -280,15 +290,16 @@ def _names(
     by_text: Mapping[str, list[_Item]],
     separator: str,
     depth: int,
-    stems: bool,
+    ways: Ways,
 ) -> set[str]:
     """Returns the words that are names, and so values."""
-    if len(usages) > (MAX_FIRST_WORDS if depth == 0 else MAX_WORDS):
-        return set(usages)
+    is_many = len(usages) > (MAX_FIRST_WORDS if depth == 0 else MAX_WORDS)
+    if is_many or (ways.coarse and values):
+        return set(usages) - {""}
     groups: list[tuple[_Usage, set[str]]] = []
     if values and depth:
         of_values = [item for text in sorted(values) for item in by_text[text]]
-        groups.append((_usage(_below(of_values, separator, depth, stems)), set()))
+        groups.append((_usage(_below(of_values, separator, depth, ways)), set()))
     for text, usage in sorted(usages.items(), key=lambda one: (-len(one[1]), one[0])):
         group = next((one for one in groups if _agree(one[0], usage) and text), None)
         if group is None:

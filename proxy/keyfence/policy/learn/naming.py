@@ -24,16 +24,16 @@ _LENGTHS = re.compile("[{][0-9,]+[}]")
 _PLURAL = re.compile("(.{3,}[^suia'])s")
 
 
-def unique(wanted: str, taken: Iterable[str], others: Iterable[str] = ()) -> str:
+def unique(wanted: str, taken: Iterable[str], others: Iterable[str] = (), joint: str = "-") -> str:
     """Returns the wanted name, one of the others, or the wanted name with a number."""
     used = set(taken)
     for name in (wanted, *others):
         if name and name not in used:
             return name
     number = 2
-    while f"{wanted}-{number}" in used:
+    while f"{wanted}{joint}{number}" in used:
         number += 1
-    return f"{wanted}-{number}"
+    return f"{wanted}{joint}{number}"
 
 
 def name_slots(
@@ -61,7 +61,7 @@ def name_slots(
         values = set[str]().union(*(one.slot.values for one in members))
         held = class_of(values)
         is_free = name not in found and (name not in NAMES or held.text == name)
-        final = name if is_free else unique(members[0].longer, {*found, *NAMES}).replace("-", "_")
+        final = name if is_free else unique(members[0].longer, {*found, *NAMES}, joint="_")
         found[final] = held, values
         for one in members:
             one.slot.name = final
@@ -161,7 +161,7 @@ def _separate(kinds: Iterable[Kind], found: dict[str, tuple[ValueClass, set[str]
             if not isinstance(part, Slot):
                 continue
             if part.name in used:
-                name = unique(part.name, {*found, *used} - {""}).replace("-", "_")
+                name = unique(part.name, {*found, *used}, joint="_")
                 kind.parts[index] = part = Slot(part.values, part.guessed, name)
                 found[name] = part.value_class, part.values
             used.add(part.name)

@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from .evidence import Evidence, Facts
-from .kinds import Kind, Slot, kinds_of
+from .kinds import Kind, Slot, Ways, kinds_of
 from .layout import Rights, Scope, claims_of, rights_of, scope_of, scopes_of
 from .legacy import mark_legacy
 from .naming import name_kinds, name_slots, unique
@@ -61,17 +61,19 @@ class Plan:
         return found.pop() if len(found) == 1 else ""
 
 
-def plan_of(evidence: Evidence, name: str, renamed: str, *, stems: bool) -> Plan:
-    kinds = kinds_of(evidence.keys, stems=stems)
+def plan_of(evidence: Evidence, name: str, renamed: str, ways: Ways, *, guesses_legacy: bool) -> Plan:
+    """Returns the plan of a draft. `renamed` is the name of clients that nothing identified."""
+    kinds = kinds_of(evidence.keys, ways)
     claims = claims_of(kinds)
     scopes = scopes_of(kinds, claims)
     name_kinds(kinds, lambda kind: _behind(kind, scopes))
-    mark_legacy(kinds)
+    if guesses_legacy:
+        mark_legacy(kinds)
     entries = [kind for kind in kinds if kind.legacy_of is None]
     legacy = [kind for kind in kinds if kind.legacy_of is not None]
     claims = claims_of(entries)
     scopes = scopes_of(entries, claims)
-    channels = _channels(evidence, stems)
+    channels = _channels(evidence, ways)
     slots = name_slots([*entries, *legacy, *channels], lambda kind: _behind(kind, scopes))
     name_kinds(entries, lambda kind: _behind(kind, scopes))
     name_kinds(channels, lambda _kind: "")
@@ -111,12 +113,12 @@ def _has_hash_tag(kind: Kind) -> bool:
     return bool(inside[0]) and bool(inside[1]) and text.count("{") == text.count("}") == 1
 
 
-def _channels(evidence: Evidence, stems: bool) -> list[Kind]:
+def _channels(evidence: Evidence, ways: Ways) -> list[Kind]:
     keys = {}
     for name, uses in evidence.channels.items():
         keys[name] = facts = Facts(times=evidence.channel_times[name])
         facts.uses = dict(uses)
-    return kinds_of(keys, stems=stems)
+    return kinds_of(keys, ways)
 
 
 def _fields(kind: Kind, slots: dict[str, tuple[ValueClass, set[str]]]) -> tuple[Fields, Slot | None]:
@@ -129,7 +131,7 @@ def _fields(kind: Kind, slots: dict[str, tuple[ValueClass, set[str]]]) -> tuple[
         return found, Slot(found.values, True, known)
     held = class_of(found.values)
     same = next((name for name, (one, _) in slots.items() if one == held and name.startswith("field")), "")
-    name = same or unique("field", slots, [f"{kind.name}_field"]).replace("-", "_")
+    name = same or unique("field", slots, [f"{kind.name}_field".replace("-", "_")], "_")
     slots[name] = held, found.values | (slots[name][1] if name in slots else set())
     return found, Slot(found.values, True, name)
 

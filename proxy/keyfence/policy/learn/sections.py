@@ -149,8 +149,9 @@ def _head(plan: Plan) -> Iterator[str]:
     yield from with_comment('owner: {team: "", contact: ""}', "every refusal names the contact")
     if plan.claims:
         yield f"claims: [{', '.join(quoted(claim) for claim in plan.claims)}]"
-    yield f"services: {listed(plan.services)}"
-    others = sorted(set(plan.evidence.services) - set(plan.services) - {"unknown"})
+    services = sorted({*plan.services, *plan.grants})
+    yield f"services: {listed(services)}"
+    others = sorted(set(plan.evidence.services) - {*services, "unknown"})
     if others:
         yield from comment(f"No keys and no channels were used by {spoken(others)}.")
     databases = sorted({0, *plan.evidence.databases})
