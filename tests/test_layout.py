@@ -44,7 +44,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         *("policy.engine", "policy.remedies", "policy.wording"),
     },
     "policy.learn": {
-        *("commands", "shapes", "policy", "policy.patterns"),
+        *("commands", "shapes", "policy", "policy.patterns", "policy.source", "policy.compiled"),
         *("policy.analysis", "policy.engine", "policy.loading"),
     },
     "identity": {"commands", "policy"},
@@ -123,7 +123,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cli.rollout": {
         *("admin", "cli.terminal", "config", "findings", "findings.gate", "net", "telemetry", "upstream"),
         "telemetry.reports",
-        *("policy", "policy.compiled", "policy.enforcement", "policy.learn", "process", "process.serving"),
+        *("policy", "policy.compiled", "policy.enforcement", "policy.learn", "policy.loading"),
+        *("process", "process.serving"),
     },
     "cli": {
         *("cli.rollout", "cli.terminal"),

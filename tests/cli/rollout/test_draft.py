@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import socket
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -218,3 +220,90 @@ def exchange(connection: socket.socket, argv: list[bytes]) -> None:
     words = b"".join(b"$%d\r\n%s\r\n" % (len(word), word) for word in argv)
     connection.sendall(b"*%d\r\n%s" % (len(argv), words))
     assert connection.recv(65536)
+
+
+# -- --extend
+
+
+SHOP = """# The shop.
+policy: shop
+claims: ["shop:"]
+services: [web, stock]
+placeholders: {id: "[0-9]{1,8}"}
+keys:
+  cart: {key: "shop:cart:<id>", type: hash, writers: [web], readers: [stock]}   # what they buy
+"""
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Path:
+    path = tmp_path / "shop.yaml"
+    path.write_text(SHOP)
+    return path
+
+
+@pytest.fixture
+def more(tmp_path: Path) -> Path:
+    path = tmp_path / "more.log"
+    path.write_bytes(
+        line("SET shop:seen:1 x EX 60") + line("DEL shop:cart:1", "stock") + line("GET shop:old:7")
+    )
+    return path
+
+
+def test_extend_prints_a_patch(shop: Path, more: Path) -> None:
+    code, out, err = keyfence("draft", "--extend", shop, more)
+    assert code == 0
+    assert "3 of 3 proposals in the patch" in err
+    assert "adds stock among the writers of cart: DEL 1" in err
+    assert shop.read_text() == SHOP
+    program = shutil.which("patch")
+    if program is not None:
+        subprocess.run([program, "-s", str(shop)], input=out.encode(), check=True)
+        assert check_policy(shop)[:2] == ([], [])
+        code, out, err = keyfence("draft", "--extend", shop, more)
+        assert (code, out, "lacks nothing of what was seen" in err) == (0, "", True)
+
+
+def test_interactive_asks_about_each_and_goes_on_later(shop: Path, more: Path) -> None:
+    code, out, err = keyfence(
+        "draft", "--extend", shop, more, "--interactive", stdin="l\nnothing\nl\ncart\nq\n"
+    )
+    assert code == 0
+    assert "it does not work: nothing is not an entry of the policy" in err
+    assert '"shop:old:<old>": cart' in out
+    code, out, err = keyfence("draft", "--extend", shop, more, "--interactive", stdin="w\ns\n")
+    assert code == 0
+    assert "1/3" not in err  # it has an answer
+    assert "1 of 3 proposals in the patch" in err
+    assert (
+        'for the waivers file: {service: web, rule: key.unregistered, keys: "shop:seen:*", owner: ""' in err
+    )
+    code, again, err = keyfence("draft", "--extend", shop, more, "--interactive")
+    assert (code, again == out) == (0, True)
+
+
+def test_interactive_edits_a_proposal(shop: Path, more: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("click.edit", lambda text, **_: text.replace("old:\n", "older:\n"))
+    code, out, _ = keyfence("draft", "--extend", shop, more, "--interactive", stdin="e\nq\n")
+    assert code == 0
+    assert "+  older:" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--interactive"], "--interactive belongs to --extend"),
+        (["--extend", "x.yaml", "-o", "y.yaml"], "--extend prints a patch; omit --output"),
+    ],
+)
+def test_options_that_do_not_go_together_are_errors(arguments: list[str], message: str, log: Path) -> None:
+    code, _, err = keyfence("draft", log, *arguments)
+    assert (code, message in err) == (2, True)
+
+
+def test_a_faulty_policy_cannot_be_extended(log: Path, tmp_path: Path) -> None:
+    path = tmp_path / "bad.yaml"
+    path.write_text('policy: x\nkeys: {a: {key: "<b>"}}\n')
+    code, _, err = keyfence("draft", "--extend", path, log)
+    assert (code, "placeholder <b> is not declared" in err) == (2, True)

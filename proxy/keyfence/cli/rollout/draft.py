@@ -27,6 +27,7 @@ from keyfence.policy.show import one_line
 from keyfence.telemetry.reports.by_command import rows_from_snapshot, tally_of_log
 from keyfence.upstream.url import without_password
 
+from .extend import extend
 from .gate import findings_of, store_evidence
 
 _SQLITE = b"SQLite format 3\0"
@@ -46,8 +47,16 @@ def _name(_context: click.Context, _parameter: click.Parameter, value: str) -> s
     "--name", metavar="NAME", default="draft", callback=_name, help="The policy's name.", show_default=True
 )
 @click.option("-o", "--output", metavar="FILE", default="", help="Write the draft to this new file.")
+@click.option(
+    "--extend",
+    "policy",
+    metavar="POLICY",
+    default="",
+    help="Print a patch with what this policy lacks, instead of a draft.",
+)
+@click.option("--interactive", "asks", is_flag=True, help="With --extend: ask about each proposal.")
 @admin_option
-def draft_(sources: tuple[str, ...], name: str, output: str, admin: str) -> None:
+def draft_(sources: tuple[str, ...], name: str, output: str, policy: str, asks: bool, admin: str) -> None:
     """Propose a policy from what services were seen to do.
 
     A SOURCE is a command log (keyfence run --record), a decision log, a findings store
@@ -59,11 +68,23 @@ def draft_(sources: tuple[str, ...], name: str, output: str, admin: str) -> None
     not prove. Standard error lists what the draft admits that was not seen, and what it refuses although it
     was seen.
 
+    --extend proposes only what a policy lacks: entries, rights, fields, channels and scripts. It prints a
+    patch that keeps every comment; `patch` applies it. With --interactive you accept, edit, waive or skip
+    each proposal, or take it for a deprecated form of an entry. Answers are kept in POLICY.answers.json, so
+    that you can go on later.
+
     Exit code 0: a draft; 2: wrong usage, or nothing can come of the sources.
     """
+    if asks and not policy:
+        fail("--interactive belongs to --extend")
+    if policy and output:
+        fail("--extend prints a patch; omit --output")
     if output and os.path.lexists(output):
         fail(f"{output} exists; name a new file")
     evidence = evidence_of(sources or (admin,))
+    if policy:
+        extend(policy, evidence, asks=asks)
+        return
     try:
         found = draft(evidence, name)
     except DraftError as exc:

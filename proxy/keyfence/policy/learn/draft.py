@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections import Counter
 from typing import NamedTuple
 
+from keyfence.policy.analysis.command_log import Recorded
 from keyfence.policy.analysis.lint import check_text
 from keyfence.policy.diagnostics import FileError
 from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.loading.load import parse_policy
+from keyfence.policy.verdict import Verdict
 
 from .evidence import Evidence
 from .kinds import FINE, Ways
@@ -95,10 +97,7 @@ def refused_by(plan: Plan, text: str) -> list[Refused]:
     evaluator = Evaluator(policy)
     found: Counter[tuple[str, str, str, str]] = Counter()
     for one in plan.evidence.lines:
-        argv = [word.encode("utf-8", "surrogateescape") for word in one.argv] or [b"?"]
-        values = policy.owners_values(access.key for access in one.touches.accesses)
-        verdict = evaluator.evaluate(policy.number(one.service), argv, one.touches, values=values)
-        for violation in verdict.violations:
+        for violation in verdict_on(evaluator, one).violations:
             what = violation.entry
             if not what and one.touches.pattern is not None:
                 what = one.touches.pattern.glob.decode("utf-8", "surrogateescape")
@@ -108,6 +107,14 @@ def refused_by(plan: Plan, text: str) -> list[Refused]:
                 what = one.touches.accesses[0].key.decode("utf-8", "surrogateescape")
             found[violation.rule, one.service, one.command, what] += one.times
     return [Refused(*key, times) for key, times in sorted(found.items())]
+
+
+def verdict_on(evaluator: Evaluator, one: Recorded) -> Verdict:
+    """Returns the verdict on a recorded command."""
+    policy = evaluator.policy
+    argv = [word.encode("utf-8", "surrogateescape") for word in one.argv] or [b"?"]
+    values = policy.owners_values(access.key for access in one.touches.accesses)
+    return evaluator.evaluate(policy.number(one.service), argv, one.touches, values=values)
 
 
 _SETTINGS = {

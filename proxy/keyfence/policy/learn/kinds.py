@@ -94,6 +94,14 @@ class Kind:
         return next((key for key in self.keys if MARK not in key), "")
 
     @property
+    def glob(self) -> str:
+        """The glob of the keys, as waivers have it."""
+        parts = (
+            re.sub(r"([*?\[\]\\])", r"\\\1", part) if isinstance(part, str) else "*" for part in self.parts
+        )
+        return "".join(parts)
+
+    @property
     def types(self) -> list[str]:
         return types_of(self.facts.types)
 

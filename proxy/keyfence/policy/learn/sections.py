@@ -33,6 +33,7 @@ from .text import (
     spoken,
     with_comment,
 )
+from .values import ValueClass
 
 
 def written(plan: Plan) -> str:
@@ -171,10 +172,14 @@ def _placeholders(plan: Plan) -> Iterator[str]:
     yield ""
     yield "placeholders:"
     for name, (held, values) in declared.items():
-        text = held.text if held.text.isalnum() else quoted(held.text)
-        yield from with_comment(
-            f"  {name}: {text}", f"admits {held.words}; seen: {_values(values)}", guess=not held.is_exact
-        )
+        text, why = placeholder_lines(held, values)
+        yield from with_comment(f"  {name}: {text}", why, guess=not held.is_exact)
+
+
+def placeholder_lines(held: ValueClass, values: set[str]) -> tuple[str, str]:
+    """Returns a placeholder's class as YAML, and its evidence."""
+    text = held.text if held.text.isalnum() else quoted(held.text)
+    return text, f"admits {held.words}; seen: {_values(values)}"
 
 
 def _names(plan: Plan) -> Iterator[str]:
@@ -232,12 +237,13 @@ def _entry(plan: Plan, kind: Kind, scope: Scope | None) -> Iterator[str]:
     guessed = [slot.name for slot in kind.slots if slot.guessed]
     why = f"<{'>, <'.join(guessed)}> stands for words that are used alike" if guessed else ""
     yield from with_comment(f"    key: {quoted(kind.pattern)}", why, guess=True)
-    for setting in _settings(plan, kind, scope):
+    for setting in settings_of(plan, kind, scope):
         if (kind.name, setting.name) not in plan.omitted:
             yield from setting_lines(setting, 4)
 
 
-def _settings(plan: Plan, kind: Kind, scope: Scope | None) -> Iterator[Setting]:
+def settings_of(plan: Plan, kind: Kind, scope: Scope | None) -> Iterator[Setting]:
+    """Yields the settings of an entry. Without a scope it has all rights itself."""
     facts = kind.facts
     types = kind.types
     if types:
@@ -312,12 +318,14 @@ def _scripts(plan: Plan) -> Iterator[str]:
             yield from _script(plan, name, one)
 
 
-def _declared(plan: Plan, name: str, one: ScriptSeen) -> str:
+def _declared(plan: Plan | None, name: str, one: ScriptSeen) -> str:
     """Returns what a script declares: a pattern for each key if each is of one kind, or their number."""
     numbers = set(one.keys) or {0}
     if len(numbers) > 1:
         return "any"
     number = numbers.pop()
+    if plan is None:
+        return str(number)
     patterns = [
         plan.pattern_of({call[at] for call in one.calls if len(call) == number}) for at in range(number)
     ]
@@ -326,15 +334,20 @@ def _declared(plan: Plan, name: str, one: ScriptSeen) -> str:
     return f"[{', '.join(map(quoted, patterns))}]"
 
 
+def script_parts(plan: Plan | None, name: str, one: ScriptSeen) -> list[str]:
+    """Returns the settings of a script. Without a plan, its keys are only counted."""
+    parts = [] if one.is_function else [f'sha1: "{name}"']
+    parts += [f"keys: {_declared(plan, name, one)}"]
+    return parts + (["declared: both"] if one.keys and set(one.keys) != {0} else [])
+
+
 def _script(plan: Plan, name: str, one: ScriptSeen) -> Iterator[str]:
     on = f"; for example on {shown(one.example.decode('utf-8', 'surrogateescape'))}" if one.example else ""
     line = f"; it begins {one.line}" if one.line else ""
     only = "" if one.keys else "; it was only loaded, so set how many keys it takes"
     commands = f"{', '.join(sorted(one.commands))} {one.times:,} times"
     yield from comment(f"{commands} by {spoken(sorted(one.services))}{on}{line}{only}", 2)
-    parts = [] if one.is_function else [f'sha1: "{name}"']
-    parts += [f"keys: {_declared(plan, name, one)}"]
-    parts += ["declared: both"] if one.keys and set(one.keys) != {0} else []
+    parts = script_parts(plan, name, one)
     shown_name = plain(name) if one.is_function else f"script_{name[:8]}"
     whole = f"  {shown_name}: {{{', '.join(parts)}}}"
     if len(whole) <= WIDTH:
