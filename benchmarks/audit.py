@@ -71,6 +71,7 @@ class Measured(NamedTuple):
     keys: int  # a second
     seconds: float
     cpu: float  # seconds of the audit's own
+    server: float  # seconds of CPU that Redis took, for the other client too
     p50: float  # of the other client, in microseconds
     p99: float
     p999: float
@@ -103,7 +104,7 @@ def fill(server: EmbeddedRedis, count: int) -> None:
 def audited(server: EmbeddedRedis, rate: str, more: Sequence[str] = ()) -> Measured:
     """Runs an audit beside the other client."""
     command = [sys.executable, "-m", "keyfence", "audit", server.url, "--policy", str(POLICY)]
-    before = os.times()
+    before, took = os.times(), server_cpu(server)
     with Other(server) as other:
         run = subprocess.run(
             [*command, "--rate", rate, *more, "--format", "json"],
@@ -115,18 +116,29 @@ def audited(server: EmbeddedRedis, rate: str, more: Sequence[str] = ()) -> Measu
     after = os.times()
     cpu = after.children_user + after.children_system - before.children_user - before.children_system
     name = f"audit --rate {rate}{''.join(f' {one}' for one in more)}"
-    return _row(name, round(found["keys"] / found["seconds"]), found["seconds"], cpu, other)
+    speed = round(found["keys"] / found["seconds"])
+    return _row(name, speed, found["seconds"], cpu, server_cpu(server) - took, other)
+
+
+def server_cpu(server: EmbeddedRedis) -> float:
+    """The seconds of CPU that Redis has taken."""
+    with redis.Redis(unix_socket_path=str(server.socket_path)) as client:
+        used = client.info("cpu")
+    return float(used["used_cpu_user"]) + float(used["used_cpu_sys"])
 
 
 def alone(server: EmbeddedRedis) -> Measured:
     """The other client without an audit."""
+    took = server_cpu(server)
     with Other(server) as other:
         time.sleep(ALONE_SECONDS)
-    return _row("no audit", 0, ALONE_SECONDS, 0.0, other)
+    return _row("no audit", 0, ALONE_SECONDS, 0.0, server_cpu(server) - took, other)
 
 
-def _row(name: str, keys: int, seconds: float, cpu: float, other: Other) -> Measured:
-    return Measured(name, keys, seconds, cpu, other.at(0.5), other.at(0.99), other.at(0.999), other.times[-1])
+def _row(name: str, keys: int, seconds: float, cpu: float, took: float, other: Other) -> Measured:
+    return Measured(
+        name, keys, seconds, cpu, took, other.at(0.5), other.at(0.99), other.at(0.999), other.times[-1]
+    )
 
 
 def main() -> None:
@@ -137,12 +149,13 @@ def main() -> None:
     with EmbeddedRedis() as server:
         fill(server, asked.keys)
         print(f"{asked.keys:,} keys, Redis {server.version}, {os.cpu_count()} cores")
-        head = f"{'':32}{'keys/s':>9}{'seconds':>9}{'cpu s':>8}{'p50':>8}{'p99':>8}{'p99.9':>9}{'max':>9}"
+        head = f"{'':32}{'keys/s':>9}{'seconds':>9}{'cpu s':>8}{'redis s':>9}"
+        head += f"{'p50':>8}{'p99':>8}{'p99.9':>9}{'max':>9}"
         print(f"{head}   (µs, of the other client)")
         rows = [alone(server), *(audited(server, rate) for rate in asked.rates)]
         rows += [audited(server, asked.rates[-1], ("--sample", "1%")), alone(server)]
         for one in rows:
-            numbers = f"{one.keys:>9,}{one.seconds:>9.1f}{one.cpu:>8.1f}"
+            numbers = f"{one.keys:>9,}{one.seconds:>9.1f}{one.cpu:>8.1f}{one.server:>9.2f}"
             times = f"{one.p50:>8.0f}{one.p99:>8.0f}{one.p999:>9.0f}{one.slowest:>9.0f}"
             print(f"{one.name:32}{numbers}{times}")
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from sqlalchemy import inspect, text
+from sqlalchemy import text
 
 from keyfence.audit.at_rest import AtRest, write_audit
-from keyfence.findings import tables
-from keyfence.findings.database import UPGRADES, Database
+from keyfence.findings.database import Database
 from keyfence.findings.filter import Filter
 from keyfence.findings.finding import AT_REST, DAY, Finding, State
 from keyfence.findings.gate.evidence import of_store
@@ -18,6 +17,7 @@ from keyfence.findings.queries import Reader
 from keyfence.findings.readiness import Readiness, may_be_refused, standings
 from keyfence.findings.store import Store
 from tests.findings.rows import NOON, batch, look, row
+from tests.findings.test_database import SINCE_3, schema_of
 
 LOST = AtRest("key.unregistered", "must", "", "user:<int>", 40, "#shop", "register it", ["user:1", "user:2"])
 TTL = AtRest("ttl.required", "must", "cart", "", 3, "#shop", "EXPIRE it", ["shop:cart:1"])
@@ -108,20 +108,19 @@ def test_they_are_listed_with_all_others_by_their_number(store: Store) -> None:
     assert [one.total for one in listed] == [40, 10, 3]
 
 
-def test_an_older_store_gets_the_column(url: str) -> None:
-    """A database of version 2 has all tables but one column."""
+def test_a_store_of_schema_2_is_upgraded_to_what_a_new_one_is(url: str) -> None:
     before = Database(url)
+    fresh = schema_of(before)
+    Store(before, "here:1").write(batch(row(times=3)))
     with before.writing() as connection:
-        connection.execute(text("ALTER TABLE keyfence_findings DROP COLUMN at_rest"))
-        connection.execute(tables.meta.update().values(version=2))
+        for statement in (*SINCE_3, "UPDATE keyfence_meta SET version = 2"):
+            connection.execute(text(statement))
     before.close()
     after = Database(url)
-    with after.reading() as connection:
-        columns = {one["name"] for one in inspect(connection).get_columns(tables.findings.name)}
-    assert columns == {column.name for column in tables.findings.columns}
+    assert schema_of(after) == fresh
     assert audit(after, LOST) == [State.NEW]
+    assert [one.total for one in Reader(after).findings()] == [40, 3]
     after.close()
-    assert 2 in UPGRADES
 
 
 @pytest.mark.parametrize("times", [1, 2])
