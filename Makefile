@@ -69,7 +69,7 @@ fuzz: install-test $(VENV)/.fuzzing ## run the fuzzers for MINUTES=… in total 
 fuzz-properties: install-test ## run the property tests again and again for MINUTES=… (SEED=…), compiled and interpreted in turns
 	@end=$$(($$(date +%s) + 60 * $(or $(MINUTES),5))); round=0; while [ $$(date +%s) -lt $$end ]; do \
 	  echo "round $$round, KEYFENCE_PURE=$$((round % 2))"; \
-	  KEYFENCE_PURE=$$((round % 2)) $(BIN)/python -m pytest -m hypothesis $(if $(SEED),--hypothesis-seed $$(($(SEED) + round))) $(PYTEST) $(TESTS) || exit; \
+	  KEYFENCE_SEARCH=1 KEYFENCE_PURE=$$((round % 2)) $(BIN)/python -m pytest -m hypothesis $(if $(SEED),--hypothesis-seed $$(($(SEED) + round))) $(PYTEST) $(TESTS) || exit; \
 	  round=$$((round + 1)); done
 
 # Each search gets an equal share of the time; there are some forty of them, over the installed servers.
@@ -85,9 +85,10 @@ commands: install-test ## make the command table again; FROM=HOST:PORT (or unix:
 	@$(BIN)/python -m keyfence commands --format markdown >$(VENV)/commands.md
 	@mv $(VENV)/commands.md docs/commands.md
 
-soak: install-test ## compare with Redis at length: 10,000 pipelines with refusals, a million commands of 200 clients
+soak: install-test ## compare with Redis at length: 10,000 pipelines with refusals, a million commands of 200 clients, a million hostile keys
 	KEYFENCE_SOAK=1 $(BIN)/python -m pytest $(PYTEST) tests/differential/test_random_sessions.py \
 	  tests/differential/test_refusals.py tests/differential/test_isolation.py -s
+	KEYFENCE_SOAK=1 $(BIN)/python -m pytest $(PYTEST) tests/end_to_end/test_findings.py -k hostile
 
 install: $(VENV)/.installed ## install keyfence into $(VENV), compiled if there is a compiler
 

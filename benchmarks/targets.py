@@ -95,9 +95,9 @@ def start(stack: contextlib.ExitStack, field: Field, names: set[str], peers: lis
             "keyfence compiled: the extensions are not built (`make build` needs a C compiler)"
         )
     if wanted("keyfence") and compiled:
-        _keyfence(stack, field, "keyfence", f"hot modules {_compiled.describe()}")
+        start_keyfence(stack, field, "keyfence", f"hot modules {_compiled.describe()}")
     if wanted("interpreted"):
-        _keyfence(
+        start_keyfence(
             stack,
             field,
             "interpreted",
@@ -106,9 +106,9 @@ def start(stack: contextlib.ExitStack, field: Field, names: set[str], peers: lis
             slow=True,
         )
     if wanted("dedicated"):
-        _keyfence(stack, field, "dedicated", "keyfence, upstream.mode: dedicated", mode="dedicated")
+        start_keyfence(stack, field, "dedicated", "keyfence, upstream.mode: dedicated", mode="dedicated")
     if wanted("observe"):
-        _keyfence(
+        start_keyfence(
             stack,
             field,
             "observe",
@@ -118,9 +118,11 @@ def start(stack: contextlib.ExitStack, field: Field, names: set[str], peers: lis
     if wanted("2000-entries"):
         policy = field.folder / "large.yaml"
         policy.write_text(large_policy(ENTRIES))
-        _keyfence(stack, field, "2000-entries", "keyfence, the policy has 2,000 more entries", policy=policy)
+        start_keyfence(
+            stack, field, "2000-entries", "keyfence, the policy has 2,000 more entries", policy=policy
+        )
     if wanted("2-workers"):
-        _keyfence(stack, field, "2-workers", "keyfence, two worker processes", workers=2)
+        start_keyfence(stack, field, "2-workers", "keyfence, two worker processes", workers=2)
     for peer in peers:
         name, _, address = peer.partition("=")
         host, _, port = address.rpartition(":")
@@ -206,7 +208,7 @@ def _twemproxy(stack: contextlib.ExitStack, field: Field) -> None:
     field.add(Target("twemproxy", {"": port}, process.pid, _version(path, "-V")))
 
 
-def _keyfence(
+def start_keyfence(
     stack: contextlib.ExitStack,
     field: Field,
     name: str,
@@ -218,7 +220,9 @@ def _keyfence(
     env: dict[str, str] | None = None,
     workers: int = 0,
     slow: bool = False,
+    more: str = "",
 ) -> None:
+    """Starts a keyfence and adds it. `more` are further lines of its configuration."""
     file = field.folder / f"{name}.yaml"
     listeners = "\n".join(f'  - {{listen: "127.0.0.1:0", service: {one}}}' for one in SERVICES)
     file.write_text(
@@ -229,6 +233,7 @@ listeners:
 modes: [{{mode: {rules}}}]
 decision_log: {field.folder / name}.log
 admin: none
+{more}
 """
     )
     arguments = ["--config", str(file), *(["--workers", str(workers)] if workers else [])]

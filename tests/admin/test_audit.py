@@ -36,6 +36,12 @@ def test_a_change_is_a_line_for_the_operator_and_one_of_the_log(path: Path) -> N
     assert (first["who"], first["why"], second["detail"]) == ("ann", "ready for a week", "")
 
 
+def test_a_change_that_has_a_line_of_its_own_is_in_the_log_only(path: Path) -> None:
+    said: list[str] = []
+    Audit(str(path), said.append).note("a program", "::1", "POST /-/reload", "", "", "done", aloud=False)
+    assert (said, [one["action"] for one in lines(path)]) == ([], ["POST /-/reload"])
+
+
 def test_text_from_outside_stays_on_its_line(path: Path) -> None:
     said: list[str] = []
     audit = Audit(str(path), said.append)

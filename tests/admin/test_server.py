@@ -55,8 +55,11 @@ class FakeControl(Control):
     async def addresses(self) -> list[dict[str, str]]:
         return [{"address": "127.0.0.1:6380", "service": "CubeProxy"}]
 
-    async def findings(self, which: Filter, since: float) -> dict[str, Any]:
-        self.asked.append(("findings", which, since))
+    async def catch_up(self) -> None:
+        pass
+
+    async def findings(self, which: Filter) -> dict[str, Any]:
+        self.asked.append(("findings", which))
         return {"findings": [], "total": 0}
 
     async def evidence(self, since: float) -> dict[str, Any]:

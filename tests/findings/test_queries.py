@@ -62,15 +62,11 @@ def test_every_order_is_tested_and_pages_of_each_are_the_whole_list(store: Store
         assert len(set(whole)) == 20
 
 
-def test_findings_are_counted_by_service_and_state(store: Store, reader: Reader) -> None:
+def test_findings_are_counted_by_state(store: Store, reader: Reader) -> None:
     assert reader.state_counts() == {}
     some(store)
     store.write(batch(row(entry="other")))
-    assert reader.state_counts() == {
-        ("api", State.QUIET): 1,
-        ("shop", State.NEW): 2,
-        ("billing", State.WAIVED): 1,
-    }
+    assert reader.state_counts() == {State.QUIET: 1, State.NEW: 2, State.WAIVED: 1}
 
 
 def test_blocking_findings_are_those_that_enforcing_would_refuse(store: Store, reader: Reader) -> None:
@@ -82,6 +78,7 @@ def test_blocking_findings_are_those_that_enforcing_would_refuse(store: Store, r
         ("shop", "scope.write", "amy", NOON),
     ]
     assert reader.blocking(()) == []
+    assert [one.service for one in reader.blocking({State.NEW, State.QUIET}, NOON - DAY)] == ["shop"]
     assert set(found[0]._fields) <= {one.name for one in fields(Finding)}
 
 

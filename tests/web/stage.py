@@ -97,8 +97,8 @@ class Stage(FakeControl):
     async def modes(self) -> dict[str, Any]:
         return {"modes": Modes((), policy().services).matrix(), "break_glass": []}
 
-    async def findings(self, which: Filter, since: float) -> dict[str, Any]:
-        return self.views.listing(which, since, time.time())
+    async def findings(self, which: Filter) -> dict[str, Any]:
+        return self.views.listing(which, time.time())
 
     async def finding(self, one: str) -> dict[str, Any]:
         return self.views.single(one)

@@ -105,10 +105,16 @@ class Browser:
 Scenario = Callable[[Browser], Awaitable[None]]
 
 
-def play(stage: Stage, scenario: Scenario, token: str = TOKEN, bounds: Bounds = DEFAULT_BOUNDS) -> None:
+def play(
+    stage: Stage,
+    scenario: Scenario,
+    token: str = TOKEN,
+    bounds: Bounds = DEFAULT_BOUNDS,
+    audit_log: Path | str = "",
+) -> None:
     async def run() -> None:
         lines: list[str] = []
-        access, audit = Access([], token.encode() or None), Audit(say=lines.append)
+        access, audit = Access([], token.encode() or None), Audit(str(audit_log), lines.append)
         page = functools.partial(Page, stage, access, audit)
         server = await start_admin(stage, access, ANY_PORT, bounds, audit=audit, site=page)
         jar = aiohttp.CookieJar(unsafe=True)  # of an address without a name
@@ -492,7 +498,9 @@ def test_what_must_be_written_by_hand_is_a_page_of_its_own(
     play(stage, scenario)
 
 
-def test_changes_through_the_routes_for_programs_are_written_down_too(stage: Stage) -> None:
+def test_changes_through_the_routes_for_programs_are_written_down_too(stage: Stage, tmp_path: Path) -> None:
+    path = tmp_path / "audit.jsonl"
+
     async def scenario(browser: Browser) -> None:
         headers = {"Authorization": f"Bearer {TOKEN}"}
 
@@ -505,14 +513,18 @@ def test_changes_through_the_routes_for_programs_are_written_down_too(stage: Sta
         assert await send("POST", "/-/reload", {}) == 422
         assert await send("POST", "/explain", {"service": "CubeProxy", "argv": ["GET", "a"]}) == 200
         await browser.get("/findings", headers=headers)
-        by = "by a program from 127.0.0.1"
-        assert browser.audit == [
-            f'audit: POST /-/observe ({{"for": 60, "service": "CubeProxy"}}) {by} [done]',
-            f"audit: DELETE /-/observe {by} [done]",
-            f"audit: POST /-/reload {by} [status 422]",
+        entries = [json.loads(line) for line in path.read_text().splitlines()]
+        assert {(one["who"], one["address"], one["why"]) for one in entries} == {
+            ("a program", "127.0.0.1", "")
+        }
+        assert [(one["action"], one["detail"], one["outcome"]) for one in entries] == [
+            ("POST /-/observe", '{"for": 60, "service": "CubeProxy"}', "done"),
+            ("DELETE /-/observe", "", "done"),
+            ("POST /-/reload", "", "status 422"),
         ]
+        assert browser.audit == []  # the process has lines of its own for these
 
-    play(stage, scenario)
+    play(stage, scenario, audit_log=path)
 
 
 # -- the stream

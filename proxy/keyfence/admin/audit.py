@@ -1,7 +1,8 @@
 """The audit log: who changed what through the admin listener, and why.
 
-Rule: every change is a line for the operator, and one of the audit log if the configuration names it. A log
-that cannot be written is reported, and stops no change: an operator may be ending an outage.
+Rule: every change is in the audit log, if the configuration names one. A change through the page is a line
+for the operator too; others have lines of their own there. A log that cannot be written is reported, and
+stops no change: an operator may be ending an outage.
 """
 
 from __future__ import annotations
@@ -25,14 +26,18 @@ class Audit:
         self._path = path
         self._say = say
 
-    def note(self, who: str, address: str, action: str, detail: str, why: str, outcome: str) -> None:
-        """Write down a change, or the attempt of one. `outcome` is "done", or why not."""
+    def note(
+        self, who: str, address: str, action: str, detail: str, why: str, outcome: str, *, aloud: bool = True
+    ) -> None:
+        """Write down a change, or the attempt of one. `outcome` is "done", or why not. `aloud`: as a line for
+        the operator too."""
         names = ("who", "address", "action", "detail", "why", "outcome")
         entry = dict(zip(names, map(one_line, (who, address, action, detail, why, outcome)), strict=True))
-        detail = f" ({entry['detail']})" if detail else ""
-        reason = f": {entry['why']}" if why else ""
-        by = f"by {entry['who']} from {entry['address']}"
-        self._say(f"audit: {entry['action']}{detail} {by}{reason} [{entry['outcome']}]")
+        if aloud:
+            detail = f" ({entry['detail']})" if detail else ""
+            reason = f": {entry['why']}" if why else ""
+            by = f"by {entry['who']} from {entry['address']}"
+            self._say(f"audit: {entry['action']}{detail} {by}{reason} [{entry['outcome']}]")
         if self._path:
             self._write({"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), **entry})
 

@@ -233,7 +233,8 @@ class Guard:
         outcome = "done" if response.status < 400 else f"status {response.status}"
         body = (await request.read()).decode("utf-8", "replace").strip()
         detail = body[:MAX_DETAIL] if body != "{}" else ""
-        self._audit.note(PROGRAM, connection.host, f"{request.method} {request.path}", detail, "", outcome)
+        action = f"{request.method} {request.path}"
+        self._audit.note(PROGRAM, connection.host, action, detail, "", outcome, aloud=False)
 
     async def _refuse(self, refusal: Refusal, request: web.Request, connection: Connection) -> web.Response:
         self.connections.refused(refusal.reason)

@@ -115,8 +115,9 @@ class Finding:
         return self.state in ACTIVE and self.severity == "must"
 
     def as_object(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        return {**dataclasses.asdict(self), "state": str(self.state), "total": self.total}
+        """Plain values for JSON. Lists are the finding's own."""
+        values = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return {**values, "state": str(self.state), "total": self.total}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

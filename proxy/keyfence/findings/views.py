@@ -31,20 +31,13 @@ class Views:
         self._reader = reader
 
     def summary(self) -> dict[str, Any]:
-        """What has happened: the number of findings by state and by service, those that are new since
-        yesterday, and the latest ones."""
+        """What has happened: the number of findings by state, those that are new since yesterday, and the
+        latest ones."""
         counts = self._reader.state_counts()
-        by_state = {str(state): 0 for state in State}
-        by_service: dict[str, dict[str, int]] = {}
-        for (service, state), number in counts.items():
-            by_state[state] += number
-            of_service = by_service.setdefault(service, {})
-            of_service[state] = of_service.get(state, 0) + number
         fresh = Filter(state=(State.NEW, State.REOPENED), sort="since", limit=SUMMARY_ROWS)
         latest = Filter(sort="last", limit=SUMMARY_ROWS)
         return {
-            "states": by_state,
-            "services": by_service,
+            "states": {str(state): counts.get(state, 0) for state in State},
             "new": [one.as_object() for one in self._reader.findings(fresh)],
             "latest": [one.as_object() for one in self._reader.findings(latest)],
         }
@@ -75,18 +68,11 @@ class Views:
         """Everyone who owns a finding."""
         return self._reader.owners()
 
-    def listing(self, which: Filter, since: float, now: float) -> dict[str, Any]:
-        """The findings that a filter matches, how many there are without its limit, and the commands that
-        were evaluated since a time."""
-        commands = sum(
-            one.times
-            for (_, kind, name), one in self._reader.asked(since).items()
-            if (kind, name) == ("rule", EVERY_COMMAND)
-        )
+    def listing(self, which: Filter, now: float) -> dict[str, Any]:
+        """The findings that a filter matches, and how many there are without its limit."""
         return {
             "findings": [one.as_object() for one in self._reader.findings(which)],
             "total": self._reader.count(which),
-            "commands": commands,
             "now": now,
         }
 

@@ -187,25 +187,25 @@ class ProcessControl(Control):
 
     # -- findings
 
-    async def findings(self, which: Filter, since: float) -> dict[str, Any]:
-        await self._count()
-        return await self._findings.ask(lambda views: views.listing(which, since, time.time()))
+    async def catch_up(self) -> None:
+        await self._backend.counters()
+        await self._backend.tick()
+        await self._findings.write()
+
+    async def findings(self, which: Filter) -> dict[str, Any]:
+        return await self._findings.ask(lambda views: views.listing(which, time.time()))
 
     async def evidence(self, since: float) -> dict[str, Any]:
-        await self._count()
         return await self._findings.ask(lambda views: views.evidence(since))
 
     async def finding(self, one: str) -> dict[str, Any]:
-        await self._count()
         return await self._findings.ask(lambda views: views.single(one))
 
     async def readiness(self, quiet: float) -> dict[str, Any]:
         modes = self._evaluating().modes.matrix()
-        await self._count()
         return await self._findings.ask(lambda views: views.readiness(modes, quiet, time.time()))
 
     async def summary(self) -> dict[str, Any]:
-        await self._count()
         return await self._findings.ask(lambda views: views.summary())
 
     async def trend(self, since: float, service: str) -> dict[str, Any]:
@@ -223,11 +223,9 @@ class ProcessControl(Control):
 
     async def unused(self, seconds: float) -> dict[str, Any]:
         policy = self._evaluating().policy
-        await self._count()
         return await self._findings.ask(lambda views: views.unused(policy, seconds, time.time()))
 
     async def what_if(self, modes: Sequence[ModeRule], service: str, since: float) -> dict[str, Any]:
-        await self._count()
         return await self._findings.ask(lambda views: views.breaks(modes, service, since))
 
     def _evaluating(self, why_not: str = SPLICED) -> Authorizer:
@@ -236,11 +234,6 @@ class ProcessControl(Control):
         if authorizer is None:
             raise ValueError(why_not)
         return authorizer
-
-    async def _count(self) -> None:
-        """Have every process send what it has counted."""
-        await self._backend.counters()
-        await self._backend.tick()
 
     # -- break-glass
 

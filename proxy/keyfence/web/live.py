@@ -34,6 +34,7 @@ class Channel:
         self.parameters = parameters
         self.regions: dict[str, str] = {}  # as they were made last
         self._made_of: dict[str, list[Any]] = {}  # the values, by region
+        self._event: tuple[dict[str, str], int | None, bytes] | None = None
         self.streams: set[Stream] = set()
 
     def make(self, values: Mapping[str, Any], now: float) -> None:
@@ -46,6 +47,13 @@ class Channel:
                 continue
             self.regions[name] = render(region.template, {**values, "now": now})
             self._made_of[name] = made_of
+
+    def event(self, regions: dict[str, str], findings: int | None) -> bytes:
+        """The event that brings these regions. Most pages lack the same ones, so it is made once for them."""
+        if self._event is None or self._event[:2] != (regions, findings):
+            data = json.dumps({"regions": regions, "findings": findings})
+            self._event = regions, findings, b"event: regions\ndata: " + data.encode() + b"\n\n"
+        return self._event[2]
 
 
 class Stream:
@@ -84,8 +92,7 @@ class Stream:
             return b""
         self._changed.clear()
         regions, self._pending = self._pending, {}
-        data = json.dumps({"regions": regions, "findings": self._findings}, ensure_ascii=True)
-        return b"event: regions\ndata: " + data.encode() + b"\n\n"
+        return self.channel.event(regions, self._findings)
 
 
 class TooMany(Exception):

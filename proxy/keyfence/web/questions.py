@@ -79,13 +79,20 @@ class Questions:
     async def status(self) -> Mapping[str, Any]:
         return await self._keep("status", MOMENT, self.control.status)
 
+    async def _caught_up(self) -> None:
+        """Have the store hold what was counted until a moment ago, once for all questions."""
+        await self._keep("caught up", MOMENT, self.control.catch_up)
+
     async def summary(self) -> Mapping[str, Any]:
+        await self._caught_up()
         return await self._keep("summary", MOMENT, self.control.summary)
 
     async def findings(self, which: Filter) -> Mapping[str, Any]:
-        return await self._keep(which, MOMENT, lambda: self.control.findings(which, time.time()))
+        await self._caught_up()
+        return await self._keep(which, MOMENT, lambda: self.control.findings(which))
 
     async def finding(self, one: str) -> Mapping[str, Any]:
+        await self._caught_up()
         return await self._keep(("finding", one), MOMENT, lambda: self.control.finding(one))
 
     async def readiness(self) -> Mapping[str, Any]:
