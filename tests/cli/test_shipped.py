@@ -122,7 +122,10 @@ def test_an_installed_wheel_can_play_the_demo(installed: Path, tmp_path: Path) -
     usage = run_installed(installed, tmp_path, "-m", "keyfence", "demo", "--help")
     assert usage.returncode == 0
     assert usage.stdout.startswith("Usage: keyfence demo")
-    find = "from keyfence.cli.demo import _shipped_policy; print(_shipped_policy())"
+    find = (
+        "import keyfence.cli.demo.play; from keyfence.cli.shipped import shipped_policies; "
+        "print(shipped_policies()['cubesandbox'])"
+    )
     found = run_installed(installed, tmp_path, "-c", find)
     assert Path(found.stdout.strip()) == installed / "keyfence" / "policies" / "cubesandbox.yaml", (
         found.stderr

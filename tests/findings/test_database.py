@@ -58,6 +58,9 @@ def test_an_older_schema_is_brought_up_to_date_step_by_step(
 SINCE_2 = "DROP INDEX keyfence_findings_last", "DROP INDEX keyfence_findings_since"
 
 
+SINCE_3 = ("ALTER TABLE keyfence_findings DROP COLUMN at_rest",)
+
+
 def as_schema_1(url: str) -> None:
     """Make a store with data what it was under schema 1."""
     database = Database(url)
@@ -69,7 +72,12 @@ def as_schema_1(url: str) -> None:
         store.write(batch(*rows, at=at, asked=5))
     look(store, NOON, NOON + 5 * HOUR)
     with database.writing() as connection:
-        for statement in (*SINCE_2, "DROP TABLE keyfence_rule_hours", "UPDATE keyfence_meta SET version = 1"):
+        for statement in (
+            *SINCE_3,
+            *SINCE_2,
+            "DROP TABLE keyfence_rule_hours",
+            "UPDATE keyfence_meta SET version = 1",
+        ):
             connection.execute(text(statement))
     database.close()
 

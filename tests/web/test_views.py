@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from keyfence.admin.bodies import BadRequest
+from keyfence.audit.at_rest import AtRest, write_audit
 from keyfence.findings.finding import DAY, HOUR, State
 from keyfence.policy.rules import RULES
 from keyfence.web.questions import Questions
@@ -258,6 +259,19 @@ def test_a_finding_that_no_waiver_can_cover_says_so(stage: Stage, monkeypatch: p
     text = shown(stage, "/findings/{id}", id=an_id(stage))
     assert "CubeProxy, scope.write: 1 time" in text
     assert "names no waivers file" in text
+
+
+def test_a_finding_at_rest_is_of_keys_and_of_no_service(stage: Stage) -> None:
+    assert stage.store is not None
+    lost = AtRest("key.unregistered", "must", "", "user:<int>", 40, "#shop", "register it", ["user:7"])
+    write_audit(stage.store.database, [lost], "redis://h:1", "r1", time.time(), whole=True)
+    listed = shown(stage, "/findings")
+    assert '<a href="/findings?service=at+rest">at rest</a>' in listed
+    text = shown(stage, "/findings/{id}", id=an_id(stage))
+    for part in ("An audit found it on", "40 at rest", "user:7", "redis://h:1", "nothing changes"):
+        assert part in text, part
+    assert "Who sends it" not in text
+    assert "waiver" not in text.lower()
 
 
 @pytest.mark.parametrize("one", ["f-nothing", "", "%", "_", "'; DROP TABLE keyfence_findings; --"])

@@ -19,7 +19,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlch
 
 from .tables import meta, metadata
 
-VERSION = 2
+VERSION = 3
 # For each older version: the statements that bring a database to the next one, in SQL that SQLite and
 # PostgreSQL share. CLUSTERED stands for what only SQLite needs. They never change after a release.
 CLUSTERED = "/* clustered */"
@@ -34,7 +34,8 @@ UPGRADES: dict[int, tuple[str, ...]] = {
         "GROUP BY cell.hour, one.service, one.rule",
         "CREATE INDEX keyfence_findings_last ON keyfence_findings (last)",
         "CREATE INDEX keyfence_findings_since ON keyfence_findings (state, since)",
-    )
+    ),
+    2: ("ALTER TABLE keyfence_findings ADD COLUMN at_rest BIGINT DEFAULT 0 NOT NULL",),
 }
 BUSY_SECONDS = 5  # how long to wait for another process that writes
 _MIGRATION_LOCK = 0x6B657966  # of PostgreSQL: one process at a time makes or upgrades the tables

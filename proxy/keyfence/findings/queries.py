@@ -13,7 +13,7 @@ from sqlalchemy import Connection, Float, Select, func, or_, select
 
 from .database import Database
 from .filter import EVERYTHING, Filter
-from .finding import ACTIONS, ACTIVE, EVERY_COMMAND, HOUR, Event, Finding, State
+from .finding import ACTIONS, ACTIVE, AT_REST, EVERY_COMMAND, HOUR, Event, Finding, State
 from .spans import Span, union, without
 from .tables import events, findings, hours, meta, policies, rule_hours, spans, use_hours, uses
 
@@ -225,7 +225,7 @@ def _matching(chosen: Select[Any], which: Filter) -> Select[Any]:
 
 def _ordered(chosen: Select[Any], sort: str) -> Select[Any]:
     if sort == "violations":
-        total = sum((findings.c[action] for action in ACTIONS[1:]), findings.c[ACTIONS[0]])
+        total = sum((findings.c[action] for action in ACTIONS), findings.c.at_rest)
         return chosen.order_by(total.desc(), findings.c.id)
     column = findings.c[sort]
     is_time = isinstance(column.type, Float)
@@ -238,7 +238,8 @@ def _finding(row: Mapping[Any, Any]) -> Finding:
         **values
         | {
             "state": State(row["state"]),
-            "counts": {action: row[action] for action in ACTIONS if row[action]},
+            "counts": {action: row[action] for action in ACTIONS if row[action]}
+            | ({AT_REST: row["at_rest"]} if row["at_rest"] else {}),
             "clients": json.loads(row["clients"]),
             "examples": json.loads(row["examples"]),
         }

@@ -13,7 +13,7 @@ from typing import Any
 
 from keyfence.policy.rules import RULES
 
-from .finding import Finding, State
+from .finding import AT_REST, Finding, State
 from .queries import Blocking, Reader
 from .spans import Span, seconds, span_text
 
@@ -113,7 +113,7 @@ def _standing(
 
 def may_be_refused(finding: Finding) -> bool:
     """Whether commands of a finding would be refused if its rule were enforced."""
-    return finding.severity == "must" and finding.state in REFUSABLE
+    return finding.severity == "must" and finding.state in REFUSABLE and finding.service != AT_REST
 
 
 def window(looking: Sequence[Span], quiet: float, now: float) -> float | None:

@@ -19,7 +19,17 @@ from keyfence.telemetry.tally import MAX_EXAMPLES, Key, Row
 
 from .batch import Batch, Seen
 from .database import Database
-from .finding import ACTIONS, HOUR, SETTLE_SECONDS, Event, State, after_time, after_violations, finding_id
+from .finding import (
+    ACTIONS,
+    AT_REST,
+    HOUR,
+    SETTLE_SECONDS,
+    Event,
+    State,
+    after_time,
+    after_violations,
+    finding_id,
+)
 from .queries import coverage_of
 from .spans import Span, seconds
 from .tables import events, findings, hours, policies, rule_hours, spans, use_hours, uses
@@ -224,7 +234,8 @@ class Store:
             looking = {one: coverage_of(connection, one) for one in {row.service for row in stored}}
         changes = {}
         for row in stored:
-            unseen = seconds(looking[row.service], row.last, now)
+            # Looking at commands says nothing of keys at rest: they go when an audit does not find them.
+            unseen = 0.0 if row.service == AT_REST else seconds(looking[row.service], row.last, now)
             state, why = after_time(State(row.state), row.since, unseen, now)
             if state != row.state:
                 changes[row.id] = state, why

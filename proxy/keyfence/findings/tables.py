@@ -6,7 +6,7 @@ databases there; a test compares an upgraded database with a new one.
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, Column, Float, Index, Integer, MetaData, Table, Text
+from sqlalchemy import BigInteger, Column, Float, Index, Integer, MetaData, Table, Text, text
 
 metadata = MetaData()
 
@@ -43,6 +43,7 @@ findings = Table(
     Column("clients", Text, nullable=False),  # JSON
     Column("examples", Text, nullable=False),  # JSON
     Column("resolved_by", Text, nullable=False),
+    Column("at_rest", BigInteger, nullable=False, server_default=text("0")),  # keys that break the rule now
     Index("keyfence_findings_last", "last"),
     Index("keyfence_findings_since", "state", "since"),
 )

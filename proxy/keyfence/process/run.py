@@ -254,6 +254,7 @@ def _things_to_try(backend: Backend, admin: str, embedded: EmbeddedRedis) -> str
         lines += [
             f"    {_own_name()} report {admin}        violations so far",
             f"    curl {admin}/metrics",
+            f"  Then open {admin}/ in a browser.",
         ]
     return "\n".join([*lines, "  Ctrl-C ends it all."])
 

@@ -203,6 +203,7 @@ async def _finding(questions: Questions, parameters: Parameters) -> Values:
         "finding": {**finding, "examples": shown},
         "verdict": verdict,
         "why_no_verdict": why_not,
+        "docs": _page_of(finding, (await _or_why(questions.policy()))[0]),
         "remedies": [one for one in verdict["remedies"] if one["rule"] == finding["rule"]] if verdict else [],
         "waiver": f"  - {waiver['line']}" if waiver["line"] else "; ".join(waiver["left"]),
         "waivers_file": waiver["file"],
@@ -289,6 +290,16 @@ async def _explain(questions: Questions, parameters: Parameters) -> Values:
         return values | {"explained": await questions.control.explain(service, argv, NOBODY), "fault": ""}
     except ValueError as exc:
         return values | {"explained": None, "fault": f"{str(exc)[:1].upper()}{str(exc)[1:]}."}
+
+
+def _page_of(finding: Mapping[str, Any], policy: Mapping[str, Any] | None) -> str:
+    """The page that describes the convention of a finding's keys, at the entry's part; "" if the policy names
+    none."""
+    if policy is None:
+        return ""
+    named = (one["docs"] for one in policy["entries"] if one["name"] == finding["entry"])
+    pages = {one["docs"] for one in policy["files"]}
+    return next(named, pages.pop() if len(pages) == 1 else "")
 
 
 async def _candidate(questions: Questions, _: Parameters) -> Values:

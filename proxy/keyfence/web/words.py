@@ -16,7 +16,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from keyfence.findings.finding import State
+from keyfence.findings.finding import AT_REST, State
 from keyfence.policy.rules import RULES
 from keyfence.policy.units import duration_text
 
@@ -27,6 +27,7 @@ _ACTIONS = {
     "refused": "refused with NOPERM",
     "waived": "waived: a waiver covers it",
     "late": "found late, by asking Redis afterwards",
+    "at rest": "keys that break the rule now, as the last audit found",
 }
 STATES: dict[str, str] = {
     State.NEW: "first seen within the last day",
@@ -143,6 +144,11 @@ def segment(text: str) -> str:
     return urllib.parse.quote(text, safe="")
 
 
+def service_page(service: str) -> str:
+    """The path of a service's page; keys at rest are no service's, so theirs is the list of findings."""
+    return url("/findings", service=service) if service == AT_REST else f"/services/{segment(service)}"
+
+
 def with_parameters(parameters: Mapping[str, str], **changed: object) -> str:
     """A query that repeats some parameters and changes others; "" removes one."""
     merged: dict[str, Any] = {**parameters, **changed}
@@ -182,6 +188,7 @@ FILTERS: dict[str, Any] = {
     "badge": badge,
     "quoted": quoted,
     "segment": segment,
+    "service_page": service_page,
     "meaning": meaning_of,
     "remedy": remedy_of,
     "rights": rights_text,

@@ -23,7 +23,13 @@ def tables(policy: CompiledPolicy) -> dict[str, Any]:
         "name": policy.name,
         "revision": policy.revision,
         "files": [
-            {"policy": one.policy, "file": one.file, "owner": one.owner, "contact": one.contact}
+            {
+                "policy": one.policy,
+                "file": one.file,
+                "owner": one.owner,
+                "contact": one.contact,
+                "docs": one.docs,
+            }
             for one in policy.homes
         ],
         "services": list(policy.services),
@@ -75,15 +81,29 @@ def _entries(policy: CompiledPolicy) -> list[dict[str, Any]]:
             forms += [target.text] if target.text not in forms else []
         if target.kind != "entry":
             continue
-        form = {"key": target.text, "scope": target.rights_of, **_rights(policy, target)}
+        form = {"key": target.text, "scope": target.rights_of, **_membership(policy, target)}
+        form |= _rights(policy, target)
         row = rows.get(target.name)
         if row is None:
             rows[target.name] = {"name": target.name, "forms": [form], **_requirements(policy, target)}
+            rows[target.name] |= {"key": target.entry.written if target.entry is not None else target.text}
+            rows[target.name] |= {"docs": policy.home(target).page_of(target.name)}
         else:
             row["forms"].append(form)
     for name, row in rows.items():
         row["legacy"] = legacy.get(name, [])
     return list(rows.values())
+
+
+def _membership(policy: CompiledPolicy, target: Target) -> dict[str, Any]:
+    """What tells a member of a family from the others, and the innermost scope around its keys."""
+    key = target.pattern.example()
+    around = (policy.targets[index] for index in policy.classifier.every(key))
+    names = (one.name for one in around if one.kind == "scope" and one.home == target.home)
+    return {
+        "family": {name: value.decode("utf-8", "replace") for name, value in target.family},
+        "under": next(names, ""),
+    }
 
 
 def _rights(policy: CompiledPolicy, target: Target) -> dict[str, list[str]]:
