@@ -43,6 +43,7 @@ def running_chromium() -> Iterator[webdriver.Chrome]:
     for flag in _FLAGS:
         options.add_argument(flag)
     options.set_capability("goog:loggingPrefs", _LOGS)
+    options.add_experimental_option("perfLoggingPrefs", {"enableNetwork": True, "enablePage": False})
     driver = webdriver.Chrome(options=options, service=Service(shutil.which("chromedriver")))
     try:
         driver.set_page_load_timeout(PATIENCE_SECONDS)
@@ -158,6 +159,12 @@ class Browser:
         self.click(".who a")
         self.submit("main form", name=name, token=token)
 
+    def carry(self, cookie: str) -> None:
+        """Have this cookie, given as NAME=VALUE."""
+        name, _, value = cookie.partition("=")
+        given = {"url": self.url, "name": name, "value": value, "httpOnly": True, "sameSite": "Strict"}
+        self.driver.execute_cdp_cmd("Network.setCookie", given)
+
     # -- what it has done
 
     def take_logs(self) -> None:
@@ -196,11 +203,12 @@ class Browser:
         assert len(kept) < len(self._console)
         self._console = kept
 
-    def axe(self) -> list[str]:
-        """What axe-core finds fault with on this page."""
+    def axe(self, *rules: str) -> list[str]:
+        """What axe-core finds fault with on this page, by these rules or by all."""
         self.js(AXE.read_text())
         found = self.driver.execute_async_script(
-            "const done = arguments[arguments.length - 1];"
-            "axe.run(document, {resultTypes: ['violations']}).then((found) => done(found.violations))"
+            "const [rules, done] = arguments; const chosen = rules.length ? {runOnly: rules} : {};"
+            "axe.run({resultTypes: ['violations'], ...chosen}).then((found) => done(found.violations))",
+            rules,
         )
         return [f"{one['id']}: {node['html'][:200]}" for one in found for node in one["nodes"]]
