@@ -43,6 +43,10 @@ MAY_IMPORT: dict[str, set[str]] = {
         *("shapes", "policy.compiler", "policy.loading", "policy.enforcement"),
         *("policy.engine", "policy.remedies", "policy.wording"),
     },
+    "policy.learn": {
+        *("commands", "shapes", "policy", "policy.patterns", "policy.source", "policy.compiled"),
+        *("policy.analysis", "policy.engine", "policy.loading"),
+    },
     "policy.export": {
         *("commands", "policy", "policy.patterns", "policy.compiled"),
         *("policy.analysis", "policy.engine"),
@@ -92,6 +96,7 @@ MAY_IMPORT: dict[str, set[str]] = {
             "net",
             "resp",
             "session.conversation",
+            "shapes",
             "telemetry",
             "telemetry.candidate",
             "upstream",
@@ -128,7 +133,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cli.rollout": {
         *("admin", "cli.terminal", "config", "findings", "findings.gate", "net", "telemetry", "upstream"),
         "telemetry.reports",
-        *("policy", "policy.compiled", "policy.enforcement", "process", "process.serving"),
+        *("policy", "policy.compiled", "policy.enforcement", "policy.learn", "policy.loading"),
+        *("process", "process.serving"),
     },
     "cli.keyspace": {
         *("audit", "audit.servers", "cli.terminal", "config", "downstream", "findings"),

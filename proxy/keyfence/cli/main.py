@@ -36,6 +36,7 @@ from .acl import acl
 from .export import export
 from .keyspace.commands import audit, migrate
 from .rollout.candidate import candidate
+from .rollout.draft import draft_
 from .rollout.exec import exec_
 from .rollout.findings import findings
 from .rollout.gate import gate
@@ -374,8 +375,8 @@ def commands(form: str) -> None:
 
 for _command in (
     *policy_tools.COMMANDS,
-    *(acl, audit, candidate, exec_, export, findings, gate, migrate, modes, policies, ready, scripts, status),
-    *(waivers, what_if),
+    *(acl, audit, candidate, draft_, exec_, export, findings, gate, migrate, modes, policies, ready, scripts),
+    *(status, waivers, what_if),
 ):
     cli.add_command(_command)
 

@@ -295,7 +295,7 @@ def test_the_token_that_it_prints_allows_changes(
     assert "revision" in ask(admin, "/-/reload", {}, timeout=PATIENCE_SECONDS, token_file=str(token))
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_is_the_normal_end_of_a_demo_that_stays_up(number: signal.Signals, tmp: Path) -> None:
     terminal = Terminal(tmp)
     try:

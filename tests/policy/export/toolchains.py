@@ -5,6 +5,7 @@ Rule: a language whose tools are missing is skipped with the reason; nothing is 
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -59,8 +60,6 @@ def needs(language: str) -> None:
 
 def run(*command: str, cwd: Path, text: str = "", **environment: str) -> str:
     """Runs a program and returns its output; a failure shows all that it printed."""
-    import os
-
     done = subprocess.run(
         command,
         cwd=cwd,
@@ -77,7 +76,9 @@ def run(*command: str, cwd: Path, text: str = "", **environment: str) -> str:
 
 def formatted(language: str, code: str, folder: Path) -> None:
     """Asserts that the language's formatter would not change the code, if there is one here."""
-    path = folder / f"formatted{LANGUAGES[language].suffix}"
+    folder = folder / "formatted"
+    folder.mkdir()
+    path = folder / f"keys{LANGUAGES[language].suffix}"
     path.write_text(code)
     if language == "python":
         run(
@@ -238,4 +239,7 @@ def _lua(code: str, calls: Calls, folder: Path) -> str:
         arguments = _arguments("lua", texts)
         lines.append(f"show(keys.{named.function}{', ' if texts else ''}{arguments})")
     (folder / "main.lua").write_text("\n".join(lines) + "\n")
-    return run(tool("lua"), "main.lua", cwd=folder)
+    known = [one for one in ("lua", *_OTHER_NAMES["lua"]) if shutil.which(one)]
+    first, *others = {run(one, "main.lua", cwd=folder) for one in known}
+    assert not others, f"{known} differ"
+    return first
