@@ -25,7 +25,15 @@ from tests.servers import PATIENCE_SECONDS, PROJECT
 AXE = PROJECT / "tests" / "node" / "node_modules" / "axe-core" / "axe.min.js"
 WIDE, PHONE = 1200, 360  # CSS pixels
 # As root, as in containers, Chromium has no sandbox; it opens pages of these tests only.
-_FLAGS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run")
+_FLAGS = (
+    *("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"),
+    *(
+        "--disable-background-networking",
+        "--disable-component-update",
+        "--disable-sync",
+        "--disable-extensions",
+    ),
+)
 _LOGS = {"performance": "ALL", "browser": "ALL"}
 
 
@@ -43,6 +51,7 @@ def running_chromium() -> Iterator[webdriver.Chrome]:
     for flag in _FLAGS:
         options.add_argument(flag)
     options.set_capability("goog:loggingPrefs", _LOGS)
+    options.add_experimental_option("perfLoggingPrefs", {"enableNetwork": True, "enablePage": False})
     driver = webdriver.Chrome(options=options, service=Service(shutil.which("chromedriver")))
     try:
         driver.set_page_load_timeout(PATIENCE_SECONDS)
@@ -119,7 +128,7 @@ class Browser:
         deadline = time.monotonic() + PATIENCE_SECONDS
         while not (found := self.js(f"return ({script})", *arguments)):
             assert time.monotonic() < deadline, f"it never came to pass: {script} {arguments}"
-            time.sleep(0.02)
+            time.sleep(0.05)
         return found
 
     # -- what a person does
@@ -157,6 +166,12 @@ class Browser:
         self.open(path)
         self.click(".who a")
         self.submit("main form", name=name, token=token)
+
+    def carry(self, cookie: str) -> None:
+        """Have this cookie, given as NAME=VALUE."""
+        name, _, value = cookie.partition("=")
+        given = {"url": self.url, "name": name, "value": value, "httpOnly": True, "sameSite": "Strict"}
+        self.driver.execute_cdp_cmd("Network.setCookie", given)
 
     # -- what it has done
 
@@ -196,11 +211,12 @@ class Browser:
         assert len(kept) < len(self._console)
         self._console = kept
 
-    def axe(self) -> list[str]:
-        """What axe-core finds fault with on this page."""
+    def axe(self, *rules: str) -> list[str]:
+        """What axe-core finds fault with on this page, by these rules or by all."""
         self.js(AXE.read_text())
         found = self.driver.execute_async_script(
-            "const done = arguments[arguments.length - 1];"
-            "axe.run(document, {resultTypes: ['violations']}).then((found) => done(found.violations))"
+            "const [rules, done] = arguments; const chosen = rules.length ? {runOnly: rules} : {};"
+            "axe.run({resultTypes: ['violations'], ...chosen}).then((found) => done(found.violations))",
+            rules,
         )
         return [f"{one['id']}: {node['html'][:200]}" for one in found for node in one["nodes"]]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import json
+import urllib.parse
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ import redis
 from redis.exceptions import RedisError
 
 from tests.clients.running import POLICY, ROUTE, ask
-from tests.servers import Keyfence, RedisServer
+from tests.servers import PATIENCE_SECONDS, Keyfence, RedisServer
 
 TOKEN = "the-token-of-these-tests-0123456789"
 MASTER, PROXY, API, SIDECAR = SERVICES = ("CubeMaster", "CubeProxy", "CubeAPI", "cube-proxy-sidecar")
@@ -92,6 +94,23 @@ class Site:
     def close(self) -> None:
         for client in self._clients.values():
             client.close()
+
+
+def send_form(site: Site, path: str, fields: dict[str, str], **headers: str) -> tuple[int, str]:
+    """Sends a form, as a program would. Returns the status, and the cookie of the answer."""
+    address = urllib.parse.urlsplit(site.url)
+    connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=PATIENCE_SECONDS)
+    given = {"Content-Type": "application/x-www-form-urlencoded", "Accept": "text/html"}
+    given |= {name.replace("_", "-"): value for name, value in headers.items()}
+    with contextlib.closing(connection):
+        connection.request("POST", path, urllib.parse.urlencode(fields), given)
+        answer = connection.getresponse()
+        return answer.status, (answer.getheader("Set-Cookie") or "").partition(";")[0]
+
+
+def post(site: Site, path: str, fields: dict[str, str], **headers: str) -> int:
+    """Sends a form. Returns the status."""
+    return send_form(site, path, fields, **headers)[0]
 
 
 @contextlib.contextmanager

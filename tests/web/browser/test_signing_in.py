@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import threading
 import time
-import urllib.parse
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 
 import pytest
 
@@ -20,26 +17,29 @@ from tests.clients.running import ask, metric
 from tests.servers import PATIENCE_SECONDS, RedisServer
 
 from .chromium import AXE, PHONE, Browser
-from .site import PROXY, TOKEN, WRONG, Site, running_site
+from .site import PROXY, TOKEN, WRONG, Site, post, running_site
 
-REASON = "Sign in first: this page is read-only without the admin token."
+WARNING = r"keyfence: a wrong admin token came from 127\.0\.0\.1[^\n]*\n"
 
 
-@pytest.fixture(scope="module", params=["with a token", "without a token"])
-def closed(
-    request: pytest.FixtureRequest,
-    site: Site,
-    redis_of_page: RedisServer,
-    tmp_path_factory: pytest.TempPathFactory,
+@pytest.fixture(scope="module")
+def tokenless(
+    site: Site, redis_of_page: RedisServer, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Site]:
-    """A keyfence to which no one has signed in."""
-    if request.param == "with a token":
-        yield site
-        return
-    with running_site(tmp_path_factory.mktemp("closed"), redis_of_page, token=False) as closed:
+    """A keyfence without an admin token."""
+    assert site
+    folder = tmp_path_factory.mktemp("tokenless")
+    with running_site(folder, redis_of_page, token=False, expect_stderr=rf"\A({WARNING})?\Z") as tokenless:
         for service, *words in WRONG:
-            closed.send(service, *words)
-        yield closed
+            tokenless.send(service, *words)
+        yield tokenless
+
+
+@pytest.fixture(params=["site", "tokenless"])
+def closed(request: pytest.FixtureRequest) -> Site:
+    """A keyfence to which no one has signed in."""
+    found: Site = request.getfixturevalue(request.param)
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -48,21 +48,9 @@ def guarded(
 ) -> Iterator[Site]:
     """A keyfence that people sign in to, and try to."""
     assert site
-    told = r"\A(keyfence: a wrong admin token came from 127\.0\.0\.1[^\n]*\n)+\Z"
     folder = tmp_path_factory.mktemp("guarded")
-    with running_site(folder, redis_of_page, expect_stderr=told) as guarded:
+    with running_site(folder, redis_of_page, expect_stderr=rf"\A({WARNING})*\Z") as guarded:
         yield guarded
-
-
-def post(site: Site, path: str, fields: dict[str, str], **headers: str) -> int:
-    """Sends a form, as a program would. Returns the status."""
-    address = urllib.parse.urlsplit(site.url)
-    connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=PATIENCE_SECONDS)
-    given = {"Content-Type": "application/x-www-form-urlencoded", "Accept": "text/html"}
-    given |= {name.replace("_", "-"): value for name, value in headers.items()}
-    with closing(connection):
-        connection.request("POST", path, urllib.parse.urlencode(fields), given)
-        return connection.getresponse().status
 
 
 def state(site: Site) -> tuple[str, ...]:
@@ -95,17 +83,13 @@ def test_an_action_is_refused_and_changes_nothing(action: str, closed: Site) -> 
     assert state(closed) == before
 
 
-def test_without_a_token_no_one_can_sign_in(
-    visit: Callable[[Site], Browser], redis_of_page: RedisServer, tmp_path: Path
-) -> None:
-    told = "a wrong admin token came from"
-    with running_site(tmp_path, redis_of_page, token=False, expect_stderr=told) as closed:
-        browser = visit(closed)
-        browser.open("/sign-in")
-        assert "keyfence has no admin token" in browser.text()
-        assert not browser.has("main form")
-        assert not AXE.exists() or browser.axe() == []
-        assert post(closed, "/sign-in", {"name": "me", "token": ""}) == 401
+def test_without_a_token_no_one_can_sign_in(visit: Callable[[Site], Browser], tokenless: Site) -> None:
+    browser = visit(tokenless)
+    browser.open("/sign-in")
+    assert "keyfence has no admin token" in browser.text()
+    assert not browser.has("main form")
+    assert not AXE.exists() or browser.axe() == []
+    assert post(tokenless, "/sign-in", {"name": "me", "token": ""}) == 401
 
 
 # -- the token
