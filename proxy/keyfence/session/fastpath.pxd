@@ -6,7 +6,10 @@ from keyfence.policy.engine.forms cimport CachedDecision, CommandForm, Lookup
 from keyfence.policy.engine.pending cimport PendingTtls
 from keyfence.policy.engine.counts cimport Admitted, ViolationCounter
 from keyfence.session.conversation.executor cimport Decided, Executor
+from keyfence.policy.wording.prepared cimport Prepared
 from keyfence.resp.requests cimport RequestReader
+
+cdef list REFUSED_UNREAD
 
 
 @cython.final
@@ -45,11 +48,16 @@ cdef class FastPath:
     cpdef object join(self, RequestReader reader)
     @cython.locals(cache=DecisionCache)
     cpdef DecisionCache current_cache(self, Executor session)
-    @cython.locals(reader=RequestReader, decision=CachedDecision, counter=ViolationCounter, outcome=int)
-    cdef bint _admits_peeked(self, Executor session, DecisionCache cache) except -1
+    @cython.locals(
+        reader=RequestReader, decision=CachedDecision, counter=ViolationCounter, outcome=int, key=bytes
+    )
+    cdef bint _knows_peeked(self, Executor session, DecisionCache cache) except -1
     @cython.locals(lookup=Lookup, decision=CachedDecision, form=CommandForm, counter=ViolationCounter, outcome=int)
-    cdef bint _admits_parsed(self, Executor session, DecisionCache cache, list argv) except -1
-    cdef object _refuse(self, Executor session, DecisionCache cache, Lookup lookup, ViolationCounter counter, list argv)
+    cdef bint _knows_parsed(self, Executor session, DecisionCache cache, list argv) except -1
+    @cython.locals(prepared=Prepared, reply=bytes)
+    cdef bint _refuses(
+        self, Executor session, CachedDecision decision, ViolationCounter counter, bytes key
+    ) except -1
     cpdef object counted(self, Executor session, Admitted admitted)
     @cython.locals(decision=CachedDecision, further=Admitted)
     cdef object _count_others(self, Executor session, list others)

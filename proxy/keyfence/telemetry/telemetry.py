@@ -324,7 +324,10 @@ class Telemetry:
             times, repeat.times = repeat.times, 0
             if not times:
                 continue
-            for group in cast("list[Group]", repeat.rows):
+            groups = cast("list[Group]", repeat.rows)
+            if repeat.refusal is not None:
+                self._counters.command(groups[0].service, groups[0].label, "refused", times)
+            for group in groups:
                 for sink in self._sinks:
                     sink.repeat(group, times, now, at)
 

@@ -32,6 +32,7 @@ from keyfence.policy.verdict import (
     Violation,
 )
 from keyfence.policy.wording.masking import masked_by
+from keyfence.policy.wording.prepared import Draft
 
 from .counts import Admitted, ViolationCounter
 from .decision_cache import DecisionCache
@@ -60,6 +61,9 @@ ALIKE = frozenset(
         "stream.maxlen",
     }
 )
+
+# Those of them whose words depend on nothing but that, and on the key.
+PREPARED = ALIKE - {"field.unknown", "value.invalid", "value.size"}
 
 
 # An evaluation in steps: it yields nothing, and returns the ruling and what the command touches.
@@ -291,6 +295,15 @@ class Authorizer:
             return None
         left = self.evaluator.left_open if ruling.refused_by is None else []
         return left[0].outcome if left else FINE
+
+    def drafted(
+        self, service: int, argv: Sequence[bytes], touches: Touches, refused_by: Violation, values: Values
+    ) -> tuple[Violation, Draft] | None:
+        """Returns the violation that refuses a command with one key, worded for any other key (`Draft`); None
+        if its words depend on more than the key."""
+        if refused_by.rule not in PREPARED:
+            return None
+        return self.evaluator.drafted(service, argv, touches, refused_by, values)
 
     def _always(self, violation: Violation, service: int) -> Action | None:
         """Returns the action on a violation that is not waived, if it depends neither on key nor on time."""

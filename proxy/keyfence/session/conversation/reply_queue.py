@@ -108,7 +108,11 @@ class ReplyQueue(Outlet):
 
     def local(self, reply: bytes) -> None:
         """The client gets `reply` in its turn."""
-        if not self._is_silent():
+        if self._is_silent():
+            return
+        if self.slots.head is None and not self.mid_reply:
+            self.to_client.append(reply)
+        else:
             self.slots.add(Local(reply))
             self.let_out()
 
