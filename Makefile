@@ -69,7 +69,7 @@ fuzz: install-test $(VENV)/.fuzzing ## run the fuzzers for MINUTES=… in total 
 fuzz-properties: install-test ## run the property tests again and again for MINUTES=… (SEED=…), compiled and interpreted in turns
 	@end=$$(($$(date +%s) + 60 * $(or $(MINUTES),5))); round=0; while [ $$(date +%s) -lt $$end ]; do \
 	  echo "round $$round, KEYFENCE_PURE=$$((round % 2))"; \
-	  KEYFENCE_PURE=$$((round % 2)) $(BIN)/python -m pytest -m hypothesis $(if $(SEED),--hypothesis-seed $$(($(SEED) + round))) $(PYTEST) $(TESTS) || exit; \
+	  KEYFENCE_SEARCH=1 KEYFENCE_PURE=$$((round % 2)) $(BIN)/python -m pytest -m hypothesis $(if $(SEED),--hypothesis-seed $$(($(SEED) + round))) $(PYTEST) $(TESTS) || exit; \
 	  round=$$((round + 1)); done
 
 # Each search gets an equal share of the time; there are some forty of them, over the installed servers.

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
 import io
 import json
 import logging
@@ -21,6 +22,7 @@ from keyfence.net.addresses import Address
 from keyfence.policy.compiled.tenants import NOBODY, Caller
 from keyfence.policy.diagnostics import Diagnostic, FileError, Place
 from keyfence.policy.enforcement.modes import ModeRule
+from keyfence.policy.verdict import Mode
 from keyfence.telemetry.counters import Counters
 from keyfence.telemetry.metrics.exposition import exposition
 
@@ -53,9 +55,44 @@ class FakeControl(Control):
     async def addresses(self) -> list[dict[str, str]]:
         return [{"address": "127.0.0.1:6380", "service": "CubeProxy"}]
 
-    async def findings(self, which: Filter, since: float) -> dict[str, Any]:
-        self.asked.append(("findings", which, since))
+    async def findings(self, which: Filter) -> dict[str, Any]:
+        self.asked.append(("findings", which))
         return {"findings": [], "total": 0}
+
+    async def summary(self) -> dict[str, Any]:
+        return {"states": {}, "services": {}, "new": [], "latest": [], "now": 0.0}
+
+    async def trend(self, *_: object) -> dict[str, Any]:
+        return {"violations": [], "commands": {}}
+
+    async def uses(self, *_: object) -> dict[str, Any]:
+        return {"uses": [], "findings": {}}
+
+    async def rights(self, *_: object) -> dict[str, Any]:
+        return {"rights": []}
+
+    async def owners(self) -> list[str]:
+        return []
+
+    async def traffic(self) -> list[dict[str, Any]]:
+        return []
+
+    async def policy(self) -> dict[str, Any]:
+        return {"name": "shop", "services": ["CubeProxy"]}
+
+    async def explain_example(self, _line: object) -> dict[str, Any]:
+        return {"violations": [], "remedies": []}
+
+    async def waiver(self, *_: object) -> dict[str, Any]:
+        return {"line": "{}", "wide": [], "left": [], "file": ""}
+
+    async def waive(self, finding: str, owner: str, reason: str, until: datetime.date) -> dict[str, Any]:
+        self.asked.append(("waive", finding, owner, reason, until))
+        return {"line": "{}", "wide": [], "left": [], "file": "", "written": True, "why": ""}
+
+    async def set_mode(self, rule: str, service: str, mode: Mode) -> dict[str, Any]:
+        self.asked.append(("set_mode", rule, service, mode))
+        return {"line": "{}", "file": "", "written": True, "why": ""}
 
     async def evidence(self, since: float) -> dict[str, Any]:
         self.asked.append(("evidence", since))

@@ -1,7 +1,8 @@
 """The audit log: who changed what through the admin listener, and why.
 
-Rule: every change is on standard error, and in the audit log if the configuration names one. A log that
-cannot be written is reported, and stops no change: an operator may be ending an outage.
+Rule: every change is in the audit log, if the configuration names one. A change through the page is on
+standard error too; others have lines of their own there. A log that cannot be written is reported, and stops
+no change: an operator may be ending an outage.
 """
 
 from __future__ import annotations
@@ -37,15 +38,21 @@ class Audit:
         self.path = path
         self.latest: collections.deque[Entry] = collections.deque(maxlen=KEPT)
 
-    def note(self, who: str, address: str, action: str, detail: str, why: str, outcome: str) -> None:
-        """Write a change down."""
+    def note(
+        self, who: str, address: str, action: str, detail: str, why: str, outcome: str, *, aloud: bool = True
+    ) -> None:
+        """Write a change down. `aloud`: on standard error too."""
         entry = Entry(time.time(), *map(one_line, (who, address, action, detail, why, outcome)))
         self.latest.appendleft(entry)
+        if aloud:
+            self._tell(entry)
+        if self.path:
+            self._write(entry)
+
+    def _tell(self, entry: Entry) -> None:
         parts = [f"audit: {entry.action}", f" ({entry.detail})" if entry.detail else ""]
         parts += [f" by {entry.who} from {entry.address}", f": {entry.why}" if entry.why else ""]
         warn("".join([*parts, f" [{entry.outcome}]"]))
-        if self.path:
-            self._write(entry)
 
     def _write(self, entry: Entry) -> None:
         line: dict[str, Any] = {

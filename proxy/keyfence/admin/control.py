@@ -54,9 +54,8 @@ class Control(Protocol):
         """The processes that serve clients: slot, pid, state, start time, revisions, connections."""
 
     @abstractmethod
-    async def findings(self, which: Filter, since: float) -> Mapping[str, Any]:
-        """The findings that a filter matches, and how many commands were evaluated since a time (Unix
-        seconds). Raises ValueError."""
+    async def findings(self, which: Filter) -> Mapping[str, Any]:
+        """The findings that a filter matches, and how many there are without its limit. Raises ValueError."""
 
     @abstractmethod
     async def evidence(self, since: float) -> Mapping[str, Any]:

@@ -67,17 +67,16 @@ async def workers(control: Control, _: web.Request) -> web.Response:
 
 async def findings(control: Control, request: web.Request) -> web.Response:
     asked = query(request, _OF_FINDINGS)
-    since = number_in(asked, "since", 0.0)
     with _value_errors_as_answers():
         which = Filter(
             **{name: asked.get(name, "") for name in ("service", "rule", "owner", "entry", "text")},
             state=states(asked.get("state", "")),
-            since=since,
+            since=number_in(asked, "since", 0.0),
             sort=sort_by(asked.get("sort", "")),
             limit=min(int(number_in(asked, "limit", MAX_LIMIT)), MAX_LIMIT),
             offset=int(number_in(asked, "offset", 0.0)),
         )
-        return json_answer(await control.findings(which, since))
+        return json_answer(await control.findings(which))
 
 
 async def evidence(control: Control, request: web.Request) -> web.Response:

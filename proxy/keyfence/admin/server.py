@@ -217,7 +217,8 @@ class Guard:
         if self._audit is None or request.method in READING or not request.path.startswith("/-/"):
             return
         outcome = "done" if response.status < 400 else f"status {response.status}"
-        self._audit.note(SHELL, connection.host, f"{request.method} {request.path}", "", "", outcome)
+        action = f"{request.method} {request.path}"
+        self._audit.note(SHELL, connection.host, action, "", "", outcome, aloud=False)
 
     async def _refuse(self, refusal: Refusal, request: web.Request, connection: Connection) -> web.Response:
         self.connections.refused(refusal.reason)

@@ -77,18 +77,11 @@ class Views:
         """Everyone who owns a finding."""
         return self._reader.owners()
 
-    def listing(self, which: Filter, since: float, now: float) -> dict[str, Any]:
-        """The findings that a filter matches, how many there are without its limit, and the commands that
-        were evaluated since a time."""
-        commands = sum(
-            one.times
-            for (_, kind, name), one in self._reader.asked(since).items()
-            if (kind, name) == ("rule", EVERY_COMMAND)
-        )
+    def listing(self, which: Filter, now: float) -> dict[str, Any]:
+        """The findings that a filter matches, and how many there are without its limit."""
         return {
             "findings": [one.as_object() for one in self._reader.findings(which)],
             "total": self._reader.count(which),
-            "commands": commands,
             "now": now,
         }
 

@@ -183,9 +183,9 @@ class ProcessControl(Control):
 
     # -- findings
 
-    async def findings(self, which: Filter, since: float) -> dict[str, Any]:
+    async def findings(self, which: Filter) -> dict[str, Any]:
         await self._count()
-        return await self._findings.ask(lambda views: views.listing(which, since, time.time()))
+        return await self._findings.ask(lambda views: views.listing(which, time.time()))
 
     async def evidence(self, since: float) -> dict[str, Any]:
         await self._count()

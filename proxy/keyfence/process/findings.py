@@ -116,7 +116,7 @@ class FindingsDesk(Ledger):
 
     async def findings_of(self, service: str, limit: int) -> dict[str, Any]:
         which = Filter(service=service, state=UNSETTLED, limit=limit)
-        found = await self._ask_in_turn(lambda views: views.listing(which, time.time(), time.time()))
+        found = await self._ask_in_turn(lambda views: views.listing(which, time.time()))
         rows = [_row(one) for one in found["findings"]]
         return {"findings": rows, LEFT_OUT: found["total"] - len(rows)}
 

@@ -71,7 +71,7 @@ class Questions:
         return await self._keep("summary", MOMENT, self.control.summary)
 
     async def findings(self, which: Filter) -> Mapping[str, Any]:
-        return await self._keep(which, MOMENT, lambda: self.control.findings(which, time.time()))
+        return await self._keep(which, MOMENT, lambda: self.control.findings(which))
 
     async def finding(self, one: str) -> Mapping[str, Any]:
         return await self._keep(("finding", one), MOMENT, lambda: self.control.finding(one))

@@ -135,7 +135,7 @@ class Page:
         """The findings of a filter, all of them, for a spreadsheet."""
         which = dataclasses.replace(filter_of(parameters), limit=MAX_LIMIT, offset=0)
         try:
-            found = await self._control.findings(which, time.time())
+            found = await self._control.findings(which)
         except ValueError as exc:
             raise BadRequest(str(exc)) from None
         file = io.StringIO()

@@ -184,6 +184,11 @@ def test_text_in_a_scalar_is_not_a_comment(text: str, tmp_path: Path) -> None:
     assert codes(tmp_path, HEAD + text) == []
 
 
+def test_comments_are_read_in_a_file_that_libyaml_rejects(tmp_path: Path) -> None:
+    errors, _, _ = checked(tmp_path, HEAD + "services_: [shop:]  # keyfence: ignore ends-soon known\n")
+    assert len(errors) == 1
+
+
 def test_no_comment_hides_an_error(tmp_path: Path) -> None:
     text = "legacy: {until: 2026-01-01}  # keyfence: ignore ends-soon known\n"
     errors, warnings, _ = checked(tmp_path, HEAD + text)

@@ -16,7 +16,7 @@ import yaml
 
 from keyfence.policy.diagnostics import Diagnostic, Place, did_you_mean
 
-from .yaml import Source
+from .yaml import Source, tokens
 
 # Codes do not change: policy files and CI jobs name them. docs/tools.md has the same table.
 CODES: Mapping[str, str] = {
@@ -115,10 +115,9 @@ def _comments(source: Source) -> list[_Ignore]:
 
 def _scalars(source: Source) -> list[tuple[tuple[int, int], tuple[int, int]]]:
     """Returns the spans of all scalars in a file: text in a scalar that looks like a comment is not one."""
-    loader = yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader
     return [
         ((token.start_mark.line, token.start_mark.column), (token.end_mark.line, token.end_mark.column))
-        for token in yaml.scan("\n".join(source.lines), Loader=loader)
+        for token in tokens("\n".join(source.lines))
         if isinstance(token, yaml.ScalarToken)
     ]
 

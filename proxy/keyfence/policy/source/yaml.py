@@ -191,6 +191,15 @@ def _root_node(text: str) -> yaml.Node | None:
     return _Composer(yaml.SafeLoader(text)).document()
 
 
+def tokens(text: str) -> list[yaml.Token]:
+    """Returns the tokens of a file that `Source` has read. PyYAML's own scanner reads what libyaml rejects,
+    such as `[a:]`."""
+    if yaml.__with_libyaml__:
+        with suppress(yaml.YAMLError):
+            return list(yaml.scan(text, Loader=yaml.CSafeLoader))
+    return list(yaml.scan(text, Loader=yaml.SafeLoader))
+
+
 class _Composer:
     """Makes the tree of nodes from a parser's events, to a bounded depth.
 
