@@ -18,7 +18,7 @@ from keyfence.policy.engine.decision_cache import DecisionCache
 from keyfence.policy.engine.forms import CachedDecision, Lookup
 from keyfence.resp.limits import ProtocolError
 from keyfence.resp.requests import RequestReader
-from keyfence.session.conversation.executor import Decided, Executor
+from keyfence.session.conversation.executor import Executor
 from keyfence.session.conversation.routing import SHAREABLE
 from keyfence.session.handlers.table import HANDLERS
 
@@ -55,7 +55,7 @@ class FastPath:
         # For the request that `read` has returned: the cache's answer (None: it was not asked), and the
         # refusal that the cache holds for requests like it.
         self.lookup: Lookup | None = None
-        self._refused: Decided | None = None
+        self._refused: bytes | None = None
         self._until_timed = 0
         self._started = 0.0  # when the current decision began; 0.0: it is not timed
 
@@ -145,7 +145,7 @@ class FastPath:
         self.end = reader.end
         self.count += 1
 
-    def take_refusal(self) -> Decided | None:
+    def take_refusal(self) -> bytes | None:
         """Return the refusal that the cache holds for the request that `read` has returned, once."""
         refused, self._refused = self._refused, None
         return refused
@@ -180,7 +180,7 @@ class FastPath:
                 return False
             if counter.refusal is not None:
                 self._until_timed -= 1
-                return self._refuses(session, decision, counter, key)
+                return self._refuses(session, counter, key)
             counter.times += 1
             outcome = counter.outcome
             self._counted = counter
@@ -206,7 +206,7 @@ class FastPath:
                 return False
             if counter.refusal is not None:
                 self.lookup = None  # it has a counter already
-                return self._refuses(session, decision, counter, argv[decision.form.index])
+                return self._refuses(session, counter, argv[decision.form.index])
             counter.times += 1
             outcome = counter.outcome
             self._counted = counter
@@ -221,9 +221,7 @@ class FastPath:
                 self._keep_open(session, cache, decision, outcome, argv[at])
         return True
 
-    def _refuses(
-        self, session: Executor, decision: CachedDecision, counter: ViolationCounter, key: bytes
-    ) -> bool:
+    def _refuses(self, session: Executor, counter: ViolationCounter, key: bytes) -> bool:
         """Take the refusal that the counter holds for a request with this key, unless break-glass is open."""
         prepared = counter.refusal
         if prepared is None or session.current_authorizer().glass:
@@ -234,7 +232,7 @@ class FastPath:
             return False  # the evaluator will meet the same fault, and report it
         counter.times += 1
         self._counted = counter
-        self._refused = Decided(None, reply, decision.form.name, True, True)
+        self._refused = reply
         if self._started:
             self.end_timing(session)
         return True

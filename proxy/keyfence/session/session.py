@@ -133,6 +133,11 @@ class Session(Executor):
     def _decide(self, cache: DecisionCache | None, argv: list[bytes]) -> bool:
         """Decide about a request that the decision cache does not admit. True: the decision was carried out
         at once, which may have changed the cache."""
+        refused = self._fast.take_refusal()
+        if refused is not None:
+            self._send_run()
+            self._answer_refusal(refused)
+            return False
         if self.partly_sent:
             argv = [Streamed(one, one.size) if isinstance(one, StreamedBulk) else one for one in argv]
         elif cache is not None and len(argv) == 1 and self._may_be_whole(cache, argv[0]):
@@ -145,10 +150,6 @@ class Session(Executor):
             return False
         self._send_run()
         if self._long is None:
-            decided = self.decided
-            if decided.refusal is not None and decided.is_counted:
-                self.refuse(decided.refusal)
-                return False
             self.request = self.reader.span(self.reader.start, self.reader.end)
             self._execute(argv)
         return True
@@ -240,7 +241,7 @@ class Session(Executor):
         `decided` has the decision, or a long evaluation is under way."""
         refused = self._fast.take_refusal()
         if refused is not None:
-            self.decided = refused
+            self.decided = Decided(None, refused, "", True, True)
             return False
         handler = handler_of(argv[0])
         if handler is HANG_UP:

@@ -10,7 +10,7 @@ ctypedef const unsigned char *Text
 
 @cython.final
 cdef class ShortNames:
-    cdef readonly tuple arguments
+    cdef readonly tuple made_of
     cdef readonly dict heads
     cdef tuple _begun
     cdef tuple _beginnings

@@ -1,8 +1,8 @@
 # cython: annotation_typing=False, boundscheck=False, wraparound=False, initializedcheck=False
 """Masks short names in one pass over the last piece: the fast path of `secrecy`.
 
-Rule: it decides only where `Secrecy.shown` gives the same text (tests/policy/wording/test_masking.py). That is
-so if the name's beginning, up to its last colon, is known to be shown, and the rest is either certainly no
+Rule: it decides only where `Secrecy.shown` gives the same text (tests/adversary/test_secrets.py). That is so
+if the name's beginning, up to its last colon, is known to be shown, and the rest is either certainly no
 secret or may be one as a whole.
 """
 
@@ -41,7 +41,7 @@ class ShortNames:
         """`secrets` are the bytes that each kind may hold, and its minimum length; there are at most
         MOST_KINDS. A name that begins with one of `begun` is not decided here, and neither is a last piece
         that may be a secret and begins with one of `beginnings`. `words` are not secret."""
-        self.arguments = (secrets, begun, beginnings, words)
+        self.made_of = (secrets, begun, beginnings, words)
         self.heads: dict[bytes, bytes] = {}  # known beginnings, and their shown forms
         self._begun = (b"__key", *begun)  # Redis' own channels
         self._beginnings = beginnings
@@ -62,7 +62,7 @@ class ShortNames:
         self._may_begin = bytes(byte in firsts for byte in range(256))
 
     def __reduce__(self) -> tuple[type[ShortNames], tuple[object, ...]]:
-        return ShortNames, self.arguments
+        return ShortNames, self.made_of
 
     def know(self, head: bytes) -> None:
         """Remember that this beginning, which leads to no secret, is shown unmasked."""
@@ -87,8 +87,7 @@ class ShortNames:
             all_of &= kinds
             if kinds & _HELD:
                 run += 1
-                if run > longest:
-                    longest = run
+                longest = max(longest, run)
             else:
                 run = 0
         head = self.heads.get(raw[:at])

@@ -22,7 +22,7 @@ from keyfence.policy.compiled.ttl import FAULTS, FINE, QUESTIONS, SIZED, UNSIZED
 from keyfence.policy.patterns.patterns import REST
 from keyfence.policy.show import printable
 from keyfence.policy.verdict import Found, Violation
-from keyfence.policy.wording.instead import MissingPrefixes
+from keyfence.policy.wording.instead import Instead, MissingPrefixes
 from keyfence.policy.wording.masking import filled_text, standard_key
 from keyfence.policy.wording.messages import Wording, said
 
@@ -465,23 +465,30 @@ class KeyEvaluator(Wording):
         def words() -> tuple[str, str, str]:
             who, shown = self.who(service), self._shown(key, stray)
             message = f"{who} may not {name} {shown}: no entry of the policy covers it"
-            needs = access.needs
-            return shown, message, self._of_key(key, lambda key: self._instead(service, needs, key, stray))
+            return shown, message, self._hint_instead(service, access, stray)
 
         rule, contact = "key.unregistered", self.policy.home(stray).contact
         # No entry covers it; the report groups such keys by their shape.
         return Found(rule, self._severity(rule, stray), access.position, key, "", "", contact, words)
 
-    def _instead(self, service: int, needs: int, key: bytes, stray: Target | None) -> str:
-        """Returns the key to use in place of one that no entry covers: the one that the policy names, or the
+    def _hint_instead(self, service: int, access: Access, stray: Target | None) -> str:
+        """Returns the hint about a key that no entry covers: to use the key that the policy names, or the
         same key behind a scope's prefix, if that is an entry's key that the service may use."""
+        needs = access.needs
         if stray is not None:
-            return f"use {standard_key(key, stray, service, self._own(service, stray))}"
-        for behind, target in self._missing.entries(key):
-            if not any(lacking(service, needs, target, target.rights[service])):
-                return f"use {self._shown(behind, target)}"
+            own = self._own(service, stray)
+            return self._of_key(access.key, lambda key: f"use {standard_key(key, stray, service, own)}")
         claims = " or ".join(self.policy.claims)
-        return f"every key begins with {claims}" if claims else "register the key in the policy first"
+        other = f"every key begins with {claims}" if claims else "register the key in the policy first"
+
+        def instead(key: bytes) -> str:
+            for behind, target in self._missing.entries(key):
+                if not any(lacking(service, needs, target, target.rights[service])):
+                    return f"use {self._shown(behind, target)}"
+            return other
+
+        filler = Instead(instead, self._missing, other) if self.draft is not None else None
+        return self._of_key(access.key, instead, filler)
 
     def _legacy(self, service: int, name: str, access: Access, target: Target) -> Iterator[Found]:
         """Finds `key.legacy`, unless the form's exception allows the access."""

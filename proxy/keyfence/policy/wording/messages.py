@@ -14,10 +14,9 @@ from keyfence.policy.services import UNKNOWN
 from keyfence.policy.verdict import COVERED, Found, Severity
 
 from .masking import shown_in
-from .prepared import Draft, Filler, ShownKey
+from .prepared import Draft, Filler, ShownKey, Text
 
 Words = Callable[[], tuple[str, str]]  # a message and a hint
-Text = Callable[[bytes], str]  # a text that depends on a key
 
 
 def said(message: str, hint: str) -> Words:
@@ -42,10 +41,12 @@ class Wording:
             return self.draft.mark(key, ShownKey(self.policy, target))
         return shown_in(self.policy, key, target)
 
-    def _of_key(self, key: bytes, text: Text) -> str:
+    def _of_key(self, key: bytes, text: Text, filler: Filler | None = None) -> str:
         """Returns `text(key)`. Every word that depends on the key, except the key as it is shown, comes from
-        here."""
-        return self.draft.mark(key, Filler(text)) if self.draft is not None else text(key)
+        here. `filler` makes it in prepared replies, if there is a faster one."""
+        if self.draft is not None:
+            return self.draft.mark(key, filler if filler is not None else Filler(text))
+        return text(key)
 
     def _who_may(self, verb: str, who: Sequence[str]) -> str:
         if not self.policy.name_services:

@@ -98,7 +98,9 @@ class Draft:
         if not self._is_sound:
             return None
         pieces = _MARK.split(reply)  # text, mark, text …
-        fillers = [self._fillers[mark[0] - 0x80] for mark in pieces[1::2] if mark[0] - 0x80 < len(self._fillers)]
+        fillers = [
+            self._fillers[mark[0] - 0x80] for mark in pieces[1::2] if mark[0] - 0x80 < len(self._fillers)
+        ]
         if len(fillers) != len(pieces) // 2:
             return None
         return Prepared(tuple(pieces[::2]), tuple(fillers))

@@ -38,6 +38,6 @@ cdef class Executor(Conversation):
     cdef object _valued_as
     cdef public Decided decided
 
-    cpdef object refuse(self, bytes reply)
+    cpdef object _answer_refusal(self, bytes reply)
     cpdef object current_authorizer(self)
     cpdef tuple authorizer_and_number(self)

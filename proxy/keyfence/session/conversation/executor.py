@@ -67,7 +67,7 @@ class Decided:
         self.refusal = refusal  # the reply that refuses it; None: it is not refused
         self.command = command  # the name under which it is counted
         self.stays = stays  # it may go on the connection that the client uses now
-        self.is_counted = is_counted  # the command is counted already, with its violations
+        self.is_counted = is_counted  # the refused command is counted already, with its violations
 
 
 UNDECIDED = Decided(None, None, "", True)
@@ -216,15 +216,17 @@ class Executor(Conversation):
         if not self.decided.is_counted:
             self.observer.command(self.service, self.decided.command, "refused")
         if self.partly_sent:
-            self._refuse_once_answered(reply)
-        elif self.transaction is not None:
+            self.when_answered(lambda: self._refuse_streamed(reply))
+        else:
+            self._answer_refusal(reply)
+
+    def _answer_refusal(self, reply: bytes) -> None:
+        """Answer the current request, which is refused as a whole."""
+        if self.transaction is not None:
             self.to_upstream.append(ABORT_MARKER)
             self.replies.replace(reply)
         else:
             self.replies.local(reply)
-
-    def _refuse_once_answered(self, reply: bytes) -> None:
-        self.when_answered(lambda: self._refuse_streamed(reply))
 
     # -- for handlers
 
