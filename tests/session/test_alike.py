@@ -160,6 +160,10 @@ def test_the_report_counts_each_repeated_refusal(mode: str) -> None:
     assert rows["key.unregistered", "bench:user:<int>"] >= 190  # but for those by which the words were learnt
     assert sum(count for (rule, _), count in rows.items() if rule == "key.unregistered") == 400
     assert sum(count for (rule, _), count in rows.items() if rule == "scope.write") == 200
+    outcome = "refused" if mode == "enforce" else "forwarded"
+    assert telemetry.counters.commands == {("CubeMaster", "SET", outcome): 400}
+    evaluated = sum(telemetry.counters.judged_at_length.values())
+    assert evaluated < 100  # the first ones of each shape, while its words are learnt
 
 
 @pytest.mark.parametrize(
