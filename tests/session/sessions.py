@@ -130,6 +130,9 @@ class RecordingObserver:
         self._repeats.append(repeat)
         return repeat
 
+    def final_shape(self, _key: bytes) -> None:
+        return None
+
     def judged_at_length(self, reason: str) -> None:
         self.at_length.append(reason)
 

@@ -253,3 +253,38 @@ def test_the_words_of_a_refusal_are_not_kept_if_they_depend_on_the_value() -> No
         one.from_client(cmd("HSET", route, field, "nowhere"))
         assert f"the field {field} of {route}".encode() in sent(one)
     assert observer.decisions == 3
+
+
+@pytest.mark.parametrize("mode", ["observe", "enforce"])
+@pytest.mark.parametrize(
+    ("key", "shape"),
+    [
+        ("bench:user:{}@x.de", "bench:user:<email>"),  # no skeleton
+        ("job:{}:été", "job:<int>:été"),  # no skeleton
+        ("bench:{}:cart", "bench:<*>:cart"),  # each name has a skeleton of its own
+    ],
+)
+def test_keys_without_a_known_skeleton_are_counted_by_their_shape(mode: str, key: str, shape: str) -> None:
+    fixed, telemetry, long = authorizer_with(ModeRule(mode)), Telemetry(), RecordingObserver()  # type: ignore[arg-type]
+    one = Session(
+        InForce(fixed), identities(), "CubeMaster", "10.0.0.9:5", telemetry, IDENTIFIED, sharing=True
+    )
+    long.recorder = lambda *_: None
+    other = session("CubeMaster", in_force=InForce(fixed), observer=long, sharing=True)
+    letters = "bcdf"
+    names = [f"{a}a{b}e{c}o{d}" for a in letters for b in letters for c in letters for d in letters]
+    for number, name in enumerate(names):
+        request = cmd("SET", key.format(number if "<int>" in shape else name), "v")
+        answers = []
+        for each in (one, other):
+            each.from_client(request)
+            passed(each)
+            if each.counts:
+                each.from_shared(b"+OK\r\n", 1, True)
+                each.counts.clear()
+            answers.append(re.sub(rb"\(d-[0-9a-f]+\)", b"", sent(each)))
+        assert answers[0] == answers[1]
+    counts = {row["shape"]: row["count"] for row in telemetry.tally.snapshot()}
+    assert sum(counts.values()) == len(names)
+    assert counts[shape] > 100
+    assert telemetry.counters.judged_at_length["violation"] < 0.7 * len(names)

@@ -54,6 +54,10 @@ cdef class FastPath:
     cdef bint _knows_peeked(self, Executor session, DecisionCache cache) except -1
     @cython.locals(lookup=Lookup, decision=CachedDecision, form=CommandForm, counter=ViolationCounter, outcome=int)
     cdef bint _knows_parsed(self, Executor session, DecisionCache cache, list argv) except -1
+    @cython.locals(counter=ViolationCounter)
+    cdef ViolationCounter _counter_by_shape(
+        self, Executor session, CachedDecision decision, Lookup lookup, list argv
+    )
     @cython.locals(prepared=Prepared, reply=bytes)
     cdef bint _refuses(self, Executor session, ViolationCounter counter, bytes key) except -1
     cpdef object counted(self, Executor session, Admitted admitted)

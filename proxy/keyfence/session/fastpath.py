@@ -203,6 +203,8 @@ class FastPath:
         if not lookup.is_admitted:
             counter = decision.counter(lookup.faults, argv[decision.form.index])
             if counter is None:
+                counter = self._counter_by_shape(session, decision, lookup, argv)
+            if counter is None:
                 return False
             if counter.refusal is not None:
                 self.lookup = None  # it has a counter already
@@ -220,6 +222,21 @@ class FastPath:
             for at in range(form.index, len(argv) if form.has_more else form.index + 1):
                 self._keep_open(session, cache, decision, outcome, argv[at])
         return True
+
+    def _counter_by_shape(
+        self, session: Executor, decision: CachedDecision, lookup: Lookup, argv: list[bytes]
+    ) -> ViolationCounter | None:
+        """The counter for a key of no known skeleton, by the key's shape."""
+        if not decision.by_shape or lookup.faults != 0:
+            return None
+        shape = session.observer.final_shape(argv[decision.form.index])
+        counter = decision.by_shape.get(shape) if shape is not None else None
+        if counter is None or not counter.live:
+            return None
+        cache = self.cache
+        if cache is not None and cache.may_count(lookup, argv):
+            cache.remember(lookup, argv, counter)  # by its skeleton, if this key comes again
+        return counter
 
     def _refuses(self, session: Executor, counter: ViolationCounter, key: bytes) -> bool:
         """Take the refusal that the counter holds for a request with this key, unless break-glass is open."""

@@ -338,7 +338,7 @@ class Session(Executor):
         cache = self._fast.cache
         if cache is None or not ruling.findings:
             return
-        found = authorizer.common_outcome(number, cache, lookup, argv, touches, ruling)
+        found = authorizer.common_outcome(number, cache, lookup, argv, touches, ruling, by_shape=True)
         if found is None:
             return
         prepared = None

@@ -261,10 +261,11 @@ class Authorizer:
         argv: list[bytes],
         touches: Touches,
         ruling: Ruling,
+        by_shape: bool = False,
     ) -> int | None:
         """Returns the outcome for the key's time to live (`ttl.outcome`) that all commands like this one have
         in common; the cache admits none of them. None if one of them may have other findings or actions than
-        this ruling.
+        this ruling. `by_shape`: the shapes of keys are known too.
 
         They are the same only if every broken rule depends on command and target alone. A refusal is the same
         as long as no break-glass is open.
@@ -277,7 +278,9 @@ class Authorizer:
         target = self.policy.targets[decision.target] if decision.target >= 0 else None
         if target is not None and self.policy.depends_on_caller(target):
             return None
-        if len(touches.accesses) != 1 or not cache.may_count(lookup, argv):
+        if len(touches.accesses) != 1 or not (
+            cache.may_count(lookup, argv) or (by_shape and lookup.faults == 0 and not decision.is_covered)
+        ):
             return None
         ttl = touches.accesses[0].ttl
         if ttl is not None and ttl.absolute:

@@ -16,6 +16,7 @@ cdef class ViolationCounter:
     cdef public object rows
     cdef public long long times
     cdef public bint live
+    cdef public str shape
     cdef public int outcome
     cdef public Prepared refusal
 

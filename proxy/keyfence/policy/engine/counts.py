@@ -31,6 +31,8 @@ class ViolationCounter:
         self.rows = rows
         self.times = 0  # since telemetry last gathered the count
         self.live = True  # False: evaluate and report the next command in full
+        # The final shape of their keys, if no entry covers these; "": it is not known, or there is none.
+        self.shape = ""
         self.outcome = 0  # each command's outcome for its key's time to live (`ttl.outcome`)
         self.refusal: Prepared | None = None  # the reply, if the commands are refused; None if they pass
 

@@ -239,18 +239,22 @@ class DecisionCache(Revocable):
     # -- violation counters
 
     def remember(self, lookup: Lookup, argv: list[bytes], counter: ViolationCounter) -> None:
-        """Remember that every command like this one (`may_count` admits it) has the violations of this
-        counter."""
+        """Remember that every command like this one, which `may_count` admits, has the violations of this
+        counter; and so has every command on a key of the counter's shape."""
         decision = lookup.decision
         mark = decision.mark(lookup.faults, argv[decision.form.index]) if decision is not None else None
-        if decision is None or mark is None:
+        if decision is None or (mark is None and not counter.shape):
             return
         if len(self._counted) >= MAX_COUNTERS:
             for one in self._counted:
                 one.counters.clear()
+                one.by_shape.clear()
             self._counted.clear()
         self._counted.append(decision)
-        decision.counters[mark] = counter
+        if mark is not None:
+            decision.counters[mark] = counter
+        if counter.shape:
+            decision.by_shape[counter.shape] = counter
 
     def may_count(self, lookup: Lookup, argv: list[bytes]) -> bool:
         """Whether the cache distinguishes this command from all with other violations."""

@@ -44,6 +44,7 @@ cdef class CachedDecision(Admitted):
     cdef readonly bint is_clean
     cdef readonly bint is_covered
     cdef readonly dict counters
+    cdef readonly dict by_shape
     cdef readonly Admitted further
     cdef readonly Lookup hit
     cdef readonly Lookup miss
