@@ -6,7 +6,7 @@
 SHELL = /bin/sh
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help run test test-failed lint bench bench-micro fuzz fuzz-properties soak adversary more-servers commands install build install-test node clean clean-room
+.PHONY: help run test test-failed lint bench bench-micro fuzz fuzz-properties soak adversary more-servers commands screenshots install build install-test node clean clean-room
 
 VENV ?= .venv
 EDITABLE ?= -e
@@ -84,6 +84,9 @@ commands: install-test ## make the command table again; FROM=HOST:PORT (or unix:
 	@$(BIN)/python -m tools.commands_table $(if $(FROM),--from $(FROM)) $(if $(REFERENCE),--reference $(REFERENCE))
 	@$(BIN)/python -m keyfence commands --format markdown >$(VENV)/commands.md
 	@mv $(VENV)/commands.md docs/commands.md
+
+screenshots: install-test ## take the pictures of the page again, all or PICTURES="…" (needs chromium and its driver)
+	@$(BIN)/python -m tools.screenshots $(PICTURES)
 
 soak: install-test ## compare with Redis at length: 10,000 pipelines with refusals, a million commands of 200 clients, a million hostile keys
 	KEYFENCE_SOAK=1 $(BIN)/python -m pytest $(PYTEST) tests/differential/test_random_sessions.py \

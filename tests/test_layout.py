@@ -43,6 +43,14 @@ MAY_IMPORT: dict[str, set[str]] = {
         *("shapes", "policy.compiler", "policy.loading", "policy.enforcement"),
         *("policy.engine", "policy.remedies", "policy.wording"),
     },
+    "policy.learn": {
+        *("commands", "shapes", "policy", "policy.patterns", "policy.source", "policy.compiled"),
+        *("policy.analysis", "policy.engine", "policy.loading"),
+    },
+    "policy.export": {
+        *("commands", "policy", "policy.patterns", "policy.compiled"),
+        *("policy.analysis", "policy.engine"),
+    },
     "identity": {"commands", "policy"},
     "session.conversation": {
         *("resp", "commands", "identity", "net"),
@@ -63,6 +71,11 @@ MAY_IMPORT: dict[str, set[str]] = {
         *("policy.analysis", "policy.compiled", "policy.enforcement", "policy.engine"),
     },
     "findings.gate": {"findings", "policy", "policy.source", "telemetry"},
+    "audit.servers": {"policy.compiled", "upstream"},
+    "audit": {
+        *("audit.servers", "commands", "findings", "shapes"),
+        *("policy", "policy.compiled", "policy.engine", "policy.patterns", "policy.wording"),
+    },
     "config": {"policy", "policy.enforcement", "policy.source", "resp", "net", "identity", "upstream"},
     "downstream": {
         *("config", "identity", "net", "resp", "session", "session.conversation", "telemetry", "upstream"),
@@ -72,6 +85,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         *("config", "downstream", "findings", "net", "telemetry", "telemetry.metrics", "upstream"),
         *("policy", "policy.compiled", "policy.enforcement", "policy.source"),
     },
+    "web": {"admin", "findings", "policy", "policy.compiled", "telemetry", "telemetry.reports"},
     "process.serving": {
         *(
             "admin",
@@ -82,6 +96,7 @@ MAY_IMPORT: dict[str, set[str]] = {
             "net",
             "resp",
             "session.conversation",
+            "shapes",
             "telemetry",
             "telemetry.candidate",
             "upstream",
@@ -110,22 +125,31 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "process": {
         *("admin", "config", "downstream", "findings", "net", "resp", "session.conversation"),
-        *("telemetry", "telemetry.candidate", "telemetry.metrics", "upstream"),
-        *("policy", "policy.compiled", "policy.enforcement", "policy.engine"),
+        *("telemetry", "telemetry.candidate", "telemetry.metrics", "telemetry.reports", "upstream", "web"),
+        *("policy", "policy.analysis", "policy.compiled", "policy.enforcement", "policy.engine"),
         *("process.serving", "process.workers"),
     },
     "cli.terminal": {"admin", "config", "net", "policy", "telemetry", "telemetry.reports", "upstream"},
     "cli.rollout": {
         *("admin", "cli.terminal", "config", "findings", "findings.gate", "net", "telemetry", "upstream"),
         "telemetry.reports",
-        *("policy", "policy.compiled", "policy.enforcement", "process", "process.serving"),
+        *("policy", "policy.compiled", "policy.enforcement", "policy.learn", "policy.loading"),
+        *("process", "process.serving"),
+    },
+    "cli.keyspace": {
+        *("audit", "audit.servers", "cli.terminal", "config", "downstream", "findings"),
+        *("policy", "policy.loading", "upstream"),
+    },
+    "cli.demo": {
+        *("admin", "cli.rollout", "telemetry", "telemetry.reports"),
+        *("policy", "policy.compiled", "policy.loading"),
     },
     "cli": {
-        *("cli.rollout", "cli.terminal"),
-        *("admin", "commands", "config", "downstream", "net", "process", "process.serving"),
+        *("cli.demo", "cli.keyspace", "cli.rollout", "cli.terminal"),
+        *("admin", "commands", "config", "net", "process", "process.serving"),
         *("telemetry", "telemetry.reports", "upstream"),
-        *("policy", "policy.analysis", "policy.compiled", "policy.enforcement", "policy.loading"),
-        *("policy.patterns", "policy.source"),
+        *("policy", "policy.analysis", "policy.compiled", "policy.enforcement", "policy.export"),
+        *("policy.loading", "policy.patterns", "policy.source"),
     },
 }
 # Modules that the rooms without I/O must not import. Tests of these rooms pass values in and compare values.

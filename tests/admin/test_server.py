@@ -5,7 +5,7 @@ import datetime
 import io
 import json
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import aiohttp
@@ -55,44 +55,12 @@ class FakeControl(Control):
     async def addresses(self) -> list[dict[str, str]]:
         return [{"address": "127.0.0.1:6380", "service": "CubeProxy"}]
 
+    async def catch_up(self) -> None:
+        pass
+
     async def findings(self, which: Filter) -> dict[str, Any]:
         self.asked.append(("findings", which))
         return {"findings": [], "total": 0}
-
-    async def summary(self) -> dict[str, Any]:
-        return {"states": {}, "services": {}, "new": [], "latest": [], "now": 0.0}
-
-    async def trend(self, *_: object) -> dict[str, Any]:
-        return {"violations": [], "commands": {}}
-
-    async def uses(self, *_: object) -> dict[str, Any]:
-        return {"uses": [], "findings": {}}
-
-    async def rights(self, *_: object) -> dict[str, Any]:
-        return {"rights": []}
-
-    async def owners(self) -> list[str]:
-        return []
-
-    async def traffic(self) -> list[dict[str, Any]]:
-        return []
-
-    async def policy(self) -> dict[str, Any]:
-        return {"name": "shop", "services": ["CubeProxy"]}
-
-    async def explain_example(self, _line: object) -> dict[str, Any]:
-        return {"violations": [], "remedies": []}
-
-    async def waiver(self, *_: object) -> dict[str, Any]:
-        return {"line": "{}", "wide": [], "left": [], "file": ""}
-
-    async def waive(self, finding: str, owner: str, reason: str, until: datetime.date) -> dict[str, Any]:
-        self.asked.append(("waive", finding, owner, reason, until))
-        return {"line": "{}", "wide": [], "left": [], "file": "", "written": True, "why": ""}
-
-    async def set_mode(self, rule: str, service: str, mode: Mode) -> dict[str, Any]:
-        self.asked.append(("set_mode", rule, service, mode))
-        return {"line": "{}", "file": "", "written": True, "why": ""}
 
     async def evidence(self, since: float) -> dict[str, Any]:
         self.asked.append(("evidence", since))
@@ -110,6 +78,43 @@ class FakeControl(Control):
     async def unused(self, seconds: float) -> dict[str, Any]:
         self.asked.append(("unused", seconds))
         return {"unused": []}
+
+    async def summary(self) -> dict[str, Any]:
+        raise ValueError("there is no findings store")
+
+    async def trend(self, _since: float, _service: str) -> dict[str, Any]:
+        raise ValueError("there is no findings store")
+
+    async def uses(self, _since: float) -> dict[str, Any]:
+        raise ValueError("there is no findings store")
+
+    async def rights(self, _service: str, _since: float) -> dict[str, Any]:
+        raise ValueError("there is no findings store")
+
+    async def owners(self) -> list[str]:
+        return []
+
+    async def traffic(self) -> list[dict[str, Any]]:
+        return []
+
+    async def policy(self) -> dict[str, Any]:
+        raise ValueError("there is no policy")
+
+    async def explain_example(self, _line: Mapping[str, Any]) -> dict[str, Any]:
+        raise ValueError("this is not a line of the command log")
+
+    async def waiver(self, *_: object) -> dict[str, Any]:
+        return {"line": "{service: CubeProxy}", "wide": [], "left": [], "file": "/waivers.yaml"}
+
+    async def waive(self, finding: str, owner: str, reason: str, until: datetime.date) -> dict[str, Any]:
+        self.asked.append(("waive", finding, owner, reason, until))
+        if self.faults:
+            raise FileError(self.faults)
+        return await self.waiver() | {"written": True, "why": ""}
+
+    async def set_mode(self, rule: str, service: str, mode: Mode) -> dict[str, Any]:
+        self.asked.append(("set_mode", rule, service, mode))
+        return {"line": f"{{mode: {mode}}}", "file": "/keyfence.yaml", "written": True, "why": ""}
 
     async def what_if(self, modes: Sequence[ModeRule], service: str, since: float) -> dict[str, Any]:
         self.asked.append(("what-if", modes, service, since))

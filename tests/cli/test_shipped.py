@@ -109,11 +109,23 @@ def test_an_installed_wheel_has_the_shipped_policies(installed: Path, tmp_path: 
     assert (check.returncode, check.stderr) == (0, "")
 
 
+def test_an_installed_wheel_has_every_file_of_the_page(installed: Path) -> None:
+    def of(package: Path) -> set[str]:
+        files = (package / "web").rglob("*.*")
+        return {str(one.relative_to(package)) for one in files if one.suffix not in (".py", ".pyc")}
+
+    assert "web/assets/page.css" in of(PROJECT / "proxy" / "keyfence")
+    assert of(installed / "keyfence") == of(PROJECT / "proxy" / "keyfence")
+
+
 def test_an_installed_wheel_can_play_the_demo(installed: Path, tmp_path: Path) -> None:
     usage = run_installed(installed, tmp_path, "-m", "keyfence", "demo", "--help")
     assert usage.returncode == 0
     assert usage.stdout.startswith("Usage: keyfence demo")
-    find = "from keyfence.cli.demo import _shipped_policy; print(_shipped_policy())"
+    find = (
+        "import keyfence.cli.demo.play; from keyfence.cli.shipped import shipped_policies; "
+        "print(shipped_policies()['cubesandbox'])"
+    )
     found = run_installed(installed, tmp_path, "-c", find)
     assert Path(found.stdout.strip()) == installed / "keyfence" / "policies" / "cubesandbox.yaml", (
         found.stderr

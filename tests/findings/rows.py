@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+from sqlalchemy import func, select
+
 from keyfence.findings.batch import Batch
-from keyfence.findings.finding import DAY
+from keyfence.findings.database import Database
+from keyfence.findings.finding import ACTIONS, DAY
 from keyfence.findings.spans import Span
 from keyfence.findings.store import Store
+from keyfence.findings.tables import findings, hours, rule_hours
 from keyfence.telemetry.tally import Row
 
 NOON = 1_700_000_000.0 // DAY * DAY + DAY / 2  # Unix seconds
@@ -54,3 +58,19 @@ def look(store: Store, begin: float, end: float, kind: str = "looking", service:
     made = Batch()
     made.add_span(kind, service, Span(begin, end))
     store.write(made)
+
+
+def rule_sums(database: Database) -> tuple[dict[Any, Any], dict[Any, Any]]:
+    """The violations by hour, service and rule: as `keyfence_rule_hours` has them, and added up of the hours
+    of all findings. Cells with nothing in them are left out."""
+    sums = [func.sum(hours.c[action]) for action in ACTIONS]
+    names = (hours.c.hour, findings.c.service, findings.c.rule)
+    added = select(*names, *sums).join(findings, findings.c.number == hours.c.finding).group_by(*names)
+    kept = select(rule_hours)
+    with database.reading() as connection:
+        cells = [
+            {tuple(row[:3]): tuple(map(int, row[3:])) for row in connection.execute(chosen).all()}
+            for chosen in (kept, added)
+        ]
+    kept_cells, added_cells = ({key: row for key, row in one.items() if any(row)} for one in cells)
+    return kept_cells, added_cells

@@ -1,16 +1,23 @@
 from __future__ import annotations
 
 import os
+import re
 import sqlite3
 import stat
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import inspect, text
 
 from keyfence.findings import database as module
 from keyfence.findings.database import VERSION, Database, StoreError
+from keyfence.findings.finding import HOUR
+from keyfence.findings.queries import Reader
+from keyfence.findings.store import Store
 from keyfence.findings.tables import meta, metadata
+from tests.findings.rows import NOON, batch, look, row, rule_sums
 
 
 def test_a_database_is_made_once_and_opened_again(url: str) -> None:
@@ -45,6 +52,93 @@ def test_an_older_schema_is_brought_up_to_date_step_by_step(
             found = connection.execute(text("SELECT version, one, two FROM keyfence_meta")).one()
         newer.close()
         assert tuple(found) == (VERSION + 2, 1, 2)
+
+
+# The tables of schema 1, as keyfence made them: those of schema 2 without what came later.
+SINCE_2 = "DROP INDEX keyfence_findings_last", "DROP INDEX keyfence_findings_since"
+
+
+SINCE_3 = ("ALTER TABLE keyfence_findings DROP COLUMN at_rest",)
+
+
+def as_schema_1(url: str) -> None:
+    """Make a store with data what it was under schema 1."""
+    database = Database(url)
+    store = Store(database, "here:1")
+    for hour in range(5):
+        at = NOON + hour * HOUR
+        rows = [row(hour + 1, at, entry=f"entry{number}") for number in range(3)]
+        rows.append(row(2, at, "refused", rule="ttl.required", service="api"))
+        store.write(batch(*rows, at=at, asked=5))
+    look(store, NOON, NOON + 5 * HOUR)
+    with database.writing() as connection:
+        for statement in (
+            *SINCE_3,
+            *SINCE_2,
+            "DROP TABLE keyfence_rule_hours",
+            "UPDATE keyfence_meta SET version = 1",
+        ):
+            connection.execute(text(statement))
+    database.close()
+
+
+def schema_of(database: Database) -> dict[str, Any]:
+    """The tables as the database has them: columns, keys, indexes; of SQLite also how they are stored."""
+    with database.reading() as connection:
+        if database.is_sqlite:
+            chosen = "SELECT name, sql FROM sqlite_master WHERE sql IS NOT NULL ORDER BY name"
+            listed = connection.execute(text(chosen)).all()
+            return {name: " ".join(re.sub(r"[(),]", " ", sql).split()).lower() for name, sql in listed}
+        seen = inspect(connection)
+        return {
+            table: (
+                [(one["name"], str(one["type"]), one["nullable"]) for one in seen.get_columns(table)],
+                seen.get_pk_constraint(table)["constrained_columns"],
+                sorted((str(one["name"]), tuple(one["column_names"])) for one in seen.get_indexes(table)),
+            )
+            for table in seen.get_table_names()
+        }
+
+
+def test_a_store_of_schema_1_is_upgraded_to_what_a_new_one_is(url: str, database: Database) -> None:
+    fresh = schema_of(database)
+    database.close()
+    as_schema_1(url)
+    upgraded = Database(url)
+    assert schema_of(upgraded) == fresh
+    sums, added = rule_sums(upgraded)
+    assert sums == added
+    assert sum(map(sum, sums.values())) == 3 * (1 + 2 + 3 + 4 + 5) + 5 * 2
+    reader = Reader(upgraded)
+    assert (len(reader.findings()), reader.asked(0.0)["shop", "rule", "scope.write"].times) == (4, 25)
+    Store(upgraded, "here:2").write(batch(row(7)))
+    assert rule_sums(upgraded)[0] == rule_sums(upgraded)[1]
+    upgraded.close()
+    again = Database(url)
+    assert rule_sums(again)[0] == rule_sums(again)[1]
+    again.close()
+
+
+def test_several_processes_that_open_an_old_store_upgrade_it_once(url: str) -> None:
+    as_schema_1(url)
+    faults: list[Exception] = []
+
+    def open_it() -> None:
+        try:
+            Database(url).close()
+        except Exception as exc:
+            faults.append(exc)
+
+    threads = [threading.Thread(target=open_it) for _ in range(4)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    assert faults == []
+    upgraded = Database(url)
+    sums, added = rule_sums(upgraded)
+    assert sums == added
+    upgraded.close()
 
 
 def test_a_failed_upgrade_leaves_the_database_as_it_was(

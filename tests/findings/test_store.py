@@ -11,7 +11,7 @@ from keyfence.findings.finding import DAY, HOUR, SETTLE_SECONDS, State, finding_
 from keyfence.findings.queries import Reader
 from keyfence.findings.spans import Span
 from keyfence.findings.store import Store
-from tests.findings.rows import NOON, batch, look, row
+from tests.findings.rows import NOON, batch, look, row, rule_sums
 
 FIRST = finding_id(("shop", "scope.write", "SET", "order", ""))
 
@@ -53,6 +53,23 @@ def test_violations_that_move_to_another_shape_leave_no_finding_behind(store: St
     (found,) = reader.findings()
     assert (found.shape, found.total) == ("tmp:<hex>", 2)
     assert reader.history(finding_id(("shop", "scope.write", "SET", "", "tmp:abc"))) == []
+
+
+def test_violations_that_move_in_a_later_hour_leave_the_sums_of_their_rule(
+    store: Store, reader: Reader, database: Database
+) -> None:
+    gone, kept = {"shape": "tmp:abc", "entry": ""}, {"shape": "tmp:<hex>", "entry": ""}
+    store.write(batch(row(5, **gone), row(1, entry="order")))
+    later = NOON + HOUR
+    store.write(batch(row(-2, later, **gone), row(2, later, **kept), at=later))
+    assert reader.trend(NOON) == {
+        NOON: {"observed": 6, "refused": 0, "waived": 0, "late": 0},
+        later: {"observed": 0, "refused": 0, "waived": 0, "late": 0},
+    }
+    store.write(batch(row(-3, later, **gone), row(3, later, **kept), at=later))
+    assert [one["observed"] for one in reader.trend(NOON).values()] == [1, 5]
+    sums, added = rule_sums(database)
+    assert sums == added
 
 
 def test_a_violation_after_the_finding_was_resolved_reopens_it(store: Store, reader: Reader) -> None:
@@ -151,8 +168,26 @@ def test_old_findings_hours_and_spans_are_deleted(store: Store, reader: Reader) 
     assert reader.coverage("") == [Span(later, later + HOUR)]
 
 
+def test_the_sums_of_rules_are_those_of_the_findings_that_are_left(
+    store: Store, reader: Reader, database: Database
+) -> None:
+    for hour in range(0, 72, 5):
+        at = NOON + hour * HOUR + 1800
+        rows = [row(hour + 1, at, rule=rule, entry=rule) for rule in ("scope.write", "ttl.required")]
+        # The row of the last violations before the hour is counted in the hour after it.
+        store.write(batch(*rows, row(1, at - 1800 - 0.1, entry=f"once{hour}"), at=at))
+    before, added = rule_sums(database)
+    assert before == added
+    now = NOON + 72 * HOUR
+    for keep in (60.3, 60.0, 34.9, 2.5, 1.0):
+        store.prune(keep * HOUR, now)
+        sums, added = rule_sums(database)
+        assert sums == added
+    assert len(reader.findings()) < 4
+
+
 def test_beyond_the_limit_findings_are_folded_and_counts_stay_exact(
-    store: Store, reader: Reader, monkeypatch: pytest.MonkeyPatch
+    store: Store, reader: Reader, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "MAX_FINDINGS", 20)
     store.write(batch(*(row(2, shape=f"junk{number}:<hex>", entry="") for number in range(15))))
@@ -161,6 +196,8 @@ def test_beyond_the_limit_findings_are_folded_and_counts_stay_exact(
     assert len(found) <= 21
     assert sum(one.total for one in found) == 2 * (15 + 490)
     assert next(one for one in found if one.command == "other").total == 2 * (500 - 20)
+    sums, added = rule_sums(database)
+    assert sums == added
 
 
 def test_filters_choose_findings(store: Store, reader: Reader) -> None:
@@ -202,6 +239,11 @@ def test_three_instances_write_at_once_and_every_count_is_exact(database: Databa
             for turn in range(20):
                 at = NOON + turn * HOUR / 4
                 rows = [row(1, at, entry=f"entry{number}", key=f"k:{name}") for number in range(15)]
+                shape = f"tmp:{name}"  # moves to another shape later, sometimes in a later hour
+                rows.append(
+                    row(2 if turn % 5 == 0 else -2, at, entry="", shape=shape, rule="key.unregistered")
+                )
+                rows = rows if turn % 5 in (0, 4) else rows[:-1]
                 store.write(batch(*rows, at=at, asked=7))
                 look(store, at, at + 60)
                 store.age(at)
@@ -217,12 +259,16 @@ def test_three_instances_write_at_once_and_every_count_is_exact(database: Databa
         one.join()
     assert faults == []
     reader = Reader(database)
-    found = reader.findings()
+    found = [one for one in reader.findings() if one.rule == "scope.write"]
+    assert len(found) == len(reader.findings())
     assert {one.entry: one.total for one in found} == {f"entry{number}": 60 for number in range(15)}
     assert all(sorted(each["key"] for each in one.examples) == ["k:0", "k:1", "k:2"] for one in found)
     assert reader.asked(0.0)[("shop", "rule", "scope.write")].times == 3 * 20 * 7
     assert [len(reader.history(one.id)) for one in found] == [1] * 15
     assert all(sum(sum(c.values()) for c in reader.hours(one.id).values()) == 60 for one in found)
+    kept, added = rule_sums(database)
+    assert kept == added
+    assert sum(map(sum, kept.values())) == 15 * 60
 
 
 def test_a_failed_batch_changes_nothing_and_can_be_written_again(

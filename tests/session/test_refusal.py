@@ -58,6 +58,8 @@ def test_a_refusal_is_not_prepared_where_its_words_would_differ_for_the_same_key
     worded = violation(f"A may not SET {draft.mark(b'k1', Filler(upper))}")
     found = violation("A may not SET k1")._replace(key=b"k1")
     assert prepared_refusal(found, worded, draft, "", "d-1") is None
+    empty = violation("A may not SET k1", draft.mark(b"k1", Filler(lambda _: "")))
+    assert prepared_refusal(found, empty, draft, "", "d-1") is None
     marked = violation("A may not SET \ue000")  # a policy may contain what looks like a mark
     assert prepared_refusal(marked, marked, Draft(b"k1"), "", "d-1") is None
 

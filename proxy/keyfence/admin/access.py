@@ -1,7 +1,8 @@
 """Which requests the admin listener accepts.
 
-Rule: only an operator changes or evaluates something. Reaching the port is not enough, and neither is being
-a web page that an operator happens to visit. `routes` says which requests need an operator.
+Rule: only an operator changes something. Reaching the port is not enough, and neither is being a web page
+that an operator happens to visit. `routes` says which requests need an operator. On the page an operator has
+a session, which the token opens (`web.sessions`).
 
 - With a token, such a request must carry it. Without one, it must come from this machine: on an address that
   other machines reach, a scraper must not be able to switch enforcement off.
@@ -43,12 +44,12 @@ class Access:
 
     def __init__(self, names: Collection[str] = (), token: bytes | None = None) -> None:
         self.generation = 0  # changes with the token
+        self._token: bytes | None = None
         self.take(names, token)
 
     def take(self, names: Collection[str], token: bytes | None) -> None:
         """Use these from now on. `names` are the host names of the listener; token None: there is none."""
-        if token != getattr(self, "_token", token):
-            self.generation += 1
+        self.generation += token != self._token
         self._token = token
         self._names = frozenset(name.lower().rstrip(".") for name in names) | {"localhost"}
 

@@ -1,67 +1,53 @@
 """The audit log: who changed what through the admin listener, and why.
 
-Rule: every change is in the audit log, if the configuration names one. A change through the page is on
-standard error too; others have lines of their own there. A log that cannot be written is reported, and stops
-no change: an operator may be ending an outage.
+Rule: every change is in the audit log, if the configuration names one. A change through the page is a line
+for the operator too; others have lines of their own there. A log that cannot be written is reported, and
+stops no change: an operator may be ending an outage.
 """
 
 from __future__ import annotations
 
-import collections
 import json
+import os
 import time
-from typing import Any, NamedTuple
+from collections.abc import Callable
 
 from keyfence.policy.show import one_line
-from keyfence.telemetry.operator_log import notice, warn
+from keyfence.telemetry.operator_log import notice, tell
 
-KEPT = 50  # entries that the page shows
-SHELL = "holder of the token"  # who used the HTTP interface; the page asks for a name
-
-
-class Entry(NamedTuple):
-    """One change, or the attempt of one."""
-
-    at: float  # Unix seconds
-    who: str
-    address: str
-    action: str
-    detail: str
-    why: str
-    outcome: str  # "done", or why not
+PROGRAM = "a program"  # who used the HTTP interface; only the page asks for a name
 
 
 class Audit:
     """The audit log of one keyfence."""
 
-    def __init__(self, path: str = "") -> None:
-        self.path = path
-        self.latest: collections.deque[Entry] = collections.deque(maxlen=KEPT)
+    def __init__(self, path: str = "", say: Callable[[str], None] = tell) -> None:
+        """`path` is the file, "" for none; `say` prints a line for the operator."""
+        self._path = path
+        self._say = say
 
     def note(
         self, who: str, address: str, action: str, detail: str, why: str, outcome: str, *, aloud: bool = True
     ) -> None:
-        """Write a change down. `aloud`: on standard error too."""
-        entry = Entry(time.time(), *map(one_line, (who, address, action, detail, why, outcome)))
-        self.latest.appendleft(entry)
+        """Write down a change, or the attempt of one. `outcome` is "done", or why not. `aloud`: as a line for
+        the operator too."""
+        names = ("who", "address", "action", "detail", "why", "outcome")
+        entry = dict(zip(names, map(one_line, (who, address, action, detail, why, outcome)), strict=True))
         if aloud:
-            self._tell(entry)
-        if self.path:
-            self._write(entry)
+            detail = f" ({entry['detail']})" if detail else ""
+            reason = f": {entry['why']}" if why else ""
+            by = f"by {entry['who']} from {entry['address']}"
+            self._say(f"audit: {entry['action']}{detail} {by}{reason} [{entry['outcome']}]")
+        if self._path:
+            self._write({"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), **entry})
 
-    def _tell(self, entry: Entry) -> None:
-        parts = [f"audit: {entry.action}", f" ({entry.detail})" if entry.detail else ""]
-        parts += [f" by {entry.who} from {entry.address}", f": {entry.why}" if entry.why else ""]
-        warn("".join([*parts, f" [{entry.outcome}]"]))
-
-    def _write(self, entry: Entry) -> None:
-        line: dict[str, Any] = {
-            "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(entry.at)),
-            **entry._asdict(),
-        }
-        del line["at"]
+    def _write(self, entry: dict[str, str]) -> None:
+        """Add a line. The file is opened each time, so it may be moved away at any time."""
+        line = json.dumps(entry, ensure_ascii=False) + "\n"
         try:
-            with open(self.path, "a", encoding="utf-8") as file:
-                file.write(json.dumps(line, ensure_ascii=False) + "\n")
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
+            file = os.open(self._path, flags, 0o640)
+            with os.fdopen(file, "wb") as log:
+                log.write(line.encode("utf-8", "backslashreplace"))
         except OSError as exc:
-            notice("audit log", f"the audit log {self.path} cannot be written: {exc.strerror}")
+            notice("audit log", f"the audit log {self._path} cannot be written: {exc.strerror}")

@@ -54,6 +54,11 @@ class Control(Protocol):
         """The processes that serve clients: slot, pid, state, start time, revisions, connections."""
 
     @abstractmethod
+    async def catch_up(self) -> None:
+        """Have the findings store hold everything that was counted so far. The questions below are answered
+        from the store."""
+
+    @abstractmethod
     async def findings(self, which: Filter) -> Mapping[str, Any]:
         """The findings that a filter matches, and how many there are without its limit. Raises ValueError."""
 
@@ -77,7 +82,7 @@ class Control(Protocol):
 
     @abstractmethod
     async def summary(self) -> Mapping[str, Any]:
-        """What has happened: findings by state and service, new and latest ones. Raises ValueError."""
+        """What has happened: findings by state, new and latest ones. Raises ValueError."""
 
     @abstractmethod
     async def trend(self, since: float, service: str) -> Mapping[str, Any]:

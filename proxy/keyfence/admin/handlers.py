@@ -1,6 +1,7 @@
 """The handlers of the admin listener, one function for each route.
 
-Rule: a handler checks the form of a request and makes one call of `Control`. It decides nothing itself.
+Rule: a handler checks the form of a request and makes one call of `Control`, on findings after `catch_up`. It
+decides nothing itself.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from .queries import number_in, query
 
 _OF_FINDINGS = {
     *("service", "rule", "state", "owner", "entry", "text", "since"),
-    *("sort", "limit", "offset", "format"),  # `format=json` asks for what a program gets anyway
+    *("sort", "limit", "offset", "format"),  # `format=json` gives a browser what a program gets anyway
 }
 
 
@@ -67,6 +68,8 @@ async def workers(control: Control, _: web.Request) -> web.Response:
 
 async def findings(control: Control, request: web.Request) -> web.Response:
     asked = query(request, _OF_FINDINGS)
+    if asked.get("format", "json") != "json":
+        raise BadRequest(f"'format' must be json or csv: {asked['format'][:64]!r}.")
     with _value_errors_as_answers():
         which = Filter(
             **{name: asked.get(name, "") for name in ("service", "rule", "owner", "entry", "text")},
@@ -76,29 +79,34 @@ async def findings(control: Control, request: web.Request) -> web.Response:
             limit=min(int(number_in(asked, "limit", MAX_LIMIT)), MAX_LIMIT),
             offset=int(number_in(asked, "offset", 0.0)),
         )
+        await control.catch_up()
         return json_answer(await control.findings(which))
 
 
 async def evidence(control: Control, request: web.Request) -> web.Response:
     since = number_in(query(request, {"since"}), "since", 0.0)
     with _value_errors_as_answers():
+        await control.catch_up()
         return json_answer(await control.evidence(since))
 
 
 async def finding(control: Control, request: web.Request) -> web.Response:
     with _value_errors_as_answers(404):
+        await control.catch_up()
         return json_answer(await control.finding(request.match_info["id"]))
 
 
 async def readiness(control: Control, request: web.Request) -> web.Response:
     quiet = number_in(query(request, {"quiet"}), "quiet", QUIET_SECONDS)
     with _value_errors_as_answers():
+        await control.catch_up()
         return json_answer(await control.readiness(quiet))
 
 
 async def unused(control: Control, request: web.Request) -> web.Response:
     seconds = number_in(query(request, {"for"}), "for", 30 * DAY)
     with _value_errors_as_answers():
+        await control.catch_up()
         return json_answer(await control.unused(seconds))
 
 
@@ -107,6 +115,7 @@ async def what_if(control: Control, request: web.Request) -> web.Response:
     service = asked.get("service", "")
     with _value_errors_as_answers():
         modes = [parse_mode(text, service) for text in request.query.getall("mode", ["*=enforce"])]
+        await control.catch_up()
         return json_answer(await control.what_if(modes, service, number_in(asked, "since", 0.0)))
 
 

@@ -87,7 +87,8 @@ ROUTES = (
         Who.READERS,
         handlers.findings,
         "findings, with their states and examples (`keyfence findings`). Filters: `service`, `rule`, "
-        "`state`, `owner`, `entry`, `text`, `since` (Unix seconds), `limit`, `offset`",
+        "`state`, `owner`, `entry`, `text`, `since` (Unix seconds), `limit`, `offset`; the order: `sort` "
+        "(violations, last, first, since, service, rule, state, owner)",
     ),
     Route(
         "GET",

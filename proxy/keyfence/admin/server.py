@@ -14,7 +14,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
@@ -24,11 +24,13 @@ from keyfence.net.host_port import host_port
 from keyfence.telemetry.operator_log import notice
 
 from .access import FAILURE_SECONDS, Access, Refusal
-from .audit import SHELL, Audit
+from .audit import PROGRAM, Audit
 from .bodies import MAX_BODY, BadRequest, json_answer
 from .connections import DEFAULT_BOUNDS, Bounds, Connection, Connections
 from .control import Control
 from .routes import READING, ROUTES, Route, checks_host, index, needs_operator
+
+MAX_DETAIL = 500  # characters of a request's body in the audit log
 
 _log = logging.getLogger("keyfence.admin")
 
@@ -46,14 +48,17 @@ class Site(Protocol):
     def wants_page(self, request: web.Request) -> bool:
         """Whether a browser asks."""
 
-    def error(self, request: web.Request, text: str, status: int) -> web.Response:
-        """An error for a browser."""
+    def error(self, request: web.Request, text: str, status: int) -> web.Response | None:
+        """An error for a browser; None: a program asks."""
+
+    async def close(self) -> None:
+        """End what would keep the listener from closing."""
 
 
 class SiteRoute(NamedTuple):
-    """A route of the page. Its handler checks who may use it; other sites' pages never may."""
+    """A route of the page. Its handler checks who may use it. Other sites' pages may not POST to it."""
 
-    method: str
+    method: Literal["GET", "POST"]
     path: str
     handler: Handler
 
@@ -102,8 +107,8 @@ async def _serve(control: Control, guard: Guard, routes: Iterable[Route], addres
         *(_bound(route, control, guard.site) for route in routes),
     ):
         route.register(app.router)
-    for one in guard.site.routes if guard.site is not None else ():
-        web.route(one.method, one.path, one.handler).register(app.router)
+    if guard.site is not None:
+        _add_site(app, guard.site)
     bound = bind(address)
     try:
         await guard.connections.serve(app, bound)
@@ -111,6 +116,17 @@ async def _serve(control: Control, guard: Guard, routes: Iterable[Route], addres
         bound.close()
         raise
     return Server(host_port(*bound.sockets[0].getsockname()[:2]), guard.connections)
+
+
+def _add_site(app: web.Application, site: Site) -> None:
+    for one in site.routes:
+        make = web.get if one.method == "GET" else web.post  # a GET route serves HEAD too
+        make(one.path, one.handler).register(app.router)
+
+    async def close(_: web.Application) -> None:
+        await site.close()
+
+    app.on_shutdown.append(close)  # which comes before the wait for requests in progress
 
 
 def _index_route(routes: Iterable[Route], site: Site | None) -> web.RouteDef:
@@ -180,15 +196,13 @@ class Guard:
             await _take_body(request, self.connections)
             connection.works = True
             response = await handler(request)
-            self._note(request, connection, response)
+            await self._note(request, connection, response)
             return response
         except Refusal as refusal:
             return await self._refuse(refusal, request, connection)
         except BadRequest as fault:
             return self._error(request, str(fault), fault.status)
         except web.HTTPException as answer:
-            if answer.status in (302, 303):
-                raise
             response = self._error(request, _http_sentence(request, answer), answer.status)
             if "Allow" in answer.headers:
                 response.headers["Allow"] = answer.headers["Allow"]
@@ -212,13 +226,15 @@ class Guard:
         elif needs_operator(request.method, request.path):
             access.check_operator(request)
 
-    def _note(self, request: web.Request, connection: Connection, response: web.StreamResponse) -> None:
+    async def _note(self, request: web.Request, connection: Connection, response: web.StreamResponse) -> None:
         """Write down a change that came through a route for programs; the page writes down its own."""
         if self._audit is None or request.method in READING or not request.path.startswith("/-/"):
             return
         outcome = "done" if response.status < 400 else f"status {response.status}"
+        body = (await request.read()).decode("utf-8", "replace").strip()
+        detail = body[:MAX_DETAIL] if body != "{}" else ""
         action = f"{request.method} {request.path}"
-        self._audit.note(SHELL, connection.host, action, "", "", outcome, aloud=False)
+        self._audit.note(PROGRAM, connection.host, action, detail, "", outcome, aloud=False)
 
     async def _refuse(self, refusal: Refusal, request: web.Request, connection: Connection) -> web.Response:
         self.connections.refused(refusal.reason)
@@ -232,9 +248,8 @@ class Guard:
         return response
 
     def _error(self, request: web.Request, text: str, status: int) -> web.Response:
-        if self.site is not None and self.site.wants_page(request):
-            return self.site.error(request, text, status)
-        return json_answer({"error": text}, status)
+        page = None if self.site is None else self.site.error(request, text, status)
+        return json_answer({"error": text}, status) if page is None else page
 
 
 def _gone() -> web.Response:

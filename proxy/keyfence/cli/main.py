@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 
 import click
 
@@ -32,13 +33,16 @@ from keyfence.upstream.embedded import EmbeddedRedisError
 
 from . import policy_tools
 from .acl import acl
+from .export import export
+from .keyspace.commands import audit, migrate
 from .rollout.candidate import candidate
+from .rollout.draft import draft_
 from .rollout.exec import exec_
 from .rollout.findings import findings
 from .rollout.gate import gate
 from .rollout.ready import ready, what_if
 from .scripts import scripts
-from .shipped import policies
+from .shipped import policies, shipped_policies
 from .status import modes, status
 from .terminal.options import (
     Commands,
@@ -211,13 +215,28 @@ def run(
 @cli.command()
 @connect_option
 @click.option("--policy", metavar="FILE", default="", help="Policy file.  [default: the shipped cubesandbox]")
-def demo(connect: str, policy: str) -> None:
-    """Play a minute of CubeSandbox traffic in observe, then in enforce, and show the findings."""
-    from .demo import DemoError, play
+@click.option("--once", is_flag=True, help="End after the minute, also on a terminal.")
+def demo(connect: str, policy: str, once: bool) -> None:
+    """Play a minute of CubeSandbox traffic in observe, then in enforce, and show the findings.
 
+    On a terminal the private keyfence stays up afterwards, so that you can look at its page; Ctrl-C ends
+    everything.
+    """
+    from .demo.play import play_privately, play_through
+    from .demo.player import DemoError
+
+    shipped = shipped_policies().get("cubesandbox")
     try:
-        play(connect, policy)
-    except (DemoError, StartError, EmbeddedRedisError) as exc:
+        if connect and policy:
+            fail("a running keyfence uses its own policy; give either --admin or --policy, not both", 1)
+        if connect:
+            play_through(connect.rstrip("/"))
+        elif not policy and shipped is None:
+            fail("this installation has no shipped policies; name a CubeSandbox policy with --policy FILE", 1)
+        else:
+            stays = sys.stdout.isatty() and not once
+            play_privately(Path(policy or str(shipped)), copied=not policy, stays=stays)
+    except DemoError as exc:
         fail(str(exc), 1)
     except FileError as exc:
         fail_with(exc)
@@ -356,7 +375,8 @@ def commands(form: str) -> None:
 
 for _command in (
     *policy_tools.COMMANDS,
-    *(acl, candidate, exec_, findings, gate, modes, policies, ready, scripts, status, waivers, what_if),
+    *(acl, audit, candidate, draft_, exec_, export, findings, gate, migrate, modes, policies, ready, scripts),
+    *(status, waivers, what_if),
 ):
     cli.add_command(_command)
 

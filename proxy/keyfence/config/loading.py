@@ -89,6 +89,7 @@ def _settings(model: ConfigModel, source: Resolved | None, flags: Overrides, fol
         identify=model.identify,
         modes=modes,
         waivers=(),
+        waivers_file=str(folder / model.waivers) if model.waivers else "",
         waivers_source=None,
         admin=admin,
         admin_token_file=_in(folder, model.admin.token_file),

@@ -56,6 +56,7 @@ class Settings:
     identify: IdentifyModel
     modes: tuple[ModeRule, ...]
     waivers: tuple[WaiverModel, ...]
+    waivers_file: str  # "" is none
     waivers_source: Source | None
     admin: Address | None
     admin_token_file: str

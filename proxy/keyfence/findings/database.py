@@ -19,19 +19,23 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlch
 
 from .tables import meta, metadata
 
-VERSION = 2
-# For each older version: the statements that bring a database to the next one.
+VERSION = 3
+# For each older version: the statements that bring a database to the next one, in SQL that SQLite and
+# PostgreSQL share. CLUSTERED stands for what only SQLite needs. They never change after a release.
+CLUSTERED = "/* clustered */"
 UPGRADES: dict[int, tuple[str, ...]] = {
     1: (
-        "CREATE TABLE keyfence_rule_hours (service TEXT NOT NULL, rule TEXT NOT NULL, hour INTEGER NOT NULL, "
+        "CREATE TABLE keyfence_rule_hours (hour INTEGER NOT NULL, service TEXT NOT NULL, rule TEXT NOT NULL, "
         "observed BIGINT NOT NULL, refused BIGINT NOT NULL, waived BIGINT NOT NULL, late BIGINT NOT NULL, "
-        "PRIMARY KEY (service, rule, hour))",
-        "INSERT INTO keyfence_rule_hours SELECT one.service, one.rule, cell.hour, sum(cell.observed), "
-        "sum(cell.refused), sum(cell.waived), sum(cell.late) FROM keyfence_hours cell "
-        "JOIN keyfence_findings one ON one.number = cell.finding GROUP BY one.service, one.rule, cell.hour",
+        f"PRIMARY KEY (hour, service, rule)) {CLUSTERED}",
+        "INSERT INTO keyfence_rule_hours (hour, service, rule, observed, refused, waived, late) "
+        "SELECT cell.hour, one.service, one.rule, sum(cell.observed), sum(cell.refused), sum(cell.waived), "
+        "sum(cell.late) FROM keyfence_hours cell JOIN keyfence_findings one ON one.number = cell.finding "
+        "GROUP BY cell.hour, one.service, one.rule",
         "CREATE INDEX keyfence_findings_last ON keyfence_findings (last)",
         "CREATE INDEX keyfence_findings_since ON keyfence_findings (state, since)",
-    )
+    ),
+    2: ("ALTER TABLE keyfence_findings ADD COLUMN at_rest BIGINT DEFAULT 0 NOT NULL",),
 }
 BUSY_SECONDS = 5  # how long to wait for another process that writes
 _MIGRATION_LOCK = 0x6B657966  # of PostgreSQL: one process at a time makes or upgrades the tables
@@ -93,7 +97,8 @@ class Database:
             )
         for one in range(version, VERSION):
             for statement in UPGRADES[one]:
-                connection.execute(text(statement))
+                clustered = "WITHOUT ROWID" if self.is_sqlite else ""
+                connection.execute(text(statement.replace(CLUSTERED, clustered)))
         if version < VERSION:
             connection.execute(meta.update().values(version=VERSION))
 

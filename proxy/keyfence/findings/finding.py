@@ -18,6 +18,8 @@ from keyfence.telemetry.tally import Example, Key
 HOUR = 3600
 DAY = 24 * HOUR
 ACTIONS = ("observed", "refused", "waived", "late")
+# The service of what an audit finds in keys that nobody touches now. No service can have this name.
+AT_REST = "at rest"
 NEW_SECONDS = DAY  # a finding is new for this long, and reopened for this long
 QUIET_SECONDS = 7 * DAY  # without a violation while keyfence was looking: then a finding is quiet
 # Violations that were counted just before a policy was put in force may arrive after it.
@@ -88,7 +90,7 @@ class Finding:
     since: float  # when the state began
     first: float
     last: float
-    counts: dict[str, int]  # by action, over all time
+    counts: dict[str, int]  # by action, over all time; of keys at rest, how many there are now
     owner: str  # whom the policy names for the key: a contact or a team; "" for nobody
     hint: str
     revision: str  # of the policy that it was last seen under
@@ -112,11 +114,12 @@ class Finding:
     @property
     def blocks(self) -> bool:
         """Whether it stands in the way of enforcing its rule: a command would be refused."""
-        return self.state in ACTIVE and self.severity == "must"
+        return self.state in ACTIVE and self.severity == "must" and self.service != AT_REST
 
     def as_object(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        return {**dataclasses.asdict(self), "state": str(self.state), "total": self.total}
+        """Plain values for JSON. Lists are the finding's own."""
+        values = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return {**values, "state": str(self.state), "total": self.total}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from sqlalchemy import Connection, Float, Select, func, or_, select
 
 from .database import Database
 from .filter import EVERYTHING, Filter
-from .finding import ACTIONS, ACTIVE, EVERY_COMMAND, HOUR, Event, Finding, State
+from .finding import ACTIONS, ACTIVE, AT_REST, EVERY_COMMAND, HOUR, Event, Finding, State
 from .spans import Span, union, without
 from .tables import events, findings, hours, meta, policies, rule_hours, spans, use_hours, uses
 
@@ -44,14 +44,12 @@ class Reader:
         self.database = database
 
     def findings(self, which: Filter = EVERYTHING) -> list[Finding]:
-        """The findings that a filter matches, those with the most violations first."""
+        """The findings that a filter matches, in its order."""
+        # The numbers first, because rows are long and only a few of them are wanted.
+        numbers = _ordered(_matching(select(findings.c.number), which), which.sort)
+        page = findings.c.number.in_(numbers.limit(which.limit).offset(which.offset))
         with self.database.reading() as connection:
-            chosen = (
-                _ordered(_matching(select(findings), which), which.sort)
-                .limit(which.limit)
-                .offset(which.offset)
-            )
-            rows = connection.execute(chosen).mappings().all()
+            rows = connection.execute(_ordered(select(findings).where(page), which.sort)).mappings().all()
         return [_finding(row) for row in rows]
 
     def count(self, which: Filter) -> int:
@@ -60,20 +58,20 @@ class Reader:
             chosen = _matching(select(func.count()).select_from(findings), which)
             return int(connection.execute(chosen).scalar_one())
 
-    def blocking(self, states: Collection[State]) -> list[Blocking]:
-        """The findings in these states that enforcing their rules would refuse."""
+    def blocking(self, states: Collection[State], since: float = 0.0) -> list[Blocking]:
+        """The findings in these states, seen after a time, that enforcing their rules would refuse."""
         columns = [findings.c[name] for name in Blocking._fields]
-        wanted = findings.c.state.in_([str(one) for one in states])
+        wanted = findings.c.state.in_([str(one) for one in states]), findings.c.last > since
         with self.database.reading() as connection:
-            rows = connection.execute(select(*columns).where(findings.c.severity == "must", wanted)).all()
+            rows = connection.execute(select(*columns).where(findings.c.severity == "must", *wanted)).all()
         return [Blocking(*row) for row in rows]
 
-    def state_counts(self) -> dict[tuple[str, State], int]:
-        """The number of findings by service and state."""
+    def state_counts(self) -> dict[State, int]:
+        """The number of findings in each state that there are any in."""
         with self.database.reading() as connection:
-            chosen = select(findings.c.service, findings.c.state, func.count())
-            rows = connection.execute(chosen.group_by(findings.c.service, findings.c.state)).all()
-        return {(service, State(state)): int(number) for service, state, number in rows}
+            chosen = select(findings.c.state, func.count()).group_by(findings.c.state)
+            rows = connection.execute(chosen).all()
+        return {State(state): int(number) for state, number in rows}
 
     def entry_counts(self) -> dict[str, int]:
         """The number of active findings by entry."""
@@ -219,7 +217,7 @@ def _matching(chosen: Select[Any], which: Filter) -> Select[Any]:
 
 def _ordered(chosen: Select[Any], sort: str) -> Select[Any]:
     if sort == "violations":
-        total = sum((findings.c[action] for action in ACTIONS[1:]), findings.c[ACTIONS[0]])
+        total = sum((findings.c[action] for action in ACTIONS), findings.c.at_rest)
         return chosen.order_by(total.desc(), findings.c.id)
     column = findings.c[sort]
     is_time = isinstance(column.type, Float)
@@ -232,7 +230,8 @@ def _finding(row: Mapping[Any, Any]) -> Finding:
         **values
         | {
             "state": State(row["state"]),
-            "counts": {action: row[action] for action in ACTIONS if row[action]},
+            "counts": {action: row[action] for action in ACTIONS if row[action]}
+            | ({AT_REST: row["at_rest"]} if row["at_rest"] else {}),
             "clients": json.loads(row["clients"]),
             "examples": json.loads(row["examples"]),
         }

@@ -13,7 +13,7 @@ from typing import Any
 
 from keyfence.policy.rules import RULES
 
-from .finding import Finding, State
+from .finding import AT_REST, Finding, State
 from .queries import Blocking, Reader
 from .spans import Span, seconds, span_text
 
@@ -58,7 +58,8 @@ class Standing:
 
     def as_object(self) -> dict[str, Any]:
         """Plain values for JSON."""
-        return {**dataclasses.asdict(self), "readiness": str(self.readiness), "why": self.why}
+        values = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return {**values, "readiness": str(self.readiness), "why": self.why}
 
 
 def standings(
@@ -74,17 +75,18 @@ def standings(
     begins = {service: window(looking[service], quiet, now) for service in services}
     known = [begin for begin in begins.values() if begin is not None]
     asked = reader.asked(min(known, default=now))
+    limits = {service: quiet_since(looking[service], quiet, now) for service in services}
     left: dict[tuple[str, str], list[Blocking]] = {}
-    for one in sorted(reader.blocking(REFUSABLE), key=lambda one: one.id):
-        if seconds(looking.get(one.service, ()), one.last, now) < quiet:
+    for one in sorted(reader.blocking(REFUSABLE, min(limits.values(), default=0.0))):
+        if one.last > limits.get(one.service, 0.0):
             left.setdefault((one.service, one.rule), []).append(one)
+    looked = {service: sum(span.seconds for span in looking[service]) for service in services}
     found = []
     for rule, by_service in modes.items():
         for service, mode in by_service.items():
             use = asked.get((service, "rule", rule))
             times = use.times if use is not None else 0
-            looked = sum(span.seconds for span in looking[service])
-            missing = max(0.0, quiet - looked)
+            missing = max(0.0, quiet - looked[service])
             found.append(_standing(service, rule, mode, times, left.get((service, rule), []), missing))
     return found
 
@@ -111,7 +113,7 @@ def _standing(
 
 def may_be_refused(finding: Finding) -> bool:
     """Whether commands of a finding would be refused if its rule were enforced."""
-    return finding.severity == "must" and finding.state in REFUSABLE
+    return finding.severity == "must" and finding.state in REFUSABLE and finding.service != AT_REST
 
 
 def window(looking: Sequence[Span], quiet: float, now: float) -> float | None:
@@ -124,6 +126,12 @@ def window(looking: Sequence[Span], quiet: float, now: float) -> float | None:
         if left <= 0:
             break
     return begin
+
+
+def quiet_since(looking: Sequence[Span], quiet: float, now: float) -> float:
+    """A violation after this time was within the last `quiet` seconds of looking."""
+    begin = window(looking, quiet, now)
+    return 0.0 if begin is None or seconds(looking, begin, now) < quiet else begin
 
 
 def is_ready(found: Iterable[Standing]) -> bool:

@@ -7,7 +7,7 @@ once. Every change of a finding's state is an event.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Connection, Table, bindparam, delete, func, select, update
@@ -19,7 +19,17 @@ from keyfence.telemetry.tally import MAX_EXAMPLES, Key, Row
 
 from .batch import Batch, Seen
 from .database import Database
-from .finding import ACTIONS, HOUR, SETTLE_SECONDS, Event, State, after_time, after_violations, finding_id
+from .finding import (
+    ACTIONS,
+    AT_REST,
+    HOUR,
+    SETTLE_SECONDS,
+    Event,
+    State,
+    after_time,
+    after_violations,
+    finding_id,
+)
 from .queries import coverage_of
 from .spans import Span, seconds
 from .tables import events, findings, hours, policies, rule_hours, spans, use_hours, uses
@@ -27,6 +37,7 @@ from .tables import events, findings, hours, policies, rule_hours, spans, use_ho
 MAX_FINDINGS = 20_000  # beyond, new findings are counted by service and rule only
 SAME_SPAN_SECONDS = 5.0  # a shorter pause between two spans of an instance is none
 _CHUNK = 500  # ids of one statement
+RuleHours = dict[tuple[int, str, str], dict[str, int]]  # by hour, service and rule: counts by action
 
 
 class Store:
@@ -69,31 +80,27 @@ class Store:
         changes: list[Event] = []
         values: list[dict[str, Any]] = []
         cells: list[dict[str, Any]] = []
-        of_rules: dict[tuple[str, str, int], dict[str, int]] = {}
+        of_rules: RuleHours = {}
         gone: list[tuple[int, str]] = []
         for chunk in _chunks(sorted(by_id)):
             chosen = select(findings).where(findings.c.id.in_(chunk)).order_by(findings.c.id)
             for stored in connection.execute(chosen.with_for_update()).mappings().all():
                 new_violations = by_id[stored["id"]]
-                _add_up(of_rules, stored["service"], stored["rule"], new_violations)
                 updated, change = _updated(dict(stored), new_violations)
                 if updated is None:
                     gone.append((stored["number"], stored["id"]))
                     continue
+                of_rule = stored["service"], stored["rule"]
+                for hour, counts in new_violations.hours.items():
+                    _add_up(of_rules, (hour, *of_rule), counts)
                 values.append({"its_number": stored["number"], **updated})
                 cells += _cells(stored["number"], new_violations)
                 changes += [change] if change is not None else []
-        self._forget(connection, gone)
         if values:
             connection.execute(update(findings).where(findings.c.number == bindparam("its_number")), values)
             self._add_cells(connection, hours, cells)
-        if of_rules:
-            # In one order, so that two instances never wait for each other.
-            rows = [
-                {"service": service, "rule": rule, "hour": hour, **of_rules[service, rule, hour]}
-                for service, rule, hour in sorted(of_rules)
-            ]
-            self._add_cells(connection, rule_hours, rows)
+        self._forget(connection, gone, of_rules)
+        self._add_rule_hours(connection, of_rules)
         self._add_events(connection, changes)
         return changes
 
@@ -133,10 +140,28 @@ class Store:
             ]
             connection.execute(events.insert(), values)
 
-    def _forget(self, connection: Connection, gone: Sequence[tuple[int, str]]) -> None:
-        """Delete findings, given by number and id."""
+    def _add_rule_hours(self, connection: Connection, of_rules: RuleHours) -> None:
+        # In one order, so that two instances never wait for each other.
+        rows = [
+            {"hour": hour, "service": service, "rule": rule, **of_rules[hour, service, rule]}
+            for hour, service, rule in sorted(of_rules)
+        ]
+        if rows:
+            self._add_cells(connection, rule_hours, rows)
+
+    def _forget(self, connection: Connection, gone: Sequence[tuple[int, str]], of_rules: RuleHours) -> None:
+        """Delete findings, given by number and id, and take what they have in `hours` from the sums that come
+        to their rules."""
         for chunk in _chunks(list(gone)):
             numbers, ids = [number for number, _ in chunk], [one for _, one in chunk]
+            left = (
+                select(findings.c.service, findings.c.rule, hours)
+                .join(hours, findings.c.number == hours.c.finding)
+                .where(findings.c.number.in_(numbers))
+            )
+            for cell in connection.execute(left).mappings().all():
+                counts = {action: -cell[action] for action in ACTIONS}
+                _add_up(of_rules, (cell["hour"], cell["service"], cell["rule"]), counts)
             connection.execute(delete(hours).where(hours.c.finding.in_(numbers)))
             connection.execute(delete(events).where(events.c.finding.in_(ids)))
             connection.execute(delete(findings).where(findings.c.number.in_(numbers)))
@@ -209,7 +234,8 @@ class Store:
             looking = {one: coverage_of(connection, one) for one in {row.service for row in stored}}
         changes = {}
         for row in stored:
-            unseen = seconds(looking[row.service], row.last, now)
+            # Looking at commands says nothing of keys at rest: they go when an audit does not find them.
+            unseen = 0.0 if row.service == AT_REST else seconds(looking[row.service], row.last, now)
             state, why = after_time(State(row.state), row.since, unseen, now)
             if state != row.state:
                 changes[row.id] = state, why
@@ -233,12 +259,13 @@ class Store:
         """Delete what is older than `keep` seconds."""
         old, hour = now - keep, int((now - keep) // HOUR)
         with self.database.writing() as connection:
-            gone = connection.execute(
-                select(findings.c.number, findings.c.id).where(findings.c.last < old)
-            ).all()
-            self._forget(connection, [(number, one) for number, one in gone])
+            chosen = select(findings.c.number, findings.c.id).where(findings.c.last < old)
+            gone = connection.execute(chosen.with_for_update()).all()
             connection.execute(delete(hours).where(hours.c.hour < hour))
             connection.execute(delete(rule_hours).where(rule_hours.c.hour < hour))
+            of_rules: RuleHours = {}
+            self._forget(connection, [(number, one) for number, one in gone], of_rules)
+            self._add_rule_hours(connection, of_rules)
             connection.execute(delete(use_hours).where(use_hours.c.hour < hour))
             connection.execute(delete(spans).where(spans.c.end < old))
             connection.execute(delete(events).where(events.c.at < old))
@@ -304,12 +331,11 @@ def _updated(stored: dict[str, Any], seen: Seen) -> tuple[dict[str, Any] | None,
     }, Event(stored["id"], seen.last, state, why) if has_changed else None
 
 
-def _add_up(sums: dict[tuple[str, str, int], dict[str, int]], service: str, rule: str, seen: Seen) -> None:
-    """Add the new violations of a finding to the sums by service, rule and hour."""
-    for hour, counts in seen.hours.items():
-        cell = sums.setdefault((service, rule, hour), dict.fromkeys(ACTIONS, 0))
-        for action, number in counts.items():
-            cell[action] += number
+def _add_up(sums: RuleHours, cell: tuple[int, str, str], counts: Mapping[str, int]) -> None:
+    """Add counts by action to the sums of a cell."""
+    found = sums.setdefault(cell, dict.fromkeys(ACTIONS, 0))
+    for action, number in counts.items():
+        found[action] += number
 
 
 def _cells(number: int, seen: Seen) -> list[dict[str, Any]]:

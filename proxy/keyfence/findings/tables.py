@@ -1,12 +1,12 @@
-"""The tables of the findings store, and the migrations that make them.
+"""The tables of the findings store.
 
-Rule: a migration is never changed after a release. `MIGRATIONS[n]` brings a database from version n to n + 1,
-in SQL that SQLite and PostgreSQL share; `metadata` describes the newest version, and a test compares both.
+Rule: they are those of the newest schema (`database.VERSION`). A change of them needs an upgrade for older
+databases there; a test compares an upgraded database with a new one.
 """
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, Column, Float, Index, Integer, MetaData, Table, Text
+from sqlalchemy import BigInteger, Column, Float, Index, Integer, MetaData, Table, Text, text
 
 metadata = MetaData()
 
@@ -43,6 +43,7 @@ findings = Table(
     Column("clients", Text, nullable=False),  # JSON
     Column("examples", Text, nullable=False),  # JSON
     Column("resolved_by", Text, nullable=False),
+    Column("at_rest", BigInteger, nullable=False, server_default=text("0")),  # keys that break the rule now
     Index("keyfence_findings_last", "last"),
     Index("keyfence_findings_since", "state", "since"),
 )
@@ -64,9 +65,9 @@ hours = Table(
 rule_hours = Table(
     "keyfence_rule_hours",
     metadata,
+    Column("hour", Integer, primary_key=True, autoincrement=False),  # first: charts ask for the last hours
     Column("service", Text, primary_key=True),
     Column("rule", Text, primary_key=True),
-    Column("hour", Integer, primary_key=True, autoincrement=False),
     Column("observed", BigInteger, nullable=False),
     Column("refused", BigInteger, nullable=False),
     Column("waived", BigInteger, nullable=False),

@@ -30,25 +30,16 @@ class Views:
     def __init__(self, reader: Reader) -> None:
         self._reader = reader
 
-    def summary(self, now: float) -> dict[str, Any]:
-        """What has happened: the number of findings by state and by service, those that are new since
-        yesterday, and the latest ones."""
+    def summary(self) -> dict[str, Any]:
+        """What has happened: the number of findings by state, those that are new since yesterday, and the
+        latest ones."""
         counts = self._reader.state_counts()
-        by_state = {str(state): 0 for state in State}
-        by_service: dict[str, dict[str, int]] = {}
-        for (service, state), number in counts.items():
-            by_state[state] += number
-            of_service = by_service.setdefault(service, {})
-            of_service[state] = of_service.get(state, 0) + number
         fresh = Filter(state=(State.NEW, State.REOPENED), sort="since", limit=SUMMARY_ROWS)
+        latest = Filter(sort="last", limit=SUMMARY_ROWS)
         return {
-            "states": by_state,
-            "services": by_service,
+            "states": {str(state): counts.get(state, 0) for state in State},
             "new": [one.as_object() for one in self._reader.findings(fresh)],
-            "latest": [
-                one.as_object() for one in self._reader.findings(Filter(sort="last", limit=SUMMARY_ROWS))
-            ],
-            "now": now,
+            "latest": [one.as_object() for one in self._reader.findings(latest)],
         }
 
     def trend(self, since: float, service: str) -> dict[str, Any]:

@@ -5,6 +5,8 @@ Rule: the result is one line of printable text, whatever the bytes.
 
 from __future__ import annotations
 
+import re
+
 _SHORT_ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\\": "\\\\", '"': '\\"', "'": "\\'"}
 
 
@@ -29,6 +31,11 @@ def printable(data: bytes, limit: int = 128) -> str:
 def one_line(text: str) -> str:
     """Returns a text from outside as one line for a table or a comment, without control characters."""
     return "".join(char if char.isprintable() else "\ufffd" for char in text)
+
+
+def anchor(name: str) -> str:
+    """Returns the anchor of a name of the policy in the exported document: `shop/lock` is `shop-lock`."""
+    return re.sub(r"[^A-Za-z0-9_.-]", "-", name)
 
 
 def printable_code(line: bytes) -> str:

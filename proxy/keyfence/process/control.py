@@ -36,7 +36,7 @@ from keyfence.telemetry.operator_log import warn
 from keyfence.telemetry.reports.services import service_rows
 
 from .candidates import Candidates, check_promoted
-from .edits import CannotEdit, edited
+from .edits import CannotEdit, Edit
 from .findings import FindingsDesk
 from .serving.answers import SPLICED, explained
 from .serving.backend import Backend, WorkerFailed
@@ -72,6 +72,7 @@ class ProcessControl(Control):
         self.candidates = Candidates(backend)
         self._reloading = asyncio.Lock()
         self._editing = asyncio.Lock()
+        self._tables: tuple[CompiledPolicy, dict[str, Any]] | None = None  # of the policy that was shown last
         self._started = time.time()
 
     # -- state
@@ -170,7 +171,10 @@ class ProcessControl(Control):
         return [{"address": address, "service": service} for address, service in self._backend.bound]
 
     async def policy(self) -> dict[str, Any]:
-        return tables(self._evaluating().policy)
+        policy = self._evaluating().policy
+        if self._tables is None or self._tables[0] is not policy:
+            self._tables = policy, tables(policy)
+        return self._tables[1]
 
     async def traffic(self) -> Sequence[Mapping[str, Any]]:
         return service_rows(await self._backend.counters())
@@ -183,26 +187,26 @@ class ProcessControl(Control):
 
     # -- findings
 
+    async def catch_up(self) -> None:
+        await self._backend.counters()
+        await self._backend.tick()
+        await self._findings.write()
+
     async def findings(self, which: Filter) -> dict[str, Any]:
-        await self._count()
         return await self._findings.ask(lambda views: views.listing(which, time.time()))
 
     async def evidence(self, since: float) -> dict[str, Any]:
-        await self._count()
         return await self._findings.ask(lambda views: views.evidence(since))
 
     async def finding(self, one: str) -> dict[str, Any]:
-        await self._count()
         return await self._findings.ask(lambda views: views.single(one))
 
     async def readiness(self, quiet: float) -> dict[str, Any]:
         modes = self._evaluating().modes.matrix()
-        await self._count()
         return await self._findings.ask(lambda views: views.readiness(modes, quiet, time.time()))
 
     async def summary(self) -> dict[str, Any]:
-        await self._count()
-        return await self._findings.ask(lambda views: views.summary(time.time()))
+        return await self._findings.ask(lambda views: views.summary())
 
     async def trend(self, since: float, service: str) -> dict[str, Any]:
         return await self._findings.ask(lambda views: views.trend(since, service))
@@ -219,11 +223,9 @@ class ProcessControl(Control):
 
     async def unused(self, seconds: float) -> dict[str, Any]:
         policy = self._evaluating().policy
-        await self._count()
         return await self._findings.ask(lambda views: views.unused(policy, seconds, time.time()))
 
     async def what_if(self, modes: Sequence[ModeRule], service: str, since: float) -> dict[str, Any]:
-        await self._count()
         return await self._findings.ask(lambda views: views.breaks(modes, service, since))
 
     def _evaluating(self, why_not: str = SPLICED) -> Authorizer:
@@ -232,11 +234,6 @@ class ProcessControl(Control):
         if authorizer is None:
             raise ValueError(why_not)
         return authorizer
-
-    async def _count(self) -> None:
-        """Have every process send what it has counted."""
-        await self._backend.counters()
-        await self._backend.tick()
 
     # -- break-glass
 
@@ -347,6 +344,9 @@ class ProcessControl(Control):
         one = await self.waiver(finding, owner, reason, until)
         if not one["line"]:
             raise ValueError(f"no waiver can cover it: {'; '.join(one['left'])}")
+        if not self._waivers_file:
+            why = "the configuration names no waivers file; set waivers: FILE"
+            return one | {"written": False, "why": why}
         return one | await self._written(self._waivers_file, "waivers", one["line"])
 
     async def set_mode(self, rule: str, service: str, mode: Mode) -> dict[str, Any]:
@@ -356,25 +356,33 @@ class ProcessControl(Control):
             raise ValueError(
                 f"keyfence runs with --mode {self._origin.overrides.mode}, which wins over the file"
             )
-        line = yaml_item({"rule": rule, "service": service, "mode": mode})
-        return {"line": line} | await self._written(self._origin.config, "modes", line)
+        line, file = yaml_item({"rule": rule, "service": service, "mode": mode}), self._origin.config
+        if not file:
+            why = "keyfence runs without a configuration file"
+            return {"line": line, "file": "", "written": False, "why": why}
+        return {"line": line} | await self._written(file, "modes", line)
 
     @property
     def _waivers_file(self) -> str:
-        source = self._runtime.settings.waivers_source
-        return "" if source is None else source.file
+        return self._runtime.settings.waivers_file
 
-    async def _written(self, file: str, section: str, line: str) -> dict[str, Any]:
-        """Add a line to a file and reload. If the file cannot be changed, the answer says why, and nothing
-        has changed. Raises FileError if the line is not accepted."""
-        if not file:
-            return {"file": "", "written": False, "why": "keyfence runs without such a file"}
+    async def _written(self, file: str, section: str, item: str) -> dict[str, Any]:
+        """Add an item to a list in a file and reload. If the file cannot be changed, the answer says why, and
+        nothing has changed. Raises FileError if the item is not accepted."""
         async with self._editing:
             try:
-                with edited(file, section, line):
-                    await self.reload()
+                edit = await asyncio.to_thread(Edit, file, section, item)
+                await asyncio.to_thread(edit.write)
             except CannotEdit as exc:
                 return {"file": file, "written": False, "why": f"{file} cannot be changed: {exc}"}
+            try:
+                await self.reload()
+            except BaseException:
+                try:
+                    edit.undo()
+                except CannotEdit as exc:
+                    warn(f"{file} keeps a line that could not be put in force: {exc}; the line: {item}")
+                raise
         return {"file": file, "written": True, "why": ""}
 
     # -- a candidate policy

@@ -7,11 +7,12 @@ cannot be done safely is left to a person, with the line to add.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -20,80 +21,101 @@ class CannotEdit(Exception):
     """A file cannot be changed here: why, as the end of a sentence."""
 
 
-def with_first_item(text: str, section: str, line: str) -> str:
+class Edit:
+    """One more item in a list of a YAML file: read and checked, and then written or not."""
+
+    def __init__(self, file: str, section: str, item: str) -> None:
+        """`item` is YAML on one line; it becomes the first one of the list. Raises CannotEdit."""
+        self._path = Path(os.path.realpath(file))
+        try:
+            self._before = _read(self._path)
+            self._after = with_first_item(self._before, section, item)
+            if not os.access(self._path, os.W_OK):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        except (OSError, UnicodeDecodeError, yaml.YAMLError) as exc:
+            raise CannotEdit(_why(exc)) from None
+
+    def write(self) -> None:
+        """Replace the file. Raises CannotEdit if that is not possible, or if it has changed since."""
+        try:
+            self._replace(self._before, self._after)
+        except (OSError, UnicodeDecodeError) as exc:
+            raise CannotEdit(_why(exc)) from None
+
+    def undo(self) -> None:
+        """Put the old file back, unless someone else has changed it since. Raises CannotEdit."""
+        try:
+            self._replace(self._after, self._before)
+        except (OSError, UnicodeDecodeError) as exc:
+            raise CannotEdit(_why(exc)) from None
+
+    def _replace(self, old: str, new: str) -> None:
+        """Write the file as a whole, with the mode and, where permitted, the owner of the old one."""
+        path = self._path
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
+                file.write(new)
+                file.flush()
+                os.fsync(file.fileno())
+            shutil.copymode(path, name)
+            stat = path.stat()
+            with contextlib.suppress(PermissionError):
+                os.chown(name, stat.st_uid, stat.st_gid)
+            if _read(path) != old:
+                raise CannotEdit("someone else has changed it")
+            os.replace(name, path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(name)
+            raise
+
+
+def with_first_item(text: str, section: str, item: str) -> str:
     """A YAML file's text with one more item, which comes first in a list of the top level. Raises
-    CannotEdit."""
-    before = _section(text, section)
+    CannotEdit, YAMLError."""
+    before = _document(text)
     node = _node(text, section)
+    newline = "\r\n" if "\r\n" in text else "\n"
     if node is None:
-        newline = "" if not text or text.endswith("\n") else "\n"
-        edited = f"{text}{newline}{section}:\n  - {line}\n"
+        gap = "" if not text or text.endswith("\n") else newline
+        after = f"{text}{gap}{section}:{newline}  - {item}{newline}"
     elif not isinstance(node, yaml.SequenceNode):
         raise CannotEdit(f"{section} is not a list")
     elif node.flow_style:
-        at = node.start_mark.index + 1
-        edited = f"{text[:at]}{line}{', ' if node.value else ''}{text[at:]}"
+        at = text.index("[", node.start_mark.index) + 1  # an anchor may come before it
+        after = f"{text[:at]}{item}{', ' if node.value else ''}{text[at:]}"
     else:
-        at = text.rindex("\n", 0, node.start_mark.index) + 1
-        edited = f"{text[:at]}{' ' * node.start_mark.column}- {line}\n{text[at:]}"
-    try:
-        if _section(edited, section) == [yaml.safe_load(line), *before]:
-            return edited
-    except yaml.YAMLError:
-        pass
+        dash = text.rindex("-", 0, node.value[0].start_mark.index)
+        at = text.rfind("\n", 0, dash) + 1
+        indent = text[at:dash]
+        after = f"{text[:at]}{indent}- {item}{newline}{text[at:]}"
+    expected = {**before, section: [yaml.safe_load(item), *before.get(section, [])]}
+    with contextlib.suppress(CannotEdit, yaml.YAMLError):
+        if _document(after) == expected:
+            return after
     raise CannotEdit(f"its {section} are written in a way that is only changed by hand")
+
+
+def _document(text: str) -> dict[Any, Any]:
+    found = yaml.safe_load(text)
+    if found is None:
+        return {}
+    if not isinstance(found, dict):
+        raise CannotEdit("its top level is not a mapping")
+    return found
 
 
 def _node(text: str, section: str) -> yaml.Node | None:
     """The value of a section of the top level; None if the file lacks it."""
     root = yaml.compose(text, Loader=yaml.SafeLoader)
-    if root is None:
-        return None
-    if not isinstance(root, yaml.MappingNode):
-        raise CannotEdit("its top level is not a mapping")
-    return next((value for key, value in root.value if key.value == section), None)
+    pairs = root.value if isinstance(root, yaml.MappingNode) else []
+    return next((value for key, value in pairs if key.value == section), None)
 
 
-def _section(text: str, section: str) -> list[object]:
-    found = (yaml.safe_load(text) or {}).get(section) or []
-    return found if isinstance(found, list) else []
-
-
-@contextlib.contextmanager
-def edited(file: str, section: str, line: str) -> Iterator[None]:
-    """Add an item to a list in a file, for the body of a `with`. If the body raises, the file is as before.
-    Raises CannotEdit."""
-    path = Path(os.path.realpath(file))
-    try:
-        before = path.read_text("utf-8")
-        after = with_first_item(before, section, line)
-        _replace(path, after)
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, AttributeError) as exc:
-        raise CannotEdit(_why(exc)) from None
-    try:
-        yield
-    except BaseException:
-        _replace(path, before)
-        raise
-
-
-def _replace(path: Path, text: str) -> None:
-    """Write a file as a whole, with the mode and, where permitted, the owner of the old one."""
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        shutil.copymode(path, name)
-        stat = path.stat()
-        with contextlib.suppress(PermissionError):
-            os.chown(name, stat.st_uid, stat.st_gid)
-        os.replace(name, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(name)
-        raise
+def _read(path: Path) -> str:
+    with path.open(encoding="utf-8", newline="") as file:  # line ends stay as they are
+        return file.read()
 
 
 def _why(exc: Exception) -> str:

@@ -92,8 +92,13 @@ class FindingsDesk(Ledger):
         if self._notifier is not None:
             await self._notifier.run_forever()
 
+    async def write(self) -> None:
+        """Write what was counted so far."""
+        if self._writer is not None:
+            await self._writer.write()
+
     async def ask(self, question: Callable[[Views], _T]) -> _T:
-        """The answer of the store, up to date. Raises ValueError."""
+        """The answer of the store as it is. Raises ValueError."""
         from sqlalchemy.exc import SQLAlchemyError
 
         from keyfence.findings.database import reason
@@ -101,7 +106,6 @@ class FindingsDesk(Ledger):
 
         if self._writer is None:
             raise ValueError("keyfence runs without a findings store; set findings: in the configuration")
-        await self._writer.write()
         try:
             return await asyncio.to_thread(question, Views(self._writer.reader))
         except SQLAlchemyError as exc:
@@ -128,10 +132,10 @@ class FindingsDesk(Ledger):
         return {"service": service, "ready": found["ready"], "rules": rows}
 
     async def _ask_in_turn(self, question: Callable[[Views], _T]) -> _T:
-        """As `ask`, one question after the other. A question that its asker gives up keeps its turn until the
-        store has answered: a store that hangs takes one thread, not all."""
+        """The answer of the store, up to date. One question follows the other. A question that its asker
+        gives up keeps its turn until the store has answered: a store that hangs takes one thread, not all."""
         await self._in_band.acquire()
-        asking = asyncio.ensure_future(self.ask(question))
+        asking = asyncio.ensure_future(self._ask_up_to_date(question))
 
         def answered(_: object) -> None:
             self._in_band.release()
@@ -140,6 +144,10 @@ class FindingsDesk(Ledger):
 
         asking.add_done_callback(answered)
         return await asyncio.shield(asking)
+
+    async def _ask_up_to_date(self, question: Callable[[Views], _T]) -> _T:
+        await self.write()
+        return await self.ask(question)
 
     async def close(self) -> None:
         """Write what is left, and tell of it."""

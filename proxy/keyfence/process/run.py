@@ -193,7 +193,7 @@ async def _admin(
             continue
         start = functools.partial(start_metrics, control, bounds=bounds)
         if name == "admin":
-            audit = Audit(settings.admin_audit_log)
+            audit = Audit(settings.admin_audit_log, runtime.tell)
             site = functools.partial(Page, control, access, audit)
             start = functools.partial(start_admin, control, access, bounds=bounds, audit=audit, site=site)
         try:
@@ -254,6 +254,7 @@ def _things_to_try(backend: Backend, admin: str, embedded: EmbeddedRedis) -> str
         lines += [
             f"    {_own_name()} report {admin}        violations so far",
             f"    curl {admin}/metrics",
+            f"  Then open {admin}/ in a browser.",
         ]
     return "\n".join([*lines, "  Ctrl-C ends it all."])
 

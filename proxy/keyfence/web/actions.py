@@ -44,6 +44,8 @@ async def _waive(control: Control, form: Form) -> Outcome:
         until = datetime.date.fromisoformat(required(form, "until"))
     except ValueError:
         raise BadRequest("The last day is not a date like 2026-12-31.") from None
+    if until < datetime.datetime.now(datetime.UTC).date():
+        raise BadRequest("The last day is over already.")
     done = await control.waive(finding, owner, why, until)
     wide = tuple(f"It admits more than was seen: {text}." for text in done["wide"])
     if done["written"]:

@@ -30,6 +30,8 @@ def bars(rows: Sequence[Mapping[str, Any]], begin: float, end: float, label: str
         if 0 <= at < places:
             for name in SERIES:
                 sums[at][name] += row.get(name, 0)
+    # Violations that moved to another finding are negative where they were.
+    sums = [{name: max(number, 0) for name, number in one.items()} for one in sums]
     total = {name: sum(one[name] for one in sums) for name in SERIES}
     highest = max((sum(one.values()) for one in sums), default=0)
     said = ", ".join(f"{number} {name}" for name, number in total.items() if number) or "none"

@@ -1,7 +1,7 @@
 """What the page asks of keyfence, each thing once for all readers.
 
 Rule: an answer is kept for a moment, so that many open pages cost as much as one. A change through the page
-forgets all of them.
+forgets all of them. A question that failed is asked again.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from keyfence.admin.control import Control
@@ -21,14 +21,9 @@ USE_DAYS = 30
 MOMENT = 0.8  # seconds; less than the time between two snapshots
 WHILE = 10.0  # for what changes slowly and is costly
 RATE_SECONDS = 10.0  # over which commands a second are measured
-MAX_KEPT = 200
-
+MAX_KEPT = 50  # answers; a list of findings may take some 100 KB
 
 _T = TypeVar("_T")
-
-
-async def _asked(ask: Callable[[], Awaitable[_T]]) -> _T:
-    return await ask()
 
 
 class Questions:
@@ -37,43 +32,67 @@ class Questions:
     def __init__(self, control: Control, clock: Callable[[], float] = time.monotonic) -> None:
         self.control = control
         self._clock = clock
-        self._kept: dict[Any, tuple[float, Any]] = {}
-        self._asking: dict[Any, asyncio.Future[Any]] = {}
+        self._kept: dict[Hashable, tuple[float, Any]] = {}  # until when, and the answer
+        self._asking: dict[Hashable, asyncio.Task[Any]] = {}
         self._samples: deque[tuple[float, dict[str, int]]] = deque(maxlen=30)  # commands by service
 
     def forget(self) -> None:
-        """Ask everything again from now on."""
+        """Ask everything again from now on. What is being asked answers its askers, and is not kept."""
         self._kept.clear()
+        self._asking.clear()
 
-    async def _keep(self, what: Any, seconds: float, ask: Callable[[], Awaitable[_T]]) -> _T:
-        """The answer, at most `seconds` old. Equal questions at one time are one question. Raises what `ask`
-        raises."""
+    async def _keep(self, what: Hashable, seconds: float, ask: Callable[[], Awaitable[_T]]) -> _T:
+        """The answer, at most `seconds` old. Equal questions at one time are one question, and it goes on if
+        an asker gives up. Raises what `ask` raises."""
         kept = self._kept.get(what)
-        if kept is not None and self._clock() - kept[0] < seconds:
+        if kept is not None and self._clock() < kept[0]:
             known: _T = kept[1]
             return known
         asking = self._asking.get(what)
         if asking is None:
-            asking = self._asking[what] = asyncio.ensure_future(_asked(ask))
-            asking.add_done_callback(lambda _: self._asking.pop(what, None))
+            asking = self._asking[what] = asyncio.create_task(self._ask(what, seconds, ask))
+            asking.add_done_callback(_look_at)
         answer: _T = await asyncio.shield(asking)
+        return answer
+
+    async def _ask(self, what: Hashable, seconds: float, ask: Callable[[], Awaitable[_T]]) -> _T:
+        own = asyncio.current_task()
+        try:
+            answer = await ask()
+            if self._asking.get(what) is own:  # else it was forgotten meanwhile
+                self._make_room()
+                self._kept[what] = self._clock() + seconds, answer
+            return answer
+        finally:
+            if self._asking.get(what) is own:
+                del self._asking[what]
+
+    def _make_room(self) -> None:
+        if len(self._kept) >= MAX_KEPT:
+            now = self._clock()
+            self._kept = {what: kept for what, kept in self._kept.items() if now < kept[0]}
         if len(self._kept) >= MAX_KEPT:
             self._kept.clear()
-        self._kept[what] = self._clock(), answer
-        return answer
 
     # -- what the views show
 
     async def status(self) -> Mapping[str, Any]:
         return await self._keep("status", MOMENT, self.control.status)
 
+    async def _caught_up(self) -> None:
+        """Have the store hold what was counted until a moment ago, once for all questions."""
+        await self._keep("caught up", MOMENT, self.control.catch_up)
+
     async def summary(self) -> Mapping[str, Any]:
+        await self._caught_up()
         return await self._keep("summary", MOMENT, self.control.summary)
 
     async def findings(self, which: Filter) -> Mapping[str, Any]:
+        await self._caught_up()
         return await self._keep(which, MOMENT, lambda: self.control.findings(which))
 
     async def finding(self, one: str) -> Mapping[str, Any]:
+        await self._caught_up()
         return await self._keep(("finding", one), MOMENT, lambda: self.control.finding(one))
 
     async def readiness(self) -> Mapping[str, Any]:
@@ -122,7 +141,13 @@ class Questions:
         then, before = self._samples[0]
         if now <= then:
             return {}
-        return {name: (count - before.get(name, 0)) / (now - then) for name, count in commands.items()}
+        return {name: max(count - before.get(name, 0), 0) / (now - then) for name, count in commands.items()}
+
+
+def _look_at(asked: asyncio.Task[Any]) -> None:
+    """Look at a failure: every asker may have gone, and asyncio complains of one that nobody looks at."""
+    if not asked.cancelled():
+        asked.exception()
 
 
 def commands_of(row: Mapping[str, Any]) -> int:

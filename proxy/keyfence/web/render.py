@@ -53,11 +53,14 @@ def render(template: str, values: Mapping[str, Any]) -> str:
     return _environment().get_template(template).render(values)
 
 
-@functools.cache
 def asset(name: str) -> bytes | None:
     """The content of a file under assets/; None if there is none of this name."""
-    known = {one.name: one for one in ASSETS.iterdir() if one.is_file()}
-    return known[name].read_bytes() if name in known else None
+    return _assets().get(name)
+
+
+@functools.cache
+def _assets() -> dict[str, bytes]:
+    return {one.name: one.read_bytes() for one in ASSETS.iterdir() if one.is_file()}
 
 
 @functools.cache

@@ -10,6 +10,7 @@ import hmac
 import secrets
 import time
 from collections.abc import Callable
+from typing import Literal, NamedTuple
 
 from aiohttp import web
 
@@ -21,6 +22,13 @@ _NO_SESSION = "Sign in first: this page is read-only without the admin token."
 _FORGED = "This form is not one of this page, or you have signed in again since; open the page again."
 
 
+class Notice(NamedTuple):
+    """What came of an action."""
+
+    kind: Literal["good", "bad"]
+    text: str
+
+
 class Session:
     """One person who has signed in."""
 
@@ -29,7 +37,7 @@ class Session:
         self.ends = ends
         self.generation = generation  # of the token
         self.csrf = secrets.token_urlsafe(24)
-        self.notices: list[tuple[str, str]] = []  # (kind, text), shown once on the next page
+        self.notices: list[Notice] = []  # shown once, on the next page
 
 
 class Sessions:
@@ -79,7 +87,10 @@ class Sessions:
 
 def cookie_name(request: web.Request) -> str:
     """The cookie's name. Cookies do not keep ports apart, and a machine may run several keyfences."""
-    return f"keyfence_{request.url.port}"
+    try:
+        return f"keyfence_{request.url.port}"
+    except ValueError:  # a Host header that is not one
+        return "keyfence"
 
 
 def set_cookie(request: web.Request, response: web.StreamResponse, value: str) -> None:

@@ -1,19 +1,19 @@
 """The page over HTTP: its routes, its forms, and which requests get it.
 
-Rule: a browser gets the page, and every other client what it got before: a GET route has one address for
-both, and the Accept header decides. Every change needs a session and the form's own secret, and is written
-to the audit log with who and why.
+Rule: browsers and programs use the same addresses, and the Accept header decides which answer they get. Every
+change needs a session and the form's own secret, and is written to the audit log with who and why.
 """
 
 from __future__ import annotations
 
+import asyncio
 import csv
 import dataclasses
 import io
 import time
 import urllib.parse
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
@@ -23,24 +23,27 @@ from keyfence.admin.audit import Audit
 from keyfence.admin.bodies import BadRequest
 from keyfence.admin.connections import Connections
 from keyfence.admin.control import Control
+from keyfence.admin.queries import query
 from keyfence.admin.server import SiteRoute
 from keyfence.findings.filter import MAX_LIMIT
 from keyfence.policy.diagnostics import FileError
 from keyfence.policy.units import clock_text
 
 from .actions import ACTIONS, Outcome, required
-from .live import Live, TooMany
+from .live import MAX_STREAMS, Live, TooMany
 from .questions import Questions
 from .render import SECURITY_POLICY, asset, render
-from .sessions import Session, Sessions, drop_cookie, set_cookie
+from .sessions import Notice, Session, Sessions, drop_cookie, set_cookie
 from .views import MENU, VIEWS, Values, View, filter_of
+from .words import inert
 
 _TYPES = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 _FOREVER = "public, max-age=31536000, immutable"  # the address of an asset changes with its content
 _FORM = "application/x-www-form-urlencoded"
 _COLUMNS = ("id", "state", "service", "rule", "command", "entry", "shape", "severity", "total", "observed")
 _MORE_COLUMNS = ("refused", "waived", "late", "first", "last", "owner", "example", "hint")
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")  # what a spreadsheet takes for a formula
+_SIGN_IN = "/sign-in"
+_FORMULA = ("=", "+", "-", "@")  # what a spreadsheet takes for a formula
 
 
 class Page:
@@ -52,21 +55,20 @@ class Page:
         self._connections = connections
         self._questions = Questions(control)
         self._sessions = Sessions(access)
-        self._live = Live(self._questions)
+        self._live = Live(self._questions, min(MAX_STREAMS, connections.bounds.connections // 2))
         self._views = {view.path: view for view in VIEWS}
 
     # -- for the admin listener
 
     @property
     def routes(self) -> Sequence[SiteRoute]:
-        own = [SiteRoute("GET", path, self._shown(path)) for path in ("/services", "/services/{service}")]
-        own += [SiteRoute("GET", path, self._shown(path)) for path in ("/policy", "/explain")]
+        own = ("/services", "/services/{service}", "/policy", "/explain")
         return [
-            *own,
+            *(SiteRoute("GET", path, self._shown(path)) for path in own),
             SiteRoute("GET", "/live", self._stream),
             SiteRoute("GET", "/assets/{name}", self._asset),
-            SiteRoute("GET", "/sign-in", self._sign_in_form),
-            SiteRoute("POST", "/sign-in", self._sign_in),
+            SiteRoute("GET", _SIGN_IN, self._sign_in_form),
+            SiteRoute("POST", _SIGN_IN, self._sign_in),
             SiteRoute("POST", "/sign-out", self._sign_out),
             SiteRoute("POST", "/do/{action}", self._do),
         ]
@@ -76,14 +78,21 @@ class Page:
 
     def wants_page(self, request: web.Request) -> bool:
         wanted = request.query.get("format", "")
-        if wanted == "csv" and request.path == "/findings":
-            return True  # the list for spreadsheets is the page's too
-        return not wanted and "text/html" in request.headers.get("Accept", "")
+        # The list for spreadsheets is the page's too.
+        return _is_csv(request) or (not wanted and _takes_html(request))
 
-    def error(self, request: web.Request, text: str, status: int) -> web.Response:
+    def error(self, request: web.Request, text: str, status: int) -> web.Response | None:
+        if not _takes_html(request):
+            return None
+        if request.path == _SIGN_IN and request.method == "POST":
+            return self._ask_to_sign_in(request, text, status)
         title = "There is no such page" if status == 404 else "That did not work"
-        values = {"title": title, "lines": [text], "code": "", "back": "/"}
+        lines = [] if text.startswith(title) else [text]
+        values = {"title": title, "lines": lines, "code": "", "back": "/"}
         return self._answer(request, "outcome.html", values, status)
+
+    async def close(self) -> None:
+        self._live.end()
 
     # -- views
 
@@ -91,12 +100,9 @@ class Page:
         view = self._views[path]
 
         async def show(request: web.Request) -> web.StreamResponse:
-            parameters = {**request.query, **request.match_info}
-            unknown = sorted(request.query.keys() - view.parameters - {"format"})
-            if unknown:
-                raise BadRequest(f"Unknown parameter {unknown[0][:64]!r}.")
-            if request.query.get("format") == "csv":
-                return await self._csv(parameters)
+            if _is_csv(request):
+                return await self._csv(query(request, {*view.parameters, "format"}))
+            parameters = query(request, set(view.parameters)) | request.match_info
             values = await view.load(self._questions, parameters)
             return self._answer(request, view.template, values, view=view)
 
@@ -122,12 +128,12 @@ class Page:
             "notices": _taken(session),
             "live": request.path_qs if view is not None and view.regions else "",
             "now": now,
-            "policy": None,
         }
         text = render(template, {**values, "page": shell, "now": now})
         response = web.Response(text=text, content_type="text/html", status=status)
         response.headers["Content-Security-Policy"] = SECURITY_POLICY
-        response.headers["Referrer-Policy"] = "no-referrer"
+        # Not "no-referrer": with it, browsers send `Origin: null` with the page's own forms.
+        response.headers["Referrer-Policy"] = "same-origin"
         response.headers["Vary"] = "Accept, Cookie"
         return response
 
@@ -138,13 +144,10 @@ class Page:
             found = await self._control.findings(which)
         except ValueError as exc:
             raise BadRequest(str(exc)) from None
-        file = io.StringIO()
-        writer = csv.writer(file)
-        writer.writerow((*_COLUMNS, *_MORE_COLUMNS))
-        for one in found["findings"]:
-            writer.writerow(_cells(one))
+        # In a thread, because there may be thousands, and clients wait for this one.
+        text = await asyncio.to_thread(_as_csv, found["findings"])
         headers = {"Content-Disposition": 'attachment; filename="findings.csv"'}
-        return web.Response(text=file.getvalue(), content_type="text/csv", charset="utf-8", headers=headers)
+        return web.Response(text=text, content_type="text/csv", charset="utf-8", headers=headers)
 
     async def _asset(self, request: web.Request) -> web.Response:
         name = request.match_info["name"]
@@ -157,28 +160,40 @@ class Page:
     # -- the stream
 
     async def _stream(self, request: web.Request) -> web.StreamResponse:
+        if request.method == "HEAD":
+            return web.Response(content_type="text/event-stream")
         try:
-            address, stream = self._live.open(request.query.get("view", ""))
+            stream = self._live.open(query(request, {"view"}).get("view", ""))
         except TooMany:
             raise BadRequest("Too many pages are open; this one is not refreshed.", 503) from None
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        gone: asyncio.Task[Literal[True]] | None = None
         try:
             await response.prepare(request)
             connection = self._connections.of(request)
             if connection is not None:
                 connection.works = False  # so that it makes room for others: the browser connects again
-            await response.write(b"retry: 3000\n\n")
-            while True:
-                await response.write(await stream.next())
+                gone = asyncio.create_task(connection.gone.wait())
+                gone.add_done_callback(lambda _: stream.end())
+            await response.write(b"retry: 3000\n\n")  # milliseconds
+            while event := await stream.next():
+                await response.write(event)
         except ConnectionError:
-            return response
+            pass  # the page was closed
         finally:
-            self._live.close(address, stream)
+            if gone is not None:
+                gone.cancel()
+            self._live.close(stream)
+        return response
 
     # -- signing in
 
     async def _sign_in_form(self, request: web.Request) -> web.Response:
-        return self._answer(request, "sign_in.html", {"fault": "", "name": "", "back": "/"})
+        return self._ask_to_sign_in(request)
+
+    def _ask_to_sign_in(self, request: web.Request, fault: str = "", status: int = 200) -> web.Response:
+        values = {"fault": fault, "back": _own_path(request.query.get("back", "/"))}
+        return self._answer(request, "sign_in.html", values, status)
 
     async def _sign_in(self, request: web.Request) -> web.Response:
         form = await _form(request)
@@ -211,8 +226,11 @@ class Page:
         except (BadRequest, ValueError, FileError) as exc:
             said = _sentence(exc)
             self._note(request, session, name, "", why, said)
-            session.notices.append(("bad", said))
+            session.notices.append(Notice("bad", said))
             return _see_other(_own_path(form.get("back", "/")))
+        except Exception as exc:
+            self._note(request, session, name, "", why, f"an internal error: {exc!r}")
+            raise
         self._questions.forget()
         self._note(request, session, name, outcome.detail, why, "by hand" if outcome.code else "done")
         return self._said(request, session, outcome, _own_path(form.get("back", "/")))
@@ -221,7 +239,7 @@ class Page:
         if outcome.code:
             values: Values = {"title": outcome.text, "lines": outcome.lines, "code": outcome.code}
             return self._answer(request, "outcome.html", values | {"back": back})
-        session.notices.append(("good", " ".join((outcome.text, *outcome.lines))))
+        session.notices.append(Notice("good", " ".join((outcome.text, *outcome.lines))))
         return _see_other(back)
 
     def _note(
@@ -234,12 +252,21 @@ class Page:
         return "" if connection is None else connection.host
 
 
-def _taken(session: Session | None) -> list[dict[str, str]]:
+def _takes_html(request: web.Request) -> bool:
+    """Whether a browser asks: programs accept anything, and do not name HTML."""
+    return "text/html" in request.headers.get("Accept", "")
+
+
+def _is_csv(request: web.Request) -> bool:
+    return request.path == "/findings" and request.query.get("format") == "csv"
+
+
+def _taken(session: Session | None) -> list[Notice]:
     """The notices of a session, which are shown once."""
     if session is None:
         return []
     notices, session.notices = session.notices, []
-    return [{"kind": kind, "text": text} for kind, text in notices]
+    return notices
 
 
 async def _form(request: web.Request) -> dict[str, str]:
@@ -275,6 +302,14 @@ def _sentence(exc: Exception) -> str:
     return f"{text[:1].upper()}{text[1:]}{'' if text.endswith('.') else '.'}"
 
 
+def _as_csv(findings: Iterable[Mapping[str, Any]]) -> str:
+    file = io.StringIO()
+    writer = csv.writer(file)
+    writer.writerow((*_COLUMNS, *_MORE_COLUMNS))
+    writer.writerows(map(_cells, findings))
+    return file.getvalue()
+
+
 def _cells(one: Mapping[str, Any]) -> list[str]:
     """A finding as cells of a spreadsheet. A cell that begins like a formula gets an apostrophe."""
     examples = one["examples"]
@@ -284,5 +319,5 @@ def _cells(one: Mapping[str, Any]) -> list[str]:
         "last": clock_text(one["last"]),
         "example": examples[0]["key"] if examples else "",
     }
-    texts = [str({**one, **more}[name]) for name in (*_COLUMNS, *_MORE_COLUMNS)]
+    texts = [inert({**one, **more}[name]) for name in (*_COLUMNS, *_MORE_COLUMNS)]
     return [f"'{text}" if text.startswith(_FORMULA) else text for text in texts]

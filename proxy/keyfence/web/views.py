@@ -28,8 +28,19 @@ PAGE_SIZE = 50
 OF_SERVICE = 25  # findings on the page of a service
 MAX_COLUMNS = 8  # services, as columns of the matrix
 WAIVER_DAYS = 30
+FINDING_DAYS = 30  # of the chart of a finding, at most
 FILTERS = ("service", "rule", "state", "owner", "entry", "text")
 MAX_COMMAND = 8192  # characters
+
+
+Load = Callable[[Questions, Parameters], Awaitable[Values]]
+
+
+class Region(NamedTuple):
+    """A part of a page that is refreshed: the content of one element."""
+
+    template: str
+    shows: tuple[str, ...]  # the values that it is made of; if one is None, it stays as it is
 
 
 class View(NamedTuple):
@@ -37,9 +48,10 @@ class View(NamedTuple):
 
     path: str
     template: str
-    load: Callable[[Questions, Parameters], Awaitable[Values]]
+    load: Load
     parameters: frozenset[str] = frozenset()
-    regions: Mapping[str, str] = {}  # id of an element: the template of its content
+    regions: Mapping[str, Region] = {}  # by the id of the element
+    load_regions: Load | None = None  # the values of the regions, where that is less than the whole page
 
 
 # -- overview
@@ -78,7 +90,7 @@ async def _standings(questions: Questions) -> Sequence[Mapping[str, Any]]:
 async def _matrix(questions: Questions) -> Values:
     standings = await _standings(questions)
     asked = [one for one in standings if one["readiness"] not in ("no traffic", "disabled")]
-    services = list(dict.fromkeys(one["service"] for one in standings if _is_of(one, asked)))
+    services = list(dict.fromkeys(one["service"] for one in asked))
     cells: dict[str, dict[str, Mapping[str, Any]]] = {}
     counts: dict[str, dict[str, int]] = {}
     gaps: dict[str, list[str]] = {}  # how long keyfence must still look: the services
@@ -96,10 +108,6 @@ async def _matrix(questions: Questions) -> Values:
         return common | {"by_service": by_service}
     by_rule = [{"rule": rule, "cells": [cells[rule][service] for service in services]} for rule in shown]
     return common | {"by_rule": by_rule if services else []}
-
-
-def _is_of(one: Mapping[str, Any], asked: Sequence[Mapping[str, Any]]) -> bool:
-    return any(other["service"] == one["service"] for other in asked)
 
 
 async def _traffic(questions: Questions, only: str = "") -> list[Values]:
@@ -150,20 +158,25 @@ def filter_of(parameters: Parameters) -> Filter:
 
 
 async def _findings(questions: Questions, parameters: Parameters) -> Values:
-    which = filter_of(parameters)
-    found = await _required(questions.findings(which))
-    given = {name: parameters.get(name, "") for name in FILTERS} | {"sort": which.sort}
+    listed = await _list(questions, parameters)
     policy, _ = await _or_why(questions.policy())
-    return {
-        "given": given,
-        "findings": found["findings"],
-        "total": found["total"],
-        "offset": which.offset,
-        "size": PAGE_SIZE,
+    return listed | {
         "sorts": SORTS,
         "rules": list(RULES),
         "services": policy["services"] if policy else [],
         "owners": await questions.owners(),
+    }
+
+
+async def _list(questions: Questions, parameters: Parameters) -> Values:
+    which = filter_of(parameters)
+    found = await _required(questions.findings(which))
+    return {
+        "given": {name: parameters.get(name, "") for name in FILTERS} | {"sort": which.sort},
+        "findings": found["findings"],
+        "total": found["total"],
+        "offset": which.offset,
+        "size": PAGE_SIZE,
     }
 
 
@@ -175,7 +188,8 @@ async def _required(asking: Awaitable[Mapping[str, Any]], status: int = 400) -> 
 
 
 async def _finding(questions: Questions, parameters: Parameters) -> Values:
-    finding = await _required(questions.finding(parameters["id"]), 404)
+    counted = await _counts(questions, parameters)
+    finding = counted["finding"]
     examples = finding["examples"]
     verdict, why_not = None, ""
     if examples and examples[0]["command"]:
@@ -183,17 +197,25 @@ async def _finding(questions: Questions, parameters: Parameters) -> Values:
     until = datetime.datetime.now(datetime.UTC).date() + datetime.timedelta(days=WAIVER_DAYS)
     owner = finding["owner"] or "who will mend it"
     waiver = await questions.control.waiver(finding["id"], owner, "why it must pass until then", until)
-    now = time.time()
-    return {
-        "finding": finding,
+    # With `mask_keys`, and of commands that were judged without their arguments, no command is kept.
+    shown = [{**one, "command": {"argv": [], **one["command"]}} for one in examples]
+    return counted | {
+        "finding": {**finding, "examples": shown},
         "verdict": verdict,
         "why_no_verdict": why_not,
+        "docs": _page_of(finding, (await _or_why(questions.policy()))[0]),
         "remedies": [one for one in verdict["remedies"] if one["rule"] == finding["rule"]] if verdict else [],
         "waiver": f"  - {waiver['line']}" if waiver["line"] else "; ".join(waiver["left"]),
         "waivers_file": waiver["file"],
         "until": until.isoformat(),
-        "trend": {"begin": max(min(finding["first"], now - DAY), now - 30 * DAY), "end": now},
     }
+
+
+async def _counts(questions: Questions, parameters: Parameters) -> Values:
+    finding = await _required(questions.finding(parameters["id"]), 404)
+    now = time.time()
+    begin = max(min(finding["first"], now - DAY), now - FINDING_DAYS * DAY)
+    return {"finding": finding, "trend": {"begin": begin, "end": now}}
 
 
 # -- services, policy
@@ -212,21 +234,27 @@ async def _service(questions: Questions, parameters: Parameters) -> Values:
     policy = await _required(questions.policy())
     if service not in policy["services"]:
         raise BadRequest(f"{service!r} is not a service of the policy.", 404)
-    which = Filter(service=service, sort="last", limit=OF_SERVICE)
-    found, why = await _or_why(questions.findings(which))
+    rows = await _rows(questions, parameters)
     rights, _ = await _or_why(questions.rights(service))
     trend, _ = await _or_why(questions.trend(service))
     standings = [one for one in await _standings(questions) if one["service"] == service]
-    return {
+    return rows | {
         "service": service,
-        "findings": found["findings"] if found else [],
-        "why_no_findings": why,
         "rights": rights["rights"] if rights else [],
         "trend": trend,
         "standings": sorted(standings, key=lambda one: one["readiness"] in ("no traffic", "disabled")),
         "all_rules": list(RULES),
-        "traffic": await _traffic(questions, service),
         "days": USE_DAYS,
+    }
+
+
+async def _rows(questions: Questions, parameters: Parameters) -> Values:
+    service = parameters["service"]
+    found, why = await _or_why(questions.findings(Filter(service=service, sort="last", limit=OF_SERVICE)))
+    return {
+        "findings": found["findings"] if found else [],
+        "why_no_findings": why,
+        "traffic": await _traffic(questions, service),
     }
 
 
@@ -264,9 +292,22 @@ async def _explain(questions: Questions, parameters: Parameters) -> Values:
         return values | {"explained": None, "fault": f"{str(exc)[:1].upper()}{str(exc)[1:]}."}
 
 
+def _page_of(finding: Mapping[str, Any], policy: Mapping[str, Any] | None) -> str:
+    """The page that describes the convention of a finding's keys, at the entry's part; "" if the policy names
+    none."""
+    if policy is None:
+        return ""
+    named = (one["docs"] for one in policy["entries"] if one["name"] == finding["entry"])
+    pages = {one["docs"] for one in policy["files"]}
+    return next(named, pages.pop() if len(pages) == 1 else "")
+
+
 async def _candidate(questions: Questions, _: Parameters) -> Values:
     return dict(await _required(questions.candidate()))
 
+
+_TRAFFIC = Region("live/traffic.html", ("traffic",))
+_MATRIX = Region("live/matrix.html", ("matrix",))
 
 VIEWS = (
     View(
@@ -274,13 +315,14 @@ VIEWS = (
         "overview.html",
         _overview,
         regions={
-            "headline": "live/headline.html",
-            "new": "live/new.html",
-            "matrix": "live/matrix.html",
-            "trend": "live/trend.html",
-            "latest": "live/latest.html",
-            "traffic": "live/traffic.html",
-            "process-state": "live/process.html",
+            "headline": Region("live/headline.html", ("summary",)),
+            "glass": Region("live/glass.html", ("status",)),
+            "new": Region("live/new.html", ("summary",)),
+            "matrix": _MATRIX,
+            "trend": Region("live/trend.html", ("trend",)),
+            "latest": Region("live/latest.html", ("summary",)),
+            "traffic": _TRAFFIC,
+            "process-state": Region("live/process.html", ("status",)),
         },
     ),
     View(
@@ -288,24 +330,32 @@ VIEWS = (
         "findings.html",
         _findings,
         frozenset({*FILTERS, "sort", "offset"}),
-        {"rows": "live/rows.html"},
+        {"rows": Region("live/rows.html", ("findings", "total"))},
+        load_regions=_list,
     ),
-    View("/findings/{id}", "finding.html", _finding, regions={"counts": "live/counts.html"}),
     View(
-        "/services",
-        "services.html",
-        _services,
-        regions={"traffic": "live/traffic.html", "matrix": "live/matrix.html"},
+        "/findings/{id}",
+        "finding.html",
+        _finding,
+        regions={"counts": Region("live/counts.html", ("finding",))},
+        load_regions=_counts,
     ),
+    View("/services", "services.html", _services, regions={"traffic": _TRAFFIC, "matrix": _MATRIX}),
     View(
         "/services/{service}",
         "service.html",
         _service,
-        regions={"traffic": "live/traffic.html", "rows": "live/of_service.html"},
+        regions={"traffic": _TRAFFIC, "rows": Region("live/of_service.html", ("findings",))},
+        load_regions=_rows,
     ),
     View("/policy", "policy.html", _policy),
     View("/explain", "explain.html", _explain, frozenset({"service", "command"})),
-    View("/candidate", "candidate.html", _candidate, regions={"rows": "live/candidate.html"}),
+    View(
+        "/candidate",
+        "candidate.html",
+        _candidate,
+        regions={"rows": Region("live/candidate.html", ("candidate", "commands", "rows"))},
+    ),
 )
 MENU = (
     ("/", "Overview"),
@@ -318,14 +368,24 @@ MENU = (
 
 
 def view_at(address: str) -> tuple[View, Parameters] | None:
-    """The view at a path with its query, and its parameters; None if there is none."""
-    parts = urllib.parse.urlsplit(address)
-    query = dict(urllib.parse.parse_qsl(parts.query, max_num_fields=20))
+    """The view at a path with its query, and its parameters without the empty ones; None if there is none."""
+    try:
+        parts = urllib.parse.urlsplit(address)
+        query = dict(urllib.parse.parse_qsl(parts.query, max_num_fields=20))
+    except ValueError:
+        return None
     for view in VIEWS:
-        fixed, brace, rest = view.path.partition("{")
-        if not brace and parts.path == view.path:
-            return view, query
-        value = parts.path.removeprefix(fixed)
-        if brace and value != parts.path and value and "/" not in value:
-            return view, query | {rest.rstrip("}"): urllib.parse.unquote(value)}
+        place = _place_in(view.path, parts.path)
+        if place is not None and query.keys() <= view.parameters:
+            return view, query | place
     return None
+
+
+def _place_in(pattern: str, path: str) -> dict[str, str] | None:
+    """The parameter that a path has at the end of a pattern; None if it does not fit."""
+    fixed, brace, rest = pattern.partition("{")
+    if not brace:
+        return {} if path == pattern else None
+    value = path.removeprefix(fixed)
+    fits = value != path and value and "/" not in value
+    return {rest.removesuffix("}"): urllib.parse.unquote(value)} if fits else None

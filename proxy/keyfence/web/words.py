@@ -14,8 +14,9 @@ import urllib.parse
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
+from keyfence.findings.finding import AT_REST, State
 from keyfence.policy.rules import RULES
 from keyfence.policy.units import duration_text
 
@@ -26,14 +27,15 @@ _ACTIONS = {
     "refused": "refused with NOPERM",
     "waived": "waived: a waiver covers it",
     "late": "found late, by asking Redis afterwards",
+    "at rest": "keys that break the rule now, as the last audit found",
 }
-STATES = {
-    "new": "first seen within the last day",
-    "open": "seen before, and still happening",
-    "reopened": "seen again after it was quiet, resolved or waived",
-    "waived": "covered by a waiver",
-    "quiet": "not seen for 7 days in which keyfence was looking",
-    "resolved": "the policy in force allows every example",
+STATES: dict[str, str] = {
+    State.NEW: "first seen within the last day",
+    State.OPEN: "seen before, and still happening",
+    State.REOPENED: "seen again after it was quiet, resolved or waived",
+    State.WAIVED: "covered by a waiver",
+    State.QUIET: "not seen for 7 days in which keyfence was looking",
+    State.RESOLVED: "the policy in force allows every example",
 }
 STANDINGS = {
     "enforced": "violations are refused",
@@ -142,6 +144,11 @@ def segment(text: str) -> str:
     return urllib.parse.quote(text, safe="")
 
 
+def service_page(service: str) -> str:
+    """The path of a service's page; keys at rest are no service's, so theirs is the list of findings."""
+    return url("/findings", service=service) if service == AT_REST else f"/services/{segment(service)}"
+
+
 def with_parameters(parameters: Mapping[str, str], **changed: object) -> str:
     """A query that repeats some parameters and changes others; "" removes one."""
     merged: dict[str, Any] = {**parameters, **changed}
@@ -181,6 +188,7 @@ FILTERS: dict[str, Any] = {
     "badge": badge,
     "quoted": quoted,
     "segment": segment,
+    "service_page": service_page,
     "meaning": meaning_of,
     "remedy": remedy_of,
     "rights": rights_text,
@@ -192,5 +200,4 @@ GLOBALS: dict[str, Any] = {
     "with_parameters": with_parameters,
     "STATES": STATES,
     "STANDINGS": STANDINGS,
-    "escape": escape,
 }

@@ -83,6 +83,15 @@ def test_a_reply_with_a_mark_of_nobody_is_not_prepared() -> None:
     assert draft.prepared("-NO \ue000\r\n".encode()) is not None
 
 
+def test_a_text_that_is_missing_for_a_key_fills_no_reply() -> None:
+    draft = Draft(b"k1")
+    ready = draft.prepared(f"-NO; {draft.mark(b'k1', Filler(lambda key: key[1:].decode()))}\r\n".encode())
+    assert ready is not None
+    assert ready.reply(b"k1") == b"-NO; 1\r\n"
+    with pytest.raises(ValueError, match="no text"):
+        ready.reply(b"k")
+
+
 def test_a_draft_has_a_bounded_number_of_marks() -> None:
     draft = Draft(b"k")
     marks = [draft.mark(b"k", Filler(bytes.decode)) for _ in range(65)]

@@ -55,6 +55,29 @@ def test_different_commands_are_recorded_apart(tmp_path: Path) -> None:
     assert len(lines(file)) == 5 * 3
 
 
+def test_keys_that_no_entry_covers_are_recorded_by_their_kinds(tmp_path: Path) -> None:
+    file = tmp_path / "log"
+    recorder = Recorder(str(file))
+    for number in range(100, 200):
+        send(recorder, f"GET user:{number}:cart")
+        send(recorder, f"GET user:{number}:seen")
+    recorder.close()
+    keys = [line["accesses"][0]["key"] for line in lines(file)]  # type: ignore[index]
+    assert sum(key.endswith(":cart") for key in keys) == sum(key.endswith(":seen") for key in keys) == 8
+
+
+def test_many_names_of_keys_leave_room_for_other_commands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command_recorder, "MAX_SKELETONS", 3)
+    file = tmp_path / "log"
+    recorder = Recorder(str(file))
+    for name in ("ann", "bob", "carol", "dora", "emil", "fritz", "gerda", "hanna"):
+        send(recorder, f"GET user:{name}")
+    recorder.close()
+    assert len(lines(file)) == 3 + 3  # of the last five, which are one group, three
+
+
 def test_the_file_is_bounded(tmp_path: Path) -> None:
     file = tmp_path / "log"
     recorder = Recorder(str(file), max_bytes=2_000)

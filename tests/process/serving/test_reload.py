@@ -76,6 +76,15 @@ def test_a_separate_process_loads_it(tmp_path: Path) -> None:
     assert packed.settings.policy == str(path)
 
 
+def test_the_process_that_serves_knows_the_waivers_file_after_a_reload(tmp_path: Path) -> None:
+    (tmp_path / "policy.yaml").write_text(POLICY.format(name="apart", writer="CubeMaster"))
+    (tmp_path / "waivers.yaml").write_text("waivers: []\n")
+    config = tmp_path / "keyfence.yaml"
+    config.write_text("policy: policy.yaml\nwaivers: waivers.yaml\n")
+    packed = asyncio.run(Origin(str(config), Overrides()).load_apart())
+    assert packed.settings.waivers_file == str(tmp_path / "waivers.yaml")
+
+
 def test_without_a_policy_the_settings_alone_are_loaded() -> None:
     packed = asyncio.run(Origin("", Overrides(listen="127.0.0.1:9"), spliced=True).load_apart())
     assert isinstance(packed, Packed)

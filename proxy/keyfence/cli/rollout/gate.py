@@ -154,7 +154,7 @@ def store_evidence(url: str, since: float = 0.0) -> Evidence:
 def _running_evidence(url: str, since: float) -> Evidence:
     try:
         answer = ask(url, f"/evidence?{urlencode({'since': since})}")
-        return of_answers(_findings(url), answer, since)
+        return of_answers(findings_of(url), answer, since)
     except AskError as exc:
         fail(str(exc))
     except (TypeError, ValueError, KeyError, AttributeError) as exc:
@@ -162,7 +162,7 @@ def _running_evidence(url: str, since: float) -> Evidence:
         fail(f"{without_password(url)}: this answer is not from keyfence: {why}")
 
 
-def _findings(url: str) -> Iterator[Mapping[str, Any]]:
+def findings_of(url: str) -> Iterator[Mapping[str, Any]]:
     """All findings of a running keyfence, page by page."""
     offset, total = 0, 1
     while offset < total:

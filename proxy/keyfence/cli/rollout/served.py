@@ -37,7 +37,7 @@ START_SECONDS = 60.0
 STOP_SECONDS = 60.0
 DRAIN_SECONDS = 1.0  # for clients that the command has left behind
 _POLL_SECONDS = 0.05
-_ADMIN = re.compile(r"^keyfence: ready: .*; admin (http://[^;\s]+)", re.MULTILINE)
+ADMIN = re.compile(r"^keyfence: ready: .*; admin (http://[^;\s]+)", re.MULTILINE)
 
 
 class CannotServe(Exception):
@@ -123,7 +123,7 @@ def _await_ready(
 
 
 def _addresses(process: subprocess.Popen[bytes], printed: str) -> Serving:
-    found = _ADMIN.search(printed)
+    found = ADMIN.search(printed)
     if found is None:
         raise CannotServe("keyfence named no admin address")
     try:

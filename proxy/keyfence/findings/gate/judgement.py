@@ -11,7 +11,7 @@ import enum
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from keyfence.findings.finding import ACTIVE, Finding, State
+from keyfence.findings.finding import ACTIVE, AT_REST, Finding, State
 
 from .baseline import Known
 from .evidence import Evidence
@@ -62,7 +62,7 @@ def judge(
     """Judge what a source has. New is what was first seen, or seen again, since a time; what a baseline does
     not list, if one is named; or everything."""
     known = {one.id for one in baseline}
-    active = [one for one in evidence.findings if one.state in ACTIVE]
+    active = [one for one in evidence.findings if one.state in ACTIVE and one.service != AT_REST]
     fresh = [one for one in active if _is_new(one, evidence, since, known)]
     new = tuple(sorted((one for one in fresh if one.severity == "must"), key=_order))
     advice = tuple(sorted((one for one in fresh if one.severity != "must"), key=_order))

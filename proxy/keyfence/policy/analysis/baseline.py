@@ -134,5 +134,11 @@ def yaml_item(fields: Mapping[str, str]) -> str:
 
 
 def _yaml(text: str) -> str:
-    is_plain = _PLAIN.fullmatch(text) and text.lower() not in _NOT_TEXT
-    return text if is_plain else json.dumps(text, ensure_ascii=False)
+    if _PLAIN.fullmatch(text) and text.lower() not in _NOT_TEXT:
+        return text
+    return "".join(map(_escaped, json.dumps(text, ensure_ascii=False)))
+
+
+def _escaped(char: str) -> str:
+    """A character of a quoted text. YAML admits no others than printable ones."""
+    return char if char.isprintable() else f"\\U{ord(char):08x}"

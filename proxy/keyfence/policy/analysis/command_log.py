@@ -1,12 +1,14 @@
 """The command log's lines: written from what a command touches, without its values, and read again.
 
 Rule: a line holds no value and no text of a secret placeholder. An example of the placeholder's class
-replaces that text, so that the policy still classifies the key as before.
+replaces that text, so that the policy still classifies the key as before. Of a value it holds the form
+(`integer`, `json`), from which `keyfence draft` learns.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Any, NamedTuple
 
 from keyfence.commands.model import (
@@ -18,6 +20,7 @@ from keyfence.commands.model import (
     Pattern,
     Problem,
     Script,
+    Streamed,
     Touches,
     Ttl,
     Unseen,
@@ -25,11 +28,13 @@ from keyfence.commands.model import (
 from keyfence.commands.table import COMMANDS
 from keyfence.policy.compiled.policy import CompiledPolicy, Target
 from keyfence.policy.compiled.scripts import sha1_of
+from keyfence.policy.patterns.value_forms import narrowest_form
 from keyfence.policy.show import printable
 from keyfence.policy.wording.masking import fill, shown_in
 from keyfence.shapes.secrecy import MASKED
 
 OMITTED = "?"  # replaces every argument that may be a value
+_MAX_MEMBERS = 100  # elements whose form is looked at
 MAX_ARGUMENTS = 1024 * 1024  # of a script's call: Redis 6.2's limit, and keyfence's own by default
 
 
@@ -151,10 +156,27 @@ def _access(policy: CompiledPolicy, access: Access) -> dict[str, Any]:
             if content.stream_add
             else None,
         }
+        line["content"].update(_forms(content))
         if content.carried is not None:
             keys = [_text(_without_secrets(policy, key)) for key in content.carried.keys]
             line["content"]["carried"] = content.carried._asdict() | {"keys": keys}
     return line
+
+
+def _forms(content: Content) -> dict[str, Any]:
+    """Returns the forms of what a command writes: of each field, or of the value or its elements."""
+    if content.fields:
+        return {"forms": [_form(one.value) if one.value_position else None for one in content.fields]}
+    if content.value_position:
+        return {"form": _form(content.value or b"")}
+    if content.members is not None:
+        forms = {_form(value) for value in islice(content.members.values, _MAX_MEMBERS)}
+        return {"form": forms.pop() if len(forms) == 1 else ""}
+    return {}
+
+
+def _form(value: bytes) -> str:
+    return "" if isinstance(value, Streamed) else narrowest_form(value)
 
 
 def _problem(policy: CompiledPolicy, problem: Problem) -> list[Any]:

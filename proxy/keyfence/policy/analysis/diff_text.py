@@ -146,6 +146,7 @@ def _changes_of_home(whose: str, old: Home, new: Home) -> Iterator[Change]:
         ("type words", plain(old.type_words), plain(new.type_words)),
         ("owner", old.owner, new.owner),
         ("contact", old.contact, new.contact),
+        ("page", old.docs, new.docs),
     ):
         if was != now:
             yield Change("policy", f"{whose}{what}: {now or 'none'}, was {was or 'none'}", (), was, now)

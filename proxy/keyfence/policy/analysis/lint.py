@@ -51,9 +51,18 @@ def check_policy(
     if os.path.isdir(path):
         return _check_folder(path, on)
     try:
-        whole = read_source(path, keep_going=True)
+        return _check_source(read_source(path, keep_going=True), on)
     except FileError as exc:
         return exc.diagnostics, [], f"{path}: {_count(len(exc.diagnostics), 'error')}"
+
+
+def check_text(text: str) -> tuple[list[Diagnostic], list[Diagnostic]]:
+    """Returns the errors and warnings of a policy that is not in a file."""
+    errors, warnings, _ = _check_source(Source("<policy>", text), datetime.datetime.now(datetime.UTC).date())
+    return errors, warnings
+
+
+def _check_source(whole: Source, on: datetime.date) -> tuple[list[Diagnostic], list[Diagnostic], str]:
     recovered = Recovered(whole)
     policy = recovered.policy
     found, ignored = list(recovered.errors), 0
@@ -66,9 +75,9 @@ def check_policy(
     counts = _count(len(errors), "error")
     if policy is None or recovered.errors:
         counts += f", {_count(len(warnings), 'warning')}" if warnings else ""
-        return errors, warnings, f"{path}: {counts}"
+        return errors, warnings, f"{whole.file}: {counts}"
     counts += f", {_warnings(len(warnings), ignored)}"
-    summary = f"{path}: {counts}; policy {policy.name}, {_holds(policy)}"
+    summary = f"{whole.file}: {counts}; policy {policy.name}, {_holds(policy)}"
     return errors, warnings, "\n".join([summary, *_scan_lines(policy)])
 
 

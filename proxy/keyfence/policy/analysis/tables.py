@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from keyfence.commands.model import GROUP, READ, WRITE
-from keyfence.policy.compiled.policy import CompiledPolicy, Fields, Target
+from keyfence.policy.compiled.policy import CompiledPolicy, Entry, Fields, Target
 from keyfence.policy.compiled.ttl import TtlRule
 from keyfence.policy.units import duration_text, size_text
 
@@ -23,7 +23,13 @@ def tables(policy: CompiledPolicy) -> dict[str, Any]:
         "name": policy.name,
         "revision": policy.revision,
         "files": [
-            {"policy": one.policy, "file": one.file, "owner": one.owner, "contact": one.contact}
+            {
+                "policy": one.policy,
+                "file": one.file,
+                "owner": one.owner,
+                "contact": one.contact,
+                "docs": one.docs,
+            }
             for one in policy.homes
         ],
         "services": list(policy.services),
@@ -65,7 +71,8 @@ def _scope(policy: CompiledPolicy, scope: Target) -> dict[str, Any]:
 
 
 def _entries(policy: CompiledPolicy) -> list[dict[str, Any]]:
-    """One row for each entry, in the policy's order. The members of a family are forms of one row."""
+    """One row for each entry, in the order in which keys are matched. The members of a family are forms of
+    one row."""
     rows: dict[str, dict[str, Any]] = {}
     legacy: dict[str, list[str]] = {}
     for target in policy.targets:
@@ -74,15 +81,29 @@ def _entries(policy: CompiledPolicy) -> list[dict[str, Any]]:
             forms += [target.text] if target.text not in forms else []
         if target.kind != "entry":
             continue
-        form = {"key": target.text, "scope": target.rights_of, **_rights(policy, target)}
+        form = {"key": target.text, "scope": target.rights_of, **_membership(policy, target)}
+        form |= _rights(policy, target)
         row = rows.get(target.name)
         if row is None:
             rows[target.name] = {"name": target.name, "forms": [form], **_requirements(policy, target)}
+            rows[target.name] |= {"key": target.entry.written if target.entry is not None else target.text}
+            rows[target.name] |= {"docs": policy.home(target).page_of(target.name)}
         else:
             row["forms"].append(form)
     for name, row in rows.items():
         row["legacy"] = legacy.get(name, [])
     return list(rows.values())
+
+
+def _membership(policy: CompiledPolicy, target: Target) -> dict[str, Any]:
+    """What tells a member of a family from the others, and the innermost scope around its keys."""
+    key = target.pattern.example()
+    around = (policy.targets[index] for index in policy.classifier.every(key))
+    names = (one.name for one in around if one.kind == "scope" and one.home == target.home)
+    return {
+        "family": {name: value.decode("utf-8", "replace") for name, value in target.family},
+        "under": next(names, ""),
+    }
 
 
 def _rights(policy: CompiledPolicy, target: Target) -> dict[str, list[str]]:
@@ -96,34 +117,43 @@ def _requirements(policy: CompiledPolicy, target: Target) -> dict[str, Any]:
     entry = target.entry
     if entry is None:
         return {"about": "", "types": [], "ttl": "", "fields": {}, "more": {}, "owner": ""}
-    more: dict[str, str] = {}
-    for name, form in (("value", entry.values), ("members", entry.members), ("scores", entry.scores)):
-        if form is not None:
-            more[name] = form.text
-    for name, size in (("value at most", entry.max_value),):
-        if size is not None:
-            more[name] = size_text(size)
-    for name, number in (("fields at most", entry.max_fields), ("members at most", entry.max_members)):
-        if number is not None:
-            more[name] = str(number)
-    if entry.maxlen is not None:
-        more["stream length at most"] = f"{'' if entry.maxlen_exact else '~'}{entry.maxlen}"
-    if entry.commands is not None:
-        for name, commands in (("only", entry.commands.allow), ("never", entry.commands.forbid)):
-            if commands:
-                more[f"{name} these commands"] = ", ".join(sorted(commands))
-        if entry.commands.never:
-            more["never"] = ", ".join(sorted(entry.commands.never))
+    more = _content(entry) | _commands(entry)
     if target.written_by:
         more["written by"] = ", ".join(sorted(target.written_by))
+    home = policy.home(target)
     return {
         "about": entry.about,
         "types": list(entry.types),
         "ttl": ttl_text(entry.ttl),
         "fields": _fields(entry.fields),
         "more": more,
-        "owner": policy.home(target).contact or policy.home(target).owner,
+        "owner": home.contact or home.owner,
     }
+
+
+def _content(entry: Entry) -> dict[str, str]:
+    """What an entry says about values and sizes, in words."""
+    forms = {"value": entry.values, "members": entry.members, "scores": entry.scores}
+    found = {name: form.text for name, form in forms.items() if form is not None}
+    if entry.max_value is not None:
+        found["value at most"] = size_text(entry.max_value)
+    numbers = {"fields at most": entry.max_fields, "members at most": entry.max_members}
+    found |= {name: str(number) for name, number in numbers.items() if number is not None}
+    if entry.maxlen is not None:
+        found["stream length at most"] = f"{'' if entry.maxlen_exact else '~'}{entry.maxlen}"
+    return found
+
+
+def _commands(entry: Entry) -> dict[str, str]:
+    """Which commands an entry admits, in words."""
+    if entry.commands is None:
+        return {}
+    lists = {
+        "only these commands": entry.commands.allow,
+        "not these commands": entry.commands.forbid,
+        "never": entry.commands.never,
+    }
+    return {name: ", ".join(sorted(commands)) for name, commands in lists.items() if commands}
 
 
 def ttl_text(rule: TtlRule | None) -> str:

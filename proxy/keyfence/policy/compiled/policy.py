@@ -16,6 +16,7 @@ from keyfence.policy.patterns.automaton import Classifier
 from keyfence.policy.patterns.globs import Glob
 from keyfence.policy.patterns.patterns import KeyPattern
 from keyfence.policy.patterns.value_forms import Form, NumberRange
+from keyfence.policy.show import anchor
 from keyfence.policy.source.model import HashTag, Length, UnregisteredScripts
 from keyfence.shapes.secrecy import Secrecy
 
@@ -85,6 +86,8 @@ class Entry:
     max_fields: int | None = None
     max_members: int | None = None
     about: str = dataclasses.field(default="", compare=False)  # for people
+    written: str = dataclasses.field(default="", compare=False)  # the pattern as written, not expanded
+    number: int = dataclasses.field(default=0, compare=False)  # its place in the file
 
     @property
     def is_sized(self) -> bool:
@@ -110,6 +113,13 @@ class Home:
     names: Names = dataclasses.field(default_factory=Names)
     type_words: dict[bytes, tuple[str, ...]] = dataclasses.field(default_factory=dict)  # segment: types
     owner: str = ""  # the team
+    docs: str = ""  # the address of the page that describes the convention
+
+    def page_of(self, entry: str) -> str:
+        """Returns the address of an entry's part of that page, of the page itself for "", or "" for none."""
+        if not self.docs or not entry:
+            return self.docs
+        return f"{self.docs.partition('#')[0]}#{anchor(entry)}"
 
 
 def types_in(key: bytes, words: Mapping[bytes, tuple[str, ...]]) -> tuple[str, ...]:
@@ -153,6 +163,8 @@ class Target:
     has_lapsed: bool = False
     home: int = 0  # the number of its file
     rights_of: str = ""  # for an entry that sets no rights: the scope whose rights it has
+    # What tells a member of a family from the others: the values of bound placeholders and of <scope>.
+    family: tuple[tuple[str, bytes], ...] = ()
 
     def is_written_by(self, script: str) -> bool:
         """Whether `written_by` lets this script write; "" is a plain command."""

@@ -135,10 +135,10 @@ def scopes_around(context: CompilerContext, pattern: KeyPattern) -> Iterator[Sco
 def build_entries(context: CompilerContext) -> None:
     """Builds the entries as targets, in the context; a family becomes one target for each member."""
     common = context.rights(context.model, ())
-    for name, model in context.model.keys.items():
+    for place, (name, model) in enumerate(context.model.keys.items()):
         path = ("keys", name)
         requirements = build_requirements(context, name, model.key, model, path)
-        requirements = dataclasses.replace(requirements, about=model.about)
+        requirements = dataclasses.replace(requirements, about=model.about, written=model.key, number=place)
         own = context.rights(model, path)
         scripts = named_scripts(context, model.written_by, (*path, "written_by"))
         outside: list[tuple[str, Scope]] = []
@@ -164,6 +164,8 @@ def build_entries(context: CompilerContext) -> None:
                 if tenancy is not None:
                     tenancy = tenancy._replace(reading=held_by(reading, reading, whose))
                 _check_denials(context, pattern, one.text, tuple(map(_without, held, denied)), (*path, "key"))
+                which = ((SCOPE_HOLE, scope[0].name.encode()),) if scope else ()
+                family = (*one.values, *which)
                 hash_tag, should = context.asked(model, home)
                 if not is_claimed(context.claims, pattern):
                     hash_tag = model.hash_tag or "any"
@@ -184,10 +186,10 @@ def build_entries(context: CompilerContext) -> None:
                         alike=alike(context, one.values),
                         written_by=scripts or (home.written_by if home is not None else scripts),
                         rights_of="" if any(own[0]) else TOP if home is None else home.name,
+                        family=family,
                     )
                 )
-                which = ((SCOPE_HOLE, scope[0].name.encode()),) if scope else ()
-                context.members.setdefault(name, []).append(((*one.values, *which), len(context.homes)))
+                context.members.setdefault(name, []).append((family, len(context.homes)))
                 context.homes.append(home)
         _report_outside(context, outside, path)
 

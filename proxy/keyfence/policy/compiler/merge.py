@@ -59,6 +59,7 @@ def home_of(context: CompilerContext, **more: Any) -> Home:
         should=frozenset(model.should),
         cluster=model.cluster,
         owner=model.owner.team,
+        docs=model.owner.docs,
         **more,
     )
 

@@ -465,7 +465,7 @@ class KeyEvaluator(Wording):
         def words() -> tuple[str, str, str]:
             who, shown = self.who(service), self._shown(key, stray)
             message = f"{who} may not {name} {shown}: no entry of the policy covers it"
-            return shown, message, self._hint_instead(service, access, stray)
+            return shown, *self._with_page((message, self._hint_instead(service, access, stray)), stray)
 
         rule, contact = "key.unregistered", self.policy.home(stray).contact
         # No entry covers it; the report groups such keys by their shape.

@@ -129,6 +129,34 @@ BUILTIN: Mapping[str, Form] = {
 }
 
 
+# Further forms, by which a command log describes values: times, and texts of one word or id.
+TIME = "[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}(:[0-9]{2}([.][0-9]{1,9})?)?(Z|[+-][0-9]{2}:?[0-9]{2})"
+TOKEN = "[A-Za-z0-9_.-]{1,128}"
+_TIME = re.compile(TIME.encode())
+_TOKEN = re.compile(TOKEN.encode())
+_MAX_DESCRIBED = 4096  # bytes of a value that are looked at
+
+
+def narrowest_form(value: bytes) -> str:
+    """The narrowest form of a value: a built-in one, `time` or `token`; "" for others and for long values.
+
+    It says of which kind a value is, and nothing of what it holds.
+    """
+    if not value or len(value) > _MAX_DESCRIBED:
+        return ""
+    for name in ("uuid", "sha256", "epoch", "integer", "number", "ip"):
+        if BUILTIN[name].accepts(value):
+            return name
+    if _TIME.fullmatch(value):
+        return "time"
+    if _TOKEN.fullmatch(value):
+        return "token"
+    if value[:1] in b"{[" and _is_json(value):
+        return "json"
+    # Text of one byte or of ASCII is MessagePack by chance only.
+    return "msgpack" if not value.isascii() and is_msgpack(value) else ""
+
+
 def _float(number: bytes) -> float | None:
     """A number as Redis' strtod reads it, or None."""
     try:

@@ -131,11 +131,22 @@ def _mapping_or(word: str, field: str) -> Any:
     return convert
 
 
+_PAGE = re.compile(r"https?://[A-Za-z0-9.:\[\]-]+(/[!#-&(-;=?-~]*)?")
+
+
+def _page(value: str) -> str:
+    """Checks the address of a page. Browsers follow it, so it must not be a script."""
+    if value and not _PAGE.fullmatch(value):
+        raise ValueError(f"{value!r} is not the address of a page; write it as https://HOST/PATH")
+    return value
+
+
 class Owner(_Model):
-    """The owner of the policy. Every refusal names the `contact`."""
+    """The owner of the policy. Every refusal names the `contact`, and links to the convention at `docs`."""
 
     team: str = ""
     contact: str = ""
+    docs: Annotated[str, AfterValidator(_page)] = ""  # the page that `keyfence export docs` wrote
 
 
 class PlaceholderModel(_Model):

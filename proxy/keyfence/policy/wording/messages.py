@@ -74,8 +74,16 @@ class Wording:
             entry,
             entry if covered else "",
             self.policy.home(target).contact,
-            lambda: (self._shown(key, target), *words()),
+            lambda: (self._shown(key, target), *self._with_page(words(), target)),
         )
+
+    def _with_page(self, words: tuple[str, str], target: Target | None) -> tuple[str, str]:
+        """Returns message and hint; the hint ends with the page that describes the convention, if there is
+        one, at the entry's part."""
+        message, hint = words
+        entry = target.name if target is not None and target.entry is not None else ""
+        page = self.policy.home(target).page_of(entry)
+        return (message, f"{hint}{'; ' if hint else ''}see {page}") if page else words
 
     def _plain(self, rule: str, position: int, message: str, hint: str) -> Found:
         contact = self.policy.common.contact

@@ -33,8 +33,12 @@ class Filler:
         self.text = text
 
     def fill(self, key: bytes) -> bytes:
-        """The text for a key, as it stands in a reply."""
-        return self.text(key).encode("utf-8", "backslashreplace")
+        """The text for a key, as it stands in a reply. Raises ValueError if it is empty: the words around it
+        would differ."""
+        text = self.text(key)
+        if not text:
+            raise ValueError("there is no text for this key")
+        return text.encode("utf-8", "backslashreplace")
 
 
 class ShownKey(Filler):
@@ -67,7 +71,7 @@ class Prepared:
         self._fillers = fillers
 
     def reply(self, key: bytes) -> bytes:
-        """The reply for this key."""
+        """The reply for this key. Raises ValueError if there is none."""
         parts = [self._pieces[0]]
         for at in range(len(self._fillers)):
             filler = self._fillers[at]

@@ -3,8 +3,10 @@
 Rule: it never raises, never grows beyond its limits, and holds no value and no secret. It costs nothing while
 it is off, and next to nothing while it is on.
 
-Commands are alike if service, command and the classes of their keys are. Of each such group the first few are
-written, then one each time that their number has doubled, with the number of commands that it represents.
+Commands are alike if service, command and the classes of their keys are. The class of a key that no entry
+covers is its skeleton, so that the log shows every kind of key even if the policy is empty. Of each group
+the first few are written, then one each time that their number has doubled, with the number of commands that
+it represents.
 """
 
 from __future__ import annotations
@@ -18,10 +20,12 @@ from typing import Any
 from keyfence.commands.model import Touches
 from keyfence.policy.analysis.command_log import as_line
 from keyfence.policy.compiled.policy import CompiledPolicy
+from keyfence.shapes.skeleton import skeleton
 from keyfence.telemetry.decision_log import rfc3339
 
 FIRST = 3  # of a group
 MAX_GROUPS = 10_000
+MAX_SKELETONS = 4_000  # of keys and channels; more are names, and leave room for other groups
 MAX_BYTES = 64 * 1024 * 1024  # of the file, and of the one before it
 _MAX_KEYS = 4  # of a command that decide its group
 
@@ -47,13 +51,15 @@ class Recorder:
         self._max_bytes = max_bytes
         self._wall = wall
         self._groups: dict[tuple[Any, ...], _Group] = {}
+        self._skeletons: set[bytes] = set()
         self._file = self._open()
 
     def __call__(self, policy: CompiledPolicy, service: str, argv: Sequence[bytes], touches: Touches) -> None:
         """Record a command of a service."""
-        first = policy.classifier.first
         name = touches.command.name if touches.command is not None else ""
-        key = (service, name, policy.revision, *[first(one.key) for one in touches.accesses[:_MAX_KEYS]])
+        classes = [self._class_of(policy, one.key) for one in touches.accesses[:_MAX_KEYS]]
+        names = [self._skeleton(one.name) for one in touches.channels[:_MAX_KEYS]]
+        key = (service, name, policy.revision, *classes, *names)
         group = self._groups.get(key)
         if group is None:
             if len(self._groups) >= MAX_GROUPS:
@@ -63,6 +69,22 @@ class Recorder:
         group.count += 1
         if group.count >= group.next:
             self._write(policy, service, argv, touches, group)
+
+    def _class_of(self, policy: CompiledPolicy, key: bytes) -> int | bytes:
+        """Returns the entry or legacy form that covers a key, or else the key's skeleton."""
+        index = policy.classifier.first(key)
+        if index >= 0 and policy.targets[index].kind in ("entry", "legacy"):
+            return index
+        return self._skeleton(key) or index
+
+    def _skeleton(self, name: bytes) -> bytes:
+        """Returns the skeleton of a name; empty if it has none, or if there are too many."""
+        found = skeleton(name)
+        if found not in self._skeletons:
+            if len(self._skeletons) >= MAX_SKELETONS:
+                return b""
+            self._skeletons.add(found)
+        return found
 
     def _write(
         self, policy: CompiledPolicy, service: str, argv: Sequence[bytes], touches: Touches, group: _Group

@@ -34,6 +34,7 @@ LIVE = frozenset(
         "identify",
         "modes",
         "waivers",
+        "waivers_file",
         "waivers_source",
         "decision_log",
         "mask_keys",
@@ -180,9 +181,10 @@ def unpack(packed: Packed) -> CompiledPolicy | None:
 
 
 def changed_settings(before: Settings, after: Settings) -> list[str]:
-    """The names of the settings that differ, without the policy's file and the sources of the settings."""
+    """The names of the settings that differ, without the files of policy and waivers and the sources of the
+    settings."""
     names = [field.name for field in dataclasses.fields(Settings)]
-    apart = ("policy", "waivers_source", "source")
+    apart = ("policy", "waivers_file", "waivers_source", "source")
     return [name for name in names if name not in apart and getattr(before, name) != getattr(after, name)]
 
 

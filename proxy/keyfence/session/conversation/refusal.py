@@ -25,6 +25,8 @@ def prepared_refusal(
     """The refusal for this violation, ready for every other key. `worded` is the violation with the marks of
     `draft`. None if it cannot be prepared."""
     prepared = draft.prepared(refusal(worded, contact, decision))
-    if prepared is None or prepared.reply(violation.key or b"") != refusal(violation, contact, decision):
+    try:
+        same = prepared is not None and prepared.reply(violation.key or b"")
+    except ValueError:
         return None
-    return prepared
+    return prepared if same == refusal(violation, contact, decision) else None

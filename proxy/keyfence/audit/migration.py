@@ -1,0 +1,163 @@
+"""Carries out a plan, at a pace, and remembers how far it has come.
+
+Rule: every line of the plan has one outcome. A line may be carried out twice: the second time finds the key
+moved already.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import time
+from collections.abc import Callable
+from typing import Any, TextIO
+
+from .checkpoint import Checkpoint, CheckpointError
+from .moving import Fate, Mover, Outcome
+from .pace import Pace
+from .plan import Plan, PlanError
+from .renames import Rename
+from .scan import Interrupted, Watcher
+from .servers.links import LinkError
+
+MAX_REASONS = 200
+MAX_EXAMPLES = 3
+
+
+@dataclasses.dataclass(slots=True)
+class Reason:
+    """Why keys were left."""
+
+    keys: int = 0
+    examples: list[str] = dataclasses.field(default_factory=list)
+
+
+@dataclasses.dataclass(slots=True)
+class Moves:
+    """What has become of the keys of a plan."""
+
+    fates: dict[str, int] = dataclasses.field(default_factory=lambda: {str(one): 0 for one in Fate})
+    reasons: dict[str, Reason] = dataclasses.field(default_factory=dict)
+    lines: int = 0
+    seconds: float = 0.0
+
+    def add(self, one: Rename, outcome: Outcome) -> None:
+        """Counts a line of the plan."""
+        self.lines += 1
+        self.fates[outcome.fate] += 1
+        if outcome.fate is not Fate.LEFT:
+            return
+        why = (
+            outcome.why if outcome.why in self.reasons or len(self.reasons) < MAX_REASONS else "other reasons"
+        )
+        reason = self.reasons.setdefault(why, Reason())
+        reason.keys += 1
+        if len(reason.examples) < MAX_EXAMPLES:
+            reason.examples.append(one.shown)
+
+    def as_object(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return dataclasses.asdict(self)
+
+
+class Migration:
+    """One run over a plan."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        mover: Mover,
+        rate: int,
+        checkpoint: Checkpoint,
+        log: str = "",
+        watch: Watcher = lambda _seen, _all: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`log` names a file that gets each line of the plan with its outcome."""
+        self._plan = plan
+        self._mover = mover
+        self._pace = Pace(rate)
+        self._checkpoint = checkpoint
+        self._log_path = log
+        self._log: TextIO | None = None
+        self._watch = watch
+        self._clock = clock
+        self._began = clock()
+        self._stopped = False
+        self.moves = Moves()
+
+    def stop(self) -> None:
+        """Interrupts the run after the key that is being moved. May be called by a signal handler."""
+        self._stopped = True
+
+    def run(self) -> Moves:
+        """Goes to the end of the plan. Raises LinkError, Interrupted, CheckpointError, PlanError."""
+        kept = self._checkpoint.load()
+        if kept is not None:
+            self._resume(kept)
+        try:
+            self._log = self._opened(resumes=kept is not None)
+            self._carry_out(self.moves.lines)
+        except (LinkError, Interrupted):
+            self._save()
+            raise
+        finally:
+            if self._log is not None:
+                self._log.close()
+        self.moves.seconds += self._clock() - self._began
+        self._checkpoint.remove()
+        return self.moves
+
+    def _carry_out(self, done: int) -> None:
+        total = self._plan.renames + self._plan.open
+        for number, one in enumerate(self._plan):
+            if number < done:
+                continue
+            if self._stopped:
+                raise Interrupted
+            outcome = self._mover.move(one)
+            self.moves.add(one, outcome)
+            self._write(one, outcome)
+            self._watch(self.moves.lines, total)
+            if self._checkpoint.is_due:
+                self._save()
+            if one.new is not None:
+                self._pace.wait(1)
+
+    def _opened(self, *, resumes: bool) -> TextIO | None:
+        if not self._log_path:
+            return None
+        flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | (os.O_APPEND if resumes else os.O_TRUNC)
+        try:
+            return os.fdopen(os.open(self._log_path, flags, 0o600), "w", encoding="utf-8")
+        except OSError as exc:
+            raise PlanError(f"{self._log_path} cannot be written: {(exc.strerror or '').lower()}") from None
+
+    def _write(self, one: Rename, outcome: Outcome) -> None:
+        if self._log is None:
+            return
+        line: dict[str, Any] = {"old": _text(one.old)}
+        line |= {"new": _text(one.new)} if one.new is not None else {}
+        line |= {"database": one.database, "outcome": str(outcome.fate)}
+        line |= {"why": outcome.why} if outcome.why else {}
+        self._log.write(json.dumps(line) + "\n")
+
+    def _resume(self, kept: dict[str, Any]) -> None:
+        try:
+            moves = Moves(**kept)
+            moves.reasons = {why: Reason(**one) for why, one in kept["reasons"].items()}
+            self.moves = moves
+        except (KeyError, TypeError, AttributeError):
+            raise CheckpointError(f"{self._checkpoint.path} is damaged; remove it to begin anew") from None
+
+    def _save(self) -> None:
+        if self._log is not None:
+            self._log.flush()
+        kept = self.moves.as_object()
+        kept["seconds"] += self._clock() - self._began
+        self._checkpoint.save(kept)
+
+
+def _text(key: bytes) -> str:
+    return key.decode("utf-8", "surrogateescape")

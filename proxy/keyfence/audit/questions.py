@@ -1,0 +1,128 @@
+"""Asks Redis about keys: type, time to live, memory, idle time, fields and size, in pipelines.
+
+Rule: only commands that read are sent, and no value is kept. What Redis does not answer is left out, and said
+once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from redis.exceptions import ResponseError
+
+from .judge import Facts, Judge, Look, type_name
+from .servers.links import Link, Request
+from .servers.nodes import Server
+
+MAX_FIELDS = 100  # of a hash
+# A hash may hold long values, and before Redis 7.4 HSCAN brings them with the fields.
+MANY_BYTES = 1024 * 1024
+FEW_FIELDS = 10  # of a hash with more memory than this
+_NOVALUES = (7, 4)
+
+NO_IDLE = "idle times are not known: Redis' maxmemory-policy counts accesses (LFU) instead"
+NO_IDLE_IN_FILES = "idle times are not known: a file does not keep them"
+
+
+class Asker:
+    """Asks one server."""
+
+    def __init__(self, link: Link, server: Server, judge: Judge, notes: dict[str, None]) -> None:
+        """`notes` gets what Redis does not answer, as sentences for people."""
+        self._link = link
+        self._judge = judge
+        self._notes = notes
+        self._asks_memory = True
+        self._asks_idle = server.tracks_idle
+        self._asks_fields = True
+        self._has_novalues = server.version >= _NOVALUES
+        # So that HSCAN does not make keys look used. Older servers do not know it.
+        link.attempt("CLIENT", "NO-TOUCH", "ON")
+
+    def ask(self, looks: Sequence[tuple[bytes, Look]]) -> list[Facts | None]:
+        """The facts about each key; None for one that has gone."""
+        requests: list[Request] = []
+        for key, _ in looks:
+            requests += [(b"TYPE", key), (b"PTTL", key)]
+            if self._asks_memory:
+                requests.append((b"MEMORY", b"USAGE", key))
+            if self._asks_idle:
+                requests.append((b"OBJECT", b"IDLETIME", key))
+        memory, idle = self._asks_memory, self._asks_idle
+        replies = iter(self._link.ask(requests))
+        found: list[Facts | None] = []
+        for _ in looks:
+            kind, ttl = self._sure(next(replies)), self._sure(next(replies))
+            size = self._number(next(replies), "memory") if memory else 0
+            since = self._number(next(replies), "idle") if idle else -1
+            if kind == b"none" or ttl == -2:
+                found.append(None)
+            else:
+                found.append(Facts(type_name(kind.decode("utf-8", "replace")), ttl, size, since))
+        self._ask_more(looks, found)
+        return found
+
+    def _ask_more(self, looks: Sequence[tuple[bytes, Look]], found: list[Facts | None]) -> None:
+        """Asks for fields and sizes where the policy limits them."""
+        requests: list[Request] = []
+        asked: list[tuple[int, bool, Any]] = []
+        for at, ((key, look), facts) in enumerate(zip(looks, found, strict=True)):
+            if facts is None:
+                continue
+            if self._asks_fields and self._judge.has_fields(look.target, facts.type):
+                requests.append(self._fields_of(key, facts))
+                asked.append((at, True, None))
+            for question in self._judge.questions(key, look.target, facts.type):
+                requests.append((question.command, key))
+                asked.append((at, False, question))
+        if not requests:
+            return
+        for (at, is_fields, question), reply in zip(asked, self._link.ask(requests), strict=True):
+            facts = found[at]
+            assert facts is not None
+            if is_fields:
+                found[at] = facts._replace(fields=self._names(reply))
+            elif isinstance(reply, int):
+                found[at] = facts._replace(sizes=(*facts.sizes, (question, reply)))
+
+    def _fields_of(self, key: bytes, facts: Facts) -> Request:
+        count = MAX_FIELDS
+        if self._has_novalues:
+            return (b"HSCAN", key, 0, b"COUNT", count, b"NOVALUES")
+        if facts.size > MANY_BYTES:
+            count = FEW_FIELDS
+        return (b"HSCAN", key, 0, b"COUNT", count)
+
+    def _names(self, reply: Any) -> tuple[bytes, ...]:
+        if isinstance(reply, ResponseError):
+            if not str(reply).startswith("WRONGTYPE"):  # the key is another one by now
+                self._asks_fields = False
+                self._notes[f"fields are not known: Redis says {str(reply)!r}"] = None
+            return ()
+        names = reply[1] if self._has_novalues else reply[1][::2]
+        return tuple(names[:MAX_FIELDS])
+
+    def _sure(self, reply: Any) -> Any:
+        if isinstance(reply, ResponseError):
+            raise CannotAsk(f"{self._link.shown} refuses what an audit needs: {reply}")
+        return reply
+
+    def _number(self, reply: Any, what: str) -> int:
+        if isinstance(reply, int):
+            return reply
+        if isinstance(reply, ResponseError) and "no such key" not in str(reply):
+            if what == "memory":
+                self._asks_memory = False
+                self._notes[f"bytes are not known: Redis says {str(reply)!r}"] = None
+            else:
+                self._asks_idle = False
+                text = (
+                    NO_IDLE if "LFU" in str(reply) else f"idle times are not known: Redis says {str(reply)!r}"
+                )
+                self._notes[text] = None
+        return 0 if what == "memory" else -1
+
+
+class CannotAsk(Exception):
+    """Redis refuses TYPE, PTTL or SCAN; the message is one sentence for the user."""

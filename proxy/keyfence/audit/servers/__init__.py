@@ -1,0 +1,1 @@
+"""The servers whose keys are audited: connections to them, and what they say about themselves."""

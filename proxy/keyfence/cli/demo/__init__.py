@@ -1,0 +1,1 @@
+"""`keyfence demo`: a minute of four services' traffic, mistakes included, through a real keyfence."""

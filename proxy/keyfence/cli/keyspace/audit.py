@@ -1,0 +1,161 @@
+"""The work of `keyfence audit`: which keys a Redis holds, and what the policy says about them.
+
+Rule: Redis is only read. Exit code 0 means that no key breaks a rule, 1 that some do, 2 wrong usage or a
+Redis that cannot be asked, 130 an interruption.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from keyfence.audit.checkpoint import Checkpoint, CheckpointError
+from keyfence.audit.judge import Judge
+from keyfence.audit.plan import Header, PlanError, PlanWriter
+from keyfence.audit.questions import CannotAsk
+from keyfence.audit.scan import Audit, Interrupted, Options, Result, in_order, work_of
+from keyfence.audit.servers.links import Endpoint, LinkError
+from keyfence.audit.servers.nodes import Server, Topology, inspect
+from keyfence.audit.servers.rdb import expired_keys
+from keyfence.audit.summary import summary
+from keyfence.cli.terminal.options import print_json
+from keyfence.cli.terminal.output import fail, fail_with, say
+from keyfence.config.fields import store_url
+from keyfence.policy.diagnostics import FileError
+from keyfence.policy.loading.load import load_policy
+
+from .asked import CONFIGURED, RATE, Request, is_file
+from .progress import stopping, watching
+from .report import as_markdown, as_text
+from .source import opened, settings_of
+
+
+def run_audit(asked: Request) -> NoReturn:
+    """Audits, prints the report, and ends the program."""
+    settings = settings_of(asked.config, asked.policy, asked.source)
+    store = _store_url(asked.store, settings.findings)
+    try:
+        judge = Judge(load_policy(settings.policy))
+    except FileError as exc:
+        fail_with(exc)
+    with opened(settings, asked.source) as endpoint:
+        try:
+            found, result = _audited(asked, judge, endpoint)
+        except (LinkError, CannotAsk, CheckpointError, PlanError) as exc:
+            fail(str(exc))
+    if store:
+        _write_findings(store, found)
+    _print(found, result, asked)
+    sys.exit(1 if found["must"] else 0)
+
+
+def _options(asked: Request) -> Options:
+    is_rdb = is_file(asked.source)
+    rate = asked.rate if asked.rate is not None else 0 if is_rdb else RATE
+    return Options(rate, asked.sample, asked.databases, is_rdb)
+
+
+def _audited(asked: Request, judge: Judge, endpoint: Endpoint) -> tuple[dict[str, Any], Result]:
+    """The summary of an audit, and its result."""
+    options, shown = _options(asked), asked.source if is_file(asked.source) else endpoint.address.shown
+    if not options.databases and endpoint.address.database:
+        options = dataclasses.replace(options, databases=(endpoint.address.database,))
+    servers = _servers(endpoint, replica=asked.replica)
+    header = Header(judge.policy.name, judge.policy.revision, shown)
+    opens = _plan_opener(header, asked.output) if asked.plans else None
+    checkpoint = Checkpoint(asked.resume, "audit", work_of(judge, servers, options, asked.output))
+    result = _run(judge, servers, options, checkpoint, opens)
+    if options.is_file and (expired := expired_keys(endpoint)):
+        result.notes[f"{expired:,} keys of the file had expired, and are left out"] = None
+    return summary(judge.policy, shown, servers, options, result), result
+
+
+def _store_url(store: str, configured: str) -> str:
+    if store != CONFIGURED:
+        return store_url(store)
+    if not configured:
+        fail("--store config needs a configuration with a findings store")
+    return configured
+
+
+def _servers(endpoint: Endpoint, *, replica: bool) -> list[Server]:
+    topology = Topology(endpoint)
+    return in_order(map(inspect, topology.replicas() if replica else topology.masters()))
+
+
+def _plan_opener(header: Header, output: str) -> Callable[[int], PlanWriter]:
+    def opens(at: int) -> PlanWriter:
+        stream = None if output else sys.stdout.buffer
+        return PlanWriter(header, output, stream, at)
+
+    return opens
+
+
+def _run(
+    judge: Judge,
+    servers: list[Server],
+    options: Options,
+    checkpoint: Checkpoint,
+    plan: Callable[[int], PlanWriter] | None,
+) -> Result:
+    with watching("keys") as watch:
+        one = Audit(judge, servers, options, checkpoint, plan, watch)
+        try:
+            with stopping(one.stop):
+                return one.run()
+        except (Interrupted, LinkError) as exc:
+            kept = f"; --resume {checkpoint.path} goes on from here" if checkpoint.path else ""
+            if isinstance(exc, LinkError):
+                raise LinkError(f"{exc}{kept}") from None
+            fail(f"interrupted after {one.result.seen:,} of {one.total:,} keys{kept}", 130)
+
+
+def _write_findings(url: str, found: dict[str, Any]) -> None:
+    """Writes the violations into a findings store. A store that cannot be written ends the command."""
+    from sqlalchemy.exc import SQLAlchemyError
+
+    from keyfence.audit.at_rest import AtRest, write_audit
+    from keyfence.findings.database import Database, StoreError, reason
+
+    rows = [
+        AtRest(
+            one["rule"],
+            one["severity"],
+            one["entry"],
+            one["shape"],
+            one["keys"],
+            one["owner"],
+            one["hint"],
+            one["examples"],
+        )
+        for one in found["violations"]
+    ]
+    whole = found["sample"] == 1 and all(one["audited"] for one in found["databases"])
+    try:
+        database = Database(url)
+        try:
+            write_audit(database, rows, found["source"], found["revision"], time.time(), whole=whole)
+        except SQLAlchemyError as exc:
+            fail(f"the findings store {database.shown} cannot be written: {reason(exc)}")
+        finally:
+            database.close()
+    except StoreError as exc:
+        fail(str(exc))
+
+
+def _print(found: dict[str, Any], result: Result, asked: Request) -> None:
+    renames = f"{result.plan_renames:,} renames, and {result.plan_open:,} keys without one"
+    if asked.plans and not asked.output:
+        say(f"keyfence: {found['keys']:,} keys: {renames}", err=True)
+        return
+    if asked.plans:
+        found |= {"plan": {"file": asked.output, "renames": result.plan_renames, "open": result.plan_open}}
+    if asked.form == "json":
+        print_json(found)
+    else:
+        say(as_markdown(found) if asked.form == "markdown" else as_text(found))
+        if asked.plans and asked.form == "text":
+            say(f"\n{asked.output}: {renames}")

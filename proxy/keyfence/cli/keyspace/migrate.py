@@ -1,0 +1,90 @@
+"""The work of `keyfence migrate`: carries out the renames of a plan.
+
+Rule: without --apply nothing is changed. Exit code 0 means that every key is moved or may be, 1 that some are
+left, 2 wrong usage or a Redis that cannot be asked, 130 an interruption.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, NoReturn
+
+from keyfence.audit.checkpoint import Checkpoint, CheckpointError
+from keyfence.audit.migration import Migration, Moves
+from keyfence.audit.moving import Fate, Mover
+from keyfence.audit.plan import Plan, PlanError
+from keyfence.audit.scan import Interrupted
+from keyfence.audit.servers.links import LinkError
+from keyfence.audit.servers.nodes import Topology, inspect
+from keyfence.audit.servers.router import Router
+from keyfence.cli.terminal.options import print_json
+from keyfence.cli.terminal.output import fail, say, wrapped
+from keyfence.findings.spans import span_text
+from keyfence.policy.show import one_line
+
+from .asked import is_file
+from .progress import stopping, watching
+from .source import opened, settings_of
+
+
+def run_migration(
+    plan: str, url: str, config: str, rate: int, resume: str, log: str, form: str, *, applies: bool
+) -> NoReturn:
+    """Carries out a plan, prints what became of the keys, and ends the program."""
+    if is_file(url):
+        fail("a file holds no keys to move; name a Redis: redis://HOST:PORT")
+    settings = settings_of(config, "", url, needs_policy=False)
+    try:
+        read = Plan(plan)
+        with opened(settings, url) as endpoint:
+            topology = Topology(endpoint)
+            server = [one.run_id for one in map(inspect, topology.masters())]
+            work = {"server": sorted(server), "plan": read.digest, "apply": applies}
+            router = Router(topology)
+            try:
+                moves = _run(
+                    read, Mover(router, apply=applies), rate, Checkpoint(resume, "migrate", work), log
+                )
+            finally:
+                router.close()
+    except (LinkError, PlanError, CheckpointError) as exc:
+        fail(str(exc))
+    if form == "json":
+        print_json({"plan": plan, "applied": applies, **moves.as_object()})
+    else:
+        _print(moves, applies=applies)
+    sys.exit(1 if moves.fates[Fate.LEFT] else 0)
+
+
+def _run(plan: Plan, mover: Mover, rate: int, checkpoint: Checkpoint, log: str) -> Moves:
+    with watching("keys") as watch:
+        one = Migration(plan, mover, rate, checkpoint, log, watch)
+        try:
+            with stopping(one.stop):
+                return one.run()
+        except (Interrupted, LinkError) as exc:
+            kept = f"; --resume {checkpoint.path} goes on from here" if checkpoint.path else ""
+            if isinstance(exc, LinkError):
+                raise LinkError(f"{exc}{kept}") from None
+            total = plan.renames + plan.open
+            fail(f"interrupted after {one.moves.lines:,} of {total:,} keys{kept}", 130)
+
+
+def _print(moves: Moves, *, applies: bool) -> None:
+    words: dict[Fate, str] = {
+        Fate.MOVED: "moved",
+        Fate.MOVABLE: "would be moved",
+        Fate.DONE: "moved before",
+        Fate.GONE: "gone",
+        Fate.LEFT: "left",
+    }
+    counts: dict[str, Any] = {text: moves.fates[one] for one, text in words.items() if moves.fates[one]}
+    told = ", ".join(f"{number:,} {text}" for text, number in counts.items()) or "nothing to move"
+    total = f"{moves.lines:,} key{'' if moves.lines == 1 else 's'}"
+    say(f"{total} in {span_text(moves.seconds)}: {told}")
+    for why, reason in sorted(moves.reasons.items(), key=lambda item: -item[1].keys):
+        say(wrapped(f"{one_line(why)}", f"{reason.keys:>9,}  "))
+        for key in reason.examples:
+            say(f"{'':11}{one_line(key)}")
+    if not applies and moves.fates[Fate.MOVABLE]:
+        say("Nothing was changed; --apply moves them.")

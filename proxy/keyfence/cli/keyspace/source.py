@@ -1,0 +1,52 @@
+"""Which Redis a command works on: named by its URL, by a configuration, or an RDB file.
+
+Rule: a URL has the same forms here as for `keyfence run --upstream`, and the configuration's login and TLS
+apply to it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from keyfence.audit.servers.links import Endpoint
+from keyfence.audit.servers.rdb import loaded
+from keyfence.cli.terminal.output import fail, fail_with
+from keyfence.config.loading import load_settings
+from keyfence.config.settings import Overrides, Settings
+from keyfence.downstream.tls import upstream_context
+from keyfence.policy.diagnostics import FileError
+from keyfence.upstream.embedded import EmbeddedRedisError
+
+from .asked import is_file
+
+
+def settings_of(config: str, policy: str, source: str, *, needs_policy: bool = True) -> Settings:
+    """The settings that name policy and Redis. A fault ends the command."""
+    url = "" if is_file(source) else source
+    try:
+        settings = load_settings(config, Overrides(policy=policy, upstream=url), needs_policy=needs_policy)
+    except FileError as exc:
+        fail_with(exc)
+    if settings.upstream is None and not is_file(source):
+        fail("name a Redis: redis://HOST:PORT, or --config with a configuration that has an upstream")
+    return settings
+
+
+@contextlib.contextmanager
+def opened(settings: Settings, source: str) -> Iterator[Endpoint]:
+    """How to connect to the Redis. A fault ends the command."""
+    if is_file(source):
+        with contextlib.ExitStack() as stack:
+            try:
+                endpoint = stack.enter_context(loaded(source))
+            except EmbeddedRedisError as exc:
+                fail(str(exc))
+            yield endpoint
+        return
+    assert settings.upstream is not None
+    try:
+        context = upstream_context(settings)
+    except FileError as exc:
+        fail_with(exc)
+    yield Endpoint(settings.upstream, context, settings.connect_timeout)

@@ -1,0 +1,184 @@
+"""`keyfence draft`: proposes a policy from what services were seen to do.
+
+Rule: the draft goes to standard output or to a new file, and everything that people must know about it to
+standard error. It changes no policy that exists.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from keyfence.admin.client import AskError
+from keyfence.cli.terminal.options import admin_option, ask_admin, checked_answer, is_url, source_url
+from keyfence.cli.terminal.output import fail, say
+from keyfence.config.fields import is_store
+from keyfence.policy.learn.draft import Draft, DraftError, draft
+from keyfence.policy.learn.evidence import Evidence
+from keyfence.policy.learn.text import count
+from keyfence.policy.show import one_line
+from keyfence.telemetry.reports.by_command import rows_from_snapshot, tally_of_log
+from keyfence.upstream.url import without_password
+
+from .extend import extend
+from .gate import findings_of, store_evidence
+
+_SQLITE = b"SQLite format 3\0"
+_SHOWN_FAULTS = 5
+_NAME = re.compile("[A-Za-z][A-Za-z0-9_-]{0,62}")
+
+
+def _name(_context: click.Context, _parameter: click.Parameter, value: str) -> str:
+    if not _NAME.fullmatch(value):
+        raise click.BadParameter(f"{value!r} is not a name; write letters, digits, - and _")
+    return value
+
+
+@click.command(name="draft")
+@click.argument("sources", metavar="[SOURCE...]", nargs=-1)
+@click.option(
+    "--name", metavar="NAME", default="draft", callback=_name, help="The policy's name.", show_default=True
+)
+@click.option("-o", "--output", metavar="FILE", default="", help="Write the draft to this new file.")
+@click.option(
+    "--extend",
+    "policy",
+    metavar="POLICY",
+    default="",
+    help="Print a patch with what this policy lacks, instead of a draft.",
+)
+@click.option("--interactive", "asks", is_flag=True, help="With --extend: ask about each proposal.")
+@admin_option
+def draft_(sources: tuple[str, ...], name: str, output: str, policy: str, asks: bool, admin: str) -> None:
+    """Propose a policy from what services were seen to do.
+
+    A SOURCE is a command log (keyfence run --record), a decision log, a findings store
+    (sqlite:////PATH/FILE or postgresql://USER@HOST/DATABASE), or the address of a running keyfence. Several
+    are taken together; "-" is standard input. Without any, the running keyfence at --admin is asked. A
+    command log is by far the best source: it has every command, with types, times to live and fields.
+
+    Every line of the draft has its evidence in a comment. "guess:" marks what the evidence suggests and does
+    not prove. Standard error lists what the draft admits that was not seen, and what it refuses although it
+    was seen.
+
+    --extend proposes only what a policy lacks: entries, rights, fields, channels and scripts. It prints a
+    patch that keeps every comment; `patch` applies it. With --interactive you accept, edit, waive or skip
+    each proposal, or take it for a deprecated form of an entry. Answers are kept in POLICY.answers.json, so
+    that you can go on later.
+
+    Exit code 0: a draft; 2: wrong usage, or nothing can come of the sources.
+    """
+    if asks and not policy:
+        fail("--interactive belongs to --extend")
+    if policy and output:
+        fail("--extend prints a patch; omit --output")
+    if output and os.path.lexists(output):
+        fail(f"{output} exists; name a new file")
+    evidence = evidence_of(sources or (admin,))
+    if policy:
+        extend(policy, evidence, asks=asks)
+        return
+    try:
+        found = draft(evidence, name)
+    except DraftError as exc:
+        fail(str(exc))
+    if output:
+        try:
+            Path(output).write_text(found.text, encoding="utf-8")
+        except OSError as exc:
+            fail(f"{output}: {exc.strerror}")
+    else:
+        say(found.text.removesuffix("\n"))
+    _report(found, output)
+
+
+def evidence_of(sources: Iterable[str]) -> Evidence:
+    """Reads the sources. One that cannot be read ends the command."""
+    evidence = Evidence()
+    for source in sources:
+        if is_store(source):
+            _add_rows(evidence, (one.as_object() for one in store_evidence(source).findings))
+        elif url := (source if is_url(source) else "" if os.path.exists(source) else source_url(source)):
+            _add_running(evidence, url)
+        else:
+            _add_file(evidence, source)
+        evidence.sources.append(_shown_name(source))
+    return evidence
+
+
+def _shown_name(source: str) -> str:
+    return (
+        without_password(source)
+        if "://" in source
+        else "standard input"
+        if source == "-"
+        else Path(source).name
+    )
+
+
+def _add_running(evidence: Evidence, url: str) -> None:
+    """Adds the findings of a running keyfence; its report, if it keeps no findings."""
+    with checked_answer(url):
+        try:
+            rows: list[Mapping[str, Any]] = list(findings_of(url))
+        except AskError:
+            rows = list(rows_from_snapshot(ask_admin(url, "/report")))
+        _add_rows(evidence, rows)
+
+
+def _add_file(evidence: Evidence, path: str) -> None:
+    faults: list[str] = []
+    try:
+        with click.open_file(path, "rb") as lines:
+            first = lines.readline()
+            if first.startswith(_SQLITE):
+                lines.close()
+                _add_rows(evidence, (one.as_object() for one in store_evidence(f"sqlite:///{path}").findings))
+                return
+            others = evidence.feed(itertools.chain([first], lines), faults.append)
+    except OSError as exc:
+        fail(f"{path}: {exc.strerror}")
+    if others:
+        tally, _ = tally_of_log((json.dumps(line) for line in others), faults.append)
+        _add_rows(evidence, (row for _, row in tally.rows()))
+    for fault in faults[:_SHOWN_FAULTS]:
+        say(f"keyfence: {path}: {fault}", err=True)
+    if len(faults) > _SHOWN_FAULTS:
+        say(f"keyfence: {path}: and {len(faults) - _SHOWN_FAULTS} more lines are skipped", err=True)
+    if os.path.exists(f"{path}.1"):
+        say(f"keyfence: {path}.1 has earlier commands; name it too", err=True)
+
+
+def _add_rows(evidence: Evidence, rows: Iterable[Mapping[str, Any]]) -> None:
+    for row in rows:
+        evidence.add_row(row)
+
+
+def _report(found: Draft, output: str) -> None:
+    """Says what people must know before they use a draft."""
+    plan = found.plan
+    parts = [count(len(plan.entries), "entry", "entries"), count(len(plan.scopes), "scope"),
+             count(len(plan.services), "service")]  # fmt: skip
+    parts += [count(len(plan.legacy), "legacy form")] if plan.legacy else []
+    parts += [count(len(plan.channels), "channel")] if plan.channels else []
+    scripts = len(plan.evidence.scripts)
+    parts += [count(scripts, "script")] if scripts else []
+    where = f"{output}: " if output else ""
+    say(f"keyfence: {where}{', '.join(parts)}, from {count(plan.evidence.times, 'command')}", err=True)
+    for sentence in found.notes:
+        say(f"keyfence: {one_line(sentence)}", err=True)
+    for sentence in found.widenings:
+        say(f"keyfence: wider than what was seen: {one_line(sentence)}", err=True)
+    for one in found.refused:
+        what = f"{one.service} {one.command} {one.what}".rstrip()
+        say(
+            f"keyfence: seen, and refused by the draft: {one.rule}: {one_line(what)}, {one.times:,} times",
+            err=True,
+        )

@@ -1,0 +1,135 @@
+"""The keys of a service as Redis' ACL patterns, and the kinds of keys that these patterns reach.
+
+Rule: a pattern reaches every key that its target matches, and usually more: a `*` stands for any bytes.
+`reached` finds what more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from keyfence.commands.model import DELETE, READ, WRITE
+from keyfence.policy.compiled.policy import CompiledPolicy, Grant, Target
+from keyfence.policy.patterns.expressions import ClassExpression
+from keyfence.policy.patterns.patterns import ANYTHING, Hole, KeyPattern, Literal, Part
+from keyfence.policy.patterns.regular import ANY_BYTE, Bytes
+from keyfence.policy.patterns.set_operations import overlap
+from keyfence.policy.show import PLAIN
+
+DATA_TYPES = ("string", "hash", "list", "set", "zset", "stream")  # that Redis has without modules
+_SPECIAL = frozenset(b"*?[\\^")
+_ONE_BYTE = ClassExpression(".", Bytes(ANY_BYTE))
+
+
+class Keys(NamedTuple):
+    """One ACL pattern: the keys of a target, or of a grant, and what the service may do with them."""
+
+    glob: str
+    pattern: KeyPattern  # all keys that the ACL pattern matches
+    held: int  # READ | WRITE | DELETE | GROUP
+    types: tuple[str, ...]  # empty: any
+    target: Target | None  # None: a grant's glob
+    home: int  # the number of its file
+
+    def word(self, held: int) -> str:
+        """Returns the pattern as a word of ACL SETUSER, with these rights."""
+        sign = {READ: "%R~", WRITE: "%W~", READ | WRITE: "~"}[held & (READ | WRITE)]
+        return sign + self.glob
+
+
+def keys_of(policy: CompiledPolicy, service: int) -> tuple[list[Keys], list[Target]]:
+    """Returns the ACL patterns of a service, and the targets that have none because a pattern for them would
+    match every key."""
+    found: list[Keys] = []
+    without: list[Target] = []
+    for target in policy.targets:
+        held = target.rights[service] & ~target.denied[service]
+        is_one = target.kind in ("entry", "legacy") or (target.kind == "scope" and target.is_open)
+        if not is_one or not held:
+            continue
+        if target.kind != "scope" and not is_narrow(target):
+            without.append(target)
+            continue
+        types = target.entry.types if target.entry is not None else ()
+        found.append(Keys(*glob_of(target.pattern), held, tuple(types), target, target.home))
+    return found, without
+
+
+def is_narrow(target: Target) -> bool:
+    """Whether an ACL pattern for the target would match less than every key."""
+    return bool(target.pattern.literal_prefix)
+
+
+def glob_of(pattern: KeyPattern) -> tuple[str, KeyPattern]:
+    """Returns the ACL pattern for the keys of a pattern, and all keys that it matches. An ACL pattern is one
+    word, so a byte that could end the word becomes `?`."""
+    text = ""
+    parts: list[Part] = []
+    for number, part in enumerate(pattern.parts):
+        if isinstance(part, Hole):
+            text += "*"
+            parts.append(Hole(f"{number}", ANYTHING))
+            continue
+        for at, byte in enumerate(part.text):
+            if byte in _SPECIAL:
+                text += f"\\{chr(byte)}"
+            elif byte in PLAIN and byte != 32:
+                text += chr(byte)
+            else:
+                text += "?"
+                parts.append(Hole(f"{number}.{at}", _ONE_BYTE))
+                continue
+            parts.append(Literal(bytes([byte])))
+    return text, KeyPattern(text, _joined(parts))
+
+
+def _joined(parts: Sequence[Part]) -> tuple[Part, ...]:
+    found: list[Part] = []
+    for part in parts:
+        if isinstance(part, Literal) and found and isinstance(found[-1], Literal):
+            found[-1] = Literal(found[-1].text + part.text)
+        else:
+            found.append(part)
+    return tuple(found)
+
+
+def granted(policy: CompiledPolicy, grant: Grant) -> list[Keys]:
+    """Returns the ACL patterns of a grant's keys."""
+    held = READ | WRITE | DELETE
+    found = [Keys(*_granted_glob(glob), held, (), None, grant.home) for glob in grant.texts]
+    for target in policy.targets if grant.legacy else ():
+        if target.kind == "legacy" and target.home == grant.home and is_narrow(target):
+            found.append(Keys(*glob_of(target.pattern), held, (), target, grant.home))
+    return found
+
+
+def _granted_glob(glob: bytes) -> tuple[str, KeyPattern]:
+    beginning = glob[: min((at for at, byte in enumerate(glob) if byte in b"*?[\\"), default=len(glob))]
+    rest = (Hole("rest", ANYTHING),) if beginning != glob else ()
+    parts = (*((Literal(beginning),) if beginning else ()), *rest)
+    return word_of(glob), KeyPattern(word_of(glob), parts)
+
+
+def word_of(glob: bytes) -> str:
+    """Returns a glob as one word; a byte that could end the word becomes `?`."""
+    return "".join(chr(byte) if byte in PLAIN and byte != 32 else "?" for byte in glob)
+
+
+def reached(policy: CompiledPolicy, keys: Keys) -> Iterator[Target]:
+    """Yields the targets of which some keys match an ACL pattern, except its own."""
+    beginning = keys.pattern.literal_prefix
+    for target in policy.targets:
+        if target is not keys.target and _meet(keys.pattern, target.pattern):
+            yield target
+        if target.pattern.is_prefix and beginning.startswith(target.pattern.literal_prefix):
+            return  # the later targets get none of these keys
+
+
+def _meet(left: KeyPattern, right: KeyPattern) -> bool:
+    one, other = left.literal_prefix, right.literal_prefix
+    if not (one.startswith(other) or other.startswith(one)):
+        return False
+    if left.is_literal or right.is_literal:
+        return right.matches(one) if left.is_literal else left.matches(other)
+    return overlap(left, right) is not None

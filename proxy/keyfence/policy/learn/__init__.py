@@ -1,0 +1,1 @@
+"""Drafts a policy from evidence of what services do."""

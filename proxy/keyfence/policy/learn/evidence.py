@@ -1,0 +1,448 @@
+"""Evidence: what services were seen to do, from command logs, decision logs and findings.
+
+Rule: evidence is only what a source says. A masked or cut name is counted and not used, and a shape counts
+as a shape, never as a key.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from keyfence.commands.effects import effect_of
+from keyfence.commands.model import DELETE, GROUP, READ, WRITE, Access, Ttl
+from keyfence.commands.table import COMMANDS
+from keyfence.commands.ttl import constant_ttl
+from keyfence.policy.analysis.command_log import Recorded, from_line
+from keyfence.policy.services import UNKNOWN
+
+MAX_KEYS = 200_000  # different keys that are kept
+MAX_LINES = 50_000  # commands that are kept, to try the draft on them
+MAX_CALLS = 500  # different calls of a script that are kept
+MAX_FIELDS = 2_000  # different field names of a key that are kept
+# A placeholder of a shape, within the text of a key. No real key that is used holds this character.
+MARK = "\x00"
+
+WRITES, CONSUMES, READS, ASKS = 8, 4, 2, 1  # what a service does to keys of a kind
+_MASKED = re.compile(rb"<masked>|^sha256:|\xe2\x80\xa6$")
+_HOLES = re.compile(r"<(int|hex|uuid|date|ip|mac|email|id|bytes|more|\*)>")
+_INTEGERS = ("INCR", "DECR", "INCRBY", "DECRBY")
+_FORMS_OF = {"HINCRBY": "integer", "HINCRBYFLOAT": "number"}
+
+
+@dataclasses.dataclass(slots=True)
+class Lifetimes:
+    """What commands did to the time to live of keys."""
+
+    given: Counter[int] = dataclasses.field(default_factory=Counter)  # milliseconds, with the write itself
+    expires: Counter[int] = dataclasses.field(default_factory=Counter)  # milliseconds, by a later command
+    unreadable: int = 0  # times to live whose length is not known
+    without: int = 0  # writes that leave a key without one although they could set one (SET)
+    silent: int = 0  # writes that may create a key and cannot set one (HSET, INCR)
+    carried: int = 0  # a time to live that came from another key or a dump
+
+    def add(self, ttl: Ttl | None, times: int, now: float) -> None:
+        if ttl is None:
+            return
+        if ttl.kind in ("sets", "expires"):
+            left = ttl.milliseconds
+            if left is not None and ttl.absolute:
+                left = left - round(now * 1000) if now else None
+            if left is None:
+                self.unreadable += times
+            elif left > 0:
+                (self.given if ttl.kind == "sets" else self.expires)[left] += times
+        elif ttl.kind == "drops" and not ttl.follows:
+            self.without += times
+        elif ttl.kind in ("keeps", "drops"):
+            self.silent += times if ttl.creates else 0
+        elif ttl.kind == "carries":
+            self.carried += times
+
+    def take(self, other: Lifetimes) -> None:
+        self.given.update(other.given)
+        self.expires.update(other.expires)
+        self.unreadable += other.unreadable
+        self.without += other.without
+        self.silent += other.silent
+        self.carried += other.carried
+
+
+@dataclasses.dataclass(slots=True)
+class Facts:
+    """Everything that was seen of one key, or of all keys of a kind."""
+
+    times: int = 0
+    uses: dict[str, int] = dataclasses.field(
+        default_factory=dict
+    )  # service: WRITES | CONSUMES | READS | ASKS
+    commands: dict[str, Counter[str]] = dataclasses.field(default_factory=dict)  # service: command: times
+    types: set[tuple[str, ...]] = dataclasses.field(default_factory=set)  # what each command admits
+    lifetimes: Lifetimes = dataclasses.field(default_factory=Lifetimes)
+    fields: Counter[str] = dataclasses.field(default_factory=Counter)
+    field_forms: dict[str, Counter[str]] = dataclasses.field(default_factory=dict)
+    forms: Counter[str] = dataclasses.field(
+        default_factory=Counter
+    )  # of values or members; "": no known form
+    written: int = 0  # commands that wrote fields
+    adds: int = 0  # XADD
+    lengths: Counter[tuple[int | None, bool]] = dataclasses.field(default_factory=Counter)  # of their MAXLEN
+    first: str = ""  # times as RFC 3339
+    last: str = ""
+    by_script: int = 0  # accesses of scripts
+    changed: int = 0  # writes other than removing the whole key
+    deleters: set[str] = dataclasses.field(default_factory=set)  # services that removed whole keys
+    targets: Counter[bytes] = dataclasses.field(default_factory=Counter)  # keys that took its whole value
+
+    def see(self, service: str, command: str, needs: int, times: int, when: str) -> None:
+        use = WRITES if needs & WRITE and not needs & GROUP else CONSUMES if needs & GROUP else 0
+        use |= (READS if needs & READ else 0) or (0 if use else ASKS)
+        self.uses[service] = self.uses.get(service, 0) | use
+        self.commands.setdefault(service, Counter())[command] += times
+        self.times += times
+        if needs & DELETE:
+            self.deleters.add(service)
+        elif needs & WRITE:
+            self.changed += times
+        if when:
+            self.first = min(self.first or when, when)
+            self.last = max(self.last, when)
+
+    def take(self, other: Facts) -> None:
+        """Adds what was seen of other keys of the same kind."""
+        self.times += other.times
+        for service, use in other.uses.items():
+            self.uses[service] = self.uses.get(service, 0) | use
+        for service, commands in other.commands.items():
+            self.commands.setdefault(service, Counter()).update(commands)
+        self.types |= other.types
+        self.lifetimes.take(other.lifetimes)
+        self.fields.update(other.fields)
+        for name, forms in other.field_forms.items():
+            self.field_forms.setdefault(name, Counter()).update(forms)
+        self.forms.update(other.forms)
+        self.written += other.written
+        self.adds += other.adds
+        self.lengths.update(other.lengths)
+        self.by_script += other.by_script
+        self.changed += other.changed
+        self.deleters |= other.deleters
+        self.targets.update(other.targets)
+        if other.first:
+            self.first = min(self.first or other.first, other.first)
+            self.last = max(self.last, other.last)
+
+    def services(self, *uses: int) -> list[str]:
+        """Returns the services with one of these uses and no stronger one."""
+        return sorted(name for name, use in self.uses.items() if strongest(use) in uses)
+
+
+def strongest(use: int) -> int:
+    return next(one for one in (WRITES, CONSUMES, READS, ASKS) if use & one)
+
+
+@dataclasses.dataclass(slots=True)
+class ScriptSeen:
+    """A script or function that was run."""
+
+    is_function: bool
+    times: int = 0
+    keys: Counter[int] = dataclasses.field(default_factory=Counter)  # how many keys calls declared
+    commands: set[str] = dataclasses.field(default_factory=set)
+    services: set[str] = dataclasses.field(default_factory=set)
+    example: bytes = b""
+    calls: set[tuple[str, ...]] = dataclasses.field(default_factory=set)  # the declared keys of some calls
+    line: str = ""  # the first line of its text, if a report shows it
+    loaded: bool = False
+
+
+class Evidence:
+    """What one or more sources say."""
+
+    def __init__(self) -> None:
+        self.keys: dict[str, Facts] = {}  # the key as text; placeholders of shapes as MARK and their kind
+        self.channels: dict[str, dict[str, int]] = {}  # channel: service: WRITES | READS
+        self.channel_times: Counter[str] = Counter()
+        self.patterns: Counter[tuple[str, str, str, bool]] = Counter()  # service, command, glob, of channels
+        self.scripts: dict[str, ScriptSeen] = {}
+        self.databases: set[int] = set()
+        self.commands: Counter[tuple[str, str]] = Counter()  # service, command
+        self.clients: dict[str, set[str]] = {}  # service: its clients as people read them
+        self.lines: list[Recorded] = []
+        self.several: list[tuple[str, ...]] = []  # the keys of commands with more than one
+        self.times = 0
+        self.masked = 0  # accesses whose key cannot be used
+        self.lost = 0  # accesses beyond MAX_KEYS
+        self.first = ""
+        self.last = ""
+        self.sources: list[str] = []
+
+    @property
+    def services(self) -> list[str]:
+        found = {service for service, _ in self.commands} | {
+            one for facts in self.keys.values() for one in facts.uses
+        }
+        return sorted(found)
+
+    @property
+    def seconds(self) -> float | None:
+        """Returns the length of the window; None if the sources have no times."""
+        if not self.first:
+            return None
+        return (_instant(self.last) - _instant(self.first)).total_seconds()
+
+    def feed(self, lines: Iterable[bytes], complain: Callable[[str], None]) -> list[dict[str, Any]]:
+        """Reads a command log. Returns the lines that belong to a decision log instead."""
+        others = []
+        for number, text in enumerate(lines, 1):
+            if not text.strip():
+                continue
+            try:
+                line = json.loads(text)
+                if not isinstance(line, dict):
+                    raise ValueError("expected an object")
+                if "rule" in line:
+                    others.append(line)
+                else:
+                    self.add_command(line)
+            except (ValueError, RecursionError) as fault:
+                complain(f"line {number} is skipped: {fault}")
+        return others
+
+    # -- a command, as a line of a command log or the example of a finding
+
+    def add_command(self, line: Mapping[str, Any]) -> None:
+        """Adds a line of a command log. Raises ValueError if it is none."""
+        one = from_line(line)
+        when = str(line.get("time", ""))
+        now = _instant(when).timestamp() if when else 0.0
+        self._window(when)
+        self.times += one.times
+        self.commands[one.service, one.command] += one.times
+        if len(self.lines) < MAX_LINES:
+            self.lines.append(one)
+        texts = []
+        for access, raw in zip(one.touches.accesses, line.get("accesses", []), strict=True):
+            text = self._usable(access.key, one.times)
+            if text:
+                self._add_access(one, text, access, raw.get("content") or {}, when, now)
+                texts.append(text)
+        if len(texts) > 1:
+            self.several.append(tuple(texts))
+        self._add_rest(one)
+
+    def _add_access(
+        self, one: Recorded, text: str, access: Access, content: Mapping[str, Any], when: str, now: float
+    ) -> None:
+        facts = self._facts(text, one.times)
+        if facts is None:
+            return
+        facts.see(one.service, one.command, access.needs, one.times, when)
+        if one.touches.script is not None:
+            facts.by_script += one.times
+        if access.types:
+            facts.types.add(access.types)
+        facts.lifetimes.add(access.ttl, one.times, now)
+        if one.command in _INTEGERS:
+            facts.forms["integer"] += one.times
+        if access.content is None:
+            return
+        if "form" in content or not (
+            content.get("fields") or content.get("stream") or content.get("carried")
+        ):
+            facts.forms[str(content.get("form") or "")] += one.times
+        if access.content.carried is not None and access.content.carried.kind == "value":
+            for source in access.content.carried.keys:
+                held = self._facts(self._usable(source, 0) or text, 0)
+                if held is not None and source != access.key:
+                    held.targets[access.key] += one.times
+        if access.content.stream_add:
+            facts.adds += one.times
+            facts.lengths[access.content.maxlen, access.content.maxlen_approximate] += one.times
+        if access.content.fields:
+            self._add_fields(facts, one, [_text(field.name) for field in access.content.fields], content)
+
+    def _add_fields(self, facts: Facts, one: Recorded, names: list[str], content: Mapping[str, Any]) -> None:
+        facts.written += one.times
+        forms = content.get("forms") or [None] * len(names)
+        for name, form in zip(names, forms, strict=False):
+            if len(facts.fields) < MAX_FIELDS or name in facts.fields:
+                facts.fields[name] += one.times
+                known = form if form is not None else _FORMS_OF.get(one.command)
+                facts.field_forms.setdefault(name, Counter())[str(known or "")] += one.times
+
+    def _add_rest(self, one: Recorded) -> None:
+        touches = one.touches
+        for channel in touches.channels:
+            name = _text(channel.name)
+            if channel.is_pattern:
+                self.patterns[one.service, one.command, name, True] += one.times
+            elif not name.startswith("__key") and not _MASKED.search(channel.name):
+                uses = self.channels.setdefault(name, {})
+                uses[one.service] = uses.get(one.service, 0) | (WRITES if channel.publish else READS)
+                self.channel_times[name] += one.times
+        if touches.pattern is not None:
+            self.patterns[one.service, one.command, _text(touches.pattern.glob), False] += one.times
+        self.databases.update(number for _, number in touches.databases)
+        script = touches.script
+        if script is not None:
+            name = _text(script.name)
+            seen = self.scripts.setdefault(
+                name.lower() if script.kind != "function" else name, ScriptSeen(script.kind == "function")
+            )
+            seen.times += one.times
+            seen.commands.add(one.command)
+            seen.services.add(one.service)
+            if one.command == "SCRIPT LOAD":
+                seen.loaded = True
+            else:
+                seen.keys[len(script.keys)] += one.times
+                seen.example = seen.example or next(iter(script.keys), b"")
+                if len(seen.calls) < MAX_CALLS:
+                    seen.calls.add(tuple(map(_text, script.keys)))
+
+    # -- a row of a report, a decision log or a findings store
+
+    def add_row(self, row: Mapping[str, Any]) -> None:
+        """Adds a row of `GET /report`, or a finding."""
+        service, command = str(row["service"]), str(row["command"])
+        times = int(row.get("count") or row.get("total") or 1)
+        for client in row.get("clients", []):
+            self.clients.setdefault(service, set()).add(_client_text(client))
+        lines = [line for one in row.get("examples", []) if (line := one.get("command"))]
+        for line in lines:
+            self.add_command(line | {"count": 1})
+        self._window(_rfc3339(row.get("first")), _rfc3339(row.get("last")))
+        if "other" in (service, command):
+            return
+        if row["rule"] == "script.unregistered":
+            self._add_script_row(row, service, command, times)
+            return
+        times -= len(lines)
+        if times <= 0:
+            return
+        self.times += times
+        self.commands[service, command] += times
+        place = str(row.get("shape") or "")
+        key = str(row.get("example") or "")
+        text = _HOLES.sub(lambda found: MARK + found[1] + MARK, place) if _HOLES.search(place) else key
+        if not text or not row["rule"].startswith(("key.", "scope.")) or "…" in text or "<more>" in place:
+            return
+        if _MASKED.search(text.encode("utf-8", "surrogateescape")):
+            self.masked += times
+            return
+        self._add_named(text, service, command, times, _rfc3339(row.get("last")))
+
+    def _add_named(self, text: str, service: str, command: str, times: int, when: str) -> None:
+        """Adds a command of which only the name and a key or shape are known."""
+        container, _, subcommand = command.partition(" ")
+        found = COMMANDS.get(container.encode())
+        if found is not None and subcommand:
+            found = found.subcommands.get(subcommand.encode(), found)
+        facts = self._facts(text, times)
+        if facts is None or found is None or not found.specs:
+            return
+        effect = effect_of(found, 0)
+        facts.see(service, command, effect.needs, times, when)
+        if effect.types:
+            facts.types.add(effect.types)
+        facts.lifetimes.add(constant_ttl(found, 0), times, 0.0)
+
+    def _add_script_row(self, row: Mapping[str, Any], service: str, command: str, times: int) -> None:
+        name = str(row.get("shape") or "")
+        if not name or name == "other":
+            return
+        seen = self.scripts.setdefault(name, ScriptSeen(re.fullmatch("[0-9a-f]{40}", name) is None))
+        seen.times += times
+        seen.commands.add(command)
+        seen.services.add(service)
+        seen.line = seen.line or str(row.get("example") or "")
+        declared = re.search(r"keys: (\d+)\}", str(row.get("hint") or ""))
+        if declared is not None and command != "SCRIPT LOAD":
+            seen.keys[int(declared[1])] += times
+
+    # -- common
+
+    def _usable(self, key: bytes, times: int) -> str:
+        """Returns a key as text; "" if it is masked, cut or empty."""
+        if not key or _MASKED.search(key) or MARK.encode() in key:
+            self.masked += times
+            return ""
+        return _text(key)
+
+    def _facts(self, text: str, times: int) -> Facts | None:
+        found = self.keys.get(text)
+        if found is None:
+            if len(self.keys) >= MAX_KEYS:
+                self.lost += times
+                return None
+            found = self.keys[text] = Facts()
+        return found
+
+    def _window(self, *times: str) -> None:
+        for when in times:
+            if when:
+                self.first = min(self.first or when, when)
+                self.last = max(self.last, when)
+
+    def rename_unknown(self) -> str:
+        """Gives clients that nothing identified a name of their own. Returns the name, "" if there are none.
+
+        A policy cannot give rights to `unknown`.
+        """
+        if UNKNOWN not in self.services:
+            return ""
+        name = "app" if len(self.services) == 1 else "unidentified"
+        for facts in self.keys.values():
+            _rename(facts.uses, name)
+            _rename(facts.commands, name)
+            facts.deleters = {name if one == UNKNOWN else one for one in facts.deleters}
+        for uses in self.channels.values():
+            _rename(uses, name)
+        for script in self.scripts.values():
+            script.services = {name if one == UNKNOWN else one for one in script.services}
+        self.commands = Counter(
+            {(name if one == UNKNOWN else one, word): times for (one, word), times in self.commands.items()}
+        )
+        self.patterns = Counter(
+            {(name if one == UNKNOWN else one, *rest): times for (one, *rest), times in self.patterns.items()}  # type: ignore[misc]
+        )
+        self.lines = [one._replace(service=name) if one.service == UNKNOWN else one for one in self.lines]
+        _rename(self.clients, name)
+        return name
+
+
+def _rename(where: dict[str, Any], name: str) -> None:
+    if UNKNOWN in where:
+        where[name] = where.pop(UNKNOWN)
+
+
+def _client_text(client: Mapping[str, str]) -> str:
+    library = " ".join(filter(None, (client.get("library"), client.get("version"))))
+    parts = (client.get("name"), library and f"({library})", client.get("user") and f"as {client['user']}")
+    return " ".join(filter(None, (client.get("address"), *parts)))
+
+
+def _rfc3339(at: Any) -> str:
+    if not at:
+        return ""
+    return (
+        datetime.datetime.fromtimestamp(float(at), datetime.UTC).isoformat(timespec="microseconds")[:-6] + "Z"
+    )
+
+
+def _instant(when: str) -> datetime.datetime:
+    try:
+        found = datetime.datetime.fromisoformat(when)
+    except ValueError:
+        raise ValueError(f"{when!r} is not a time") from None
+    return found if found.tzinfo else found.replace(tzinfo=datetime.UTC)
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "surrogateescape")

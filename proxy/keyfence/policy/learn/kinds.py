@@ -1,0 +1,335 @@
+"""Kinds of keys: keys that differ only in values, found by comparing all keys part by part.
+
+Rule: every key belongs to exactly one kind, and no two kinds match the same key with equally specific
+patterns. In doubt two words make two kinds: it is safer to join two entries later than to split one.
+
+Keys are cut at `:`, `{`, `}` and `|`. Of the texts at one place, those that look like values form one
+placeholder. Words stay, unless at least MIN_WORDS of them are used alike: the same parts follow, with the
+same types and writers.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from keyfence.policy.patterns.patterns import exact_pattern
+
+from .evidence import MARK, WRITES, Facts, strongest
+from .values import ValueClass, class_of, is_numbered_word, is_word, looks_like_ip
+
+MIN_WORDS = 5  # words at one place that are used alike and so are names
+MAX_WORDS = 64  # words at one place; more are names, however they are used
+MAX_FIRST_WORDS = 256  # the same at the beginning of keys
+MAX_DEPTH = 40  # parts of a key that are compared; the rest is one value
+_SEPARATORS = re.compile("([:{}|])")
+_WORDS = re.compile("[A-Za-z][A-Za-z0-9_]*(?:-[A-Za-z0-9_]+)*")
+_VERSION = re.compile("[vV][0-9]{1,3}")
+_STEM = re.compile("((?:[A-Za-z]{2,}[_.=-])+)(.*[0-9].*)")
+_GLUED = re.compile(r"([A-Za-z_]*[A-Za-z]{3,})([0-9]+(?:[.][0-9]+)*)")
+
+
+@dataclasses.dataclass(slots=True)
+class Slot:
+    """A placeholder of a kind, with the values that were seen there."""
+
+    values: set[str]
+    guessed: bool = False  # it replaces words
+    name: str = ""
+
+    @property
+    def value_class(self) -> ValueClass:
+        return class_of(self.values)
+
+
+Part = str | Slot
+
+
+@dataclasses.dataclass
+class Kind:
+    """A kind of keys, with everything that was seen of them."""
+
+    parts: list[Part]
+    keys: list[str]
+    facts: Facts
+    name: str = ""
+    legacy_of: Kind | None = None
+    why: str = ""  # why it is taken for a deprecated form
+
+    @property
+    def slots(self) -> list[Slot]:
+        return [part for part in self.parts if isinstance(part, Slot)]
+
+    @property
+    def prefix(self) -> str:
+        """The literal text before the first placeholder."""
+        first = self.parts[0] if self.parts else ""
+        return first if isinstance(first, str) else ""
+
+    @property
+    def pattern(self) -> str:
+        """The pattern as a policy has it."""
+        return "".join(literal(part) if isinstance(part, str) else f"<{part.name}>" for part in self.parts)
+
+    @property
+    def text(self) -> str:
+        """The literal text, with spaces for placeholders."""
+        return " ".join(part if isinstance(part, str) else " " for part in self.parts)
+
+    @property
+    def words(self) -> list[str]:
+        return words_of(self.text)
+
+    @functools.cached_property
+    def held(self) -> frozenset[str]:
+        return frozenset(self.keys)
+
+    @property
+    def example(self) -> str:
+        """A key that was seen; "" if only shapes were."""
+        return next((key for key in self.keys if MARK not in key), "")
+
+    @property
+    def glob(self) -> str:
+        """The glob of the keys, as waivers have it."""
+        parts = (
+            re.sub(r"([*?\[\]\\])", r"\\\1", part) if isinstance(part, str) else "*" for part in self.parts
+        )
+        return "".join(parts)
+
+    @property
+    def types(self) -> list[str]:
+        return types_of(self.facts.types)
+
+
+def types_of(admitted: Iterable[tuple[str, ...]]) -> list[str]:
+    """Returns the types of keys on which commands were used, each of which admits some types."""
+    sure = {one[0] for one in admitted if len(one) == 1}
+    several = [set(one) for one in admitted if len(one) > 1]
+    if sure or not several:
+        return sorted(sure)
+    common = set.intersection(*several)
+    return sorted(common) if len(common) < 4 else []
+
+
+def words_of(text: str) -> list[str]:
+    """Returns the words of literal text, without versions."""
+    return [word.rstrip("_") for word in _WORDS.findall(text) if not _VERSION.fullmatch(word)]
+
+
+def literal(text: str) -> str:
+    """Returns literal text as a pattern has it."""
+    return exact_pattern(text.encode("utf-8", "surrogateescape")).text if text else ""
+
+
+class Ways(NamedTuple):
+    """How to find kinds."""
+
+    stems: bool = True  # values at one place may begin with a word: user_<user>
+    coarse: bool = False  # a word beside values is a value: then no key can be of two kinds
+
+
+FINE = Ways()
+
+
+class _Item(NamedTuple):
+    key: str
+    texts: tuple[str, ...]  # parts and separators of the key, alternately
+    facts: Facts
+
+    def at(self, depth: int) -> str:
+        return self.texts[2 * depth]
+
+    def separator(self, depth: int) -> str:
+        """The separator after a part; "" after the last one."""
+        return self.texts[2 * depth + 1] if len(self.texts) > 2 * depth + 1 else ""
+
+    def rest(self, depth: int) -> str:
+        return "".join(self.texts[2 * depth :])
+
+
+@dataclasses.dataclass(slots=True)
+class _Found:
+    parts: list[Part]
+    items: list[_Item]
+
+
+# How keys of a sub-kind are used: what follows, their types and their writers.
+_Usage = dict[str, tuple[frozenset[str], frozenset[str]]]
+
+
+def kinds_of(keys: Mapping[str, Facts], ways: Ways = FINE) -> list[Kind]:
+    """Returns the kinds of these keys."""
+    items = [_Item(key, tuple(_SEPARATORS.split(key)), facts) for key, facts in sorted(keys.items())]
+    found = []
+    for one in _resolve(items, 0, ways):
+        facts = Facts()
+        for item in one.items:
+            facts.take(item.facts)
+        found.append(Kind(_joined(one.parts), [item.key for item in one.items], facts))
+    return sorted(found, key=lambda kind: [part if isinstance(part, str) else "\x7f" for part in kind.parts])
+
+
+def _joined(parts: Sequence[Part]) -> list[Part]:
+    """Returns the parts with neighbouring texts joined."""
+    joined: list[Part] = []
+    for part in parts:
+        if isinstance(part, str) and joined and isinstance(joined[-1], str):
+            joined[-1] += part
+        elif part != "":
+            joined.append(part)
+    return joined
+
+
+def _resolve(items: list[_Item], depth: int, ways: Ways) -> list[_Found]:
+    found: list[_Found] = []
+    addresses = [item for item in items if item.separator(depth) and looks_like_ip(item.rest(depth))]
+    if addresses:
+        addresses += [item for item in items if not item.separator(depth) and _is_ip(item.at(depth))]
+        taken = {item.key for item in addresses}
+        found.append(_Found([Slot({item.rest(depth) for item in addresses})], addresses))
+        items = [item for item in items if item.key not in taken]
+    by_separator: dict[str, list[_Item]] = defaultdict(list)
+    for item in items:
+        by_separator[item.separator(depth)].append(item)
+    for separator, group in sorted(by_separator.items()):
+        if depth >= MAX_DEPTH:
+            found.append(_Found([Slot({item.rest(depth) for item in group})], group))
+        else:
+            found += _resolve_group(group, separator, depth, ways)
+    return found
+
+
+def _is_ip(text: str) -> bool:
+    return class_of({text}).text == "ipv4"
+
+
+def _resolve_group(items: list[_Item], separator: str, depth: int, ways: Ways) -> list[_Found]:
+    """Resolves keys that have the same separator after the part at hand."""
+    by_text: dict[str, list[_Item]] = defaultdict(list)
+    for item in items:
+        by_text[item.at(depth)].append(item)
+    words = {text for text in by_text if is_word(text)}
+    values = by_text.keys() - words
+    if len(values) >= 3:  # beside other values, v6 is no version
+        versions = {text for text in words if text and text[-1].isdigit()}
+        words, values = words - versions, values | versions
+    numbered = {text for text in values if is_numbered_word(text)}
+    if (
+        len(numbered) <= (3 if depth == 0 else 1)
+        and not values - numbered
+        and all(len(by_text[text]) > 1 for text in numbered)
+    ):
+        words |= numbered
+        values = set()
+    below = {text: _below(by_text[text], separator, depth, ways) for text in words}
+    usages = {text: _usage(found) for text, found in below.items()}
+    taken = _names(usages, values, by_text, separator, depth, ways)
+    found: list[_Found] = []
+    for stem, texts in _by_stem(values, ways.stems and not taken):
+        group = [item for text in sorted(texts | (set() if stem else taken)) for item in by_text[text]]
+        slot = Slot({text.removeprefix(stem) for text in texts} | (set() if stem else taken), bool(taken))
+        below_slot = _below(group, separator, depth, ways)
+        found += [_Found([stem, slot, separator, *one.parts], one.items) for one in below_slot]
+    if taken and not values:
+        group = [item for text in sorted(taken) for item in by_text[text]]
+        slot = Slot(set(taken), True)
+        below_slot = _below(group, separator, depth, ways)
+        found += [_Found([slot, separator, *one.parts], one.items) for one in below_slot]
+    for text in sorted(words - taken):
+        found += [_Found([text, separator, *one.parts], one.items) for one in below[text]]
+    return found
+
+
+def _below(items: list[_Item], separator: str, depth: int, ways: Ways) -> list[_Found]:
+    """Resolves what follows the part at hand."""
+    return _resolve(items, depth + 1, ways) if separator else [_Found([], items)]
+
+
+def _by_stem(values: Iterable[str], stems: bool) -> list[tuple[str, set[str]]]:
+    """Returns the values by the word with which they begin; all together if few share one."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for value in values:
+        found[_stem_of(value) if stems else ""].add(value)
+    if len(found) > 2 or (found and min(map(len, found.values())) < 3):
+        found = {"": set(values)} if values else {}
+    return sorted(found.items())
+
+
+def _stem_of(value: str) -> str:
+    if class_of({value}).is_exact:
+        return ""
+    match = _STEM.fullmatch(value) or _GLUED.fullmatch(value)
+    return match[1] if match is not None and is_word(match[1].rstrip("_.=-")) else ""
+
+
+def _usage(found: list[_Found]) -> _Usage:
+    usage: _Usage = {}
+    for one in found:
+        shape = "".join(part if isinstance(part, str) else MARK for part in one.parts)
+        types = frozenset(types_of({types for item in one.items for types in item.facts.types}))
+        writers = frozenset(
+            service
+            for item in one.items
+            for service, use in item.facts.uses.items()
+            if strongest(use) == WRITES
+        )
+        usage[shape] = (types, writers)
+    return usage
+
+
+def _agree(one: _Usage, other: _Usage) -> bool:
+    """Whether two words are used alike. What was not seen of one of them does not count."""
+    if not (one.keys() <= other.keys() or other.keys() <= one.keys()):
+        return False
+    common = one.keys() & other.keys()
+    return all(
+        not one[shape][0] or not other[shape][0] or one[shape][0] == other[shape][0] for shape in common
+    ) and all(not one[shape][1] or not other[shape][1] or one[shape][1] & other[shape][1] for shape in common)
+
+
+def _names(
+    usages: Mapping[str, _Usage],
+    values: set[str],
+    by_text: Mapping[str, list[_Item]],
+    separator: str,
+    depth: int,
+    ways: Ways,
+) -> set[str]:
+    """Returns the words that are names, and so values."""
+    is_many = len(usages) > (MAX_FIRST_WORDS if depth == 0 else MAX_WORDS)
+    if is_many or (ways.coarse and values):
+        return set(usages) - {""}
+    groups: list[tuple[_Usage, set[str]]] = []
+    if values and depth:
+        of_values = [item for text in sorted(values) for item in by_text[text]]
+        groups.append((_usage(_below(of_values, separator, depth, ways)), set()))
+    for text, usage in sorted(usages.items(), key=lambda one: (-len(one[1]), one[0])):
+        group = next((one for one in groups if _agree(one[0], usage) and text), None)
+        if group is None:
+            group = ({}, set())
+            groups.append(group)
+        group[1].add(text)
+        for shape, (types, writers) in usage.items():
+            known = group[0].get(shape, (frozenset(), frozenset()))
+            group[0][shape] = (known[0] or types, known[1] | writers)
+    if values and depth:
+        joined = groups[0][1]
+        return (
+            joined
+            if len(joined) >= MIN_WORDS or len(joined) <= len(values) / 4 or _same_form(values, joined)
+            else set()
+        )
+    if depth == 0:
+        return set()
+    largest = max(groups, key=lambda one: len(one[1]), default=({}, set()))[1]
+    return largest if len(largest) >= MIN_WORDS and "" not in largest else set()
+
+
+def _same_form(values: set[str], words: set[str]) -> bool:
+    """Whether words among values are values by chance, such as `cafe` among hex digits."""
+    return all(len(word) <= max(map(len, values)) for word in words) and len(values) >= 3

@@ -1,0 +1,105 @@
+"""Claims and scopes: the prefixes of the keys, and whose they are.
+
+Rule: each claim and each scope's prefix is literal text that all keys below it begin with. A scope has at
+least one writer, and every writer of its entries.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+
+from .evidence import ASKS, CONSUMES, READS, WRITES
+from .kinds import Kind, words_of
+from .naming import unique
+
+
+@dataclasses.dataclass(frozen=True)
+class Rights:
+    """Who may do what with keys of a kind."""
+
+    writers: tuple[str, ...] = ()
+    readers: tuple[str, ...] = ()
+    consumers: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(slots=True)
+class Scope:
+    """A scope of the draft."""
+
+    name: str
+    prefix: str
+    rights: Rights
+    kinds: list[Kind]
+
+
+def rights_of(kinds: Iterable[Kind]) -> Rights:
+    """Returns the rights that the services need for what was seen of these kinds."""
+    found: dict[str, int] = {}
+    for kind in kinds:
+        for service, use in kind.facts.uses.items():
+            found[service] = found.get(service, 0) | use
+    return Rights(
+        tuple(sorted(name for name, use in found.items() if use & WRITES)),
+        tuple(sorted(name for name, use in found.items() if use & (READS | ASKS) and use < CONSUMES)),
+        tuple(sorted(name for name, use in found.items() if use & CONSUMES and not use & WRITES)),
+    )
+
+
+def claims_of(kinds: Sequence[Kind]) -> list[str]:
+    """Returns the claims: the first part of all keys. Empty if some keys begin with a value."""
+    found: set[str] = set()
+    for kind in kinds:
+        prefix = kind.prefix
+        if ":" in prefix:
+            found.add(prefix[: prefix.index(":") + 1])
+        elif not kind.slots:
+            continue  # a literal key without a colon may lie outside
+        elif prefix:
+            found.add(prefix)
+        else:
+            return []
+    return sorted(one for one in found if not any(one != other and one.startswith(other) for other in found))
+
+
+def scopes_of(kinds: Sequence[Kind], claims: Sequence[str]) -> list[Scope]:
+    """Returns the scopes: one for each claim, or for each part below it if the parts have other writers."""
+    found: dict[str, list[Kind]] = defaultdict(list)
+    for claim in claims:
+        inside = [kind for kind in kinds if kind.prefix.startswith(claim)]
+        for prefix, group in _parts(claim, inside).items():
+            found[prefix] += group
+    scopes: list[Scope] = []
+    for prefix, group in sorted(found.items()):
+        rights = rights_of(group)
+        if not rights.writers:
+            continue
+        name = unique("-".join(words_of(prefix)[-1:]).lower() or "all", [one.name for one in scopes],
+                      ["-".join(words_of(prefix)).lower()])  # fmt: skip
+        alike = {rights_of([kind]) for kind in group}
+        common = rights if len(alike) == 1 else Rights(rights.writers)
+        scopes.append(Scope(name, prefix, common, group))
+    return scopes
+
+
+def _parts(claim: str, kinds: list[Kind]) -> dict[str, list[Kind]]:
+    first, last = min(kind.prefix for kind in kinds), max(kind.prefix for kind in kinds)
+    same = itertools.takewhile(lambda two: two[0] == two[1], zip(first, last, strict=False))
+    common = "".join(one for one, _ in same)
+    base = common[: common.rfind(":") + 1] or claim
+    parts: dict[str, list[Kind]] = defaultdict(list)
+    for kind in kinds:
+        rest = kind.prefix[len(base) :]
+        parts[base + rest[: rest.find(":") + 1]].append(kind)
+    writers = {rights_of(group).writers for group in parts.values()} - {()}
+    if len(parts) < 2 or len(writers) < 2:
+        return {claim: kinds} if len(parts) < 2 else {base: kinds}
+    return parts
+
+
+def scope_of(kind: Kind, scopes: Iterable[Scope]) -> Scope | None:
+    """Returns the scope with the longest prefix around a kind."""
+    around = [scope for scope in scopes if kind.prefix.startswith(scope.prefix)]
+    return max(around, key=lambda scope: len(scope.prefix), default=None)

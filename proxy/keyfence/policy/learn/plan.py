@@ -1,0 +1,141 @@
+"""The plan of a draft: the kinds of keys with their names, claims, scopes, rights and placeholders.
+
+Rule: the plan depends on the evidence only. The same evidence gives the same plan.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+
+from .evidence import Evidence, Facts
+from .kinds import Kind, Slot, Ways, kinds_of
+from .layout import Rights, Scope, claims_of, rights_of, scope_of, scopes_of
+from .legacy import mark_legacy
+from .naming import name_kinds, name_slots, unique
+from .requirements import Fields, fields_of, known_slot
+from .values import ValueClass, class_of
+
+_DAY = 86_400.0
+
+
+class Refused(NamedTuple):
+    """Commands that were seen and that the draft refuses."""
+
+    rule: str
+    service: str
+    command: str
+    what: str  # the entry, or the first key
+    times: int
+
+
+@dataclasses.dataclass
+class Plan:
+    """What the draft will say."""
+
+    evidence: Evidence
+    name: str
+    entries: list[Kind]
+    legacy: list[Kind]
+    channels: list[Kind]
+    slots: dict[str, tuple[ValueClass, set[str]]]
+    fields: dict[str, tuple[Fields, Slot | None]]  # by entry
+    claims: list[str]
+    scopes: list[Scope]
+    rights: dict[str, Rights]
+    hash_tag: str  # required, optional or ""
+    cluster: bool
+    services: list[str]
+    renamed: str  # the name of clients that nothing identified
+    grants: dict[str, dict[str, set[str]]] = dataclasses.field(default_factory=dict)  # service: what: globs
+    omitted: set[tuple[str, str]] = dataclasses.field(default_factory=set)  # entry and setting
+    refused: list[Refused] = dataclasses.field(default_factory=list)
+
+    def scope(self, kind: Kind) -> Scope | None:
+        return scope_of(kind, self.scopes)
+
+    def pattern_of(self, keys: Collection[str]) -> str:
+        """Returns the pattern of the one entry that these keys belong to; "" if they belong to several."""
+        found = {kind.pattern for kind in self.entries if not kind.held.isdisjoint(keys)}
+        return found.pop() if len(found) == 1 else ""
+
+
+def plan_of(evidence: Evidence, name: str, renamed: str, ways: Ways, *, guesses_legacy: bool) -> Plan:
+    """Returns the plan of a draft. `renamed` is the name of clients that nothing identified."""
+    kinds = kinds_of(evidence.keys, ways)
+    claims = claims_of(kinds)
+    scopes = scopes_of(kinds, claims)
+    name_kinds(kinds, lambda kind: _behind(kind, scopes))
+    if guesses_legacy:
+        mark_legacy(kinds)
+    entries = [kind for kind in kinds if kind.legacy_of is None]
+    legacy = [kind for kind in kinds if kind.legacy_of is not None]
+    claims = claims_of(entries)
+    scopes = scopes_of(entries, claims)
+    channels = _channels(evidence, ways)
+    slots = name_slots([*entries, *legacy, *channels], lambda kind: _behind(kind, scopes))
+    name_kinds(entries, lambda kind: _behind(kind, scopes))
+    name_kinds(channels, lambda _kind: "")
+    fields = {kind.name: _fields(kind, slots) for kind in entries}
+    tags = [_has_hash_tag(kind) for kind in entries]
+    return Plan(
+        evidence=evidence,
+        name=name,
+        entries=entries,
+        legacy=legacy,
+        channels=channels,
+        slots=dict(sorted(slots.items())),
+        fields=fields,
+        claims=claims,
+        scopes=scopes,
+        rights={kind.name: rights_of([kind]) for kind in entries},
+        hash_tag=("required" if all(tags) else "optional") if any(tags) else "",
+        cluster=sum(tags) > len(tags) / 2,
+        services=_services(entries, legacy, channels),
+        renamed=renamed,
+    )
+
+
+def _behind(kind: Kind, scopes: Sequence[Scope]) -> str:
+    scope = scope_of(kind, scopes)
+    return scope.prefix if scope is not None else ""
+
+
+def _services(entries: Sequence[Kind], legacy: Sequence[Kind], channels: Sequence[Kind]) -> list[str]:
+    """Returns the services that use a key or a channel; others need no rights."""
+    return sorted({service for kind in (*entries, *legacy, *channels) for service in kind.facts.uses})
+
+
+def _has_hash_tag(kind: Kind) -> bool:
+    text = "".join(part if isinstance(part, str) else "x" for part in kind.parts)
+    inside = text.partition("{")[2].partition("}")
+    return bool(inside[0]) and bool(inside[1]) and text.count("{") == text.count("}") == 1
+
+
+def _channels(evidence: Evidence, ways: Ways) -> list[Kind]:
+    keys = {}
+    for name, uses in evidence.channels.items():
+        keys[name] = facts = Facts(times=evidence.channel_times[name])
+        facts.uses = dict(uses)
+    return kinds_of(keys, ways)
+
+
+def _fields(kind: Kind, slots: dict[str, tuple[ValueClass, set[str]]]) -> tuple[Fields, Slot | None]:
+    """Returns the fields of an entry, with a placeholder for those that are values."""
+    found = fields_of(kind.facts)
+    if not found.values:
+        return found, None
+    known = known_slot(found.values, slots)
+    if known:
+        return found, Slot(found.values, True, known)
+    held = class_of(found.values)
+    same = next((name for name, (one, _) in slots.items() if one == held and name.startswith("field")), "")
+    name = same or unique("field", slots, [f"{kind.name}_field".replace("-", "_")], "_")
+    slots[name] = held, found.values | (slots[name][1] if name in slots else set())
+    return found, Slot(found.values, True, name)
+
+
+def is_short(evidence: Evidence) -> bool:
+    """Whether the evidence covers less than a day."""
+    return evidence.seconds is None or evidence.seconds < _DAY

@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+import hashlib
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+
+from keyfence.audit.checkpoint import Checkpoint
+from keyfence.audit.scan import Audit, Options
+from keyfence.audit.servers.nodes import inspect
+from keyfence.audit.servers.rdb import expired_keys, loaded
+from keyfence.upstream.embedded import EmbeddedRedisError
+from tests.audit.shop import fill, judge
+from tests.servers import PATIENCE_SECONDS, RedisServer, ServerBinary
+
+
+def saved(server: RedisServer, folder: Path) -> Path:
+    """An RDB file with the server's keys."""
+    with server.client() as client:
+        client.save()
+        made = Path(client.config_get("dir")["dir"], "dump.rdb")
+    return Path(shutil.move(made, folder / "a dump.rdb"))
+
+
+def test_a_file_s_keys_are_audited_and_the_file_stays_as_it_is(
+    redis_server: RedisServer, redis_binary: ServerBinary, tmp_path: Path
+) -> None:
+    with redis_server.client() as client:
+        fill(client)
+        size = client.dbsize()
+    file = saved(redis_server, tmp_path)
+    before = hashlib.sha256(file.read_bytes()).hexdigest()
+    with loaded(str(file), redis_binary.path) as endpoint:
+        options = Options(is_file=True)
+        result = Audit(judge(), [inspect(endpoint)], options, Checkpoint("", "audit", {})).run()
+        assert expired_keys(endpoint) == 0
+    assert result.seen == size
+    assert list(result.notes) == ["idle times are not known: a file does not keep them"]
+    assert hashlib.sha256(file.read_bytes()).hexdigest() == before
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_keys_that_have_expired_since_are_counted(fresh_redis: RedisServer, tmp_path: Path) -> None:
+    if fresh_redis.version_info < (7,):
+        pytest.skip("Redis 6.2 does not say how many keys had expired")
+    with fresh_redis.client() as client:
+        client.set("a", "1", px=1500)
+        client.set("b", "1")
+        until = time.time() + client.pttl("a") / 1000
+    file = saved(fresh_redis, tmp_path)
+    while time.time() <= until:
+        time.sleep(0.05)
+    with loaded(str(file)) as endpoint:
+        assert expired_keys(endpoint) == 1
+        assert inspect(endpoint).keys == {0: 1}
+    assert time.time() < until + PATIENCE_SECONDS
+
+
+@pytest.mark.parametrize("content", [b"", b"not an RDB file"])
+def test_another_file_is_refused(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "file").write_bytes(content)
+    with pytest.raises(EmbeddedRedisError, match="file is not an RDB file"), loaded(str(tmp_path / "file")):
+        pass
+
+
+def test_a_missing_file_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(EmbeddedRedisError, match="cannot be read: no such file"), loaded(str(tmp_path / "x")):
+        pass
+
+
+def test_a_file_of_a_newer_redis_is_refused_with_the_server_s_words(tmp_path: Path) -> None:
+    (tmp_path / "dump.rdb").write_bytes(b"REDIS9999" + b"\xff" * 16)
+    with (
+        pytest.raises(EmbeddedRedisError, match="RDB format version 9999"),
+        loaded(str(tmp_path / "dump.rdb")),
+    ):
+        pass

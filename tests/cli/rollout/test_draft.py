@@ -1,0 +1,309 @@
+"""`keyfence draft`: a policy proposed from logs, findings and running keyfences."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from keyfence.policy.analysis.lint import check_policy
+from keyfence.policy.loading.load import load_policy
+from tests.cli.test_main import keyfence
+from tests.clients.running import eventually
+from tests.policy.learn.traffic import BLANK, commands_of
+from tests.servers import Keyfence, RedisServer
+
+SERVICES = ("web", "stock")
+BLANK_POLICY = "policy: look\nservices: [web, stock]\n"
+
+
+def line(command: str, service: str = "web", when: str = "2026-03-02T10:00:00Z", count: int = 1) -> bytes:
+    from keyfence.commands.extract import extract
+    from keyfence.policy.analysis.command_log import as_line
+
+    argv = command.encode().split()
+    return json.dumps({"time": when} | as_line(BLANK, service, argv, extract(argv), count)).encode() + b"\n"
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    path = tmp_path / "commands.log"
+    lines = [line(f"HSET shop:cart:{number} items 3 colour red") for number in (17, 204, 3181)]
+    lines += [line(f"EXPIRE shop:cart:{number} 3600", when="2026-03-04T10:00:00Z") for number in (17, 204)]
+    lines += [line(f"HGETALL shop:cart:{number}", "stock") for number in (17, 204)]
+    path.write_bytes(b"".join(lines))
+    return path
+
+
+def test_a_draft_has_entries_with_their_evidence(log: Path) -> None:
+    code, out, err = keyfence("draft", log, "--name", "shop")
+    assert code == 0
+    assert "policy: shop\n" in out
+    assert 'claims: ["shop:"]\n' in out
+    assert re.search(r'^    key: "shop:cart:<cart>"', out, re.MULTILINE)
+    assert re.search(
+        r"^    ttl: \{default: 1h, max: 1h, at: refresh\} +# seen: 1h, 2 by EXPIRE", out, re.MULTILINE
+    )
+    assert re.search(r"^    fields: \{colour: any, items: integer\} +# 3 writes", out, re.MULTILINE)
+    assert '{prefix: "shop:", writers: [web], readers: [stock]}' in out
+    assert "# 7 commands on 3 keys, 2026-03-02 10:00 to 2026-03-04 10:00; for example shop:cart:17\n" in out
+    assert "# stock: HGETALL 2; web: HSET 3, EXPIRE 2\n" in out
+    assert "keyfence: 1 entry, 1 scope, 2 services, from 7 commands" in err
+    assert "wider than what was seen: <cart> admits any number of up to 20 digits; seen: 3 values" in err
+
+
+def test_a_draft_is_written_to_a_new_file_only(log: Path, tmp_path: Path) -> None:
+    target = tmp_path / "shop.yaml"
+    assert keyfence("draft", log, "-o", target).code == 0
+    assert load_policy(target).services[:2] == ("stock", "web")
+    code, _, err = keyfence("draft", log, "-o", target)
+    assert (code, "exists; name a new file" in err) == (2, True)
+
+
+def test_less_than_a_day_is_said(tmp_path: Path) -> None:
+    path = tmp_path / "short.log"
+    path.write_bytes(line("GET a:1") + line("GET a:2", when="2026-03-02T10:30:00Z"))
+    code, out, err = keyfence("draft", path)
+    assert code == 0
+    assert "cover only 30 minutes, less than a day" in err
+    assert "cover only 30 minutes, less than a day" in out
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "the source is empty: no commands and no findings"),
+        (line("PING"), "none of the 1 commands names a key or a channel"),
+        (line("GET s:<masked>", count=7), "all 7 keys are masked, so nothing can be learned from them"),
+    ],
+)
+def test_a_source_of_which_nothing_can_come_ends_with_exit_code_2(
+    content: bytes, message: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(content)
+    assert keyfence("draft", path) == (2, "", f"keyfence: {message}\n")
+
+
+def test_masked_keys_are_counted_and_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(line("GET s:<masked>", count=7) + line("GET a:1"))
+    code, out, err = keyfence("draft", path)
+    assert code == 0
+    assert "7 uses of masked or cut keys are left out" in err
+    assert '"s:' not in out
+
+
+def test_lines_that_cannot_be_read_are_reported_and_skipped(log: Path) -> None:
+    log.write_bytes(log.read_bytes() + b'{"service": 1}\nno JSON\n')
+    code, _, err = keyfence("draft", log)
+    assert code == 0
+    assert "line 8 is skipped" in err
+    assert "line 9 is skipped" in err
+
+
+def test_a_source_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+    code, _, err = keyfence("draft", tmp_path / "nothing")
+    assert (code, "No such file or directory" in err) == (2, True)
+
+
+def test_clients_without_a_service_get_one_as_a_suggestion(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(line("SET a:1 x", "unknown") + line("SET a:2 x", "unknown"))
+    code, out, err = keyfence("draft", path)
+    assert code == 0
+    assert "services: [app]\n" in out
+    assert "Clients that nothing identified stand here as app." in err
+
+
+def test_what_the_draft_refuses_although_it_was_seen_is_listed(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(line("SET a:1 x") + line("KEYS a:*") + line("FLUSHALL"))
+    code, out, err = keyfence("draft", path)
+    assert code == 0
+    assert "seen, and refused by the draft: command.forbidden: web KEYS" in err
+    assert "# - command.forbidden: web FLUSHALL" in out
+
+
+# -- through a real keyfence
+
+
+@pytest.fixture
+def recording(redis_server: RedisServer, tmp_path: Path) -> Iterator[Keyfence]:
+    (tmp_path / "look.yaml").write_text(BLANK_POLICY)
+    listeners = "".join(f'  - {{listen: "127.0.0.1:0", service: {name}}}\n' for name in SERVICES)
+    (tmp_path / "keyfence.yaml").write_text(
+        f"policy: look.yaml\nupstream: {redis_server.url}\nadmin: 127.0.0.1:0\nlisteners:\n{listeners}"
+        f"findings: sqlite:///{tmp_path}/findings.db\ndecision_log: decisions.jsonl\n"
+    )
+    arguments = ["--config", str(tmp_path / "keyfence.yaml"), "--record", str(tmp_path / "commands.log")]
+    with Keyfence(*arguments) as running:
+        for number in (17, 204, 3181):
+            web, stock = running.client("web"), running.client("stock")
+            web.hset(f"shop:cart:{number}", "items", "3")
+            web.expire(f"shop:cart:{number}", 3600)
+            web.set(f"shop:session:9f86d081884c7d65{number:08}", "x", ex=600)
+            stock.hgetall(f"shop:cart:{number}")
+            web.close()
+            stock.close()
+        yield running
+
+
+@pytest.mark.usefixtures("recording")
+def test_a_draft_from_a_real_record_admits_what_was_recorded(tmp_path: Path) -> None:
+    log = tmp_path / "commands.log"
+    eventually(lambda: log.read_text().count("HGETALL") >= 3, "the last command is recorded")
+    draft = tmp_path / "shop.yaml"
+    code, _, err = keyfence("draft", log, "-o", draft)
+    assert (code, "refused" in err) == (0, False)
+    assert check_policy(draft)[:2] == ([], [])
+    code, out, _ = keyfence("diff", tmp_path / "look.yaml", draft, "--replay", log, "--format", "json")
+    assert code in (0, 1)
+    assert [row for row in json.loads(out)["rows"] if row["what"] == "breaks"] == []
+    assert re.search(r"ttl: \{default: 10m, max: 10m, at: write\}", draft.read_text())
+
+
+@pytest.mark.parametrize("source", ["running", "store", "file of the store", "decision log"])
+def test_findings_are_a_source(source: str, recording: Keyfence, tmp_path: Path) -> None:
+    from_where: dict[str, str | Path] = {
+        "running": recording.ready.admin,
+        "store": f"sqlite:///{tmp_path}/findings.db",
+        "file of the store": tmp_path / "findings.db",
+        "decision log": tmp_path / "decisions.jsonl",
+    }
+    out = ""
+
+    def drafted() -> bool:
+        nonlocal out
+        code, out, _ = keyfence("draft", from_where[source])
+        return code == 0 and "cart:<" in out and "readers: [stock]" in out and "session:<" in out
+
+    eventually(drafted, "the findings are there")
+    file = tmp_path / "draft.yaml"
+    file.write_text(out)
+    assert check_policy(file)[:2] == ([], [])
+
+
+@pytest.mark.parametrize("convention", ["cubesandbox", "container-registry"])
+def test_a_convention_s_services_are_recorded_and_drafted(
+    convention: str, redis_server: RedisServer, tmp_path: Path
+) -> None:
+    commands = list(commands_of(convention, times=4))
+    services = sorted({service for _, service, _ in commands})
+    (tmp_path / "look.yaml").write_text(f"policy: look\nservices: [{', '.join(services)}]\n")
+    listeners = "".join(f'  - {{listen: "127.0.0.1:0", service: {name}}}\n' for name in services)
+    (tmp_path / "keyfence.yaml").write_text(
+        f"policy: look.yaml\nupstream: {redis_server.url}\nadmin: none\nfindings: none\n"
+        f"listeners:\n{listeners}"
+    )
+    log = tmp_path / "commands.log"
+    with Keyfence("--config", str(tmp_path / "keyfence.yaml"), "--record", str(log)) as running:
+        for _, service, argv in commands:
+            with running.connect(service) as connection:
+                exchange(connection, argv)
+    draft = tmp_path / "draft.yaml"
+    code, _, err = keyfence("draft", log, "-o", draft)
+    assert (code, "refused" in err) == (0, False)
+    assert check_policy(draft)[:2] == ([], [])
+    code, out, _ = keyfence("diff", tmp_path / "look.yaml", draft, "--replay", log, "--format", "json")
+    assert [row for row in json.loads(out)["rows"] if row["what"] == "breaks"] == []
+
+
+def exchange(connection: socket.socket, argv: list[bytes]) -> None:
+    """Sends a command, and waits for the beginning of its reply."""
+    words = b"".join(b"$%d\r\n%s\r\n" % (len(word), word) for word in argv)
+    connection.sendall(b"*%d\r\n%s" % (len(argv), words))
+    assert connection.recv(65536)
+
+
+# -- --extend
+
+
+SHOP = """# The shop.
+policy: shop
+claims: ["shop:"]
+services: [web, stock]
+placeholders: {id: "[0-9]{1,8}"}
+keys:
+  cart: {key: "shop:cart:<id>", type: hash, writers: [web], readers: [stock]}   # what they buy
+"""
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Path:
+    path = tmp_path / "shop.yaml"
+    path.write_text(SHOP)
+    return path
+
+
+@pytest.fixture
+def more(tmp_path: Path) -> Path:
+    path = tmp_path / "more.log"
+    path.write_bytes(
+        line("SET shop:seen:1 x EX 60") + line("DEL shop:cart:1", "stock") + line("GET shop:old:7")
+    )
+    return path
+
+
+def test_extend_prints_a_patch(shop: Path, more: Path) -> None:
+    code, out, err = keyfence("draft", "--extend", shop, more)
+    assert code == 0
+    assert "3 of 3 proposals in the patch" in err
+    assert "adds stock among the writers of cart: DEL 1" in err
+    assert shop.read_text() == SHOP
+    program = shutil.which("patch")
+    if program is not None:
+        subprocess.run([program, "-s", str(shop)], input=out.encode(), check=True)
+        assert check_policy(shop)[:2] == ([], [])
+        code, out, err = keyfence("draft", "--extend", shop, more)
+        assert (code, out, "lacks nothing of what was seen" in err) == (0, "", True)
+
+
+def test_interactive_asks_about_each_and_goes_on_later(shop: Path, more: Path) -> None:
+    code, out, err = keyfence(
+        "draft", "--extend", shop, more, "--interactive", stdin="l\nnothing\nl\ncart\nq\n"
+    )
+    assert code == 0
+    assert "it does not work: nothing is not an entry of the policy" in err
+    assert '"shop:old:<old>": cart' in out
+    code, out, err = keyfence("draft", "--extend", shop, more, "--interactive", stdin="w\ns\n")
+    assert code == 0
+    assert "1/3" not in err  # it has an answer
+    assert "1 of 3 proposals in the patch" in err
+    assert (
+        'for the waivers file: {service: web, rule: key.unregistered, keys: "shop:seen:*", owner: ""' in err
+    )
+    code, again, err = keyfence("draft", "--extend", shop, more, "--interactive")
+    assert (code, again == out) == (0, True)
+
+
+def test_interactive_edits_a_proposal(shop: Path, more: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("click.edit", lambda text, **_: text.replace("old:\n", "older:\n"))
+    code, out, _ = keyfence("draft", "--extend", shop, more, "--interactive", stdin="e\nq\n")
+    assert code == 0
+    assert "+  older:" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--interactive"], "--interactive belongs to --extend"),
+        (["--extend", "x.yaml", "-o", "y.yaml"], "--extend prints a patch; omit --output"),
+    ],
+)
+def test_options_that_do_not_go_together_are_errors(arguments: list[str], message: str, log: Path) -> None:
+    code, _, err = keyfence("draft", log, *arguments)
+    assert (code, message in err) == (2, True)
+
+
+def test_a_faulty_policy_cannot_be_extended(log: Path, tmp_path: Path) -> None:
+    path = tmp_path / "bad.yaml"
+    path.write_text('policy: x\nkeys: {a: {key: "<b>"}}\n')
+    code, _, err = keyfence("draft", "--extend", path, log)
+    assert (code, "placeholder <b> is not declared" in err) == (2, True)

@@ -1,0 +1,75 @@
+"""Which keys are of one kind."""
+
+from __future__ import annotations
+
+import pytest
+
+from keyfence.policy.learn.evidence import WRITES, Facts
+from keyfence.policy.learn.kinds import Kind, Ways, kinds_of
+from keyfence.policy.learn.naming import name_slots
+
+
+def facts(kind: str = "string", writer: str = "app") -> Facts:
+    found = Facts(times=1, types={(kind,)})
+    found.uses[writer] = WRITES
+    return found
+
+
+def named(keys: dict[str, Facts], ways: Ways | None = None) -> list[Kind]:
+    kinds = kinds_of(keys, ways or Ways())
+    name_slots(kinds, lambda _: "")
+    return kinds
+
+
+def patterns(*keys: str) -> list[str]:
+    return [kind.pattern for kind in named({key: facts() for key in keys})]
+
+
+@pytest.mark.parametrize(
+    ("keys", "found"),
+    [
+        (["order:1", "order:2:items"], ["order:<order>", "order:<order>:items"]),
+        (["orders:17", "orders:204"], ["orders:<order>"]),
+        (["user:1:cart", "user:7c8fbcd4:cart"], ["user:<user>:cart"]),
+        (["{user:1}:a", "{user:2}:b"], ["{user:<user>}:a", "{user:<user>}:b"]),
+        (["a:9:b:8"], ["a:<a>:b:<b>"]),
+        (["user:profile:id:12345"], ["user:profile:id:<profile_id>"]),
+        (["rl:10.0.0.7", "rl:2001:db8::1"], ["rl:<rl>"]),
+        (["blobs::sha256:" + "9f86d081" * 8], ["blobs::sha256:<sha256>"]),
+        (["user_1", "user_2", "user_30"], ["user_<user>"]),
+        (["session", "sessions"], ["session", "sessions"]),
+    ],
+)
+def test_keys_that_differ_in_values_are_of_one_kind(keys: list[str], found: list[str]) -> None:
+    assert patterns(*keys) == found
+
+
+def test_few_words_stay_and_many_that_are_used_alike_become_a_placeholder() -> None:
+    assert patterns("role:ann", "role:bob") == ["role:ann", "role:bob"]
+    names = ("ann", "bob", "carol", "dora", "emil")
+    found = named({f"role:{name}": facts() for name in names})
+    assert [kind.pattern for kind in found] == ["role:<role>"]
+    assert found[0].slots[0].guessed
+
+
+def test_words_that_are_used_in_different_ways_stay() -> None:
+    kinds = ("string", "hash", "list", "set", "zset", "stream")
+    assert len(named({f"stats:{kind}s": facts(kind) for kind in kinds})) == 6
+
+
+def test_words_with_writers_of_their_own_stay_because_they_say_whose_the_keys_are() -> None:
+    names = ("alpha", "beta", "gamma", "delta", "omega")
+    found = named({f"app:{name}:{number}": facts(writer=name) for name in names for number in range(3)})
+    assert [kind.pattern for kind in found] == [f"app:{name}:<{name}>" for name in sorted(names)]
+
+
+def test_places_with_the_same_ids_have_one_placeholder() -> None:
+    ids = [f"{number * 7919:08x}f" for number in range(1, 20)]
+    keys = {f"sandbox:route:{one}": facts() for one in ids} | {f"lock:sandbox:{one}": facts() for one in ids}
+    assert [kind.pattern for kind in named(keys)] == ["lock:sandbox:<sandbox>", "sandbox:route:<sandbox>"]
+
+
+def test_in_the_coarse_way_no_key_is_of_two_kinds() -> None:
+    keys = {"a:x1:b": facts(), "a:x2:b": facts(), "a:own:b": facts("hash")}
+    assert [kind.pattern for kind in named(keys)] == ["a:<a>:b", "a:own:b"]
+    assert [kind.pattern for kind in named(keys, Ways(stems=False, coarse=True))] == ["a:<a>:b"]
