@@ -51,7 +51,7 @@ OWN = [
     rb"\*2\r\n\$4\r\nPING\r\n\$32\r\n[0-9a-f]{32}\r\n",
 ]
 SERVICES = ("CubeProxy", "CubeMaster", "unknown")
-# Made once, since an authorizer keeps no state of its sessions.
+# Made once, since an authorizer keeps nothing of its sessions but counters.
 AUTHORIZERS = (
     authorizer_with(ModeRule("enforce")),
     authorizer_with(ModeRule("observe")),
@@ -104,6 +104,7 @@ class Talk:
         self.recorder = OrderedObserver()
         self.greeting = GREETING if kind & 8 else []
         in_force = AUTHORIZERS[kind // 16 % 3]
+        in_force.forget_permissions()  # its caches have counters of the observer before
         self.session = session(
             SERVICES[kind % 3],
             in_force=InForce(in_force),

@@ -77,11 +77,11 @@ class RecordingObserver:
     def _gather_repeats(self) -> None:
         for repeat in self._repeats:
             assert isinstance(repeat.rows, list)
-            self._found += repeat.rows * repeat.times
+            times, repeat.times = repeat.times, 0
+            self._found += repeat.rows * times
             if repeat.refusal is not None:
                 service, command, *_ = repeat.rows[0]
-                self.command(service, command, "refused", repeat.times)
-            repeat.times = 0
+                self._commands += [(service, command, "refused")] * times
 
     @property
     def commands(self) -> list[tuple[str, str, str]]:
@@ -149,6 +149,10 @@ class RecordingObserver:
 
 class OrderedObserver(RecordingObserver):
     """Gathers each count at once, so that commands are listed in their order."""
+
+    def command(self, service: str, command: str, outcome: str, times: int = 1) -> None:
+        self._gather_repeats()  # what was refused before it
+        super().command(service, command, outcome, times)
 
     def gather_from(self, service: str, admitted: Admitted) -> None:
         self.command(service, admitted.name, "forwarded", admitted.times)
