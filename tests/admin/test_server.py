@@ -55,8 +55,8 @@ class FakeControl(Control):
     async def addresses(self) -> list[dict[str, str]]:
         return [{"address": "127.0.0.1:6380", "service": "CubeProxy"}]
 
-    async def catch_up(self) -> None:
-        pass
+    async def catch_up(self) -> int:
+        return 0
 
     async def findings(self, which: Filter) -> dict[str, Any]:
         self.asked.append(("findings", which))

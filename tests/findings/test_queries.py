@@ -113,3 +113,20 @@ def test_entries_and_owners_of_findings_are_listed(store: Store, reader: Reader)
     store.write(batch(row(contact="amy"), row(entry="", shape="tmp:<hex>", contact="")))
     assert reader.entry_counts() == {"order": 1, "": 1}
     assert reader.owners() == ["amy", "mia", "zoe"]
+
+
+def test_the_last_use_of_a_right_is_known_longer_than_its_hours(store: Store, reader: Reader) -> None:
+    made = batch()
+    made.add_uses([("shop", "read", "order", 4), ("api", "read", "order", 1)], NOON)
+    store.write(made)
+    store.prune(DAY, NOON + 9 * DAY)
+    assert reader.asked(0.0) == {}
+    assert reader.last_uses("shop") == {("read", "order"): NOON}
+    assert reader.last_uses("nobody") == {}
+
+
+def test_evidence_of_one_service_is_that_of_all_without_the_others(store: Store, reader: Reader) -> None:
+    for service in ("shop", "api"):
+        store.write(batch(asked=3, service=service))
+    every = reader.asked(0.0)
+    assert reader.asked(0.0, "api") == {key: one for key, one in every.items() if key[0] == "api"} != {}

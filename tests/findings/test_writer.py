@@ -85,6 +85,34 @@ def test_what_was_counted_is_written_with_its_evidence(fixture: Fixture) -> None
     assert [one.state for one in fixture.changes] == [State.NEW]
 
 
+def test_the_version_changes_with_the_findings_and_only_then(fixture: Fixture) -> None:
+    async def run() -> None:
+        writer = fixture.writer
+        seen: list[int] = []
+
+        async def version() -> int:
+            writer.look(is_open=True)
+            await writer.write()
+            seen.append(writer.version)
+            return writer.version
+
+        await version()
+        fixture.now += 1
+        fixture.count()  # commands, and no violation
+        assert await version() == seen[0]
+        fixture.count(row())
+        assert await version() > seen[-2]
+        fixture.lock()
+        fixture.count(row())
+        assert await version() == seen[-2]
+        fixture.unlock()
+        assert await version() > seen[-2]
+        fixture.now += DAY  # the finding becomes open
+        assert await version() > seen[-2]
+
+    asyncio.run(run())
+
+
 def test_what_cannot_be_written_waits_and_is_counted_once(
     fixture: Fixture, capsys: pytest.CaptureFixture[str]
 ) -> None:

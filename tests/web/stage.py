@@ -59,6 +59,7 @@ class Stage(FakeControl):
         """`folder` is for the findings store; None: there is none."""
         super().__init__()
         self.counters = Counters()
+        self.version = 0
         self.store: Store | None = None
         if folder is not None:
             self.store = Store(Database(f"sqlite:///{folder / 'findings.db'}"), "here:1")
@@ -66,6 +67,7 @@ class Stage(FakeControl):
     def see(self, *rows: Row, asked: int = 0) -> None:
         """Violations are counted now."""
         assert self.store is not None
+        self.version += 1
         self.store.write(batch(*rows, at=time.time(), asked=asked, service="CubeProxy"))
 
     def close(self) -> None:
@@ -96,6 +98,9 @@ class Stage(FakeControl):
 
     async def modes(self) -> dict[str, Any]:
         return {"modes": Modes((), policy().services).matrix(), "break_glass": []}
+
+    async def catch_up(self) -> int:
+        return self.version
 
     async def findings(self, which: Filter) -> dict[str, Any]:
         return self.views.listing(which, time.time())

@@ -9,7 +9,7 @@ import pytest
 from keyfence.findings.filter import Filter
 from keyfence.telemetry.counters import Counters
 from keyfence.telemetry.reports.services import service_rows
-from keyfence.web.questions import MAX_KEPT, MOMENT, WHILE, Questions
+from keyfence.web.questions import MAX_KEPT, MOMENT, UNCHANGED, WHILE, Questions
 from tests.admin.test_server import FakeControl
 
 
@@ -18,11 +18,15 @@ class Slow(FakeControl):
 
     def __init__(self) -> None:
         super().__init__()
-        self.number = 0
+        self.number = self.version = self.caught_up = 0
         self.may_answer = asyncio.Event()
         self.may_answer.set()
         self.fault: Exception | None = None
         self.counters = Counters()
+
+    async def catch_up(self) -> int:
+        self.caught_up += 1
+        return self.version
 
     async def summary(self) -> dict[str, Any]:
         self.number += 1
@@ -71,13 +75,51 @@ async def turns(number: int = 5) -> None:
         await asyncio.sleep(0)
 
 
-def test_an_answer_is_kept_for_a_moment() -> None:
+def test_findings_are_asked_for_again_a_moment_after_they_have_changed() -> None:
     async def scenario(scene: Scene) -> None:
         assert await scene.questions.summary() == {"number": 1}
+        scene.control.version += 1
         scene.now += MOMENT - 0.1
         assert await scene.questions.summary() == {"number": 1}
         scene.now += 0.2
         assert await scene.questions.summary() == {"number": 2}
+
+    play(scenario)
+
+
+def test_findings_that_have_not_changed_are_asked_for_again_after_a_while() -> None:
+    async def scenario(scene: Scene) -> None:
+        for _ in range(int(UNCHANGED)):
+            assert await scene.questions.summary() == {"number": 1}
+            scene.now += 0.99
+        assert scene.control.caught_up == int(UNCHANGED)
+        scene.now += 0.1
+        assert await scene.questions.summary() == {"number": 2}
+
+    play(scenario)
+
+
+def test_what_was_counted_is_written_once_for_all_questions() -> None:
+    async def scenario(scene: Scene) -> None:
+        await scene.questions.summary()
+        for number in range(10):
+            await scene.questions.findings(Filter(text=f"{number}"))
+        assert scene.control.caught_up == 1
+
+    play(scenario)
+
+
+def test_an_asker_of_newer_findings_does_not_get_an_answer_that_was_asked_for_before() -> None:
+    async def scenario(scene: Scene) -> None:
+        scene.control.may_answer.clear()
+        early = asyncio.ensure_future(scene.questions.summary())
+        await turns()
+        scene.control.version += 1
+        scene.now += MOMENT + 0.1
+        later = asyncio.ensure_future(scene.questions.summary())
+        await turns()
+        scene.control.may_answer.set()
+        assert (await early, await later) == ({"number": 1}, {"number": 2})
 
     play(scenario)
 

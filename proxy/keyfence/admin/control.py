@@ -54,9 +54,9 @@ class Control(Protocol):
         """The processes that serve clients: slot, pid, state, start time, revisions, connections."""
 
     @abstractmethod
-    async def catch_up(self) -> None:
+    async def catch_up(self) -> int:
         """Have the findings store hold everything that was counted so far. The questions below are answered
-        from the store."""
+        from the store. Returns a number that changes whenever this keyfence has changed findings."""
 
     @abstractmethod
     async def findings(self, which: Filter) -> Mapping[str, Any]:

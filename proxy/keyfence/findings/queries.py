@@ -156,8 +156,8 @@ class Reader:
             rows = connection.execute(chosen).mappings().all()
         return {row["id"]: {action: int(row[action]) for action in ACTIONS} for row in rows}
 
-    def asked(self, since: float) -> dict[tuple[str, str, str], Asked]:
-        """By service, kind and name: the positive evidence since the hour of a time."""
+    def asked(self, since: float, service: str = "") -> dict[tuple[str, str, str], Asked]:
+        """By service, kind and name: the positive evidence since the hour of a time. `service` "" is all."""
         with self.database.reading() as connection:
             chosen = (
                 select(uses, func.sum(use_hours.c.times).label("times"))
@@ -165,8 +165,16 @@ class Reader:
                 .where(use_hours.c.hour >= int(since // HOUR))
                 .group_by(*uses.c)
             )
+            if service:
+                chosen = chosen.where(uses.c.service == service)
             rows = connection.execute(chosen).all()
         return {(row.service, row.kind, row.name): Asked(int(row.times), row.last) for row in rows}
+
+    def last_uses(self, service: str) -> dict[tuple[str, str], float]:
+        """By kind and name: when a service's right was used last, or a rule asked of it, in Unix seconds."""
+        with self.database.reading() as connection:
+            rows = connection.execute(select(uses).where(uses.c.service == service)).all()
+        return {(row.kind, row.name): row.last for row in rows}
 
     def coverage(self, service: str) -> list[Span]:
         """When keyfence was looking at a service's commands."""

@@ -54,12 +54,12 @@ class Right(NamedTuple):
 
 def rights_of(policy: CompiledPolicy, reader: Reader, service: str, since: float) -> list[Right]:
     """The rights of one service, in the order of the policy, with their uses since the hour of a time."""
-    used, ever = reader.asked(since), reader.asked(0.0)
+    used, last = reader.asked(since, service), reader.last_uses(service)
     found = []
     for owner, kind, name, shown in _rights(policy):
         if owner == service:
-            now, before = used.get((service, kind, name)), ever.get((service, kind, name))
-            found.append(Right(kind, shown, now.times if now else 0, before.last if before else None))
+            times = used.get((service, kind, name))
+            found.append(Right(kind, shown, times.times if times else 0, last.get((kind, name))))
     return found
 
 

@@ -52,6 +52,7 @@ class Writer:
         """`keep` is for how many seconds findings are kept. `on_change` gets each change of a finding's
         state. After a pause of more than `asleep_seconds` keyfence was not looking."""
         self.reader = Reader(store.database)
+        self.version = 0  # of the findings: changes whenever this process has changed any
         self._store = store
         self._counters = counters
         self._keep = keep
@@ -130,8 +131,11 @@ class Writer:
     def _write(self, batch: Batch) -> list[Event]:
         now = self._clock()
         changes = self._store.write(batch)
+        self.version += bool(batch.seen)
         try:
-            changes += self._look_after(now)
+            later = self._look_after(now)
+            self.version += bool(later)
+            changes += later
         except _FAILURES as exc:  # the batch is written; this part is tried again later
             self._counters.findings_write_failures += 1
             self._changes.add(f"the findings store is not kept up to date: {reason(exc)}")
@@ -157,6 +161,7 @@ class Writer:
         if now - self._pruned >= PRUNE_SECONDS:
             self._store.prune(self._keep, now)
             self._pruned = now
+            self.version += 1
         return changes
 
     def _failed(self, exc: BaseException) -> None:

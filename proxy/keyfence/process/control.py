@@ -187,10 +187,10 @@ class ProcessControl(Control):
 
     # -- findings
 
-    async def catch_up(self) -> None:
+    async def catch_up(self) -> int:
         await self._backend.counters()
         await self._backend.tick()
-        await self._findings.write()
+        return await self._findings.write()
 
     async def findings(self, which: Filter) -> dict[str, Any]:
         return await self._findings.ask(lambda views: views.listing(which, time.time()))

@@ -92,10 +92,12 @@ class FindingsDesk(Ledger):
         if self._notifier is not None:
             await self._notifier.run_forever()
 
-    async def write(self) -> None:
-        """Write what was counted so far."""
-        if self._writer is not None:
-            await self._writer.write()
+    async def write(self) -> int:
+        """Write what was counted so far. Returns the version of the findings, which changes with them."""
+        if self._writer is None:
+            return 0
+        await self._writer.write()
+        return self._writer.version
 
     async def ask(self, question: Callable[[Views], _T]) -> _T:
         """The answer of the store as it is. Raises ValueError."""

@@ -1,7 +1,7 @@
 """Refreshes open pages: one snapshot a second, for all of them.
 
 Rule: equal pages are made once, and only what has changed is sent. Making them takes at most MAX_SHARE of the
-time, so that many readers slow the refresh and not the proxy.
+time on average, so that many readers slow the refresh and not the proxy.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from .render import render
 from .views import Parameters, View, view_at
 
 PERIOD = 1.0  # seconds between two snapshots
-MAX_SHARE = 0.01  # of one core
+MAX_SHARE = 0.01  # of one core, on average
+ADVANCE = 0.1  # seconds of a core that may be spent ahead of that, so that a change is shown at once
 MAX_STREAMS = 32
 STEP = 10.0  # seconds
 SILENCE = 15.0  # seconds after which an empty event is sent, so that a dead peer is noticed
@@ -141,12 +142,16 @@ class Live:
                 stream.end()
 
     async def _refresh_forever(self) -> None:
+        spent, before = 0.0, time.monotonic()
         while True:
             # Traffic at the same time counts too: a busy keyfence refreshes less often.
             began = time.process_time()
             for channel in list(self._channels.values()):
                 await self._refresh(channel)
-            await asyncio.sleep(max(PERIOD, (time.process_time() - began) / MAX_SHARE))
+            spent += time.process_time() - began
+            await asyncio.sleep(max(PERIOD, (spent - ADVANCE) / MAX_SHARE))
+            now = time.monotonic()
+            spent, before = max(0.0, spent - (now - before) * MAX_SHARE), now
 
     async def _refresh(self, channel: Channel) -> None:
         """Make the regions of a page again. If that fails, the page stays as it is."""

@@ -10,7 +10,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from keyfence.admin.control import Control
 from keyfence.findings.filter import Filter
@@ -20,10 +20,17 @@ TREND_DAYS = 7
 USE_DAYS = 30
 MOMENT = 0.8  # seconds; less than the time between two snapshots
 WHILE = 10.0  # for what changes slowly and is costly
+UNCHANGED = 5.0  # for findings that this keyfence has not changed: another one with the same store may have
 RATE_SECONDS = 10.0  # over which commands a second are measured
 MAX_KEPT = 50  # answers; a list of findings may take some 100 KB
 
 _T = TypeVar("_T")
+
+
+class _Answer(NamedTuple):
+    value: Any
+    until: float
+    version: int
 
 
 class Questions:
@@ -32,8 +39,8 @@ class Questions:
     def __init__(self, control: Control, clock: Callable[[], float] = time.monotonic) -> None:
         self.control = control
         self._clock = clock
-        self._kept: dict[Hashable, tuple[float, Any]] = {}  # until when, and the answer
-        self._asking: dict[Hashable, asyncio.Task[Any]] = {}
+        self._kept: dict[Hashable, _Answer] = {}
+        self._asking: dict[tuple[Hashable, int], asyncio.Task[Any]] = {}
         self._samples: deque[tuple[float, dict[str, int]]] = deque(maxlen=30)  # commands by service
 
     def forget(self) -> None:
@@ -41,59 +48,63 @@ class Questions:
         self._kept.clear()
         self._asking.clear()
 
-    async def _keep(self, what: Hashable, seconds: float, ask: Callable[[], Awaitable[_T]]) -> _T:
-        """The answer, at most `seconds` old. Equal questions at one time are one question, and it goes on if
-        an asker gives up. Raises what `ask` raises."""
+    async def _keep(
+        self, what: Hashable, seconds: float, ask: Callable[[], Awaitable[_T]], version: int = 0
+    ) -> _T:
+        """The answer, at most `seconds` old, and of this version of what it is about. Equal questions at one
+        time are one question, and it goes on if an asker gives up. Raises what `ask` raises."""
         kept = self._kept.get(what)
-        if kept is not None and self._clock() < kept[0]:
-            known: _T = kept[1]
+        if kept is not None and kept.version == version and self._clock() < kept.until:
+            known: _T = kept.value
             return known
-        asking = self._asking.get(what)
+        asking = self._asking.get((what, version))
         if asking is None:
-            asking = self._asking[what] = asyncio.create_task(self._ask(what, seconds, ask))
+            asking = asyncio.create_task(self._ask(what, seconds, ask, version))
             asking.add_done_callback(_look_at)
+            self._asking[what, version] = asking
         answer: _T = await asyncio.shield(asking)
         return answer
 
-    async def _ask(self, what: Hashable, seconds: float, ask: Callable[[], Awaitable[_T]]) -> _T:
+    async def _ask(
+        self, what: Hashable, seconds: float, ask: Callable[[], Awaitable[_T]], version: int
+    ) -> _T:
         own = asyncio.current_task()
         try:
             answer = await ask()
-            if self._asking.get(what) is own:  # else it was forgotten meanwhile
+            if self._asking.get((what, version)) is own:  # else it was forgotten meanwhile
                 self._make_room()
-                self._kept[what] = self._clock() + seconds, answer
+                self._kept[what] = _Answer(answer, self._clock() + seconds, version)
             return answer
         finally:
-            if self._asking.get(what) is own:
-                del self._asking[what]
+            if self._asking.get((what, version)) is own:
+                del self._asking[what, version]
 
     def _make_room(self) -> None:
         if len(self._kept) >= MAX_KEPT:
             now = self._clock()
-            self._kept = {what: kept for what, kept in self._kept.items() if now < kept[0]}
+            self._kept = {what: kept for what, kept in self._kept.items() if now < kept.until}
         if len(self._kept) >= MAX_KEPT:
             self._kept.clear()
+
+    async def _keep_of_findings(self, what: Hashable, ask: Callable[[], Awaitable[_T]]) -> _T:
+        """As `_keep`, for an answer that changes only with the findings. What was counted is written once for
+        all questions of a moment."""
+        version = await self._keep("caught up", MOMENT, self.control.catch_up)
+        return await self._keep(what, UNCHANGED, ask, version)
 
     # -- what the views show
 
     async def status(self) -> Mapping[str, Any]:
         return await self._keep("status", MOMENT, self.control.status)
 
-    async def _caught_up(self) -> None:
-        """Have the store hold what was counted until a moment ago, once for all questions."""
-        await self._keep("caught up", MOMENT, self.control.catch_up)
-
     async def summary(self) -> Mapping[str, Any]:
-        await self._caught_up()
-        return await self._keep("summary", MOMENT, self.control.summary)
+        return await self._keep_of_findings("summary", self.control.summary)
 
     async def findings(self, which: Filter) -> Mapping[str, Any]:
-        await self._caught_up()
-        return await self._keep(which, MOMENT, lambda: self.control.findings(which))
+        return await self._keep_of_findings(which, lambda: self.control.findings(which))
 
     async def finding(self, one: str) -> Mapping[str, Any]:
-        await self._caught_up()
-        return await self._keep(("finding", one), MOMENT, lambda: self.control.finding(one))
+        return await self._keep_of_findings(("finding", one), lambda: self.control.finding(one))
 
     async def readiness(self) -> Mapping[str, Any]:
         return await self._keep("readiness", WHILE, lambda: self.control.readiness(QUIET_SECONDS))
