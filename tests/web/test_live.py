@@ -276,7 +276,7 @@ def test_the_more_a_refresh_costs_the_rarer_it_is(stage: Stage, monkeypatch: pyt
         """`time`, with a processor that has worked half a second more at each look."""
 
         @staticmethod
-        def process_time() -> float:
+        def thread_time() -> float:
             return next(clock) * 0.5
 
         @staticmethod

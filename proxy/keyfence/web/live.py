@@ -16,7 +16,7 @@ from keyfence.admin.bodies import BadRequest
 from keyfence.telemetry.operator_log import notice
 
 from .questions import Questions
-from .render import render
+from .render import prepare, render
 from .views import Parameters, View, view_at
 
 PERIOD = 1.0  # seconds between two snapshots
@@ -142,13 +142,14 @@ class Live:
                 stream.end()
 
     async def _refresh_forever(self) -> None:
+        await asyncio.to_thread(prepare)
         spent, before = 0.0, time.monotonic()
         while True:
-            # Traffic at the same time counts too: a busy keyfence refreshes less often.
-            began = time.process_time()
+            # Traffic of this thread at the same time counts too: a busy keyfence refreshes less often.
+            began = time.thread_time() + self._questions.control.reading_seconds()
             for channel in list(self._channels.values()):
                 await self._refresh(channel)
-            spent += time.process_time() - began
+            spent += time.thread_time() + self._questions.control.reading_seconds() - began
             await asyncio.sleep(max(PERIOD, (spent - ADVANCE) / MAX_SHARE))
             now = time.monotonic()
             spent, before = max(0.0, spent - (now - before) * MAX_SHARE), now
