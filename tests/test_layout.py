@@ -54,7 +54,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "identity": {"commands", "policy"},
     "session.conversation": {
         *("resp", "commands", "identity", "net"),
-        *("policy", "policy.compiled", "policy.engine"),
+        *("policy", "policy.compiled", "policy.engine", "policy.wording"),
     },
     "session.handlers": {"resp", "commands", "identity", "policy", "session.conversation"},
     "session": {

@@ -26,7 +26,17 @@ from tests.cli.test_main import NO_REDIS, POLICY, keyfence
 from tests.servers import PATIENCE_SECONDS, PROJECT, Keyfence, RedisServer, running_redis
 
 # A server, a play, and commands that print a file as it is.
-WITHOUT_OUTPUT = {"run", "demo", "schema", "policies"}
+# These print a file: a schema, a policy, code.
+WITHOUT_OUTPUT = {
+    "run",
+    "demo",
+    "draft",
+    "schema",
+    "policies",
+    "export acl",
+    "export builders",
+    "export docs",
+}
 ASKING = ("report", "status", "modes", "waivers", "observe", "reload", "restart")
 CANDIDATE = ("candidate load", "candidate show", "candidate drop", "candidate promote")
 WAIVERS = """waivers:

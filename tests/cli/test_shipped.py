@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from keyfence.cli.main import cli
+from keyfence.policy.export.languages import LANGUAGES
 from keyfence.policy.loading.load import load_policy
 from tests.servers import PROJECT
 
@@ -116,6 +117,16 @@ def test_an_installed_wheel_has_every_file_of_the_page(installed: Path) -> None:
 
     assert "web/assets/page.css" in of(PROJECT / "proxy" / "keyfence")
     assert of(installed / "keyfence") == of(PROJECT / "proxy" / "keyfence")
+
+
+def test_an_installed_wheel_writes_builders_in_every_language(installed: Path, tmp_path: Path) -> None:
+    policy = str(installed / "keyfence" / "policies" / "cubesandbox.yaml")
+    for language in LANGUAGES:
+        made = run_installed(
+            *(installed, tmp_path, "-m", "keyfence", "export", "builders", policy, "--lang", language)
+        )
+        assert (made.returncode, made.stderr) == (0, "")
+        assert "cube:v1:shared:sandbox:proxy:" in made.stdout
 
 
 def test_an_installed_wheel_can_play_the_demo(installed: Path, tmp_path: Path) -> None:

@@ -71,15 +71,22 @@ class RecordingObserver:
     @property
     def found(self) -> list[tuple[str, str, str, str]]:
         """(service, command, rule, action) of each finding; what was only counted comes behind the rest."""
+        self._gather_repeats()
+        return self._found
+
+    def _gather_repeats(self) -> None:
         for repeat in self._repeats:
             assert isinstance(repeat.rows, list)
             self._found += repeat.rows * repeat.times
+            if repeat.refusal is not None:
+                service, command, *_ = repeat.rows[0]
+                self.command(service, command, "refused", repeat.times)
             repeat.times = 0
-        return self._found
 
     @property
     def commands(self) -> list[tuple[str, str, str]]:
         """(service, command, outcome) of each; what was only counted comes behind the rest."""
+        self._gather_repeats()
         for service, admitted in self._admitted:
             self.command(service, admitted.name, "forwarded", admitted.times)
             admitted.times = 0
@@ -122,6 +129,9 @@ class RecordingObserver:
         )
         self._repeats.append(repeat)
         return repeat
+
+    def final_shape(self, _key: bytes) -> None:
+        return None
 
     def judged_at_length(self, reason: str) -> None:
         self.at_length.append(reason)

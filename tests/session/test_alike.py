@@ -160,6 +160,10 @@ def test_the_report_counts_each_repeated_refusal(mode: str) -> None:
     assert rows["key.unregistered", "bench:user:<int>"] >= 190  # but for those by which the words were learnt
     assert sum(count for (rule, _), count in rows.items() if rule == "key.unregistered") == 400
     assert sum(count for (rule, _), count in rows.items() if rule == "scope.write") == 200
+    outcome = "refused" if mode == "enforce" else "forwarded"
+    assert telemetry.counters.commands == {("CubeMaster", "SET", outcome): 400}
+    evaluated = sum(telemetry.counters.judged_at_length.values())
+    assert evaluated < 100  # the first ones of each shape, while its words are learnt
 
 
 @pytest.mark.parametrize(
@@ -194,3 +198,93 @@ def test_a_recorder_sees_every_command_and_the_reason_says_so() -> None:
     observer.recorder = lambda *_: None
     session("CubeMaster", observer=observer).from_client(cmd("GET cube:v1:master:instance:meta:a"))
     assert observer.at_length == ["recorded"]
+
+
+# Commands with a violation that refuses each of them, by the rule; "{}" differs from call to call.
+REFUSED_ALIKE = {
+    "scope.write": ("CubeMaster", "SET cube:v1:proxy:x:{} v"),
+    "scope.read": ("CubeProxy", "GET cube:v1:api:setting:{}"),
+    "scope.read of a secret": ("CubeMaster", "GET cube:v1:api:session:topsecret{}"),
+    "key.unregistered": ("CubeMaster", "SET bench:user:{} v"),
+    "key.unregistered, may be a secret": ("CubeMaster", "SET bench:user:123456789{} v"),
+    "key.unregistered, a prefix is missing": ("CubeMaster", "GET node:metric:n{}"),
+    "key.unregistered, a prefix may be missing": ("CubeProxy", "GET node:metric:n{}"),
+    "key.unregistered in a scope": ("CubeMaster", "GET cube:v1:master:other:{}"),
+    "key.unregistered, too long to be shown": ("CubeMaster", f"GET bench:{'x' * 130}:{{}}"),
+    "key.unregistered, with an escape": ("CubeMaster", "GET bench:{}:'x'"),
+    "key.format": ("CubeMaster", "GET cube:v1:master:node:metric:{}:more"),
+    "key.format of a secret": ("CubeAPI", "GET cube:v1:api:session:topsecret{}:x"),
+    "key.format, in no scope": ("CubeMaster", "GET cube:v9:{}"),
+    "key.legacy": ("CubeProxy", "SET bypass_host_proxy:{} v"),
+    "key.legacy, a key that is only an id": ("CubeMaster", "SET n{} v"),
+    "type.mismatch": ("CubeMaster", "LPUSH cube:v1:shared:sandbox:proxy:{} v"),
+    "ttl.required": ("cube-proxy-sidecar", "SET cube:v1:shared:sandbox:lifecycle:state:{} running"),
+    "ttl.range": ("cube-proxy-sidecar", "SET cube:v1:shared:sandbox:lifecycle:state:{} running EX 7200"),
+    "ttl.forbidden": ("CubeMaster", "EXPIRE cube:v1:shared:sandbox:proxy:{} 60"),
+}
+
+
+@pytest.mark.parametrize("rule", REFUSED_ALIKE)
+@pytest.mark.parametrize("together", [False, True], ids=["one by one", "in one read"])
+def test_each_repeated_refusal_is_worded_as_if_it_were_the_first(rule: str, together: bool) -> None:
+    service, text = REFUSED_ALIKE[rule]
+    numbers = [*range(3), 10, 1234, 0, 7]
+    requests = [cmd(*(word.replace("{}", str(number)) for word in text.split())) for number in numbers]
+    short, long = RecordingObserver(), RecordingObserver()
+    long.recorder = lambda *_: None
+    expected = outcome_of(session(service, observer=long), long, requests)
+    name = rule.replace(",", " ").split(maxsplit=1)[0]
+    assert all(answer.startswith(f"-NOPERM [{name}] ".encode()) for answer in expected[0])
+    if together:
+        one = session(service, observer=short)
+        one.from_client(b"".join(requests))
+        answers = [re.sub(rb"\(d-\d+\)", b"", answer) for answer in replies(sent(one))]
+        assert (answers, Counter(short.found), Counter(short.commands)) == expected
+    else:
+        assert outcome_of(session(service, observer=short), short, requests) == expected
+    assert short.decisions == 1  # all others were refused by the cache
+
+
+def test_the_words_of_a_refusal_are_not_kept_if_they_depend_on_the_value() -> None:
+    observer = RecordingObserver()
+    one = session("CubeMaster", observer=observer)
+    route = "cube:v1:shared:sandbox:proxy:7c8f"
+    for field in ("HostIP", "SandboxIP", "HostIP"):
+        one.from_client(cmd("HSET", route, field, "nowhere"))
+        assert f"the field {field} of {route}".encode() in sent(one)
+    assert observer.decisions == 3
+
+
+@pytest.mark.parametrize("mode", ["observe", "enforce"])
+@pytest.mark.parametrize(
+    ("key", "shape"),
+    [
+        ("bench:user:{}@x.de", "bench:user:<email>"),  # no skeleton
+        ("job:{}:été", "job:<int>:été"),  # no skeleton
+        ("bench:{}:cart", "bench:<*>:cart"),  # each name has a skeleton of its own
+    ],
+)
+def test_keys_without_a_known_skeleton_are_counted_by_their_shape(mode: str, key: str, shape: str) -> None:
+    fixed, telemetry, long = authorizer_with(ModeRule(mode)), Telemetry(), RecordingObserver()  # type: ignore[arg-type]
+    one = Session(
+        InForce(fixed), identities(), "CubeMaster", "10.0.0.9:5", telemetry, IDENTIFIED, sharing=True
+    )
+    long.recorder = lambda *_: None
+    other = session("CubeMaster", in_force=InForce(fixed), observer=long, sharing=True)
+    letters = "bcdf"
+    names = [f"{a}a{b}e{c}o{d}" for a in letters for b in letters for c in letters for d in letters]
+    for number, name in enumerate(names):
+        request = cmd("SET", key.format(number if "<int>" in shape else name), "v")
+        answers = []
+        for each in (one, other):
+            each.from_client(request)
+            passed(each)
+            if each.counts:
+                each.from_shared(b"+OK\r\n", 1, True)
+                each.counts.clear()
+            answers.append(re.sub(rb"\(d-[0-9a-f]+\)", b"", sent(each)))
+        assert answers[0] == answers[1]
+    counts = {row["shape"]: row["count"] for row in telemetry.tally.snapshot()}
+    assert sum(counts.values()) == len(names)
+    assert counts[shape] > 100
+    assert telemetry.counters.judged_at_length["violation"] < 0.7 * len(names)

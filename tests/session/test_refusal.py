@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from keyfence.policy.verdict import Violation
-from keyfence.session.conversation.refusal import around_key, refusal
+from keyfence.policy.wording.prepared import Draft, Filler
+from keyfence.session.conversation.refusal import prepared_refusal, refusal
 
 
 def violation(message: str, hint: str = "") -> Violation:
@@ -32,22 +33,39 @@ def test_a_line_break_in_a_name_cannot_end_the_reply() -> None:
     assert b"\n" not in text[:-2]
 
 
-def test_a_refusal_is_cut_around_the_key_where_all_else_would_be_the_same() -> None:
-    found = violation("A may not SET cube:k:1", "its writers: B")._replace(shown="cube:k:1", key=b"cube:k:1")
-    reply = refusal(found, "#c", "d-1")
-    parts = around_key(found, reply)
-    assert parts is not None
-    assert b"cube:k:2".join(parts) == reply.replace(b":1", b":2")
+def upper(key: bytes) -> str:
+    return key.decode().upper()
 
 
-def test_a_refusal_is_not_cut_where_the_key_shows_twice_or_in_the_hint() -> None:
-    found = violation("A may not SET k", "its writers: king")
-    assert around_key(found, refusal(found, "", "d-1")) is None
-    other = found._replace(rule="key.legacy", shown="A may", hint="use cube:k")
-    assert around_key(other, refusal(other, "", "d-1")) is None
+def test_a_refusal_is_prepared_for_every_key() -> None:
+    draft = Draft(b"k1")
+    shown, hint = draft.mark(b"k1", Filler(bytes.decode)), draft.mark(b"k1", Filler(upper))
+    worded = violation(f"A may not SET {shown}", f"use {hint}, not {shown}")
+    found = violation("A may not SET k1", "use K1, not k1")._replace(key=b"k1", shown="k1")
+    prepared = prepared_refusal(found, worded, draft, "#c", "d-1")
+    assert prepared is not None
+    assert prepared.reply(b"k2") == refusal(violation("A may not SET k2", "use K2, not k2"), "#c", "d-1")
+
+
+def test_a_refusal_is_not_prepared_where_its_words_depend_on_another_key() -> None:
+    draft = Draft(b"k1")
+    worded = violation(f"A may not SET {draft.mark(b'k2', Filler(bytes.decode))}")
+    assert prepared_refusal(violation("A may not SET k2"), worded, draft, "", "d-1") is None
+
+
+def test_a_refusal_is_not_prepared_where_its_words_would_differ_for_the_same_key() -> None:
+    draft = Draft(b"k1")
+    worded = violation(f"A may not SET {draft.mark(b'k1', Filler(upper))}")
+    found = violation("A may not SET k1")._replace(key=b"k1")
+    assert prepared_refusal(found, worded, draft, "", "d-1") is None
+    empty = violation("A may not SET k1", draft.mark(b"k1", Filler(lambda _: "")))
+    assert prepared_refusal(found, empty, draft, "", "d-1") is None
+    marked = violation("A may not SET \ue000")  # a policy may contain what looks like a mark
+    assert prepared_refusal(marked, marked, Draft(b"k1"), "", "d-1") is None
 
 
 def test_a_refusal_that_shows_no_key_stays_in_one_part() -> None:
     found = violation("A may not FLUSHALL")._replace(rule="command.forbidden", key=None, shown="")
-    reply = refusal(found, "", "d-1")
-    assert around_key(found, reply) == (reply,)
+    prepared = prepared_refusal(found, found, Draft(b"k"), "", "d-1")
+    assert prepared is not None
+    assert prepared.reply(b"other") == refusal(found, "", "d-1")

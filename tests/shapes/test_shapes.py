@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 import random
 import re
 import time
@@ -262,3 +263,39 @@ def test_no_word_is_shown_at_the_position_of_a_secret() -> None:
 def test_words_of_the_policy_and_words_that_cannot_be_secrets_are_shown() -> None:
     shapes = Shapes(secrecy=SECRETS)
     assert [shapes.shape(b"shop:v1:cart:17") for _ in range(2)][1] == "shop:v1:cart:<int>"
+
+
+def random_key(chance: random.Random) -> bytes:
+    name = _syllables(chance)
+    ends = [name, f"{name}@example.org", str(chance.randrange(99)), f"{name}:cart", "x9ZkqP1v", UUID]
+    return f"{chance.choice(['user', 'session', 'job'])}:{chance.choice(ends)}".encode()
+
+
+@pytest.mark.parametrize("with_secrets", [False, True])
+@pytest.mark.parametrize("trusting", [False, True])
+def test_a_final_shape_is_the_one_that_learning_gives(trusting: bool, with_secrets: bool) -> None:
+    chance = random.Random(7)
+    shapes = Shapes(trusting=trusting, secrecy=SECRETS if with_secrets else None)
+    found = 0
+    for number in range(2_000):
+        key = random_key(chance)
+        before = _contents(shapes)
+        final = shapes.final(key)
+        assert _contents(shapes) == before
+        if number % 20 == 0:
+            twin = copy.deepcopy(shapes)
+            assert final in (None, twin.shape(key))
+            assert final is None or not twin.is_open
+        assert final in (None, shapes.shape(key)), key
+        found += final is not None
+    assert found > 800
+
+
+def test_a_key_has_no_final_shape_while_its_words_are_learnt() -> None:
+    shapes = Shapes(trusting=True)
+    assert shapes.final(b"user:17") is None
+    for number in range(40):
+        shapes.shape(b"user:%d" % number)
+    assert shapes.final(b"user:4711") == "user:<int>"
+    assert shapes.final(b"user:4711:x") is None
+    assert shapes.final(b"other:17") is None

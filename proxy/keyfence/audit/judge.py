@@ -165,6 +165,13 @@ class Judge:
             return False
         return target.entry.fields is not None and of_type == "hash"
 
+    @staticmethod
+    def requires_ttl(target: Target | None) -> bool:
+        """Whether the policy requires a time to live of the keys of a target."""
+        if target is None or target.kind not in _JUDGED or target.entry is None:
+            return False
+        return target.entry.ttl is not None and target.entry.ttl.required
+
     def of_facts(self, key: bytes, target: Target | None, facts: Facts) -> Iterator[Fault]:
         """The rules that a key's type, time to live, fields and size break. Legacy keys are judged by their
         name only: what they hold matters once they are moved."""

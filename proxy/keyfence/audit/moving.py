@@ -92,19 +92,18 @@ class Mover:
             return self._finish(link, one, one.new, found)
         except _Left as exc:
             return Outcome(Fate.LEFT, str(exc))
-        finally:
-            if self._apply:
-                link.attempt("UNWATCH")
 
     def _check(self, link: Link, one: Rename, new: bytes) -> _Old | Outcome:
         """Looks whether both keys are as the plan says; from here on the old one is watched."""
-        # Before anything is copied, Redis says whether the user may remove the old key.
+        # Before anything is copied, Redis says whether the user may remove the old key. DISCARD also ends the
+        # watch over the key before, if that was left.
         trial: list[Request] = [(b"MULTI",), (b"UNLINK", one.old), (b"DISCARD",), (b"WATCH", one.old)]
         old: list[Request] = [(b"TYPE", one.old), (b"PTTL", one.old), (b"MEMORY", b"USAGE", one.old)]
         *tried, kind, ttl, size = link.ask([*(trial if self._apply else []), *old])
         for reply in tried:
             _sure(reply)
-        exists = _sure(self._guard(one, new).ask([(b"EXISTS", new)])[0])
+        unwatch: list[Request] = [(b"UNWATCH",)] if self._apply else []
+        exists = _sure(self._guard(one, new).ask([*unwatch, (b"EXISTS", new)])[-1])
         if _sure(kind) == b"none" or _sure(ttl) == -2:
             return Outcome(Fate.DONE if exists else Fate.GONE)
         if type_name(kind.decode("utf-8", "replace")) != one.type:
@@ -148,31 +147,30 @@ class Mover:
     def _finish(self, link: Link, one: Rename, new: bytes, old: _Old) -> Outcome:
         """Verifies the copy and removes the old key; or takes the copy back, if the old key has changed."""
         guard = self._guard(one, new)
-        try:
-            _sure(guard.ask([(b"WATCH", new)])[0])
-            problem = self._difference(link, guard, one, new, is_small=old.size <= MAX_COMPARED)
-            last = (b"EXISTS" if problem else b"UNLINK", one.old)
-            is_unchanged = _sure(link.ask([(b"MULTI",), last, (b"EXEC",)])[-1]) is not None
-            if is_unchanged and not problem:
-                return Outcome(Fate.MOVED)
-            if is_unchanged:
-                raise _Left(problem)
-            if old.has_copy:
-                raise _Left("it changed meanwhile, and the new key exists already")
-            if _sure(guard.ask([(b"MULTI",), (b"UNLINK", new), (b"EXEC",)])[-1]) is None:
-                raise _Left("both keys changed meanwhile; compare them and remove one")
-            raise _Left("it changed meanwhile; run it again")
-        finally:
-            guard.attempt("UNWATCH")
+        problem = self._difference(link, guard, one, new, is_small=old.size <= MAX_COMPARED)
+        last = (b"EXISTS" if problem else b"UNLINK", one.old)
+        is_unchanged = _sure(link.ask([(b"MULTI",), last, (b"EXEC",)])[-1]) is not None
+        if is_unchanged and not problem:
+            return Outcome(Fate.MOVED)
+        if is_unchanged:
+            raise _Left(problem)
+        if old.has_copy:
+            raise _Left("it changed meanwhile, and the new key exists already")
+        if _sure(guard.ask([(b"MULTI",), (b"UNLINK", new), (b"EXEC",)])[-1]) is None:
+            raise _Left("both keys changed meanwhile; compare them and remove one")
+        raise _Left("it changed meanwhile; run it again")
 
     def _difference(self, link: Link, guard: Link, one: Rename, new: bytes, *, is_small: bool) -> str:
-        """What distinguishes the copy from the old key, in words; "" if nothing does."""
+        """What distinguishes the copy from the old key, in words; "" if nothing does. From here on the copy
+        is watched."""
         length = _LENGTHS.get(one.type)
         asked = [b"TYPE", b"PTTL", *([length] if length else [])]
         compares = is_small or not length
         asked += [b"DUMP"] if compares else []
         before = [_sure(reply) for reply in link.ask([(name, one.old) for name in asked])]
-        after = [_sure(reply) for reply in guard.ask([(name, new) for name in asked])]
+        watch: list[Request] = [(b"WATCH", new)] if self._apply else []
+        replies = guard.ask([*watch, *((name, new) for name in asked)])
+        after = [_sure(reply) for reply in replies][len(watch) :]
         if before[0] != after[0] or (length and before[2] != after[2]):
             return _DIFFERS
         if not _is_right_ttl(one, before[1], after[1]):

@@ -6,10 +6,14 @@ once.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from redis.exceptions import ResponseError
+
+from keyfence.policy.compiled.sizes import Question
+from keyfence.policy.compiled.ttl import GONE, NO_TTL
 
 from .judge import Facts, Judge, Look, type_name
 from .servers.links import Link, Request
@@ -20,6 +24,8 @@ MAX_FIELDS = 100  # of a hash
 MANY_BYTES = 1024 * 1024
 FEW_FIELDS = 10  # of a hash with more memory than this
 _NOVALUES = (7, 4)
+
+_Take = Callable[[Facts, Any], Facts]  # the facts with what a reply says
 
 NO_IDLE = "idle times are not known: Redis' maxmemory-policy counts accesses (LFU) instead"
 NO_IDLE_IN_FILES = "idle times are not known: a file does not keep them"
@@ -56,7 +62,7 @@ class Asker:
             kind, ttl = self._sure(next(replies)), self._sure(next(replies))
             size = self._number(next(replies), "memory") if memory else 0
             since = self._number(next(replies), "idle") if idle else -1
-            if kind == b"none" or ttl == -2:
+            if kind == b"none" or ttl == GONE:
                 found.append(None)
             else:
                 found.append(Facts(type_name(kind.decode("utf-8", "replace")), ttl, size, since))
@@ -64,27 +70,26 @@ class Asker:
         return found
 
     def _ask_more(self, looks: Sequence[tuple[bytes, Look]], found: list[Facts | None]) -> None:
-        """Asks for fields and sizes where the policy limits them."""
+        """Asks for fields and sizes where the policy limits them, and once more for a time to live that is
+        missing: an EXPIRE may just have followed the write."""
         requests: list[Request] = []
-        asked: list[tuple[int, bool, Any]] = []
+        asked: list[tuple[int, _Take]] = []
         for at, ((key, look), facts) in enumerate(zip(looks, found, strict=True)):
             if facts is None:
                 continue
             if self._asks_fields and self._judge.has_fields(look.target, facts.type):
                 requests.append(self._fields_of(key, facts))
-                asked.append((at, True, None))
+                asked.append((at, self._with_fields))
+            if facts.ttl == NO_TTL and self._judge.requires_ttl(look.target):
+                requests.append((b"PTTL", key))
+                asked.append((at, _with_ttl))
             for question in self._judge.questions(key, look.target, facts.type):
                 requests.append((question.command, key))
-                asked.append((at, False, question))
-        if not requests:
-            return
-        for (at, is_fields, question), reply in zip(asked, self._link.ask(requests), strict=True):
+                asked.append((at, partial(_with_size, question)))
+        for (at, take), reply in zip(asked, self._link.ask(requests) if requests else (), strict=True):
             facts = found[at]
             assert facts is not None
-            if is_fields:
-                found[at] = facts._replace(fields=self._names(reply))
-            elif isinstance(reply, int):
-                found[at] = facts._replace(sizes=(*facts.sizes, (question, reply)))
+            found[at] = take(facts, reply)
 
     def _fields_of(self, key: bytes, facts: Facts) -> Request:
         count = MAX_FIELDS
@@ -94,14 +99,14 @@ class Asker:
             count = FEW_FIELDS
         return (b"HSCAN", key, 0, b"COUNT", count)
 
-    def _names(self, reply: Any) -> tuple[bytes, ...]:
+    def _with_fields(self, facts: Facts, reply: Any) -> Facts:
         if isinstance(reply, ResponseError):
             if not str(reply).startswith("WRONGTYPE"):  # the key is another one by now
                 self._asks_fields = False
                 self._notes[f"fields are not known: Redis says {str(reply)!r}"] = None
-            return ()
+            return facts
         names = reply[1] if self._has_novalues else reply[1][::2]
-        return tuple(names[:MAX_FIELDS])
+        return facts._replace(fields=tuple(names[:MAX_FIELDS]))
 
     def _sure(self, reply: Any) -> Any:
         if isinstance(reply, ResponseError):
@@ -126,3 +131,13 @@ class Asker:
 
 class CannotAsk(Exception):
     """Redis refuses TYPE, PTTL or SCAN; the message is one sentence for the user."""
+
+
+def _with_ttl(facts: Facts, reply: Any) -> Facts:
+    return facts._replace(ttl=reply) if isinstance(reply, int) and reply >= 0 else facts
+
+
+def _with_size(question: Question, facts: Facts, reply: Any) -> Facts:
+    if not isinstance(reply, int):
+        return facts
+    return facts._replace(sizes=(*facts.sizes, (question, reply)))

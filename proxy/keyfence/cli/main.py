@@ -40,6 +40,7 @@ from .rollout.draft import draft_
 from .rollout.exec import exec_
 from .rollout.findings import findings
 from .rollout.gate import gate
+from .rollout.init import init
 from .rollout.ready import ready, what_if
 from .scripts import scripts
 from .shipped import policies, shipped_policies
@@ -376,7 +377,7 @@ def commands(form: str) -> None:
 for _command in (
     *policy_tools.COMMANDS,
     *(acl, audit, candidate, draft_, exec_, export, findings, gate, migrate, modes, policies, ready, scripts),
-    *(status, waivers, what_if),
+    *(init, status, waivers, what_if),
 ):
     cli.add_command(_command)
 

@@ -5,8 +5,11 @@ from keyfence.policy.engine.decision_cache cimport DecisionCache
 from keyfence.policy.engine.forms cimport CachedDecision, CommandForm, Lookup
 from keyfence.policy.engine.pending cimport PendingTtls
 from keyfence.policy.engine.counts cimport Admitted, ViolationCounter
-from keyfence.session.conversation.executor cimport Decided, Executor
+from keyfence.session.conversation.executor cimport Executor
+from keyfence.policy.wording.prepared cimport Prepared
 from keyfence.resp.requests cimport RequestReader
+
+cdef list REFUSED_UNREAD
 
 
 @cython.final
@@ -18,7 +21,7 @@ cdef class FastPath:
     cdef readonly Py_ssize_t end
     cdef public Py_ssize_t count
     cdef readonly Lookup lookup
-    cdef Decided _refused
+    cdef bytes _refused
     cdef object _comparison
     cdef DecisionCache _beside
     cdef ViolationCounter _counted
@@ -45,11 +48,18 @@ cdef class FastPath:
     cpdef object join(self, RequestReader reader)
     @cython.locals(cache=DecisionCache)
     cpdef DecisionCache current_cache(self, Executor session)
-    @cython.locals(reader=RequestReader, decision=CachedDecision, counter=ViolationCounter, outcome=int)
-    cdef bint _admits_peeked(self, Executor session, DecisionCache cache) except -1
+    @cython.locals(
+        reader=RequestReader, decision=CachedDecision, counter=ViolationCounter, outcome=int, key=bytes
+    )
+    cdef bint _knows_peeked(self, Executor session, DecisionCache cache) except -1
     @cython.locals(lookup=Lookup, decision=CachedDecision, form=CommandForm, counter=ViolationCounter, outcome=int)
-    cdef bint _admits_parsed(self, Executor session, DecisionCache cache, list argv) except -1
-    cdef object _refuse(self, Executor session, DecisionCache cache, Lookup lookup, ViolationCounter counter, list argv)
+    cdef bint _knows_parsed(self, Executor session, DecisionCache cache, list argv) except -1
+    @cython.locals(counter=ViolationCounter)
+    cdef ViolationCounter _counter_by_shape(
+        self, Executor session, CachedDecision decision, Lookup lookup, list argv
+    )
+    @cython.locals(prepared=Prepared, reply=bytes)
+    cdef bint _refuses(self, Executor session, ViolationCounter counter, bytes key) except -1
     cpdef object counted(self, Executor session, Admitted admitted)
     @cython.locals(decision=CachedDecision, further=Admitted)
     cdef object _count_others(self, Executor session, list others)
@@ -58,7 +68,8 @@ cdef class FastPath:
         self, Executor session, DecisionCache cache, CachedDecision decision, int outcome, object key
     )
     cdef object _begin_timing(self)
-    cpdef Decided take_refusal(self)
+    @cython.locals(refused=bytes)
+    cpdef bytes take_refusal(self)
     cpdef double take_timing(self) except -1.0
     cpdef object end_timing(self, Executor session)
 

@@ -18,7 +18,7 @@ from keyfence.policy.engine.decision_cache import DecisionCache
 from keyfence.policy.engine.forms import CachedDecision, Lookup
 from keyfence.resp.limits import ProtocolError
 from keyfence.resp.requests import RequestReader
-from keyfence.session.conversation.executor import Decided, Executor
+from keyfence.session.conversation.executor import Executor
 from keyfence.session.conversation.routing import SHAREABLE
 from keyfence.session.handlers.table import HANDLERS
 
@@ -32,6 +32,8 @@ MOST_ARGUMENTS = 16 * MANY
 
 # Measuring the time costs a tenth of a decision, so only one decision in this many is timed.
 TIMED_EACH = 64
+
+REFUSED_UNREAD = [b""]  # stands for a request that is refused before it is taken out of the reader
 
 
 class FastPath:
@@ -53,7 +55,7 @@ class FastPath:
         # For the request that `read` has returned: the cache's answer (None: it was not asked), and the
         # refusal that the cache holds for requests like it.
         self.lookup: Lookup | None = None
-        self._refused: Decided | None = None
+        self._refused: bytes | None = None
         self._until_timed = 0
         self._started = 0.0  # when the current decision began; 0.0: it is not timed
 
@@ -88,7 +90,8 @@ class FastPath:
 
     def read(self, session: Executor, cache: DecisionCache | None) -> list[bytes] | None:
         """Add every request that `cache` (from `current_cache`) admits to the run. Returns the first one that
-        it does not admit; None if no further request is complete. Raises ProtocolError."""
+        it does not admit, or REFUSED_UNREAD, for which `take_refusal` has the refusal; None if no further
+        request is complete. Raises ProtocolError."""
         reader = session.reader
         if cache is None or session.partly_sent:
             return self._next(reader)
@@ -97,9 +100,11 @@ class FastPath:
         while True:
             peeked = reader.peek()
             may_admit = peeked and self._until_timed > 0 and reader.end - reader.start <= largest
-            if may_admit and self._admits_peeked(session, cache):
+            if may_admit and self._knows_peeked(session, cache):
                 if beside is not None:
                     self._compare_peeked(session, beside)
+                if self._refused is not None:
+                    return REFUSED_UNREAD
             else:
                 argv = reader.reparse() if peeked else reader.next()
                 if not argv:
@@ -109,10 +114,12 @@ class FastPath:
                     break
                 if beside is not None and len(argv) > MANY:
                     break  # the candidate may have to evaluate it in turns
-                if not self._admits_parsed(session, cache, argv):
+                if not self._knows_parsed(session, cache, argv):
                     break
                 if beside is not None:
                     self.compare(session, argv)
+                if self._refused is not None:
+                    break
             self.join(reader)
         return argv
 
@@ -138,7 +145,7 @@ class FastPath:
         self.end = reader.end
         self.count += 1
 
-    def take_refusal(self) -> Decided | None:
+    def take_refusal(self) -> bytes | None:
         """Return the refusal that the cache holds for the request that `read` has returned, once."""
         refused, self._refused = self._refused, None
         return refused
@@ -149,8 +156,8 @@ class FastPath:
 
     # -- one request
 
-    def _admits_peeked(self, session: Executor, cache: DecisionCache) -> bool:
-        """Whether the cache admits the current request, of which only the offsets are known."""
+    def _knows_peeked(self, session: Executor, cache: DecisionCache) -> bool:
+        """Whether the cache admits or refuses the current request, of which only the offsets are known."""
         reader = session.reader
         decision = cache.find_unread(
             reader.data(),
@@ -167,9 +174,13 @@ class FastPath:
             return False
         outcome = decision.outcome
         if not decision.is_clean:
-            counter = cache.counter_unread(decision, reader.data(), reader.key_at, reader.key_end)
+            key = reader.span(reader.key_at, reader.key_end)
+            counter = decision.counter(0, key)
             if counter is None:
                 return False
+            if counter.refusal is not None:
+                self._until_timed -= 1
+                return self._refuses(session, counter, key)
             counter.times += 1
             outcome = counter.outcome
             self._counted = counter
@@ -179,8 +190,9 @@ class FastPath:
             self._keep_open(session, cache, decision, outcome, reader.span(reader.key_at, reader.key_end))
         return True
 
-    def _admits_parsed(self, session: Executor, cache: DecisionCache, argv: list[bytes]) -> bool:
-        """Whether the cache admits a request, so that it goes upstream as it is and gives one reply."""
+    def _knows_parsed(self, session: Executor, cache: DecisionCache, argv: list[bytes]) -> bool:
+        """Whether the cache admits a request, so that it goes upstream as it is and gives one reply, or
+        refuses it."""
         if len(argv) == 1 and _begins_or_ends(session, argv[0]):
             return False
         lookup = self.lookup = cache.find(argv, self._values)
@@ -189,13 +201,14 @@ class FastPath:
             return False
         outcome = decision.outcome
         if not lookup.is_admitted:
-            counter = cache.counter(lookup, argv)
+            counter = decision.counter(lookup.faults, argv[decision.form.index])
+            if counter is None:
+                counter = self._counter_by_shape(session, decision, lookup, argv)
             if counter is None:
                 return False
             if counter.refusal is not None:
-                self._refuse(session, cache, lookup, counter, argv)
                 self.lookup = None  # it has a counter already
-                return False
+                return self._refuses(session, counter, argv[decision.form.index])
             counter.times += 1
             outcome = counter.outcome
             self._counted = counter
@@ -210,23 +223,36 @@ class FastPath:
                 self._keep_open(session, cache, decision, outcome, argv[at])
         return True
 
-    def _refuse(
-        self,
-        session: Executor,
-        cache: DecisionCache,
-        lookup: Lookup,
-        counter: ViolationCounter,
-        argv: list[bytes],
-    ) -> None:
-        """Take the refusal that the cache holds for a request, unless break-glass is open."""
-        if session.current_authorizer().glass or lookup.decision is None:
-            return
-        reply = cache.refusal(lookup, counter, argv)
-        if reply:
-            counter.times += 1
-            self._counted = counter
-            self._refused = Decided(None, reply, lookup.decision.form.name, True)
+    def _counter_by_shape(
+        self, session: Executor, decision: CachedDecision, lookup: Lookup, argv: list[bytes]
+    ) -> ViolationCounter | None:
+        """The counter for a key of no known skeleton, by the key's shape."""
+        if not decision.by_shape or lookup.faults != 0:
+            return None
+        shape = session.observer.final_shape(argv[decision.form.index])
+        counter = decision.by_shape.get(shape) if shape is not None else None
+        if counter is None or not counter.live:
+            return None
+        cache = self.cache
+        if cache is not None and cache.may_count(lookup, argv):
+            cache.remember(lookup, argv, counter)  # by its skeleton, if this key comes again
+        return counter
+
+    def _refuses(self, session: Executor, counter: ViolationCounter, key: bytes) -> bool:
+        """Take the refusal that the counter holds for a request with this key, unless break-glass is open."""
+        prepared = counter.refusal
+        if prepared is None or session.current_authorizer().glass:
+            return False
+        try:
+            reply = prepared.reply(key)
+        except Exception:
+            return False  # the evaluator will meet the same fault, and report it
+        counter.times += 1
+        self._counted = counter
+        self._refused = reply
+        if self._started:
             self.end_timing(session)
+        return True
 
     def counted(self, session: Executor, admitted: Admitted) -> None:
         """Count one more admitted command."""
@@ -293,7 +319,7 @@ class FastPath:
         decision, kind = lookup.decision, None
         if decision is not None:
             if not lookup.is_admitted:
-                kind = beside.counter(lookup, argv)
+                kind = decision.counter(lookup.faults, argv[decision.form.index])
             is_known = lookup.is_admitted or kind is not None
             if is_known and ((counted is None and kind is None) or comparison.counts(counted, kind)):
                 self._compared(session, comparison, decision)

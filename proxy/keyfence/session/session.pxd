@@ -16,6 +16,7 @@ cdef class Session(Executor):
 
     @cython.locals(fast=FastPath, cache=DecisionCache, argv=list)
     cpdef object _read_requests(self)
+    @cython.locals(refused=bytes)
     cdef bint _decide(self, DecisionCache cache, list argv) except -1
     @cython.locals(fast=FastPath, count="long long")
     cdef object _send_run(self)
@@ -25,6 +26,6 @@ cdef class Session(Executor):
         count="long long",
     )
     cdef bint _whole_transaction(self, DecisionCache cache) except -1
-    @cython.locals(refused=Decided)
+    @cython.locals(refused=bytes)
     cdef bint _admits_as_plain(self, list argv) except -1
     cdef bint _fits(self, object authorizer, object touches, Py_ssize_t size) except -1

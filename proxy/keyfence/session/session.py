@@ -27,7 +27,7 @@ from keyfence.resp.profile import unchanged
 from keyfence.resp.requests import StreamedBulk
 from keyfence.session.conversation.executor import OTHER, Decided, Executor, Handler
 from keyfence.session.conversation.observer import Observer, Sent
-from keyfence.session.conversation.refusal import around_key, refusal
+from keyfence.session.conversation.refusal import prepared_refusal, refusal
 from keyfence.session.conversation.reply_queue import ON
 from keyfence.session.conversation.routing import FIXED_SHAPE, SCRIPTS, Route
 from keyfence.session.conversation.shown_ids import ShownIds
@@ -133,6 +133,11 @@ class Session(Executor):
     def _decide(self, cache: DecisionCache | None, argv: list[bytes]) -> bool:
         """Decide about a request that the decision cache does not admit. True: the decision was carried out
         at once, which may have changed the cache."""
+        refused = self._fast.take_refusal()
+        if refused is not None:
+            self._send_run()
+            self._answer_refusal(refused)
+            return False
         if self.partly_sent:
             argv = [Streamed(one, one.size) if isinstance(one, StreamedBulk) else one for one in argv]
         elif cache is not None and len(argv) == 1 and self._may_be_whole(cache, argv[0]):
@@ -221,7 +226,9 @@ class Session(Executor):
                 self._to_upstream(admitted, count)
             if argv is not None:
                 self.request = request
-                self.decided = Decided(decided.handler, decided.refusal, decided.command, True)
+                self.decided = Decided(
+                    decided.handler, decided.refusal, decided.command, True, decided.is_counted
+                )
                 self._execute(argv)
 
         if self.route.is_shared:
@@ -234,8 +241,7 @@ class Session(Executor):
         `decided` has the decision, or a long evaluation is under way."""
         refused = self._fast.take_refusal()
         if refused is not None:
-            self.decided = refused
-            self._fast.compare(self, argv)
+            self.decided = Decided(None, refused, "", True, True)
             return False
         handler = handler_of(argv[0])
         if handler is HANG_UP:
@@ -295,10 +301,10 @@ class Session(Executor):
         if handler is None and reply is None and fits:
             self.observer.command(self.service, label, "forwarded")
             if lookup is not None and ruling is not PASS:
-                self._remember(authorizer, number, touches, label, ruling, argv, lookup)
+                self._remember(authorizer, number, touches, label, ruling, argv, lookup, "")
             return True
         if lookup is not None and reply is not None:
-            self._remember(authorizer, number, touches, label, ruling, argv, lookup, reply)
+            self._remember(authorizer, number, touches, label, ruling, argv, lookup, decision)
         self.decided = Decided(handler, reply, label, fits)
         return False
 
@@ -325,27 +331,29 @@ class Session(Executor):
         ruling: Ruling,
         argv: list[bytes],
         lookup: Lookup,
-        reply: bytes = b"",
+        decision: str,
     ) -> None:
-        """Have the cache remember the findings of a request that passed, or that `reply` refused, if every
-        request like it has the same findings."""
-        if lookup.decision is None:
-            return
-        parts = None
-        if ruling.refused_by is not None:
-            parts = around_key(ruling.refused_by, reply)
-            if parts is None:
-                return
+        """Have the cache remember the findings of a request that passed, or that was refused with this
+        decision id, if every request like it has the same findings."""
         cache = self._fast.cache
         if cache is None or not ruling.findings:
             return
-        found = authorizer.common_outcome(number, cache, lookup, argv, touches, ruling)
+        found = authorizer.common_outcome(number, cache, lookup, argv, touches, ruling, by_shape=True)
         if found is None:
             return
+        prepared = None
+        if ruling.refused_by is not None:
+            drafted = authorizer.drafted(number, argv, touches, ruling.refused_by, self.values)
+            if drafted is None:
+                return
+            contact = authorizer.policy.contact
+            prepared = prepared_refusal(ruling.refused_by, *drafted, contact, decision)
+            if prepared is None:
+                return
         repeat = self.observer.repeats(self.service, label, ruling.findings)
         if repeat is not None:
             repeat.outcome = found
-            repeat.refusal = parts
+            repeat.refusal = prepared
             cache.remember(lookup, argv, repeat)
 
     def _fits(self, authorizer: Authorizer, touches: Touches, size: int) -> bool:

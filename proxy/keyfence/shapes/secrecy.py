@@ -14,26 +14,21 @@ from typing import Literal, NamedTuple
 
 from keyfence.policy.patterns.patterns import ClassExpression, Hole, KeyPattern
 from keyfence.policy.patterns.regular import UNBOUNDED
-from keyfence.policy.show import PLAIN, printable
+
+from .short_names import MOST_KINDS, SHORT, ShortNames
 
 MASKED = b"<masked>"
-_MASKED = MASKED.decode()
 # Whether a piece of a name is certainly no secret; may be one; or is one because of its position.
 Kind = Literal["open", "unknown", "secret"]
 OPEN: Kind = "open"
 UNKNOWN: Kind = "unknown"
 SECRET: Kind = "secret"
 _MAX_READ = 1024  # bytes of a name that are read
-MAX_HEADS = 1_024  # cached beginnings of names; a full cache is cleared
-# The longest name, in bytes, for the fast path. Masking adds fewer than eight bytes, so no such name is cut
-# when shown.
-SHORT = 120
 _PIECE = re.compile(rb"[^:{}]+")
 _MAX_LEADING = 64  # pieces that one expression searches for
 _SEPARATORS = re.compile(rb"([:{}]+)")
 _SIGNS = b"*?[]^\\"  # the special bytes of globs
 _WILDCARDS = b"*?"
-_NOT_TEXT = frozenset(_SIGNS + b":{}")  # bytes that end a piece or are not its text
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -62,16 +57,9 @@ class Secrecy:
     # The pieces that a secret follows, in lower case; b"": a secret may come first.
     leading: frozenset[bytes]
     quick: Quick | None
-    # Matches a short name that does not begin like a name with a secret. Its groups are the text up to the
-    # last colon, and after that either text that may be a secret, or text with too short runs of a secret's
-    # bytes, which is shown. None if a secret may hold a separator or come first.
-    short_name: re.Pattern[bytes] | None
+    # The fast path; None if a secret may hold a separator or come first, or if there are too many kinds.
+    short: ShortNames | None = dataclasses.field(compare=False)
     sizes: tuple[int, ...]  # the lengths of the beginnings, the longest first
-    # Beginnings of names, up to a colon, that are shown unmasked and lead to no secret, and their shown form.
-    # They recur from name to name. Masked text is never stored here.
-    shown_heads: dict[bytes, str] = dataclasses.field(
-        default_factory=dict, init=False, compare=False, repr=False
-    )
 
     def may_hold(self, byte: bytes) -> bool:
         """Whether a secret may contain this byte."""
@@ -91,34 +79,24 @@ class Secrecy:
         return quick.suspicious.sub(self._masked_unless_known, name[:at]) + rest
 
     def shown_short(self, name: bytes) -> str | None:
-        """The masked form of a short name, on the fast path. None if the fast path cannot decide.
-
-        It decides if everything except the last piece is known to be shown, and the last piece is either
-        certainly no secret or may be one as a whole.
-        """
-        pattern = self.short_name
-        found = pattern.fullmatch(name) if pattern is not None and len(name) <= SHORT else None
-        if found is None:
+        """The masked form of a short name, on the fast path. None if the fast path cannot decide."""
+        short = self.short
+        if short is None or len(name) > SHORT:
             return None
-        head, secret, rest = found.groups()
-        shown = self.shown_heads.get(head)
-        if shown is None:
-            shown = self._head(head)
-            if shown is None:
-                return None
-        if secret is None:
-            return shown + str(rest, "ascii")
-        return shown + (printable(secret) if secret in self.words else _MASKED)
+        shown = short.shown(name)
+        if shown is None and self._learns(short, name[: name.rfind(b":") + 1]):
+            shown = short.shown(name)
+        return shown.decode() if shown is not None else None
 
-    def _head(self, head: bytes) -> str | None:
-        """The shown form of a beginning, which is cached; None if it may have to be masked."""
+    def _learns(self, short: ShortNames, head: bytes) -> bool:
+        """Whether the fast path knows a beginning of names only from now on."""
+        if head in short.heads:
+            return False
         leads = any(piece.strip(_WILDCARDS).lower() in self.leading for piece in _SEPARATORS.split(head)[::2])
         if leads or self.shown(head) != head:
-            return None
-        if len(self.shown_heads) >= MAX_HEADS:
-            self.shown_heads.clear()
-        shown = self.shown_heads[head] = printable(head)
-        return shown
+            return False
+        short.know(head)
+        return True
 
     def _masked_unless_known(self, piece: re.Match[bytes]) -> bytes:
         text = piece[0]
@@ -191,7 +169,7 @@ def secrecy_of(
         frozenset(known.beginnings),
         frozenset(known.leading),
         _quick(classes, known.leading),
-        _short_name(classes, known),
+        _short_names(classes, known),
         tuple(sorted({len(beginning) for beginning in known.beginnings}, reverse=True)),
     )
 
@@ -213,34 +191,11 @@ def _keep_to_pieces(secrets: Iterable[Secret], leading: Collection[bytes]) -> bo
     return b"" not in leading and not any(secret.runs.search(b":{}") for secret in secrets)
 
 
-def _short_name(secrets: Collection[Secret], known: _Known) -> re.Pattern[bytes] | None:
-    if not _keep_to_pieces(secrets, known.leading):
+def _short_names(secrets: Collection[Secret], known: _Known) -> ShortNames | None:
+    if len(secrets) > MOST_KINDS or not _keep_to_pieces(secrets, known.leading):
         return None
-    held = [(_held(secret) - _NOT_TEXT, min(secret.shortest, SHORT + 1)) for secret in secrets]
-    runs = b"|".join(_set(held_by) + b"{%d,}" % shortest for held_by, shortest in held)
-    rest = _with_short_runs(
-        PLAIN - _NOT_TEXT,
-        frozenset[int]().union(*(held_by for held_by, _ in held)),
-        min(shortest for _, shortest in held) - 1,
-    )
-    # Excluded: Redis' own channels, names that begin like a pattern with a secret, and pieces with a literal
-    # beginning before a secret. Other code handles them.
-    begun, glued = _none_of({b"__key", *known.begun}), _none_of(known.beginnings)
-    return re.compile(begun + b"((?:.*:)?)(?:" + glued + b"(" + runs + b")|(" + rest + b"))")
-
-
-def _with_short_runs(of: frozenset[int], held: frozenset[int], most: int) -> bytes:
-    """An expression for text of bytes `of` without a run of more than `most` bytes that are in `held`."""
-    run, others = _set(of & held), _set(of - held)
-    if not most:
-        return others + b"*"
-    return others + b"*(?:" + run + b"{1,%d}" % most + others + b"+)*" + run + b"{0,%d}" % most
-
-
-def _none_of(beginnings: Iterable[bytes]) -> bytes:
-    """An expression that matches where none of these texts begins."""
-    found = b"|".join(map(re.escape, sorted(beginnings)))
-    return b"(?!" + found + b")" if found else b""
+    kinds = [(_held(secret), secret.shortest) for secret in secrets]
+    return ShortNames(kinds, tuple(known.begun), tuple(known.beginnings), frozenset(known.words))
 
 
 def leading_to_secret(pattern: KeyPattern, secrets: Collection[str]) -> bytes:

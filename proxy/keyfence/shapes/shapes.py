@@ -165,6 +165,30 @@ class Shapes:
         """The final shape of a key, which it keeps until `resets` changes; None if it has none yet."""
         return self._cache.get(hash(key))
 
+    def final(self, key: bytes) -> str | None:
+        """The final shape of a key that may be a new one; None if `shape` has to learn from it. Learns
+        nothing."""
+        known = self._cache.get(hash(key))
+        if known is not None:
+            return known
+        anatomy, suspects = self._taken_apart(key)
+        node = self._roots.get("".join(anatomy.frame))
+        shown: list[str] = []
+        for word in anatomy.words:
+            child = node.children.get(hash(word)) if node is not None else None
+            if child is not None:
+                if child.count < ESTABLISHED or not self._shows(child, word in suspects, child.count):
+                    return None
+                node = child
+                shown.append(word)
+            elif node is not None and node.rest is not None:
+                node = node.rest  # of all words of a wide position that have no node of their own
+                shown.append(ANY)
+            else:
+                return None
+        shape = _filled(anatomy, shown)
+        return shape if node is not None and shape in self._shapes else None
+
     def shape(self, key: bytes) -> str:
         """The shape of a key; `other` if there are MAX_SHAPES already. The shape of a key may change while
         its words are being learnt."""

@@ -54,16 +54,16 @@ def skeleton(key: bytes) -> bytes:
     size = len(key)
     if size > LONGEST:
         return b""
-    out = _SCRATCH
+    raw, kinds, out = key, _KIND_OF, _SCRATCH
     length = at = short = 0
     while at < size:
-        byte = key[at]
-        kind = _KIND_OF[byte]
+        byte = raw[at]
+        kind = kinds[byte]
         if kind == 0:
             # E-mail and IPv6 addresses and times contain separators. Such keys have no skeleton.
-            if byte == 64 or (byte == 58 and at + 1 < size and key[at + 1] == 58):
+            if byte == 64 or (byte == 58 and at + 1 < size and raw[at + 1] == 58):
                 return b""
-            if byte == 32 and at and _KIND_OF[key[at - 1]] == _DIGIT:
+            if byte == 32 and at and kinds[raw[at - 1]] == _DIGIT:
                 return b""
             if byte != 58:
                 short = 0
@@ -71,31 +71,31 @@ def skeleton(key: bytes) -> bytes:
             length += 1
             at += 1
             continue
-        end = _end_of_part(key, at, size)
+        end = _end_of_part(raw, at, size)
         if end < 0:
             return b""
         # A MAC or IPv6 address has at least four such parts between its colons.
-        short = short + 1 if end - at <= 4 and _is_hex(key, at, end) else 0
+        short = short + 1 if end - at <= 4 and _is_hex(raw, at, end) else 0
         if short >= 4:
             return b""
-        length = _part(key, at, end, out, length)
+        length = _part(raw, at, end, out, length)
         if length < 0:
             return b""
         at = end
-    raw = out
-    return bytes(raw[:length])
+    return b"" + out[:length]  # `bytes` would copy it again where this runs compiled
 
 
 def _end_of_part(key: bytes, at: int, size: int) -> int:
     """The end of the part that begins at `at`; -1 if it may belong to a value that contains separators."""
+    kinds = _KIND_OF
     before = 0
     while at < size:
-        kind = _KIND_OF[key[at]]
+        kind = kinds[key[at]]
         if kind == _ALIEN:
             return -1
         if kind == 0:
             break
-        if before == _DIGIT and key[at] == 84 and at + 1 < size and _KIND_OF[key[at + 1]] == _DIGIT:
+        if before == _DIGIT and key[at] == 84 and at + 1 < size and kinds[key[at + 1]] == _DIGIT:
             return -1  # 2024-01-02T03:04
         before = kind
         at += 1
@@ -103,8 +103,9 @@ def _end_of_part(key: bytes, at: int, size: int) -> int:
 
 
 def _is_hex(key: bytes, at: int, end: int) -> bool:
+    hexes = _HEX_OF
     while at < end:
-        if not _HEX_OF[key[at]]:
+        if not hexes[key[at]]:
             return False
         at += 1
     return True
@@ -113,10 +114,11 @@ def _is_hex(key: bytes, at: int, end: int) -> bool:
 def _part(key: bytes, start: int, end: int, out: bytearray, length: int) -> int:
     """Write the replacement of `key[start:end]` to `out` at `length`. Return the new length, or -1 if the key
     has no skeleton."""
+    kinds = _KIND_OF
     digits = letters = joints = 0
     at = start
     while at < end:
-        kind = _KIND_OF[key[at]]
+        kind = kinds[key[at]]
         if kind == _DIGIT:
             digits += 1
         elif kind == _LETTER:
@@ -153,8 +155,9 @@ def _piece(key: bytes, start: int, end: int, out: bytearray, length: int, alone:
     If the piece is not `alone`, letters before its digits stay: together with the pieces before them they may
     be a numbered word.
     """
+    kinds = _KIND_OF
     leading = start
-    while leading < end and _KIND_OF[key[leading]] == _LETTER:
+    while leading < end and kinds[key[leading]] == _LETTER:
         leading += 1
     if leading == start and _is_number(key, start, end):
         out[length] = _DATE if _is_date(key, start, end) else _INT
@@ -175,8 +178,9 @@ def _is_numbered(key: bytes, start: int, leading: int, end: int) -> bool:
 
 
 def _is_number(key: bytes, at: int, end: int) -> bool:
+    kinds = _KIND_OF
     while at < end:
-        if _KIND_OF[key[at]] != _DIGIT:
+        if kinds[key[at]] != _DIGIT:
             return False
         at += 1
     return True
@@ -191,11 +195,12 @@ def _is_version(key: bytes, start: int, end: int) -> bool:
 
 def _is_long_hex(key: bytes, at: int, end: int) -> bool:
     """Whether these are at least eight hexadecimal digits in one case."""
+    hexes = _HEX_OF
     if end - at < 8:
         return False
     cases = 0
     while at < end:
-        case = _HEX_OF[key[at]]
+        case = hexes[key[at]]
         if not case:
             return False
         cases |= case
@@ -205,12 +210,13 @@ def _is_long_hex(key: bytes, at: int, end: int) -> bool:
 
 def _is_uuid(key: bytes, start: int) -> bool:
     """Whether the _UUID_LENGTH bytes from `start` are a UUID."""
+    hexes = _HEX_OF
     for at in range(_UUID_LENGTH):
         byte = key[start + at]
         if at in (8, 13, 18, 23):
             if byte != 45:
                 return False
-        elif not _HEX_OF[byte]:
+        elif not hexes[byte]:
             return False
     return True
 
@@ -247,6 +253,7 @@ def _joins_date(byte: int) -> bool:
 def _whole(key: bytes, start: int, end: int) -> int:
     """The replacement of a part of digits and joints that is a date, an address or a number; 0 if it is
     neither."""
+    kinds = _KIND_OF
     if _is_date(key, start, end):
         return _DATE
     dots = minus = others = run = longest = 0
@@ -254,7 +261,7 @@ def _whole(key: bytes, start: int, end: int) -> int:
     at = start
     while at < end:
         byte = key[at]
-        if _KIND_OF[byte] == _DIGIT:
+        if kinds[byte] == _DIGIT:
             run += 1
             longest = max(longest, run)
         else:
@@ -281,11 +288,12 @@ def _pieces(key: bytes, start: int, end: int, out: bytearray, length: int) -> in
     If each piece is a word, a number, a date or long hexadecimal, each is replaced on its own. Two pieces may
     also be a word and an id.
     """
+    kinds = _KIND_OF
     pieces = ids = joints = 0
     begun = length
     at = start
     while at < end:
-        if _KIND_OF[key[at]] == _JOINT:
+        if kinds[key[at]] == _JOINT:
             out[length] = key[at]
             length += 1
             joints += 1
@@ -293,8 +301,8 @@ def _pieces(key: bytes, start: int, end: int, out: bytearray, length: int) -> in
             continue
         stop = at
         digits = 0
-        while stop < end and _KIND_OF[key[stop]] != _JOINT:
-            digits += _KIND_OF[key[stop]] == _DIGIT
+        while stop < end and kinds[key[stop]] != _JOINT:
+            digits += kinds[key[stop]] == _DIGIT
             stop += 1
         pieces += 1
         if digits == 0:
@@ -303,7 +311,7 @@ def _pieces(key: bytes, start: int, end: int, out: bytearray, length: int) -> in
             return _as_it_is(key, start, end, out, begun)  # v10.0.0.1
         else:
             if _is_long_hex(key, at, stop):
-                if stop < end and _KIND_OF[key[at]] == _LETTER:
+                if stop < end and kinds[key[at]] == _LETTER:
                     return -1  # abcdef10.0.0.1
             elif not _is_number(key, at, stop):
                 ids += 1
@@ -319,12 +327,13 @@ def _pieces(key: bytes, start: int, end: int, out: bytearray, length: int) -> in
 
 def _has_letters_only_piece(key: bytes, start: int, end: int) -> bool:
     """Whether one of the two pieces consists only of letters."""
+    kinds = _KIND_OF
     at = start
-    while _KIND_OF[key[at]] == _LETTER:
+    while kinds[key[at]] == _LETTER:
         at += 1
-    if _KIND_OF[key[at]] == _JOINT:
+    if kinds[key[at]] == _JOINT:
         return True
     at = end - 1
-    while _KIND_OF[key[at]] == _LETTER:
+    while kinds[key[at]] == _LETTER:
         at -= 1
-    return _KIND_OF[key[at]] == _JOINT
+    return kinds[key[at]] == _JOINT

@@ -255,12 +255,14 @@ class Telemetry:
         """A counter for further commands with the same findings, which were just recorded. It is valid while
         it is `live`. None: a sink cannot count them exactly, or a key's shape is not learned for good."""
         groups: list[Group] = []
+        shapes: set[str] = set()
         for violation, action in findings:
             shape: str | None = ""
             if not violation.shape and violation.key is not None:
                 shape = self._shapes.settled(violation.key)
             if shape is None:
                 return None
+            shapes.add(shape)
             group = self._recurring.get((service, violation.rule, shape, violation.entry, command, action))
             if group is None:
                 return None
@@ -268,8 +270,14 @@ class Telemetry:
         if len(self._repeats) >= MAX_REPEATS:
             return None
         repeat = ViolationCounter(groups)
+        if len(shapes) == 1:
+            (repeat.shape,) = shapes
         self._repeats.append(repeat)
         return repeat
+
+    def final_shape(self, key: bytes) -> str | None:
+        """The final shape of a key that no entry covers, even if it is a new key; None if it has none yet."""
+        return self._shapes.final(key)
 
     # -- groups
 
@@ -324,7 +332,10 @@ class Telemetry:
             times, repeat.times = repeat.times, 0
             if not times:
                 continue
-            for group in cast("list[Group]", repeat.rows):
+            groups = cast("list[Group]", repeat.rows)
+            if repeat.refusal is not None:
+                self._counters.command(groups[0].service, groups[0].label, "refused", times)
+            for group in groups:
                 for sink in self._sinks:
                     sink.repeat(group, times, now, at)
 

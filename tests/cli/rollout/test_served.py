@@ -13,7 +13,7 @@ policy: shop.yaml
 listeners:
 - {listen: "0.0.0.0:7101", service: shop}
 - {listen: "unix:/run/keyfence/billing.sock", service: billing}
-admin: {listen: "0.0.0.0:9464", token_file: /run/secrets/token}
+admin: {listen: "0.0.0.0:9464", token_file: /run/secrets/token, audit_log: /var/log/audit}
 metrics: 0.0.0.0:9465
 decision_log: {path: /var/log/keyfence.jsonl, mask_keys: yes}
 findings: {url: "postgresql://keyfence@db/keyfence", keep: 30d}
@@ -25,8 +25,16 @@ limits: {request: 1mb}
 """
 # What a policy's evaluation depends on, and how clients are known.
 KEPT = {
-    *("policy", "modes", "waivers", "waivers_source", "identify", "limits", "name_services", "mask_keys"),
-    *("findings_keep", "source", "secret_files", "admin_names", "connect_timeout", "shared_connections"),
+    *("policy", "modes", "waivers", "waivers_file", "waivers_source", "identify", "limits", "mask_keys"),
+    *(
+        "findings_keep",
+        "name_services",
+        "source",
+        "secret_files",
+        "admin_names",
+        "connect_timeout",
+        "shared_connections",
+    ),
     *("upstream", "upstream_ca", "upstream_cert", "upstream_key", "upstream_verify"),
 }
 
@@ -42,6 +50,7 @@ def test_only_what_decides_about_commands_comes_from_the_configuration(tmp_path:
         "listeners": after.listeners,
         "admin": "127.0.0.1:0",
         "admin_token_file": "",
+        "admin_audit_log": "",
         "metrics": None,
         "decision_log": "",
         "findings": "sqlite:////tmp/f.db",

@@ -65,6 +65,11 @@ CHANGES: list[tuple[str, str, list[str]]] = [
     ),
     ("databases: [0]", "databases: [0, 1]", ["databases: 0, 1, was 0"]),
     (
+        "databases: [0]",
+        'databases: [0]\nowner: {docs: "https://wiki.example/keys"}',
+        ["page: https://wiki.example/keys, was none"],
+    ),
+    (
         "ttl: {max: 1h}",
         "ttl: {max: 2h}",
         [

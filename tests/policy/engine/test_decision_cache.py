@@ -19,7 +19,7 @@ from keyfence.policy.engine.counts import ViolationCounter
 from keyfence.policy.engine.decision_cache import MAX_COUNTERS, DecisionCache
 from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.engine.evidence import evidence_of
-from keyfence.policy.engine.forms import MAX_FORMS, CachedDecision
+from keyfence.policy.engine.forms import MAX_FORMS, CachedDecision, Lookup
 from keyfence.policy.loading.load import load_policy, parse_policy
 from keyfence.policy.verdict import Ruling
 from keyfence.resp.encode import command
@@ -208,7 +208,13 @@ def counted_unread(cache: DecisionCache, argv: list[bytes]) -> ViolationCounter 
     decision = cache.find_unread(reader.data(), reader.count, *places, ())
     if decision is None or decision.is_clean:
         return None
-    return cache.counter_unread(decision, reader.data(), reader.key_at, reader.key_end)
+    return decision.counter(0, reader.span(reader.key_at, reader.key_end))
+
+
+def counter_of(lookup: Lookup, argv: list[bytes]) -> ViolationCounter | None:
+    """Returns the violation counter of a command that was looked up."""
+    decision = lookup.decision
+    return decision.counter(lookup.faults, argv[decision.form.index]) if decision is not None else None
 
 
 def evaluated_and_counted(authorizer: Authorizer, service: int, argv: list[bytes]) -> bool:
@@ -219,7 +225,7 @@ def evaluated_and_counted(authorizer: Authorizer, service: int, argv: list[bytes
     if lookup.is_admitted:
         assert unread is None
         return False
-    counter = cache.counter(lookup, argv)
+    counter = counter_of(lookup, argv)
     assert unread is None or unread is counter
     ruling, touches = authorizer.authorize(service, argv)
     # On keys of a target, evidence is drawn from the first call, which may lack arguments.

@@ -46,10 +46,30 @@ def test_keys_that_differ_in_values_are_of_one_kind(keys: list[str], found: list
 
 def test_few_words_stay_and_many_that_are_used_alike_become_a_placeholder() -> None:
     assert patterns("role:ann", "role:bob") == ["role:ann", "role:bob"]
-    names = ("ann", "bob", "carol", "dora", "emil")
+    names = ("ann", "bob", "carol", "dora", "emil", "fritz", "gerda", "hanna")
     found = named({f"role:{name}": facts() for name in names})
     assert [kind.pattern for kind in found] == ["role:<role>"]
     assert found[0].slots[0].guessed
+
+
+def test_kinds_stay_apart_although_their_keys_are_used_alike() -> None:
+    words = (
+        "cart",
+        "order",
+        "session",
+        "level",
+        "user",
+        "page",
+        "stat",
+        "flag",
+        "lock",
+        "visit",
+        "rate",
+        "tax",
+        "fee",
+    )
+    found = named({f"shop:{word}:{number}": facts() for word in words for number in range(20)})
+    assert [kind.pattern for kind in found] == [f"shop:{word}:<{word}>" for word in sorted(words)]
 
 
 def test_words_that_are_used_in_different_ways_stay() -> None:

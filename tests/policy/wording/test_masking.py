@@ -13,7 +13,7 @@ from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.loading.load import parse_policy
 from keyfence.policy.verdict import Finding, Violation
 from keyfence.policy.wording.masking import masked_by, shown_in
-from keyfence.shapes.secrecy import MAX_HEADS, SHORT
+from keyfence.shapes.short_names import MAX_HEADS, SHORT
 
 POLICY = parse_policy(
     """
@@ -199,15 +199,14 @@ def test_what_holds_no_secret_is_shown() -> None:
     assert shown(b"SCAN", b"0", b"MATCH", b"s:a:*") == "s:a:*"
 
 
-LONG_POLICY = parse_policy(
-    """
+LONG_TEXT = """
     policy: p
     services: [a]
     placeholders: {token: {is: "[0-9a-f]{16,32}", secret: true}}
     scopes: {shop: {prefix: "shop:v1:", writers: [a]}}
     keys: {session: {key: "shop:v1:session:<token>"}, glued: {key: "shop:v1:web:sess-<token>"}}
     """
-)
+LONG_POLICY = parse_policy(LONG_TEXT)
 LONG_TOKENS = LONG_POLICY.secrecy
 
 
@@ -221,18 +220,19 @@ def test_the_quick_way_shows_what_the_long_one_does(name: str) -> None:
 
 
 def test_the_brief_way_is_taken_and_holds_on_to_no_more_than_it_may() -> None:
-    assert LONG_TOKENS is not None
-    secrecy = dataclasses.replace(LONG_TOKENS)
+    secrecy = parse_policy(LONG_TEXT).secrecy
+    assert secrecy is not None
+    assert secrecy.short is not None
     assert secrecy.shown_short(b"acme:cart:17") == "acme:cart:17"
     assert secrecy.shown_short(b"acme:cart:0123456789abcdef") == "acme:cart:<masked>"
     assert secrecy.shown_short(b"acme:0123456789abcdef:17") is None
     assert secrecy.shown_short(b"acme:session:17") is None
     assert secrecy.shown_short(b"x" * (SHORT + 1)) is None
-    assert list(secrecy.shown_heads) == [b"acme:cart:"]
+    assert list(secrecy.short.heads) == [b"acme:cart:"]
     for number in range(3 * MAX_HEADS):
         assert secrecy.shown_short(b"acme:%d:17" % number) == f"acme:{number}:17"
-        assert len(secrecy.shown_heads) <= MAX_HEADS
-    assert max(map(len, secrecy.shown_heads)) <= SHORT
+        assert len(secrecy.short.heads) <= MAX_HEADS
+    assert max(map(len, secrecy.short.heads)) <= SHORT
 
 
 @pytest.mark.parametrize(

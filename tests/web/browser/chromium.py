@@ -25,7 +25,15 @@ from tests.servers import PATIENCE_SECONDS, PROJECT
 AXE = PROJECT / "tests" / "node" / "node_modules" / "axe-core" / "axe.min.js"
 WIDE, PHONE = 1200, 360  # CSS pixels
 # As root, as in containers, Chromium has no sandbox; it opens pages of these tests only.
-_FLAGS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run")
+_FLAGS = (
+    *("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"),
+    *(
+        "--disable-background-networking",
+        "--disable-component-update",
+        "--disable-sync",
+        "--disable-extensions",
+    ),
+)
 _LOGS = {"performance": "ALL", "browser": "ALL"}
 
 
@@ -120,7 +128,7 @@ class Browser:
         deadline = time.monotonic() + PATIENCE_SECONDS
         while not (found := self.js(f"return ({script})", *arguments)):
             assert time.monotonic() < deadline, f"it never came to pass: {script} {arguments}"
-            time.sleep(0.02)
+            time.sleep(0.05)
         return found
 
     # -- what a person does

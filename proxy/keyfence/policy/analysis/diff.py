@@ -357,8 +357,8 @@ def _requirements(entry: Entry | None) -> dict[str, str]:
     """Returns an entry's requirements beyond rights and form: attribute → text, without empty ones."""
     if entry is None:
         return {}
-    skipped = {"name", "text", "about", "is_plain", "looks_into_values"}
-    names = [field.name for field in dataclasses.fields(entry) if field.name not in skipped]
+    skipped = {"name", "text", "is_plain", "looks_into_values"}
+    names = [one.name for one in dataclasses.fields(entry) if one.compare and one.name not in skipped]
     found = {name: text for name in names if (text := plain(getattr(entry, name)))}
     if entry.max_value is not None:
         found["max_value"] = size_text(entry.max_value)

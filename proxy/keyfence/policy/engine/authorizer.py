@@ -32,6 +32,7 @@ from keyfence.policy.verdict import (
     Violation,
 )
 from keyfence.policy.wording.masking import masked_by
+from keyfence.policy.wording.prepared import Draft
 
 from .counts import Admitted, ViolationCounter
 from .decision_cache import DecisionCache
@@ -60,6 +61,9 @@ ALIKE = frozenset(
         "stream.maxlen",
     }
 )
+
+# Those of them whose words depend on nothing but that, and on the key.
+PREPARED = ALIKE - {"field.unknown", "value.invalid", "value.size"}
 
 
 # An evaluation in steps: it yields nothing, and returns the ruling and what the command touches.
@@ -257,10 +261,11 @@ class Authorizer:
         argv: list[bytes],
         touches: Touches,
         ruling: Ruling,
+        by_shape: bool = False,
     ) -> int | None:
         """Returns the outcome for the key's time to live (`ttl.outcome`) that all commands like this one have
         in common; the cache admits none of them. None if one of them may have other findings or actions than
-        this ruling.
+        this ruling. `by_shape`: the shapes of keys are known too.
 
         They are the same only if every broken rule depends on command and target alone. A refusal is the same
         as long as no break-glass is open.
@@ -273,7 +278,9 @@ class Authorizer:
         target = self.policy.targets[decision.target] if decision.target >= 0 else None
         if target is not None and self.policy.depends_on_caller(target):
             return None
-        if len(touches.accesses) != 1 or not cache.may_count(lookup, argv):
+        if len(touches.accesses) != 1 or not (
+            cache.may_count(lookup, argv) or (by_shape and lookup.faults == 0 and not decision.is_covered)
+        ):
             return None
         ttl = touches.accesses[0].ttl
         if ttl is not None and ttl.absolute:
@@ -291,6 +298,15 @@ class Authorizer:
             return None
         left = self.evaluator.left_open if ruling.refused_by is None else []
         return left[0].outcome if left else FINE
+
+    def drafted(
+        self, service: int, argv: Sequence[bytes], touches: Touches, refused_by: Violation, values: Values
+    ) -> tuple[Violation, Draft] | None:
+        """Returns the violation that refuses a command with one key, worded for any other key (`Draft`); None
+        if its words depend on more than the key."""
+        if refused_by.rule not in PREPARED:
+            return None
+        return self.evaluator.drafted(service, argv, touches, refused_by, values)
 
     def _always(self, violation: Violation, service: int) -> Action | None:
         """Returns the action on a violation that is not waived, if it depends neither on key nor on time."""

@@ -1,6 +1,8 @@
 # C types for counts.py. The same source runs uncompiled; nothing here changes what it does.
 cimport cython
 
+from keyfence.policy.wording.prepared cimport Prepared
+
 
 cdef class Admitted:
     cdef readonly str name
@@ -14,8 +16,9 @@ cdef class ViolationCounter:
     cdef public object rows
     cdef public long long times
     cdef public bint live
+    cdef public str shape
     cdef public int outcome
-    cdef public tuple refusal
+    cdef public Prepared refusal
 
 
 cdef class Revocable:

@@ -8,6 +8,8 @@ that is not live is not used any more.
 
 from __future__ import annotations
 
+from keyfence.policy.wording.prepared import Prepared
+
 from .evidence import NONE, Evidence
 
 
@@ -29,9 +31,10 @@ class ViolationCounter:
         self.rows = rows
         self.times = 0  # since telemetry last gathered the count
         self.live = True  # False: evaluate and report the next command in full
+        # The final shape of their keys, if no entry covers these; "": it is not known, or there is none.
+        self.shape = ""
         self.outcome = 0  # each command's outcome for its key's time to live (`ttl.outcome`)
-        # If the commands are refused: the reply, split at the key in it. None if they pass.
-        self.refusal: tuple[bytes, ...] | None = None
+        self.refusal: Prepared | None = None  # the reply, if the commands are refused; None if they pass
 
 
 class Revocable:

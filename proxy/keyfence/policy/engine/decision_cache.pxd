@@ -4,7 +4,6 @@ cimport cython
 from keyfence.policy.patterns.automaton cimport Classifier
 from keyfence.policy.engine.counts cimport Admitted, ViolationCounter, Revocable
 from keyfence.policy.engine.forms cimport CachedDecision, CommandForm, Lookup, new_lookup
-from keyfence.shapes.skeleton cimport skeleton
 
 cdef int _NAME, _VALUE, _FIELDS, _MOST_FAULTS, _ZERO, _NINE
 cdef Py_ssize_t _RECENT, _MAX_CONFIRMED
@@ -49,17 +48,9 @@ cdef class DecisionCache(Revocable):
     )
     cdef bint _is_own(self, int target, bytes data, Py_ssize_t start, Py_ssize_t end, tuple values) except -1
     @cython.locals(decision=CachedDecision)
-    cpdef ViolationCounter counter(self, Lookup lookup, list argv)
-    @cython.locals(shaped=dict, counter=ViolationCounter)
-    cpdef ViolationCounter counter_unread(
-        self, CachedDecision decision, bytes data, Py_ssize_t key_at, Py_ssize_t key_end
-    )
-    @cython.locals(decision=CachedDecision)
     cpdef bint may_count(self, Lookup lookup, list argv) except -1
     @cython.locals(decision=CachedDecision, one=CachedDecision)
     cpdef object remember(self, Lookup lookup, list argv, ViolationCounter counter)
-    @cython.locals(decision=CachedDecision)
-    cpdef bytes refusal(self, Lookup lookup, ViolationCounter counter, list argv)
     cdef CommandForm _form(self, bytes name)
     cdef CommandForm _keyless(self, bytes name)
     cdef object _evidence(self, object touches)
@@ -73,8 +64,6 @@ cdef class DecisionCache(Revocable):
 
 @cython.locals(first=CachedDecision, second=CachedDecision)
 cdef bint _differ(Lookup one, Lookup other) except -1
-@cython.locals(shaped=dict, counter=ViolationCounter)
-cdef ViolationCounter _counter(CachedDecision decision, int faults, bytes key)
 cdef bint _are_few_and_short(
     list argv, Py_ssize_t start, Py_ssize_t step, object longest, object most
 ) except -1

@@ -19,8 +19,6 @@ from keyfence.policy.compiled.tenants import Values, fixed_places
 from keyfence.policy.patterns.automaton import Classifier
 from keyfence.policy.patterns.value_forms import BUILTIN, Form
 from keyfence.policy.verdict import COVERED
-from keyfence.policy.wording.masking import shown_in
-from keyfence.shapes.skeleton import skeleton
 
 from . import checks
 from .counts import Admitted, Revocable, ViolationCounter
@@ -240,65 +238,28 @@ class DecisionCache(Revocable):
 
     # -- violation counters
 
-    def counter(self, lookup: Lookup, argv: list[bytes]) -> ViolationCounter | None:
-        """The counter of the violations that every command like this one has, if it is known."""
-        decision = lookup.decision
-        if decision is None or lookup.faults < 0:
-            return None
-        try:
-            return _counter(decision, lookup.faults, argv[decision.form.index])
-        except Exception:
-            return None  # the evaluator will meet the same fault, and report it
-
-    def counter_unread(
-        self, decision: CachedDecision, data: bytes, key_at: int, key_end: int
-    ) -> ViolationCounter | None:
-        """Like `counter`, for a decision of `find_unread`; only for commands that pass."""
-        if decision.is_covered:
-            counter = decision.counters.get(0)
-        else:
-            shaped = decision.shaped.get(0)
-            counter = shaped.get(skeleton(data[key_at:key_end])) if shaped is not None else None
-        if counter is None or not counter.live or counter.refusal is not None:
-            return None
-        return counter
-
-    def may_count(self, lookup: Lookup, argv: list[bytes]) -> bool:
-        """Whether the cache distinguishes this command from all with other violations."""
-        decision = lookup.decision
-        if decision is None or lookup.faults < 0:
-            return False
-        return decision.is_covered or skeleton(argv[decision.form.index]) != b""
-
     def remember(self, lookup: Lookup, argv: list[bytes], counter: ViolationCounter) -> None:
-        """Remember that every command like this one (`may_count` admits it) has the violations of this
-        counter."""
+        """Remember that every command like this one, which `may_count` admits, has the violations of this
+        counter; and so has every command on a key of the counter's shape."""
         decision = lookup.decision
-        if decision is None:
+        mark = decision.mark(lookup.faults, argv[decision.form.index]) if decision is not None else None
+        if decision is None or (mark is None and not counter.shape):
             return
         if len(self._counted) >= MAX_COUNTERS:
             for one in self._counted:
                 one.counters.clear()
-                one.shaped.clear()
+                one.by_shape.clear()
             self._counted.clear()
         self._counted.append(decision)
-        if decision.is_covered:
-            decision.counters[lookup.faults] = counter
-        else:
-            shaped = decision.shaped.setdefault(lookup.faults, {})
-            shaped[skeleton(argv[decision.form.index])] = counter
+        if mark is not None:
+            decision.counters[mark] = counter
+        if counter.shape:
+            decision.by_shape[counter.shape] = counter
 
-    def refusal(self, lookup: Lookup, counter: ViolationCounter, argv: list[bytes]) -> bytes:
-        """The reply to a command whose counter refuses it; empty if there is none."""
+    def may_count(self, lookup: Lookup, argv: list[bytes]) -> bool:
+        """Whether the cache distinguishes this command from all with other violations."""
         decision = lookup.decision
-        if decision is None or counter.refusal is None:
-            return b""
-        target = self.targets[decision.target] if decision.target >= 0 else None
-        try:
-            shown = shown_in(self.policy, argv[decision.form.index], target)
-            return shown.encode("utf-8", "backslashreplace").join(counter.refusal)
-        except Exception:
-            return b""  # the evaluator will meet the same fault, and report it
+        return decision is not None and decision.mark(lookup.faults, argv[decision.form.index]) is not None
 
     # -- asking the evaluator
 
@@ -437,16 +398,6 @@ def _differ(one: Lookup, other: Lookup) -> bool:
     """Whether two lookups have different outcomes."""
     first, second = one.decision, other.decision
     return first is None or second is None or first.outcome != second.outcome
-
-
-def _counter(decision: CachedDecision, faults: int, key: bytes) -> ViolationCounter | None:
-    """The counter for the faults of a key, if it is live."""
-    if decision.is_covered:
-        counter = decision.counters.get(faults)
-    else:
-        shaped = decision.shaped.get(faults)
-        counter = shaped.get(skeleton(key)) if shaped is not None else None
-    return counter if counter is not None and counter.live else None
 
 
 def _are_few_and_short(

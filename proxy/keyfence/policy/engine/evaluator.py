@@ -24,8 +24,9 @@ from keyfence.policy.compiled.permissions import forbidden_by_default, lets_unkn
 from keyfence.policy.compiled.policy import CompiledPolicy, Target
 from keyfence.policy.compiled.tenants import Values, differing
 from keyfence.policy.show import printable, shown_name
-from keyfence.policy.verdict import ALLOWED, Found, Gathering, Verdict
+from keyfence.policy.verdict import ALLOWED, Found, Gathering, Verdict, Violation
 from keyfence.policy.wording.messages import said
+from keyfence.policy.wording.prepared import Draft
 
 from .checks import BY_KIND, Standing, Use
 from .counts import Revocable
@@ -195,6 +196,20 @@ class Evaluator(WideEvaluator):
             yield found
         if not crosses:
             yield from self._bindings(service, name, accesses)
+
+    def drafted(
+        self, service: int, argv: Sequence[bytes], touches: Touches, wanted: Violation, values: Values
+    ) -> tuple[Violation, Draft] | None:
+        """Returns a violation of a command with one key, with marks in place of all words that depend on the
+        key, and what fills the marks."""
+        draft = self.draft = Draft(touches.accesses[0].key)
+        try:
+            for found in self.violations(service, argv, touches, None, values):
+                if found is not None and found.rule == wanted.rule and found.position == wanted.position:
+                    return found.worded(), draft
+        finally:
+            self.draft = None
+        return None
 
     def _all_accesses(self, service: int, name: str, touches: Touches) -> Iterator[Found | None]:
         accesses = touches.accesses

@@ -1,7 +1,8 @@
 # C types for forms.py. The same source runs uncompiled; nothing here changes what it does.
 cimport cython
 
-from keyfence.policy.engine.counts cimport Admitted
+from keyfence.policy.engine.counts cimport Admitted, ViolationCounter
+from keyfence.shapes.skeleton cimport skeleton
 
 cdef int _BEHIND_VALUE, _BEHIND_KEY, _BEFORE_VALUE, _SCORED, _XADD, _SEVERAL_KEYS, _KEYLESS
 cdef Py_ssize_t _XADD_ID
@@ -43,10 +44,14 @@ cdef class CachedDecision(Admitted):
     cdef readonly bint is_clean
     cdef readonly bint is_covered
     cdef readonly dict counters
-    cdef readonly dict shaped
+    cdef readonly dict by_shape
     cdef readonly Admitted further
     cdef readonly Lookup hit
     cdef readonly Lookup miss
+
+    @cython.locals(counter=ViolationCounter)
+    cpdef ViolationCounter counter(self, int faults, bytes key)
+    cpdef object mark(self, int faults, bytes key)
 
 
 @cython.final

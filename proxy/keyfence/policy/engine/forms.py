@@ -12,6 +12,7 @@ from keyfence.commands.arguments import integer, word
 from keyfence.commands.extract import OneKey
 from keyfence.commands.model import Access
 from keyfence.policy.compiled.policy import Entry
+from keyfence.shapes.skeleton import skeleton
 
 from .counts import Admitted, ViolationCounter
 from .evidence import Evidence
@@ -133,12 +134,24 @@ class CachedDecision(Admitted):
         self.looks = looks  # the things to check in each call, as a sum (decision_cache._NAME …); -1: others
         self.is_clean = is_clean  # nothing is wrong if these checks find nothing
         self.is_covered = is_covered  # violations are counted together, not for each shape of key
-        # The counters of such commands, by `Lookup.faults`; if no entry covers the key, by its skeleton too.
-        self.counters: dict[int, ViolationCounter] = {}
-        self.shaped: dict[int, dict[bytes, ViolationCounter]] = {}
+        # The counters of such commands: by `Lookup.faults`; or if no entry covers the key, by its skeleton.
+        self.counters: dict[int | bytes | None, ViolationCounter] = {}
+        self.by_shape: dict[str, ViolationCounter] = {}  # the same by shape, for keys of no known skeleton
         self.further = Admitted("", evidence)  # keys of this target that commands on another one had too
         self.hit = new_lookup(self, "", 0)
         self.miss = new_lookup(self, RULE, -1 if looks else 0)
+
+    def counter(self, faults: int, key: bytes) -> ViolationCounter | None:
+        """The counter of the violations that every command with these faults on a key like this one has; None
+        if it is not known."""
+        counter = self.counters.get(self.mark(faults, key))
+        return counter if counter is not None and counter.live else None
+
+    def mark(self, faults: int, key: bytes) -> int | bytes | None:
+        """What tells such commands from all with other violations; None: nothing that is checked here."""
+        if self.is_covered:
+            return faults if faults >= 0 else None
+        return (skeleton(key) or None) if faults == 0 else None
 
 
 # The reasons why the cache does not admit a command: labels of a metric (docs/operations.md).

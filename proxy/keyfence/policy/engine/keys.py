@@ -15,13 +15,14 @@ from keyfence.policy.budget import Budget, cost
 from keyfence.policy.compiled.key_commands import UNNAMED, instead_of
 from keyfence.policy.compiled.names import NameFault, hash_tag_fault, lowered
 from keyfence.policy.compiled.permissions import selects_name
-from keyfence.policy.compiled.policy import MAX_CONFIRMED, CompiledPolicy, Grant, Target, types_in
+from keyfence.policy.compiled.policy import CompiledPolicy, Grant, Target, types_in
 from keyfence.policy.compiled.sizes import Question, answers, asks, late_excess
 from keyfence.policy.compiled.tenants import OWN, Values, own_key, value_in
 from keyfence.policy.compiled.ttl import FAULTS, FINE, QUESTIONS, SIZED, UNSIZED, TtlRule, late_fault, outcome
 from keyfence.policy.patterns.patterns import REST
 from keyfence.policy.show import printable
 from keyfence.policy.verdict import Found, Violation
+from keyfence.policy.wording.instead import Instead, MissingPrefixes
 from keyfence.policy.wording.masking import filled_text, standard_key
 from keyfence.policy.wording.messages import Wording, said
 
@@ -47,7 +48,6 @@ from .checks import (
 from .content import Fault, content_faults, fits, ttl_fault, type_fault
 from .writes import MAX_KEYS, LeftOpen, Write
 
-MAX_PREFIXES = 64
 NO_SERVICE = -1  # the number of a service without rights and grants
 MAX_NAMED = 3  # services, in a message about several
 MAX_SOURCES = 8  # source keys that `is_clean` checks; with more, the slow search for violations runs
@@ -79,7 +79,7 @@ class KeyEvaluator(Wording):
         self._unclaimed_by = {number for number, home in enumerate(policy.homes) if not home.claims} or set(
             range(len(policy.homes))
         )
-        self._prefixes = _prefixes(policy)
+        self._missing = MissingPrefixes(policy)
         self._standings = Standings(policy, self._clock)
         self._moves = Moves(policy)
         self._restricts = any(
@@ -207,7 +207,8 @@ class KeyEvaluator(Wording):
 
     def _malformed(self, service: int, key: bytes, target: Target) -> tuple[str, str]:
         own = self._own(service, target) if target.tenancy is not None else {}
-        return f"{self._shown(key, target)} is not of the form {target.text}", _form_hint(key, target, own)
+        hint = self._of_key(key, lambda key: _form_hint(key, target, own))
+        return f"{self._shown(key, target)} is not of the form {target.text}", hint
 
     def _in_no_scope(self, service: int, key: bytes, target: Target) -> tuple[str, str]:
         scopes = sorted(
@@ -464,26 +465,30 @@ class KeyEvaluator(Wording):
         def words() -> tuple[str, str, str]:
             who, shown = self.who(service), self._shown(key, stray)
             message = f"{who} may not {name} {shown}: no entry of the policy covers it"
-            return shown, *self._with_page((message, self._instead(service, access, stray)), stray)
+            return shown, *self._with_page((message, self._hint_instead(service, access, stray)), stray)
 
         rule, contact = "key.unregistered", self.policy.home(stray).contact
         # No entry covers it; the report groups such keys by their shape.
         return Found(rule, self._severity(rule, stray), access.position, key, "", "", contact, words)
 
-    def _instead(self, service: int, access: Access, stray: Target | None) -> str:
-        """Returns the key to use in place of one that no entry covers: the one that the policy names, or the
+    def _hint_instead(self, service: int, access: Access, stray: Target | None) -> str:
+        """Returns the hint about a key that no entry covers: to use the key that the policy names, or the
         same key behind a scope's prefix, if that is an entry's key that the service may use."""
-        key = access.key
+        needs = access.needs
         if stray is not None:
-            return f"use {standard_key(key, stray, service, self._own(service, stray))}"
-        for prefix in self._prefixes if len(key) <= MAX_CONFIRMED else ():
-            target = self.policy.target(prefix + key)
-            if target is None or target.kind != "entry" or target.tenancy is not None:
-                continue  # the hint must be the same for all callers
-            if not any(lacking(service, access.needs, target, target.rights[service])):
-                return f"use {self._shown(prefix + key, target)}"
+            own = self._own(service, stray)
+            return self._of_key(access.key, lambda key: f"use {standard_key(key, stray, service, own)}")
         claims = " or ".join(self.policy.claims)
-        return f"every key begins with {claims}" if claims else "register the key in the policy first"
+        other = f"every key begins with {claims}" if claims else "register the key in the policy first"
+
+        def instead(key: bytes) -> str:
+            for behind, target in self._missing.entries(key):
+                if not any(lacking(service, needs, target, target.rights[service])):
+                    return f"use {self._shown(behind, target)}"
+            return other
+
+        filler = Instead(instead, self._missing, other) if self.draft is not None else None
+        return self._of_key(access.key, instead, filler)
 
     def _legacy(self, service: int, name: str, access: Access, target: Target) -> Iterator[Found]:
         """Finds `key.legacy`, unless the form's exception allows the access."""
@@ -495,7 +500,8 @@ class KeyEvaluator(Wording):
             message = f"{self.who(service)} may not {name} {self._shown(key, target)}, a deprecated form"
             if target.has_lapsed:
                 message += " that was tolerated for a while"
-            return message, f"use {standard_key(key, target, service, self._own(service, target))}"
+            own = self._own(service, target)
+            return message, self._of_key(key, lambda key: f"use {standard_key(key, target, service, own)}")
 
         yield self._about("key.legacy", access, target, words)
 
@@ -558,14 +564,6 @@ _NAMED = frozenset({"malformed", "claim"})  # kinds whose names are checked too
 _BY_A_LOOK = NAME | TYPE_IN_KEY | CONTENT | CARRIED | OPEN | TIME
 _HOLDERS = {READ: "readers", WRITE: "writers"}
 _RIGHTS = {"readers": READ, "writers": WRITE, "consumers": GROUP}
-
-
-def _prefixes(policy: CompiledPolicy) -> tuple[bytes, ...]:
-    """Returns the prefixes of scopes that may be missing before a key, at most MAX_PREFIXES."""
-    scopes = [
-        one.pattern.literal_prefix for one in policy.targets if one.kind == "scope" and one.pattern.is_prefix
-    ]
-    return tuple(dict.fromkeys(prefix for prefix in scopes if prefix))[:MAX_PREFIXES]
 
 
 def _form_hint(key: bytes, target: Target, own: Mapping[str, bytes]) -> str:

@@ -64,9 +64,10 @@ def acl_of(policy: CompiledPolicy, service: str = "", server: str = "redis-7.0")
 
 
 def user_of(policy: CompiledPolicy, service: str, server: str = "redis-7.0") -> User:
-    """Returns the ACL user of a service."""
+    """Returns the ACL user of a service, without what has lapsed (`on_expiry: refuse`)."""
     number = policy.number(service)
     evaluator = Evaluator(policy)
+    policy = evaluator.policy
 
     def is_forbidden(command: Command) -> object:
         return evaluator.why_forbidden(number, command)

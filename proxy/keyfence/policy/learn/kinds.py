@@ -4,8 +4,8 @@ Rule: every key belongs to exactly one kind, and no two kinds match the same key
 patterns. In doubt two words make two kinds: it is safer to join two entries later than to split one.
 
 Keys are cut at `:`, `{`, `}` and `|`. Of the texts at one place, those that look like values form one
-placeholder. Words stay, unless at least MIN_WORDS of them are used alike: the same parts follow, with the
-same types and writers.
+placeholder. Words stay, unless many of them are used alike: the same parts follow, with the same types and
+writers.
 """
 
 from __future__ import annotations
@@ -22,7 +22,11 @@ from keyfence.policy.patterns.patterns import exact_pattern
 from .evidence import MARK, WRITES, Facts, strongest
 from .values import ValueClass, class_of, is_numbered_word, is_word, looks_like_ip
 
-MIN_WORDS = 5  # words at one place that are used alike and so are names
+MIN_WORDS = 8  # words at the end of keys that are used alike and so are names
+# The same before other parts, where words are mostly kinds: cart:<id>, order:<id>. Then few keys follow each.
+MIN_INNER_WORDS = 12
+FEW_KEYS = 3
+MANY_WORDS = 32  # before other parts, however many keys follow each
 MAX_WORDS = 64  # words at one place; more are names, however they are used
 MAX_FIRST_WORDS = 256  # the same at the beginning of keys
 MAX_DEPTH = 40  # parts of a key that are compared; the rest is one value
@@ -327,7 +331,16 @@ def _names(
     if depth == 0:
         return set()
     largest = max(groups, key=lambda one: len(one[1]), default=({}, set()))[1]
-    return largest if len(largest) >= MIN_WORDS and "" not in largest else set()
+    return largest if "" not in largest and _are_names(largest, by_text, separator) else set()
+
+
+def _are_names(words: set[str], by_text: Mapping[str, list[_Item]], separator: str) -> bool:
+    """Whether words that are used alike are so many that they are names, such as those of users or files."""
+    if not separator or all("." in word for word in words):
+        return len(words) >= MIN_WORDS
+    shapes = {item.key.count(":") for word in words for item in by_text[word]}
+    keys = sum(len(by_text[word]) for word in words) / len(words) / len(shapes)
+    return len(words) >= (MIN_INNER_WORDS if keys <= FEW_KEYS else MANY_WORDS)
 
 
 def _same_form(values: set[str], words: set[str]) -> bool:

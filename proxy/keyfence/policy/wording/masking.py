@@ -65,6 +65,13 @@ def masked_by(policy: CompiledPolicy, finding: Finding) -> Finding:
     return finding._replace(violation=violation._replace(key=key, shown=text, message="", hint=""))
 
 
+def shown_as_sent(policy: CompiledPolicy, target: Target | None) -> bool:
+    """Returns whether keys of a target, or of none, show nothing but what `printable` shows."""
+    if policy.secrecy is None:
+        return True
+    return target is not None and not target.secrets and target.kind in _OF_A_FORM
+
+
 class _Piece:
     """The part of a form between two separators."""
 

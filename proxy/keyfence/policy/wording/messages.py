@@ -14,6 +14,7 @@ from keyfence.policy.services import UNKNOWN
 from keyfence.policy.verdict import COVERED, Found, Severity
 
 from .masking import shown_in
+from .prepared import Draft, Filler, ShownKey, Text
 
 Words = Callable[[], tuple[str, str]]  # a message and a hint
 
@@ -27,6 +28,7 @@ class Wording:
     """Makes the violations of one policy."""
 
     policy: CompiledPolicy
+    draft: Draft | None = None  # set while a reply is prepared: then the words have marks in place of keys
 
     def who(self, service: int) -> str:
         """Returns the name of a service for messages."""
@@ -35,7 +37,16 @@ class Wording:
 
     def _shown(self, key: bytes, target: Target | None) -> str:
         """Returns a key, channel or pattern as people may see it."""
+        if self.draft is not None:
+            return self.draft.mark(key, ShownKey(self.policy, target))
         return shown_in(self.policy, key, target)
+
+    def _of_key(self, key: bytes, text: Text, filler: Filler | None = None) -> str:
+        """Returns `text(key)`. Every word that depends on the key, except the key as it is shown, comes from
+        here. `filler` makes it in prepared replies, if there is a faster one."""
+        if self.draft is not None:
+            return self.draft.mark(key, filler if filler is not None else Filler(text))
+        return text(key)
 
     def _who_may(self, verb: str, who: Sequence[str]) -> str:
         if not self.policy.name_services:

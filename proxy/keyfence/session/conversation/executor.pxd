@@ -10,6 +10,7 @@ cdef class Decided:
     cdef readonly bytes refusal
     cdef readonly str command
     cdef readonly bint stays
+    cdef readonly bint is_counted
 
 
 cdef class Executor(Conversation):
@@ -37,5 +38,6 @@ cdef class Executor(Conversation):
     cdef object _valued_as
     cdef public Decided decided
 
+    cpdef object _answer_refusal(self, bytes reply)
     cpdef object current_authorizer(self)
     cpdef tuple authorizer_and_number(self)

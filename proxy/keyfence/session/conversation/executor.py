@@ -55,11 +55,19 @@ class Handler(NamedTuple):
 class Decided:
     """The decision about the current request."""
 
-    def __init__(self, handler: Handler | None, refusal: bytes | None, command: str, stays: bool) -> None:
+    def __init__(
+        self,
+        handler: Handler | None,
+        refusal: bytes | None,
+        command: str,
+        stays: bool,
+        is_counted: bool = False,
+    ) -> None:
         self.handler = handler  # carries it out; None: it goes upstream as it is
         self.refusal = refusal  # the reply that refuses it; None: it is not refused
         self.command = command  # the name under which it is counted
         self.stays = stays  # it may go on the connection that the client uses now
+        self.is_counted = is_counted  # the refused command is counted already, with its violations
 
 
 UNDECIDED = Decided(None, None, "", True)
@@ -205,10 +213,16 @@ class Executor(Conversation):
 
     def refuse(self, reply: bytes) -> None:
         """Refuse the current request."""
-        self.observer.command(self.service, self.decided.command, "refused")
+        if not self.decided.is_counted:
+            self.observer.command(self.service, self.decided.command, "refused")
         if self.partly_sent:
             self.when_answered(lambda: self._refuse_streamed(reply))
-        elif self.transaction is not None:
+        else:
+            self._answer_refusal(reply)
+
+    def _answer_refusal(self, reply: bytes) -> None:
+        """Answer the current request, which is refused as a whole."""
+        if self.transaction is not None:
             self.to_upstream.append(ABORT_MARKER)
             self.replies.replace(reply)
         else:

@@ -70,6 +70,9 @@ class Observer(Protocol):
         """Return a counter for further commands with the same findings, valid while it is live. None: report
         each of them."""
 
+    def final_shape(self, key: bytes) -> str | None:
+        """Return the shape of a key that no entry covers, as counters have it; None if it is not final."""
+
     def judged_at_length(self, reason: str) -> None:
         """A command that the cache did not admit was evaluated. docs/operations.md lists the reasons."""
 

@@ -26,6 +26,8 @@ cdef class ReplyQueue(Outlet):
 
     cpdef object forward(self, long long count)
     cpdef object local(self, bytes reply)
+    cdef bint _is_silent(self) except -1
+    cdef bint _is_between_replies(self) except -1
     cpdef bint is_at_rest(self) except -1
     cpdef object let_out(self)
     @cython.locals(done=bint)

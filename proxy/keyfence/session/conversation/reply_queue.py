@@ -108,7 +108,11 @@ class ReplyQueue(Outlet):
 
     def local(self, reply: bytes) -> None:
         """The client gets `reply` in its turn."""
-        if not self._is_silent():
+        if self._is_silent():
+            return
+        if self.slots.head is None and self._is_between_replies():
+            self.to_client.append(reply)
+        else:
             self.slots.add(Local(reply))
             self.let_out()
 
@@ -134,7 +138,10 @@ class ReplyQueue(Outlet):
     @property
     def mid_reply(self) -> bool:
         """Whether part of a frame has reached the client, so that nothing else may be sent to it now."""
-        return self._in_shared_reply or not self._framer.at_boundary
+        return not self._is_between_replies()
+
+    def _is_between_replies(self) -> bool:
+        return self._framer.at_boundary and not self._in_shared_reply
 
     def is_at_rest(self) -> bool:
         """Whether nothing is due, under way or expected, and the client's replies are switched on."""
@@ -172,7 +179,7 @@ class ReplyQueue(Outlet):
 
     def let_out(self) -> None:
         """Send the local replies whose turn has come, but never inside an incomplete frame."""
-        if self.slots.head is not None and not self.mid_reply:
+        if self.slots.head is not None and self._is_between_replies():
             self.to_client.extend(self.slots.ready())
 
     def let_out_captured(self) -> None:

@@ -1,0 +1,88 @@
+"""`keyfence init`: the files that it writes work as they are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from keyfence.policy.analysis.lint import check_policy
+from tests.cli.test_main import keyfence
+from tests.servers import Keyfence, RedisServer
+
+
+def made(folder: Path, *arguments: str) -> None:
+    code, out, err = keyfence(
+        "init",
+        folder,
+        "--name",
+        "shop",
+        "--services",
+        "web,stock",
+        "--redis",
+        "redis://127.0.0.1:6379",
+        *arguments,
+    )
+    assert (code, err) == (0, "")
+    assert f"keyfence test {folder}" in out
+
+
+def test_five_questions_are_asked(tmp_path: Path) -> None:
+    code, out, _ = keyfence("init", tmp_path / "new", stdin="shop\nweb, stock\n\n\n\n")
+    assert code == 0
+    assert [out.count(f"{number}/5  ") for number in range(1, 6)] == [1] * 5
+    assert "services: [web, stock]" in (tmp_path / "new" / "policy.yaml").read_text()
+
+
+@pytest.mark.parametrize("document", ["--document", "--no-document"])
+@pytest.mark.parametrize("by", ["listener", "user", "network"])
+def test_policy_tests_and_configuration_are_without_faults(by: str, document: str, tmp_path: Path) -> None:
+    made(tmp_path, "--by", by, document)
+    errors, warnings, _ = check_policy(tmp_path / "policy.yaml")
+    assert errors == []
+    assert {one.code for one in warnings} == (set() if document == "--document" else {"idle-service"})
+    assert keyfence("test", tmp_path).code == 0
+    for name in ("keyfence.yaml", "keyfence.container.yaml"):
+        assert keyfence("check", tmp_path / name).code == 0
+    compose = yaml.safe_load((tmp_path / "compose.yaml").read_text())
+    assert compose["services"]["keyfence"]["command"][-1].endswith("keyfence.container.yaml")
+    assert set(compose["services"]) == {"keyfence", "redis"}
+
+
+def test_keyfence_runs_with_the_configuration(redis_server: RedisServer, tmp_path: Path) -> None:
+    made(tmp_path, "--by", "listener", "--document")
+    config = tmp_path / "keyfence.yaml"
+    text = config.read_text().replace("redis://127.0.0.1:6379", redis_server.url)
+    for port in (7101, 7102, 9464):  # other tests may have them
+        text = text.replace(f"127.0.0.1:{port}", "127.0.0.1:0")
+    config.write_text(text + "findings: none\n")
+    with Keyfence("--config", config) as running:
+        client = running.client("web")
+        assert client.set("shop:web:example:1", "x", ex=60)
+        client.close()
+
+
+def test_no_file_is_overwritten(tmp_path: Path) -> None:
+    made(tmp_path, "--by", "user", "--document")
+    code, _, err = keyfence("init", tmp_path, "--name", "other", "--services", "a", "--by", "user",
+                            "--redis", "redis://127.0.0.1:6379", "--document")  # fmt: skip
+    assert (code, "policy.yaml exists; name another folder" in err) == (2, True)
+    assert "policy: shop" in (tmp_path / "policy.yaml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("--name", "a b", "'a b' is not a name"),
+        ("--services", "web,unknown", "'unknown' is not a name for a service"),
+        ("--services", ",", "name at least one service"),
+        ("--redis", "http://x", "redis://"),
+    ],
+)
+def test_answers_that_cannot_be_are_errors(option: str, value: str, message: str, tmp_path: Path) -> None:
+    given = {"--name": "shop", "--services": "web", "--by": "user", "--redis": "redis://127.0.0.1:6379"}
+    arguments = [text for pair in (given | {option: value}).items() for text in pair]
+    code, _, err = keyfence("init", tmp_path / "new", *arguments, "--document")
+    assert (code, message in err) == (2, True)
+    assert not (tmp_path / "new").exists()
