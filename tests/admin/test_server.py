@@ -58,6 +58,9 @@ class FakeControl(Control):
     async def catch_up(self) -> int:
         return 0
 
+    def reading_seconds(self) -> float:
+        return 0.0
+
     async def findings(self, which: Filter) -> dict[str, Any]:
         self.asked.append(("findings", which))
         return {"findings": [], "total": 0}

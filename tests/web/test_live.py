@@ -276,7 +276,7 @@ def test_the_more_a_refresh_costs_the_rarer_it_is(stage: Stage, monkeypatch: pyt
         """`time`, with a processor that has worked half a second more at each look."""
 
         @staticmethod
-        def process_time() -> float:
+        def thread_time() -> float:
             return next(clock) * 0.5
 
         @staticmethod
@@ -288,6 +288,7 @@ def test_the_more_a_refresh_costs_the_rarer_it_is(stage: Stage, monkeypatch: pyt
             return sum(slept)
 
     monkeypatch.setattr(module, "MAX_SHARE", 0.01)
+    monkeypatch.setattr(module, "ADVANCE", 0.1)
     monkeypatch.setattr(module, "time", Clocks)
     real_sleep = asyncio.sleep
 

@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import re
+import time
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 from jinja2 import UndefinedError
 
-from keyfence.web.render import ASSETS, FOLDER, SECURITY_POLICY, asset, asset_path, render
+from keyfence.web.render import ASSETS, FOLDER, SECURITY_POLICY, asset, asset_path, prepare, render
 
 TEMPLATES = sorted((FOLDER / "templates").rglob("*.html"))
 
@@ -65,6 +66,16 @@ def test_values_are_escaped() -> None:
     assert "<b>" not in text
     assert "&lt;b&gt;" in text
     assert 'href="/&#34;&gt;&lt;x&gt;"' in text
+
+
+def test_all_templates_are_compiled_at_once_and_only_once() -> None:
+    began = time.process_time()
+    prepare()
+    took = time.process_time() - began
+    began = time.process_time()
+    for _ in range(100):
+        prepare()
+    assert time.process_time() - began <= max(took, 0.01)
 
 
 def test_a_missing_value_is_an_error_and_not_an_empty_place() -> None:

@@ -1,8 +1,8 @@
 """What the admin listener can ask of the process.
 
 Rule: this is the only declaration of these calls. Handlers (`handlers`) make them, `process.control` carries
-them out, and tests replace it with `FakeControl` (tests/admin/test_server.py). All are coroutines, because
-the answer may come from workers.
+them out, and tests replace it with `FakeControl` (tests/admin/test_server.py). What workers may have to
+answer is a coroutine.
 """
 
 from __future__ import annotations
@@ -57,6 +57,10 @@ class Control(Protocol):
     async def catch_up(self) -> int:
         """Have the findings store hold everything that was counted so far. The questions below are answered
         from the store. Returns a number that changes whenever this keyfence has changed findings."""
+
+    @abstractmethod
+    def reading_seconds(self) -> float:
+        """The processor time that answers from the findings store have taken so far."""
 
     @abstractmethod
     async def findings(self, which: Filter) -> Mapping[str, Any]:

@@ -192,6 +192,9 @@ class ProcessControl(Control):
         await self._backend.tick()
         return await self._findings.write()
 
+    def reading_seconds(self) -> float:
+        return self._findings.reading_seconds
+
     async def findings(self, which: Filter) -> dict[str, Any]:
         return await self._findings.ask(lambda views: views.listing(which, time.time()))
 

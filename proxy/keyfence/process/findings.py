@@ -40,6 +40,7 @@ class FindingsDesk(Ledger):
         self._writer = writer
         self._in_band = asyncio.Lock()  # services take one reading thread, however many clients ask
         self._notifier = notifier
+        self.reading_seconds = 0.0  # of processor time, for all answers so far
 
     @classmethod
     def open(cls, settings: Settings, counters: Counters) -> FindingsDesk:
@@ -108,8 +109,16 @@ class FindingsDesk(Ledger):
 
         if self._writer is None:
             raise ValueError("keyfence runs without a findings store; set findings: in the configuration")
+        views = Views(self._writer.reader)
+
+        def answer() -> tuple[_T, float]:
+            began = time.thread_time()
+            return question(views), time.thread_time() - began
+
         try:
-            return await asyncio.to_thread(question, Views(self._writer.reader))
+            found, seconds = await asyncio.to_thread(answer)
+            self.reading_seconds += seconds
+            return found
         except SQLAlchemyError as exc:
             raise ValueError(f"the findings store cannot be read: {reason(exc)}") from None
 

@@ -16,12 +16,12 @@ from keyfence.admin.bodies import BadRequest
 from keyfence.telemetry.operator_log import notice
 
 from .questions import Questions
-from .render import render
+from .render import prepare, render
 from .views import Parameters, View, view_at
 
 PERIOD = 1.0  # seconds between two snapshots
-MAX_SHARE = 0.01  # of one core, on average
-ADVANCE = 0.1  # seconds of a core that may be spent ahead of that, so that a change is shown at once
+MAX_SHARE = 0.008  # of one core, on average; sending comes on top, and all of it should stay under 0.01
+ADVANCE = 0.05  # seconds of a core that may be spent ahead of that, so that a change is shown at once
 MAX_STREAMS = 32
 STEP = 10.0  # seconds
 SILENCE = 15.0  # seconds after which an empty event is sent, so that a dead peer is noticed
@@ -142,13 +142,14 @@ class Live:
                 stream.end()
 
     async def _refresh_forever(self) -> None:
+        await asyncio.to_thread(prepare)
         spent, before = 0.0, time.monotonic()
         while True:
-            # Traffic at the same time counts too: a busy keyfence refreshes less often.
-            began = time.process_time()
+            # Traffic of this thread at the same time counts too: a busy keyfence refreshes less often.
+            began = time.thread_time() + self._questions.control.reading_seconds()
             for channel in list(self._channels.values()):
                 await self._refresh(channel)
-            spent += time.process_time() - began
+            spent += time.thread_time() + self._questions.control.reading_seconds() - began
             await asyncio.sleep(max(PERIOD, (spent - ADVANCE) / MAX_SHARE))
             now = time.monotonic()
             spent, before = max(0.0, spent - (now - before) * MAX_SHARE), now

@@ -20,7 +20,7 @@ TREND_DAYS = 7
 USE_DAYS = 30
 MOMENT = 0.8  # seconds; less than the time between two snapshots
 WHILE = 10.0  # for what changes slowly and is costly
-UNCHANGED = 5.0  # for findings that this keyfence has not changed: another one with the same store may have
+UNCHANGED = 10.0  # for findings that this keyfence has not changed: another one with the same store may have
 RATE_SECONDS = 10.0  # over which commands a second are measured
 MAX_KEPT = 50  # answers; a list of findings may take some 100 KB
 

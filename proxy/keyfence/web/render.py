@@ -48,6 +48,14 @@ def _environment() -> Environment:
     return environment
 
 
+@functools.cache
+def prepare() -> None:
+    """Compile every template. That takes some tenths of a second, once in a process: call it in a thread, so
+    that clients do not wait for it."""
+    for name in _environment().list_templates():
+        _environment().get_template(name)
+
+
 def render(template: str, values: Mapping[str, Any]) -> str:
     """The text of a template. Raises jinja2.TemplateError if it needs a value that is missing."""
     return _environment().get_template(template).render(values)

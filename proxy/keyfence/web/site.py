@@ -32,7 +32,7 @@ from keyfence.policy.units import clock_text
 from .actions import ACTIONS, Outcome, required
 from .live import MAX_STREAMS, Live, TooMany
 from .questions import Questions
-from .render import SECURITY_POLICY, asset, render
+from .render import SECURITY_POLICY, asset, prepare, render
 from .sessions import Notice, Session, Sessions, drop_cookie, set_cookie
 from .views import MENU, VIEWS, Values, View, filter_of
 from .words import inert
@@ -104,6 +104,7 @@ class Page:
                 return await self._csv(query(request, {*view.parameters, "format"}))
             parameters = query(request, set(view.parameters)) | request.match_info
             values = await view.load(self._questions, parameters)
+            await asyncio.to_thread(prepare)
             return self._answer(request, view.template, values, view=view)
 
         return show

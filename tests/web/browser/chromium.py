@@ -56,6 +56,7 @@ def running_chromium() -> Iterator[webdriver.Chrome]:
     try:
         driver.set_page_load_timeout(PATIENCE_SECONDS)
         driver.set_script_timeout(PATIENCE_SECONDS)
+        Browser(driver, "").look()
         yield driver
     finally:
         driver.quit()
@@ -68,22 +69,29 @@ class Browser:
         self.driver = driver
         self.url = url
         self.elsewhere: list[str] = []  # other origins that a test opens by itself
+        self._is_odd = False
         self._requests: list[str] = []
         self._ended_streams = 0
         self._console: list[dict[str, Any]] = []
-        driver.get("about:blank")
         driver.execute_cdp_cmd("Network.clearBrowserCookies", {})
-        self.run_scripts(True)
-        self.look()
         self.take_logs()
         self._requests.clear()
         self._console.clear()
         self._ended_streams = 0
 
+    def leave(self) -> None:
+        """Close the page, and have the window as it was."""
+        self.driver.get("about:blank")
+        if self._is_odd:
+            self.run_scripts(True)
+            self.look()
+        self.take_logs()
+
     # -- how it looks
 
     def look(self, width: int = WIDE, *, dark: bool = False) -> None:
         """Have a window of this width, and a light or dark scheme."""
+        self._is_odd = True
         size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
         self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
@@ -91,6 +99,7 @@ class Browser:
 
     def run_scripts(self, allowed: bool) -> None:
         """Whether the next pages may run JavaScript."""
+        self._is_odd = True
         self.driver.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": not allowed})
 
     # -- where it is
@@ -187,13 +196,13 @@ class Browser:
 
     @property
     def requests(self) -> list[str]:
-        """The URLs of all requests so far."""
-        self.take_logs()
+        """The URLs of all requests until the logs were taken."""
         return self._requests
 
     @property
     def streams(self) -> tuple[int, int]:
         """How many streams were opened, and how many of them are still open."""
+        self.take_logs()
         opened = sum("/live?" in url for url in self.requests)
         return opened, opened - self._ended_streams
 
@@ -201,7 +210,6 @@ class Browser:
     def complaints(self) -> list[str]:
         """What the console shows, except for the statuses of answers: exceptions, and what the
         Content-Security-Policy has stopped."""
-        self.take_logs()
         return [one["message"] for one in self._console if one["source"] != "network"]
 
     def forgive(self, words: str) -> None:

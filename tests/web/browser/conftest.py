@@ -51,7 +51,7 @@ def visit(chromium: Chrome) -> Iterator[Callable[[Site], Browser]]:
 
     yield visit
     for browser in browsers:
-        browser.driver.get("about:blank")
+        browser.leave()
         known = tuple(f"{one}/" for one in (browser.url, *browser.elsewhere))
         others = [url for url in browser.requests if not url.startswith(("about:", "data:", *known))]
         assert others == []
