@@ -20,7 +20,7 @@ from .render import prepare, render
 from .views import Parameters, View, view_at
 
 PERIOD = 1.0  # seconds between two snapshots
-MAX_SHARE = 0.008  # of one core, on average; sending comes on top, and all of it should stay under 0.01
+MAX_SHARE = 0.007  # of one core, on average; sending comes on top, and all of it should stay under 0.01
 ADVANCE = 0.05  # seconds of a core that may be spent ahead of that, so that a change is shown at once
 MAX_STREAMS = 32
 STEP = 10.0  # seconds
