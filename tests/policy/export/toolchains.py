@@ -5,6 +5,7 @@ Rule: a language whose tools are missing is skipped with the reason; nothing is 
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import subprocess
@@ -46,9 +47,19 @@ def tool(name: str) -> str:
     """Returns the path of a tool; "" if it is not here."""
     for one in (name, *_OTHER_NAMES.get(name, ())):
         found = shutil.which(one) or shutil.which(one, path=str(NODE_TOOLS))
-        if found:
+        if found and _runs(found):
             return found
     return ""
+
+
+@functools.cache
+def _runs(path: str) -> bool:
+    """Returns whether a program runs at all: that of rustup is there without any compiler behind it."""
+    question = "version" if Path(path).name == "go" else "-v" if "lua" in Path(path).name else "--version"
+    if Path(path).name == "gofmt":
+        return True  # it has no such option
+    done = subprocess.run([path, question], capture_output=True, stdin=subprocess.DEVNULL, check=False)
+    return done.returncode == 0
 
 
 def needs(language: str) -> None:
