@@ -31,6 +31,7 @@ WITHOUT_OUTPUT = {
     "run",
     "demo",
     "draft",
+    "init",
     "schema",
     "policies",
     "export acl",

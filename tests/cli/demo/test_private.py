@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from keyfence.cli.demo import private
-from keyfence.cli.demo.private import PORT, private_keyfence
+from keyfence.cli.demo.private import private_keyfence
 from keyfence.cli.demo.running import asked
 from tests.policy.cases import POLICIES
 from tests.servers import server_binaries
@@ -51,11 +51,9 @@ def test_a_policy_that_is_not_copied_stays_in_its_place() -> None:
 def test_it_takes_another_port_if_its_own_is_taken_while_it_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(private, "_is_free", lambda _: True)
     with socket.socket() as other:
-        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            other.bind(("127.0.0.1", PORT))
-            other.listen()
-        except OSError:
-            pass  # another program has it, which is just as good
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        taken = other.getsockname()[1]
+        monkeypatch.setattr(private, "PORT", taken)
         admin, _, _ = asyncio.run(files_of(POLICY, copied=True))
-    assert not admin.endswith(f":{PORT}")
+    assert not admin.endswith(f":{taken}")
