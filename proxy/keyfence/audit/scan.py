@@ -78,7 +78,8 @@ class Audit:
         plan: Callable[[int], PlanWriter] | None = None,
         watch: Watcher = lambda _seen, _all: None,
     ) -> None:
-        """`plan` opens the plan that renames are written to, after so many bytes of it."""
+        """`plan` opens the file of the renames. Its argument is how many bytes of an earlier run's file to
+        keep."""
         self._judge = judge
         self._servers = servers
         self._options = options
