@@ -10,13 +10,14 @@ import functools
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
-
-from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
+from typing import TYPE_CHECKING, Any
 
 from keyfence import __version__
 
 from . import charts, words
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 FOLDER = Path(__file__).parent
 ASSETS = FOLDER / "assets"
@@ -29,6 +30,9 @@ SECURITY_POLICY = (
 
 @functools.cache
 def _environment() -> Environment:
+    # Imported for the first page, so that the start of keyfence does not wait for it.
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
+
     environment = Environment(
         loader=FileSystemLoader(FOLDER / "templates"),
         autoescape=select_autoescape(default=True, default_for_string=True),

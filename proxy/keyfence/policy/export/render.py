@@ -9,9 +9,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
-
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from keyfence.policy.patterns.regular import Node
 
@@ -19,6 +17,9 @@ from .builders import Builder, Builders, Form, Parameter
 from .forms import regex, tree
 from .identifiers import Taken
 from .languages import LANGUAGES, Language, python_escaped, python_quote
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 RUFF_WIDTH = 88
 RUST_CALL = 60  # characters that rustfmt lets the arguments of a call have on one line
@@ -242,6 +243,9 @@ def _rust_braces(text: str) -> str:
 
 @functools.cache
 def _environment() -> Environment:
+    # Imported for the first module, so that other commands do not wait for it.
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
     environment = Environment(  # code, not HTML: `languages` escapes every text
         loader=PackageLoader("keyfence.policy.export"),
         undefined=StrictUndefined,
