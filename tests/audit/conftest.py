@@ -1,12 +1,30 @@
-"""Fixtures of the audit's tests: a real cluster."""
+"""Fixtures of the audit's tests: a real server, the way to it, and a real cluster."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 import pytest
+import redis
 
+from keyfence.audit.servers.nodes import Topology
+from keyfence.audit.servers.router import Router
+from tests.audit.shop import endpoint
 from tests.cluster import NO_CLUSTER, Cluster, cluster_binary, running_cluster
+from tests.servers import RedisServer
+
+
+@pytest.fixture
+def client(redis_server: RedisServer) -> Iterator[redis.Redis]:
+    with redis_server.client(decode_responses=True) as one:
+        yield one
+
+
+@pytest.fixture
+def router(redis_server: RedisServer) -> Iterator[Router]:
+    one = Router(Topology(endpoint(redis_server)))
+    yield one
+    one.close()
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -33,19 +32,6 @@ def planned(path: Path, *renames: Rename) -> Plan:
         writer.add(one)
     writer.close()
     return Plan(str(path))
-
-
-@pytest.fixture
-def client(redis_server: RedisServer) -> Iterator[redis.Redis]:
-    with redis_server.client(decode_responses=True) as one:
-        yield one
-
-
-@pytest.fixture
-def router(redis_server: RedisServer) -> Iterator[Router]:
-    one = Router(Topology(endpoint(redis_server)))
-    yield one
-    one.close()
 
 
 def test_a_plan_is_carried_out_line_by_line(client: redis.Redis, router: Router, tmp_path: Path) -> None:

@@ -14,7 +14,6 @@ from keyfence.audit.servers.nodes import Topology
 from keyfence.audit.servers.router import Router
 from keyfence.policy.compiled.hash_slots import hash_slot
 from keyfence.upstream.url import parse_upstream
-from tests.audit.shop import endpoint
 from tests.cluster import Cluster
 from tests.servers import RedisServer
 
@@ -34,19 +33,6 @@ def rename(old: str = OLD, new: str | None = NEW, kind: str = "string", **more: 
         bool(fields["sets_ttl"]),
         str(fields["why"]),
     )
-
-
-@pytest.fixture
-def client(redis_server: RedisServer) -> Iterator[redis.Redis]:
-    with redis_server.client(decode_responses=True) as one:
-        yield one
-
-
-@pytest.fixture
-def router(redis_server: RedisServer) -> Iterator[Router]:
-    one = Router(Topology(endpoint(redis_server)))
-    yield one
-    one.close()
 
 
 @pytest.fixture

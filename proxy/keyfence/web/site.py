@@ -35,7 +35,7 @@ from .questions import Questions
 from .render import SECURITY_POLICY, asset, prepare, render
 from .sessions import Notice, Session, Sessions, drop_cookie, set_cookie
 from .views import MENU, VIEWS, Values, View, filter_of
-from .words import inert
+from .words import inert, sentence
 
 _TYPES = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 _FOREVER = "public, max-age=31536000, immutable"  # the address of an asset changes with its content
@@ -299,8 +299,7 @@ def _sentence(exc: Exception) -> str:
         faults = [str(one) for one in exc.diagnostics]
         more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
         return f"Nothing has changed: {faults[0]}{more}"
-    text = str(exc)
-    return f"{text[:1].upper()}{text[1:]}{'' if text.endswith('.') else '.'}"
+    return sentence(str(exc))
 
 
 def _as_csv(findings: Iterable[Mapping[str, Any]]) -> str:

@@ -21,6 +21,7 @@ from keyfence.policy.rules import RULES
 from keyfence.telemetry.reports.services import quantile
 
 from .questions import TREND_DAYS, USE_DAYS, Questions, commands_of
+from .words import sentence
 
 Parameters = Mapping[str, str]
 Values = dict[str, Any]
@@ -184,7 +185,7 @@ async def _required(asking: Awaitable[Mapping[str, Any]], status: int = 400) -> 
     try:
         return await asking
     except ValueError as exc:
-        raise BadRequest(f"{str(exc)[:1].upper()}{str(exc)[1:]}.", status) from None
+        raise BadRequest(sentence(str(exc)), status) from None
 
 
 async def _finding(questions: Questions, parameters: Parameters) -> Values:
@@ -289,7 +290,7 @@ async def _explain(questions: Questions, parameters: Parameters) -> Values:
             raise ValueError("this is no command; its name comes first")
         return values | {"explained": await questions.control.explain(service, argv, NOBODY), "fault": ""}
     except ValueError as exc:
-        return values | {"explained": None, "fault": f"{str(exc)[:1].upper()}{str(exc)[1:]}."}
+        return values | {"explained": None, "fault": sentence(str(exc))}
 
 
 def _page_of(finding: Mapping[str, Any], policy: Mapping[str, Any] | None) -> str:

@@ -156,16 +156,21 @@ def with_parameters(parameters: Mapping[str, str], **changed: object) -> str:
     return "?" + urllib.parse.urlencode(kept) if kept else "?"
 
 
+def sentence(text: str) -> str:
+    """A text as a sentence: with a capital letter and a full stop."""
+    return f"{text[:1].upper()}{text[1:]}{'' if text.endswith('.') else '.'}"
+
+
 def meaning_of(rule: str) -> str:
     """What a violation of a rule means, as a sentence."""
     found = RULES.get(rule)
-    return f"{found.meaning[0].upper()}{found.meaning[1:]}." if found is not None else ""
+    return sentence(found.meaning) if found is not None else ""
 
 
 def remedy_of(rule: str) -> str:
     """What to do about a violation of a rule, as a sentence."""
     found = RULES.get(rule)
-    return f"{found.remedy[0].upper()}{found.remedy[1:]}." if found is not None else ""
+    return sentence(found.remedy) if found is not None else ""
 
 
 def rights_text(one: Mapping[str, Any]) -> str:

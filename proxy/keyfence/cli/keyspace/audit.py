@@ -16,7 +16,7 @@ from keyfence.audit.checkpoint import Checkpoint, CheckpointError
 from keyfence.audit.judge import Judge
 from keyfence.audit.plan import Header, PlanError, PlanWriter
 from keyfence.audit.questions import CannotAsk
-from keyfence.audit.scan import Audit, Interrupted, Options, Result, in_order, work_of
+from keyfence.audit.scan import Audit, Options, Result, in_order, work_of
 from keyfence.audit.servers.links import Endpoint, LinkError
 from keyfence.audit.servers.nodes import Server, Topology, inspect
 from keyfence.audit.servers.rdb import expired_keys
@@ -28,7 +28,7 @@ from keyfence.policy.diagnostics import FileError
 from keyfence.policy.loading.load import load_policy
 
 from .asked import CONFIGURED, RATE, Request, is_file
-from .progress import stopping, watching
+from .progress import interruptible, watching
 from .report import as_markdown, as_text
 from .source import opened, settings_of
 
@@ -103,14 +103,8 @@ def _run(
 ) -> Result:
     with watching("keys") as watch:
         one = Audit(judge, servers, options, checkpoint, plan, watch)
-        try:
-            with stopping(one.stop):
-                return one.run()
-        except (Interrupted, LinkError) as exc:
-            kept = f"; --resume {checkpoint.path} goes on from here" if checkpoint.path else ""
-            if isinstance(exc, LinkError):
-                raise LinkError(f"{exc}{kept}") from None
-            fail(f"interrupted after {one.result.seen:,} of {one.total:,} keys{kept}", 130)
+        with interruptible(one.stop, checkpoint, lambda: (one.result.seen, one.total)):
+            return one.run()
 
 
 def _write_findings(url: str, found: dict[str, Any]) -> None:

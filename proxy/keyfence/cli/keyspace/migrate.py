@@ -13,7 +13,6 @@ from keyfence.audit.checkpoint import Checkpoint, CheckpointError
 from keyfence.audit.migration import Migration, Moves
 from keyfence.audit.moving import Fate, Mover
 from keyfence.audit.plan import Plan, PlanError
-from keyfence.audit.scan import Interrupted
 from keyfence.audit.servers.links import LinkError
 from keyfence.audit.servers.nodes import Topology, inspect
 from keyfence.audit.servers.router import Router
@@ -23,7 +22,7 @@ from keyfence.findings.spans import span_text
 from keyfence.policy.show import one_line
 
 from .asked import is_file
-from .progress import stopping, watching
+from .progress import interruptible, watching
 from .source import opened, settings_of
 
 
@@ -59,15 +58,8 @@ def run_migration(
 def _run(plan: Plan, mover: Mover, rate: int, checkpoint: Checkpoint, log: str) -> Moves:
     with watching("keys") as watch:
         one = Migration(plan, mover, rate, checkpoint, log, watch)
-        try:
-            with stopping(one.stop):
-                return one.run()
-        except (Interrupted, LinkError) as exc:
-            kept = f"; --resume {checkpoint.path} goes on from here" if checkpoint.path else ""
-            if isinstance(exc, LinkError):
-                raise LinkError(f"{exc}{kept}") from None
-            total = plan.renames + plan.open
-            fail(f"interrupted after {one.moves.lines:,} of {total:,} keys{kept}", 130)
+        with interruptible(one.stop, checkpoint, lambda: (one.moves.lines, plan.renames + plan.open)):
+            return one.run()
 
 
 def _print(moves: Moves, *, applies: bool) -> None:

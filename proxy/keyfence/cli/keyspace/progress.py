@@ -16,7 +16,10 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from keyfence.cli.terminal.output import say
+from keyfence.audit.checkpoint import Checkpoint
+from keyfence.audit.scan import Interrupted
+from keyfence.audit.servers.links import LinkError
+from keyfence.cli.terminal.output import fail, say
 from keyfence.findings.spans import span_text
 
 LINE_SECONDS = 10.0  # between two lines where there is no terminal
@@ -79,3 +82,20 @@ def stopping(stop: Callable[[], None]) -> Iterator[None]:
     finally:
         for one, handler in before.items():
             signal.signal(one, handler)
+
+
+@contextlib.contextmanager
+def interruptible(
+    stop: Callable[[], None], checkpoint: Checkpoint, progress: Callable[[], tuple[int, int]]
+) -> Iterator[None]:
+    """While the body works on keys, a signal calls `stop`. Interrupted work ends the program and says how far
+    it came: `progress` returns the keys that are done, and all keys. Raises LinkError, with how to go on."""
+    kept = f"; --resume {checkpoint.path} goes on from here" if checkpoint.path else ""
+    try:
+        with stopping(stop):
+            yield
+    except Interrupted:
+        done, total = progress()
+        fail(f"interrupted after {done:,} of {total:,} keys{kept}", 130)
+    except LinkError as exc:
+        raise LinkError(f"{exc}{kept}") from None

@@ -7,7 +7,8 @@ replaces that text, so that the policy still classifies the key as before. Of a 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -47,6 +48,25 @@ class Recorded(NamedTuple):
     touches: Touches
     times: int  # how many equal commands the line counts, this one included
     has_values: bool  # whether the command wrote values, which the log omits
+
+
+def feed_lines(
+    lines: Iterable[bytes],
+    take: Callable[[dict[str, Any]], None],
+    complain: Callable[[int, Exception], None],
+) -> None:
+    """Passes each line of a log to `take`. Calls `complain`, with the line's number, for a line that is not a
+    JSON object, or that `take` rejects with a ValueError."""
+    for number, text in enumerate(lines, 1):
+        if not text.strip():
+            continue
+        try:
+            line = json.loads(text)
+            if not isinstance(line, dict):
+                raise ValueError("expected an object")
+            take(line)
+        except (ValueError, RecursionError) as fault:
+            complain(number, fault)
 
 
 def as_line(

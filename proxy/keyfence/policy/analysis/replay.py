@@ -8,7 +8,6 @@ and rules on keys are undecided for masked keys.
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -19,7 +18,7 @@ from keyfence.policy.compiled.policy import CompiledPolicy, Entry
 from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.wording.masking import shown_in
 
-from .command_log import Recorded, from_line
+from .command_log import Recorded, feed_lines, from_line
 from .diff_text import plain
 
 ON_VALUES = "undecided"
@@ -61,19 +60,14 @@ class Replay:
 
         Calls `complain` for a line that is neither.
         """
-        for number, text in enumerate(lines, 1):
-            if not text.strip():
-                continue
-            try:
-                line = json.loads(text)
-                if not isinstance(line, dict):
-                    raise ValueError("expected an object")
-                if "rule" in line:
-                    self._decision(line)
-                else:
-                    self._command(from_line(line))
-            except ValueError as exc:
-                complain(f"line {number}: {exc}")
+
+        def take(line: dict[str, Any]) -> None:
+            if "rule" in line:
+                self._decision(line)
+            else:
+                self._command(from_line(line))
+
+        feed_lines(lines, take, lambda number, fault: complain(f"line {number}: {fault}"))
 
     def _command(self, one: Recorded) -> None:
         self.commands += one.times

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -18,7 +17,7 @@ from keyfence.commands.effects import effect_of
 from keyfence.commands.model import DELETE, GROUP, READ, WRITE, Access, Ttl
 from keyfence.commands.table import COMMANDS
 from keyfence.commands.ttl import constant_ttl
-from keyfence.policy.analysis.command_log import Recorded, from_line
+from keyfence.policy.analysis.command_log import Recorded, feed_lines, from_line
 from keyfence.policy.services import UNKNOWN
 
 MAX_KEYS = 200_000  # different keys that are kept
@@ -198,20 +197,15 @@ class Evidence:
 
     def feed(self, lines: Iterable[bytes], complain: Callable[[str], None]) -> list[dict[str, Any]]:
         """Reads a command log. Returns the lines that belong to a decision log instead."""
-        others = []
-        for number, text in enumerate(lines, 1):
-            if not text.strip():
-                continue
-            try:
-                line = json.loads(text)
-                if not isinstance(line, dict):
-                    raise ValueError("expected an object")
-                if "rule" in line:
-                    others.append(line)
-                else:
-                    self.add_command(line)
-            except (ValueError, RecursionError) as fault:
-                complain(f"line {number} is skipped: {fault}")
+        others: list[dict[str, Any]] = []
+
+        def take(line: dict[str, Any]) -> None:
+            if "rule" in line:
+                others.append(line)
+            else:
+                self.add_command(line)
+
+        feed_lines(lines, take, lambda number, fault: complain(f"line {number} is skipped: {fault}"))
         return others
 
     # -- a command, as a line of a command log or the example of a finding
