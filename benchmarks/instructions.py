@@ -1,7 +1,8 @@
 """Counts the processor instructions of a command in a client's session, with callgrind.
 
-Run it from the repository's root: `python -m benchmarks.instructions`. The counts hardly vary between runs
-and machines, so `tests/session/test_instructions.py` can compare them with limits. The unit is the number of
+Run it from the repository's root: `python -m benchmarks.instructions`; further arguments are parts of the
+names of loads, and select these. The counts hardly vary between runs and machines, so
+`tests/session/test_instructions.py` can compare them with limits. The unit is the number of
 instructions that CPython needs to split the same requests at their CRLFs. This unit compensates for
 differences between Python builds, but depends on the place of objects in memory, by up to 4 %. So compare two
 states of the code by the instructions of one command. Needs valgrind, which slows everything down by a factor
@@ -43,8 +44,9 @@ class Count(NamedTuple):
     per_command: float
 
 
-def count() -> dict[str, Count]:
-    """Returns the instructions of each load."""
+def count(only: str = "") -> dict[str, Count]:
+    """Returns the instructions of each load whose name contains one of the texts in `only`, which commas
+    separate."""
     if not shutil.which("valgrind"):
         raise Unavailable("valgrind is not installed")
     tool = ["valgrind", "--tool=callgrind"]
@@ -56,7 +58,7 @@ def count() -> dict[str, Count]:
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "parts"
         command = [*tool, f"--callgrind-out-file={out}", f"--dump-before={_END}"]
-        command += [sys.executable, "-m", "benchmarks.instructions", "--work"]
+        command += [sys.executable, "-m", "benchmarks.instructions", "--work", only]
         environment = os.environ | {"PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"}
         done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
         if done.returncode:
@@ -77,10 +79,12 @@ def _total(part: Path) -> int:
     return int(found[1])
 
 
-def work() -> None:
+def work(only: str) -> None:
     """Runs under callgrind: serves each load twice, the second time counted, then splits its requests."""
     for pipeline in PIPELINES:
         for load in sessions.loads(COMMANDS, pipeline):
+            if not any(text in load.name for text in only.split(",")):
+                continue
             session = sessions.session_for(load)
             requests = b"".join(data for data, _ in load.reads)
             sessions.serve(session, load.reads)
@@ -95,13 +99,13 @@ def work() -> None:
 
 
 def main() -> None:
-    if sys.argv[1:] == ["--work"]:
-        work()
+    if sys.argv[1:2] == ["--work"]:
+        work(sys.argv[2])
         return
     print(f"hot modules: {_compiled.describe()}")
     print("instructions, as a multiple of those for splitting at CRLF, and of one command")
     try:
-        found = count()
+        found = count(",".join(sys.argv[1:]))
     except Unavailable as exc:
         sys.exit(f"instructions: {exc}")
     for name, one in found.items():

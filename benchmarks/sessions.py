@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks import traffic
+from benchmarks import several, traffic
 from keyfence.identity.resolver import make_resolver
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.enforcement.modes import Mode, ModeRule, Modes
@@ -23,6 +23,7 @@ from keyfence.telemetry.candidate.changes import Changes
 from keyfence.telemetry.telemetry import Telemetry
 
 POLICY = Path(__file__).parents[1] / "policies" / "cubesandbox.yaml"
+SEVERAL = Path(__file__).with_name("several.yaml")
 VALUE = b"x" * 64
 
 Reads = list[tuple[bytes, int]]  # the bytes of each read, and the number of requests in them
@@ -36,6 +37,7 @@ class Load(NamedTuple):
     mode: Mode
     reads: Reads
     has_candidate: bool = False  # a candidate policy beside the one in force, which finds the same
+    policy: Path = POLICY
 
     @property
     def commands(self) -> int:
@@ -43,13 +45,13 @@ class Load(NamedTuple):
 
 
 @cache
-def policy() -> CompiledPolicy:
-    return load_policy(POLICY)
+def policy(path: Path = POLICY) -> CompiledPolicy:
+    return load_policy(path)
 
 
 def session_for(load: Load) -> Session:
     """Returns a session that shares an upstream connection, with telemetry and without a decision log."""
-    loaded, telemetry = policy(), Telemetry()
+    loaded, telemetry = policy(load.policy), Telemetry()
     modes = Modes((ModeRule(load.mode),), loaded.services)
     candidate = None
     if load.has_candidate:
@@ -62,10 +64,12 @@ def session_for(load: Load) -> Session:
 
 def serve(session: Session, reads: Reads) -> None:
     """Feeds each read to the session, then the replies to the requests that it forwards."""
-    for data, _ in reads:
+    for data, size in reads:
         session.from_client(data)
         for count in session.counts:
             session.from_shared(b"+OK\r\n" * count, count, True)
+        if not session.route.is_shared:  # blocking commands and scripts are on a connection of its own
+            session.from_upstream(b"+OK\r\n" * size)
         session.counts = []
         session.to_upstream = []
         session.to_client = []
@@ -113,4 +117,7 @@ def loads(commands: int, pipeline: int) -> list[Load]:
     for kind in traffic.KINDS:
         requests = traffic.requests(kind, 1, commands)
         found.append(Load(f"traffic of {kind.service}", kind.service, "enforce", pieces(requests, pipeline)))
+    for name in several.MAKE:
+        reads = pieces(several.requests(name, commands), pipeline)
+        found.append(Load(name, "app", "enforce", reads, policy=SEVERAL))
     return [load._replace(name=f"{load.name}, {pipeline} a read") for load in found]

@@ -32,6 +32,7 @@ MODULES = (
     "keyfence.policy.wording.instead",
     "keyfence.policy.engine.counts",
     "keyfence.policy.engine.forms",
+    "keyfence.policy.engine.calls",
     "keyfence.policy.engine.decision_cache",
     "keyfence.policy.engine.writes",
     "keyfence.policy.engine.pending",

@@ -8,7 +8,7 @@ from keyfence.commands.model import MANY
 from keyfence.policy.budget import TURN_STEPS, Budget
 from keyfence.policy.enforcement.modes import BreakGlass, ModeRule
 from keyfence.policy.engine.authorizer import InForce
-from keyfence.policy.engine.reach import Reach
+from keyfence.policy.reach.reach import Reach
 from keyfence.session.conversation.conversation import ABORT_MARKER
 from keyfence.session.session import Session
 from tests.session.sessions import (

@@ -1,13 +1,18 @@
-"""Where commands with one key have the arguments that decide: for the decision cache.
+"""Where commands have their keys, and the arguments that decide: for the decision cache.
 
-Rule: a command that is not listed here has no such arguments, or the decision cache leaves it to the
-evaluator.
+Rule: a command with one key that is not listed here has no such arguments, or the decision cache leaves it to
+the evaluator; it leaves all other commands to the evaluator that are not listed. What is said of keys here
+is what `extract` finds (tests/commands/test_cache_forms.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, NamedTuple
+
+from .extract import ONE_KEY
+from .model import Command
+from .table import COMMANDS, KeySpec
 
 # Which arguments are options, so that two calls with equal ones are of one form.
 NO_OPTIONS: Final = 0  # no argument but the key decides anything
@@ -43,3 +48,53 @@ ELEMENTS: Final = frozenset(
 )
 # … and commands that make a value longer than that, by an offset.
 OFFSETS: Final = frozenset({"SETBIT", "SETRANGE"})
+
+# -- commands with several keys, a script, a pattern or a channel
+
+
+class Layout(NamedTuple):
+    """Where such a command has its keys and channels, and which other arguments decide about it."""
+
+    command: Command
+    keys: tuple[KeySpec, ...]  # each is a run of arguments with equal effects
+    channel_at: int  # 0: it names none
+    # The arguments besides keys and channels that decide, from the first to before the last; (0, 0): none.
+    # 0 as the second one: to the end. All others are values, cursors, messages, members, times, weights, or
+    # options that change nothing of what is touched.
+    decides: tuple[int, int] = (0, 0)
+
+
+_NOTHING: Final = (0, 0)
+_DECIDES: Final[Mapping[str, tuple[int, int]]] = {
+    **dict.fromkeys(("EVAL", "EVALSHA", "EVALSHA_RO", "EVAL_RO", "FCALL", "FCALL_RO"), (1, 3)),
+    "COPY": (3, 0),
+    "KEYS": (1, 0),
+    "SCAN": (2, 0),
+}
+_KEYS_DECIDE: Final = """
+    BITOP BLMOVE BLMPOP BLPOP BRPOP BRPOPLPUSH BZMPOP BZPOPMAX BZPOPMIN GEOSEARCHSTORE LCS LMOVE LMPOP MSET
+    MSETNX PFMERGE RENAME RPOPLPUSH SDIFFSTORE SINTERCARD SINTERSTORE SMOVE SUNIONSTORE XREAD XREADGROUP ZDIFF
+    ZDIFFSTORE ZINTER ZINTERCARD ZINTERSTORE ZMPOP ZRANGESTORE ZUNION ZUNIONSTORE
+"""
+_CHANNEL_AT: Final[Mapping[str, int]] = {"PUBLISH": 1, "SPUBLISH": 1}
+
+
+def _layouts() -> dict[bytes, Layout]:
+    """All layouts by the command's name, in upper and in lower case."""
+    several = {one.command.name for one in ONE_KEY.values() if one.may_have_more and not one.options_decide}
+    found = {}
+    for name, row in COMMANDS.items():
+        command = row.command.name
+        if command in several or command in _KEYS_DECIDE.split() or command in _CHANNEL_AT:
+            decides = _NOTHING
+        elif command in _DECIDES:
+            decides = _DECIDES[command]
+        else:
+            continue
+        keys = tuple(spec for spec in row.specs if spec.is_key)
+        layout = Layout(row.command, keys, _CHANNEL_AT.get(command, 0), decides)
+        found[name] = found[name.lower()] = layout
+    return found
+
+
+LAYOUTS: Final[Mapping[bytes, Layout]] = _layouts()

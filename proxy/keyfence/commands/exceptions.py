@@ -257,14 +257,14 @@ def xread(argv: Argv) -> Keys:
         name = word(argv[index])
         if name == b"STREAMS":
             return _halves(argv, [index + 1])
-        if name not in _XREAD_OPTIONS:
+        if name not in XREAD_OPTIONS:
             return _halves(argv, _after(argv, _STREAMS, index))
-        index += _XREAD_OPTIONS[name]
+        index += XREAD_OPTIONS[name]
     return Keys([])
 
 
 # How many arguments each option takes, including itself. CLAIM: Redis 8.4.
-_XREAD_OPTIONS = {b"BLOCK": 2, b"CLAIM": 2, b"COUNT": 2, b"GROUP": 3, b"NOACK": 1}
+XREAD_OPTIONS = {b"BLOCK": 2, b"CLAIM": 2, b"COUNT": 2, b"GROUP": 3, b"NOACK": 1}
 _STREAMS = frozenset({b"STREAMS"})
 
 

@@ -2,7 +2,7 @@
 cimport cython
 
 from keyfence.policy.engine.decision_cache cimport DecisionCache
-from keyfence.policy.engine.forms cimport CachedDecision, CommandForm, Lookup
+from keyfence.policy.engine.forms cimport Call, CachedDecision, CommandForm, KeyKind, Lookup
 from keyfence.policy.engine.pending cimport PendingTtls
 from keyfence.policy.engine.counts cimport Admitted, ViolationCounter
 from keyfence.session.conversation.executor cimport Executor
@@ -20,7 +20,7 @@ cdef class FastPath:
     cdef readonly Py_ssize_t start
     cdef readonly Py_ssize_t end
     cdef public Py_ssize_t count
-    cdef readonly Lookup lookup
+    cdef public Lookup lookup
     cdef bytes _refused
     cdef object _comparison
     cdef DecisionCache _beside
@@ -52,7 +52,7 @@ cdef class FastPath:
         reader=RequestReader, decision=CachedDecision, counter=ViolationCounter, outcome=int, key=bytes
     )
     cdef bint _knows_peeked(self, Executor session, DecisionCache cache) except -1
-    @cython.locals(lookup=Lookup, decision=CachedDecision, form=CommandForm, counter=ViolationCounter, outcome=int)
+    @cython.locals(lookup=Lookup, call=Call, decision=CachedDecision, counter=ViolationCounter, outcome=int)
     cdef bint _knows_parsed(self, Executor session, DecisionCache cache, list argv) except -1
     @cython.locals(counter=ViolationCounter)
     cdef ViolationCounter _counter_by_shape(
@@ -61,8 +61,8 @@ cdef class FastPath:
     @cython.locals(prepared=Prepared, reply=bytes)
     cdef bint _refuses(self, Executor session, ViolationCounter counter, bytes key) except -1
     cpdef object counted(self, Executor session, Admitted admitted)
-    @cython.locals(decision=CachedDecision, further=Admitted)
-    cdef object _count_others(self, Executor session, list others)
+    @cython.locals(pending=PendingTtls, cache=DecisionCache, opens=list, kind=KeyKind, at=Py_ssize_t)
+    cpdef object keep_call(self, Executor session, Lookup lookup, list argv)
     @cython.locals(pending=PendingTtls)
     cdef object _keep_open(
         self, Executor session, DecisionCache cache, CachedDecision decision, int outcome, object key

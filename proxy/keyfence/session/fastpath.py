@@ -19,13 +19,15 @@ from keyfence.policy.engine.forms import CachedDecision, Lookup
 from keyfence.resp.limits import ProtocolError
 from keyfence.resp.requests import RequestReader
 from keyfence.session.conversation.executor import Executor
-from keyfence.session.conversation.routing import SHAREABLE
+from keyfence.session.conversation.routing import BLOCKING, SCRIPTS, SHAREABLE
 from keyfence.session.handlers.table import HANDLERS
 
 from .comparison import Comparison
 
-# The commands that the cache may admit: each gives one reply, on any connection.
+# The commands that the cache may admit: each gives one reply, on any connection …
 PLAIN = SHAREABLE - {name.decode() for name in HANDLERS}
+# … or on one that the session chooses.
+KNOWN = PLAIN | SCRIPTS | BLOCKING
 
 # The cache takes less than 0.1 µs for each argument. A request with more arguments is evaluated in turns.
 MOST_ARGUMENTS = 16 * MANY
@@ -70,10 +72,10 @@ class FastPath:
             authorizer, number = session.authorizer_and_number()
             known = authorizer.policy.services[number] == session.service
             self._values = session.values
-            cache = self.cache = authorizer.cache(number, PLAIN) if known else None
+            cache = self.cache = authorizer.cache(number, KNOWN) if known else None
             self._authorizer = authorizer
             comparison = self.comparison(session, authorizer)
-            self._beside = comparison.cache(PLAIN) if comparison is not None else None
+            self._beside = comparison.cache(KNOWN) if comparison is not None else None
             self._counted = None
         return cache
 
@@ -196,6 +198,13 @@ class FastPath:
         if len(argv) == 1 and _begins_or_ends(session, argv[0]):
             return False
         lookup = self.lookup = cache.find(argv, self._values)
+        call = lookup.call
+        if call is not None:
+            if call.name not in PLAIN:
+                return False  # the session takes it: `keep_call`
+            self.counted(session, call)
+            self.keep_call(session, lookup, argv)
+            return True
         decision = lookup.decision
         if decision is None:
             return False
@@ -214,13 +223,9 @@ class FastPath:
             self._counted = counter
         if self._started:
             self.end_timing(session)
-        form = decision.form
         self.counted(session, decision)
-        if lookup.others is not None:
-            self._count_others(session, lookup.others)
         if outcome:
-            for at in range(form.index, len(argv) if form.has_more else form.index + 1):
-                self._keep_open(session, cache, decision, outcome, argv[at])
+            self._keep_open(session, cache, decision, outcome, argv[decision.form.index])
         return True
 
     def _counter_by_shape(
@@ -261,13 +266,33 @@ class FastPath:
             session.observer.gather_from(session.service, admitted)
         session.route.begins_work()
 
-    def _count_others(self, session: Executor, others: list[CachedDecision]) -> None:
-        """Count the evidence of further keys of an admitted command."""
-        for decision in others:
-            further = decision.further
-            further.times += 1
-            if not further.is_gathered:
-                session.observer.gather_from(session.service, further)
+    def keep_call(self, session: Executor, lookup: Lookup, argv: list[bytes]) -> None:
+        """Record what an admitted command with several keys, a script, a pattern or a channel leaves open."""
+        if self._started:
+            self.end_timing(session)
+        opens = lookup.opens
+        authorizer = session.current_authorizer()
+        pending, cache = authorizer.pending, self.cache
+        if opens is None or pending is None or cache is None:
+            return
+        transaction = session.transaction
+        queued = transaction.evaluated if transaction is not None else None
+        for kind, at in opens:
+            if kind.outcome:
+                pending.keep_key_open(
+                    authorizer,
+                    cache.service,
+                    kind.name,
+                    at,
+                    kind.target,
+                    kind.outcome,
+                    kind.questions,
+                    argv[at],
+                    queued,
+                    session.profile.database,
+                    session.peer,
+                    session.sender,
+                )
 
     def _keep_open(
         self, session: Executor, cache: DecisionCache, decision: CachedDecision, outcome: int, key: bytes
@@ -313,10 +338,13 @@ class FastPath:
         if comparison is None or self._beside is None:
             return
         if not self._beside.is_current:
-            self._beside = comparison.cache(PLAIN)
+            self._beside = comparison.cache(KNOWN)
         beside = self._beside
         lookup = beside.find(argv, comparison.values)
         decision, kind = lookup.decision, None
+        if lookup.call is not None and counted is None:
+            self._compared(session, comparison, lookup.call)
+            return
         if decision is not None:
             if not lookup.is_admitted:
                 kind = decision.counter(lookup.faults, argv[decision.form.index])

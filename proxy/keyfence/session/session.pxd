@@ -2,6 +2,7 @@
 cimport cython
 
 from keyfence.policy.engine.decision_cache cimport DecisionCache
+from keyfence.policy.engine.forms cimport Call, Lookup
 from keyfence.session.conversation.executor cimport Decided, Executor
 from keyfence.session.fastpath cimport FastPath, exec_follows, is_named
 from keyfence.resp.requests cimport RequestReader
@@ -26,6 +27,9 @@ cdef class Session(Executor):
         count="long long",
     )
     cdef bint _whole_transaction(self, DecisionCache cache) except -1
-    @cython.locals(refused=bytes)
+    @cython.locals(refused=bytes, lookup=Lookup)
     cdef bint _admits_as_plain(self, list argv) except -1
+    @cython.locals(fast=FastPath, fits=bint)
+    cdef bint _admits_call(self, Lookup lookup, Call call, list argv) except -1
+    cdef bint _takes(self, object command, bint is_trusted, Py_ssize_t size) except -1
     cdef bint _fits(self, object authorizer, object touches, Py_ssize_t size) except -1

@@ -19,8 +19,8 @@ from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.enforcement.modes import ModeRule, Modes, Waiver
 from keyfence.policy.engine.authorizer import Authorizer
 from keyfence.policy.engine.evaluator import Evaluator
-from keyfence.policy.engine.reach import Nearest, Remembered
 from keyfence.policy.loading.load import load_policy, parse_policy
+from keyfence.policy.reach.reach import Nearest, Remembered
 from keyfence.policy.verdict import LISTED
 from keyfence.session.long_evaluation import LongEvaluation
 from keyfence.telemetry.telemetry import Telemetry

@@ -25,13 +25,13 @@ from keyfence.policy.compiler.naming import compare
 from keyfence.policy.compiler.pipeline import compile_policies
 from keyfence.policy.compiler.prefixes import PrefixIndex, begins, behind, lies_in, order
 from keyfence.policy.diagnostics import Diagnostic, FileError
-from keyfence.policy.engine.reach import scan_pattern
 from keyfence.policy.loading.load import policy_faults, policy_name, read_policies
 from keyfence.policy.loading.recovery import Recovered
 from keyfence.policy.patterns.classes import NAMES
 from keyfence.policy.patterns.patterns import ClassExpression, Hole, KeyPattern, prefix_pattern
 from keyfence.policy.patterns.regular import ANY_BYTE, SEPARATOR_MASK, Bytes, Concat, Repeat
 from keyfence.policy.patterns.set_operations import covered, overlap, overlapping_pairs
+from keyfence.policy.reach.reach import scan_pattern
 from keyfence.policy.show import printable
 from keyfence.policy.source.ignores import settle
 from keyfence.policy.source.model import PolicyModel, Rights

@@ -2,13 +2,14 @@
 cimport cython
 
 from keyfence.policy.patterns.automaton cimport Classifier
+from keyfence.policy.engine.calls cimport Calls, OwnKeys, stands
 from keyfence.policy.engine.counts cimport Admitted, ViolationCounter, Revocable
 from keyfence.policy.engine.forms cimport CachedDecision, CommandForm, Lookup, new_lookup
 
 cdef int _NAME, _VALUE, _FIELDS, _MOST_FAULTS, _ZERO, _NINE
 cdef Py_ssize_t _RECENT, _MAX_CONFIRMED
 cdef int _NO_OPTIONS, _BEHIND_VALUE, _BEHIND_KEY, _SEVERAL_KEYS, _XADD, _KEYLESS
-cdef Lookup _NO_COMMAND, _NO_FORM, _SEVERAL_DIFFER, _LONG_KEY, _UNSURE
+cdef Lookup _NO_COMMAND, _NO_FORM, _LONG_KEY, _UNSURE
 
 
 @cython.final
@@ -25,9 +26,8 @@ cdef class DecisionCache(Revocable):
     cdef list _recent
     cdef list _counted
     cdef bytes _sized
-    cdef bint _binds
-    cdef list _places
-    cdef bint _depends_on_caller
+    cdef OwnKeys _own
+    cdef Calls _calls
     cdef dict _fields
     cdef int _transactions
 
@@ -39,14 +39,8 @@ cdef class DecisionCache(Revocable):
     cpdef Lookup find(self, list argv, tuple values=*)
     @cython.locals(name=bytes, form=CommandForm)
     cdef Lookup _find(self, list argv, tuple values)
-    @cython.locals(first=Lookup, found=Lookup, at=Py_ssize_t, others=list)
-    cdef Lookup _find_several(self, CommandForm form, list argv, tuple values)
     @cython.locals(key=bytes, target=int, decision=CachedDecision, faults=int)
-    cdef Lookup _find_key(self, CommandForm form, list argv, Py_ssize_t at, tuple values)
-    @cython.locals(
-        number=Py_ssize_t, before=Py_ssize_t, after=int, value=bytes, begins=Py_ssize_t, ends=Py_ssize_t
-    )
-    cdef bint _is_own(self, int target, bytes data, Py_ssize_t start, Py_ssize_t end, tuple values) except -1
+    cdef Lookup _find_key(self, CommandForm form, list argv, tuple values)
     @cython.locals(decision=CachedDecision)
     cpdef bint may_count(self, Lookup lookup, list argv) except -1
     @cython.locals(decision=CachedDecision, one=CachedDecision)
@@ -62,13 +56,9 @@ cdef class DecisionCache(Revocable):
     cdef int _faults(self, CommandForm form, int looks, int target, list argv, Py_ssize_t at) except -2
 
 
-@cython.locals(first=CachedDecision, second=CachedDecision)
-cdef bint _differ(Lookup one, Lookup other) except -1
 cdef bint _are_few_and_short(
     list argv, Py_ssize_t start, Py_ssize_t step, object longest, object most
 ) except -1
 cdef bint _has_form(bytes value, object form) except -1
 @cython.locals(size=Py_ssize_t, byte="unsigned char")
 cdef bint _is_plain_number(bytes value, Py_ssize_t most) except -1
-@cython.locals(size=Py_ssize_t, at=Py_ssize_t, one="const unsigned char *", other="const unsigned char *")
-cdef bint _stands(bytes text, bytes data, Py_ssize_t start, Py_ssize_t end) except -1

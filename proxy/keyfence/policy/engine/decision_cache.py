@@ -15,12 +15,13 @@ from keyfence.commands import cache_forms
 from keyfence.commands.extract import KEYLESS, ONE_KEY, OneKey, extract
 from keyfence.commands.model import Access, Touches
 from keyfence.policy.compiled.policy import MAX_CONFIRMED, Entry, Fields, Target
-from keyfence.policy.compiled.tenants import Values, fixed_places
+from keyfence.policy.compiled.tenants import Values
 from keyfence.policy.patterns.automaton import Classifier
 from keyfence.policy.patterns.value_forms import BUILTIN, Form
 from keyfence.policy.verdict import COVERED
 
 from . import checks
+from .calls import Calls, OwnKeys, stands
 from .counts import Admitted, Revocable, ViolationCounter
 from .evaluator import Evaluator
 from .evidence import Evidence, evidence_of
@@ -29,7 +30,6 @@ from .forms import (
     CONTENT,
     FORM,
     KEY,
-    KEYS,
     RULE,
     CachedDecision,
     CommandForm,
@@ -64,7 +64,6 @@ _ANY = BUILTIN["any"]
 # Lookups without a known decision.
 _NO_COMMAND = new_lookup(None, COMMAND, -1)
 _NO_FORM = new_lookup(None, FORM, -1)
-_SEVERAL_DIFFER = new_lookup(None, KEYS, -1)
 _LONG_KEY = new_lookup(None, KEY, -1)
 _UNSURE = new_lookup(None, RULE, -1)
 
@@ -88,11 +87,8 @@ class DecisionCache(Revocable):
         self._recent: list[CommandForm | None] = [None] * _RECENT
         self._counted: list[CachedDecision] = []  # decisions with counters, once for each counter
         self._sized = bytes(one.entry is not None and one.entry.is_sized for one in policy.targets)
-        self._binds = any(one.alike for one in policy.targets)
-        # By target, if a caller's rights depend on its own values: their places in a key (the value's number,
-        # its offset, the byte after it).
-        self._places = [fixed_places(one.tenancy) for one in policy.targets] if policy.bindings else []
-        self._depends_on_caller = any(self._places)
+        self._own = OwnKeys(policy.targets, bool(policy.bindings))
+        self._calls = Calls(evaluator, service, among, self._own)
         self._fields: dict[int, dict[bytes, Form]] = {}  # by target: the forms of known field names
         self._transactions = -1  # whether whole transactions are admitted; -1: not asked yet
 
@@ -117,7 +113,7 @@ class DecisionCache(Revocable):
         that `find` has seen, and only those without a name, value or field to check.
         """
         form = self._recent[(data[name_at] + name_end - name_at) % _RECENT] if name_end > name_at else None
-        if form is None or count < 2 or form.index != 1 or not _stands(form.spelled, data, name_at, name_end):
+        if form is None or count < 2 or form.index != 1 or not stands(form.spelled, data, name_at, name_end):
             return None
         kind = form.kind
         if kind == _SEVERAL_KEYS:
@@ -128,7 +124,7 @@ class DecisionCache(Revocable):
             behind = options_at if kind == _BEHIND_VALUE else key_end + 2
             if form is None or (kind == _BEHIND_VALUE and count < 3):
                 return None
-            if not _stands(form.written, data, behind, end):
+            if not stands(form.written, data, behind, end):
                 return None
         elif kind != _NO_OPTIONS:
             return None
@@ -137,7 +133,7 @@ class DecisionCache(Revocable):
         target = self._classifier.first_in(data, key_at, key_end)
         if target < 0:
             return form.on_no_target
-        if self._depends_on_caller and not self._is_own(target, data, key_at, key_end, values):
+        if self._own.matter and not self._own.holds(target, data, key_at, key_end, values):
             return None
         if target >= form.kept:
             return None
@@ -155,7 +151,7 @@ class DecisionCache(Revocable):
         name = argv[0]
         form = self._forms[name] if name in self._forms else self._form(name)
         if form is None:
-            return _NO_COMMAND
+            return self._calls.find(argv, values)
         self._recent[(name[0] + len(name)) % _RECENT] = form
         if form.kind == _KEYLESS:
             return form.on_no_target.hit
@@ -163,70 +159,32 @@ class DecisionCache(Revocable):
             return _NO_COMMAND
         if form.kind == _SEVERAL_KEYS:
             if len(argv) > form.index + 1:
-                return self._find_several(form, argv, values)
+                return self._calls.find(argv, values)
         elif form.kind != _NO_OPTIONS:
             form = form.with_options(argv)
             if form is None:
                 return _NO_FORM
-        return self._find_key(form, argv, form.index, values)
+        return self._find_key(form, argv, values)
 
-    def _find_several(self, form: CommandForm, argv: list[bytes], values: Values) -> Lookup:
-        """The same for a command whose arguments are all keys: admitted if each is, with the same outcome."""
-        first: Lookup | None = None
-        others: list[CachedDecision] | None = None
-        for at in range(form.index, len(argv)):
-            found = self._find_key(form, argv, at, values)
-            if first is None:
-                first = found
-            if self._binds or not found.is_admitted or _differ(found, first):
-                return _SEVERAL_DIFFER
-            if found.decision is not first.decision and found.decision is not None:
-                if others is None:
-                    others = []
-                others.append(found.decision)
-        if first is None:
-            return _SEVERAL_DIFFER
-        return first if others is None else new_lookup(first.decision, "", 0, others)
-
-    def _find_key(self, form: CommandForm, argv: list[bytes], at: int, values: Values) -> Lookup:
-        """The same for the key at `at`."""
-        key = argv[at]
+    def _find_key(self, form: CommandForm, argv: list[bytes], values: Values) -> Lookup:
+        """The same for a command with one key."""
+        key = argv[form.index]
         if len(key) > _MAX_CONFIRMED:
             return _LONG_KEY
         target = self._classifier.first(key)
         if target < 0:
             return form.on_no_target.miss
-        if self._depends_on_caller and not self._is_own(target, key, 0, len(key), values):
+        if self._own.matter and not self._own.holds(target, key, 0, len(key), values):
             return _UNSURE
         decision = form.decisions[target] if target < form.kept else None
         if decision is None:
             decision = self._ask(form, target, argv)
         if decision.looks <= 0:
             return decision.hit if decision.is_clean else decision.miss
-        faults = self._faults(form, decision.looks, target, argv, at)
+        faults = self._faults(form, decision.looks, target, argv, form.index)
         if decision.is_clean:
             return decision.hit if faults == 0 else new_lookup(decision, CONTENT, faults)
         return new_lookup(decision, RULE, faults)
-
-    def _is_own(self, target: int, data: bytes, start: int, end: int, values: Values) -> bool:
-        """Whether a decision about a target holds for the key at `data[start:end]`: the key is the caller's
-        own, or the target's keys belong to no single caller."""
-        for number, before, after in self._places[target]:
-            if number < 0 or number >= len(values):
-                return False
-            value = values[number]
-            if value is None:
-                return False
-            begins = start + before
-            ends = begins + len(value)
-            if ends > end or not _stands(value, data, begins, ends):
-                return False
-            if after < 0:
-                if ends != end:
-                    return False
-            elif ends >= end or data[ends] != after:
-                return False
-        return True
 
     @property
     def admits_transactions(self) -> bool:
@@ -297,7 +255,7 @@ class DecisionCache(Revocable):
         """Ask the evaluator about a form and a target, and keep the answer."""
         what = self.targets[target]
         looks, is_clean, outcome = self._looks(form, what), False, 0
-        touches = extract(argv[: form.index + 1] if form.has_more else argv)
+        touches = extract(argv)
         accesses = touches.accesses
         if looks >= 0 and touches.command is not None and [one.position for one in accesses] == [form.index]:
             access = accesses[0]
@@ -394,12 +352,6 @@ class DecisionCache(Revocable):
 _LOOKED_AT = checks.NAME | checks.CONTENT | checks.OPEN
 
 
-def _differ(one: Lookup, other: Lookup) -> bool:
-    """Whether two lookups have different outcomes."""
-    first, second = one.decision, other.decision
-    return first is None or second is None or first.outcome != second.outcome
-
-
 def _are_few_and_short(
     argv: list[bytes], start: int, step: int, longest: int | None, most: int | None
 ) -> bool:
@@ -420,17 +372,5 @@ def _is_plain_number(value: bytes, most: int) -> bool:
         return False
     for byte in value:  # noqa: SIM110 - a loop in C, where it is compiled
         if byte < _ZERO or byte > _NINE:
-            return False
-    return True
-
-
-def _stands(text: bytes, data: bytes, start: int, end: int) -> bool:
-    """Whether `data[start:end]` is `text`. The span must be within the data."""
-    size = len(text)
-    if end - start != size or end > len(data) or start < 0:
-        return False
-    one, other = text, data
-    for at in range(size):  # noqa: SIM110 - a loop in C, where it is compiled
-        if one[at] != other[start + at]:
             return False
     return True

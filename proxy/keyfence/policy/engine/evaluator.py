@@ -125,10 +125,19 @@ class Evaluator(WideEvaluator):
             return False
         return not self.decide(service, [name]).violations
 
+    def has_grants(self, service: int, name: str) -> bool:
+        """Whether the service has grants of this command, which cover some keys of a target or all."""
+        return bool(self._grants_of(service, name))
+
+    @property
+    def may_lapse(self) -> bool:
+        """Whether rights or grants of the policy end at some time."""
+        return self._next_lapse is not None
+
     def fails_alike(self, service: int, name: str, target: Target | None) -> bool:
         """Whether a command breaks the same rules on rights, form and time to live for every key of this
         target that keeps the naming rules (None: for every key of no target)."""
-        if self._looks_closer or self._next_lapse is not None or self._grants_of(service, name):
+        if self._looks_closer or self.may_lapse or self.has_grants(service, name):
             return False
         return target is None or not (
             target.kind in ("entry", "scope") and self.policy.home(target).type_words

@@ -4,7 +4,7 @@ cimport cython
 from keyfence.policy.engine.counts cimport Admitted, ViolationCounter
 from keyfence.shapes.skeleton cimport skeleton
 
-cdef int _BEHIND_VALUE, _BEHIND_KEY, _BEFORE_VALUE, _SCORED, _XADD, _SEVERAL_KEYS, _KEYLESS
+cdef int _BEHIND_VALUE, _BEHIND_KEY, _BEFORE_VALUE, _SCORED, _XADD, _KEYLESS
 cdef Py_ssize_t _XADD_ID
 
 
@@ -15,7 +15,6 @@ cdef class CommandForm:
     cdef readonly int kind
     cdef readonly bytes spelled
     cdef readonly Py_ssize_t index
-    cdef readonly bint has_more
     cdef readonly bint shows_content
     cdef readonly Py_ssize_t value_at
     cdef readonly Py_ssize_t fields_at
@@ -36,6 +35,26 @@ cdef class CommandForm:
 
 
 @cython.final
+cdef class KeyKind:
+    cdef readonly str name
+    cdef readonly object target
+    cdef readonly int looks
+    cdef readonly int run
+    cdef readonly bint binds
+    cdef public int outcome
+    cdef public tuple questions
+    cdef public long long turn
+    cdef public Py_ssize_t at
+
+
+@cython.final
+cdef class Call(Admitted):
+    cdef readonly object command
+    cdef readonly bint is_trusted
+    cdef readonly Lookup hit
+
+
+@cython.final
 cdef class CachedDecision(Admitted):
     cdef readonly CommandForm form
     cdef readonly int target
@@ -45,7 +64,6 @@ cdef class CachedDecision(Admitted):
     cdef readonly bint is_covered
     cdef readonly dict counters
     cdef readonly dict by_shape
-    cdef readonly Admitted further
     cdef readonly Lookup hit
     cdef readonly Lookup miss
 
@@ -57,11 +75,12 @@ cdef class CachedDecision(Admitted):
 @cython.final
 cdef class Lookup:
     cdef readonly CachedDecision decision
-    cdef readonly list others
+    cdef readonly Call call
+    cdef readonly list opens
     cdef readonly bint is_admitted
     cdef readonly str reason
     cdef readonly int faults
 
 
 @cython.locals(lookup=Lookup)
-cpdef Lookup new_lookup(CachedDecision decision, str reason, int faults, list others=*)
+cpdef Lookup new_lookup(CachedDecision decision, str reason, int faults, Call call=*, list opens=*)

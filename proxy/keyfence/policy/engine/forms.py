@@ -10,8 +10,9 @@ from __future__ import annotations
 from keyfence.commands import cache_forms
 from keyfence.commands.arguments import integer, word
 from keyfence.commands.extract import OneKey
-from keyfence.commands.model import Access
-from keyfence.policy.compiled.policy import Entry
+from keyfence.commands.model import Access, Command
+from keyfence.policy.compiled.policy import Entry, Target
+from keyfence.policy.compiled.sizes import Question
 from keyfence.shapes.skeleton import skeleton
 
 from .counts import Admitted, ViolationCounter
@@ -26,7 +27,7 @@ LONGEST_OPTION = 32  # bytes
 _BEHIND_VALUE, _BEHIND_KEY = cache_forms.BEHIND_VALUE, cache_forms.BEHIND_KEY
 _BEFORE_VALUE, _SCORED = cache_forms.BEFORE_VALUE, cache_forms.SCORED
 _XADD, _XADD_ID = cache_forms.XADD, cache_forms.XADD_ID
-_SEVERAL_KEYS, _KEYLESS = cache_forms.SEVERAL_KEYS, cache_forms.KEYLESS
+_KEYLESS = cache_forms.KEYLESS
 
 
 class CommandForm:
@@ -41,7 +42,6 @@ class CommandForm:
         self.kind = kind
         self.spelled = spelled  # the command's name as the client spells it
         self.index = one.key_at  # the index of the key
-        self.has_more = kind == _SEVERAL_KEYS  # all arguments after the key are keys too
         self.shows_content = one.shows_content
         self.value_at = cache_forms.VALUE_AT.get(name, 0)
         self.fields_at = cache_forms.FIELDS_AT.get(name, 0)
@@ -113,6 +113,36 @@ class CommandForm:
         return form
 
 
+UNKNOWN = -1  # an outcome that no answer of the evaluator has shown yet
+
+
+class KeyKind:
+    """What the keys of one target have in common in commands of one form (`calls`)."""
+
+    def __init__(self, name: str, target: Target, looks: int, run: int) -> None:
+        """`name` is the command's; `run` is the number of the run that the keys are in."""
+        self.name = name
+        self.target = target
+        self.looks = looks  # the things to check in each call, as a sum (calls._NAME …); -1: others
+        self.run = run
+        self.binds = bool(target.alike)  # all keys of a command must share a placeholder's value
+        self.outcome = UNKNOWN  # the command's outcome for such a key (`ttl.outcome`)
+        self.questions: tuple[Question, ...] = ()  # about the key's size, if the outcome leaves it open
+        self.turn = 0  # the last command that had such a key …
+        self.at = 0  # … and the position of its first one
+
+
+class Call(Admitted):
+    """The evaluator's answer about commands with keys of the same kinds, and how many were admitted."""
+
+    def __init__(self, command: Command, evidence: Evidence, is_trusted: bool) -> None:
+        """`is_trusted`: it runs a script that may run on a connection that clients share."""
+        super().__init__(command.name, evidence)
+        self.command = command
+        self.is_trusted = is_trusted
+        self.hit = new_lookup(None, "", 0, self)
+
+
 class CachedDecision(Admitted):
     """What the evaluator said of one command form on the keys of one target, and how many such commands were
     admitted."""
@@ -137,7 +167,6 @@ class CachedDecision(Admitted):
         # The counters of such commands: by `Lookup.faults`; or if no entry covers the key, by its skeleton.
         self.counters: dict[int | bytes | None, ViolationCounter] = {}
         self.by_shape: dict[str, ViolationCounter] = {}  # the same by shape, for keys of no known skeleton
-        self.further = Admitted("", evidence)  # keys of this target that commands on another one had too
         self.hit = new_lookup(self, "", 0)
         self.miss = new_lookup(self, RULE, -1 if looks else 0)
 
@@ -166,8 +195,11 @@ RULE = "rule"
 class Lookup:
     """The cache's answer to one command. `new_lookup` makes it."""
 
-    decision: CachedDecision | None  # None: nothing is known. Of several keys, that of the first one …
-    others: list[CachedDecision] | None  # … and those of the keys with other decisions; None: there are none
+    decision: CachedDecision | None  # of a command with one key; None: nothing is known
+    # For an admitted command with several keys, a script, a pattern or a channel: the answer, and the keys
+    # that it leaves something open for, with their positions; None: there are none.
+    call: Call | None
+    opens: list[tuple[KeyKind, int]] | None
     is_admitted: bool  # the command passes
     reason: str  # why it is not admitted
     # Encodes the kind and number of faults in the written content; 0: none. -1: unknown, so there is no
@@ -176,12 +208,17 @@ class Lookup:
 
 
 def new_lookup(
-    decision: CachedDecision | None, reason: str, faults: int, others: list[CachedDecision] | None = None
+    decision: CachedDecision | None,
+    reason: str,
+    faults: int,
+    call: Call | None = None,
+    opens: list[tuple[KeyKind, int]] | None = None,
 ) -> Lookup:
     """Makes an answer. Compiled code calls this without a tuple of arguments, which a class would need."""
     lookup = Lookup.__new__(Lookup)
     lookup.decision = decision
-    lookup.others = others
+    lookup.call = call
+    lookup.opens = opens
     lookup.is_admitted = not reason
     lookup.reason = reason
     lookup.faults = faults

@@ -31,10 +31,15 @@ cdef class PendingTtls:
     cdef object _clock
     cdef object _table
 
-    @cython.locals(form=CommandForm, write=Write)
+    @cython.locals(form=CommandForm)
     cpdef object keep_open(
         self, object authorizer, DecisionCache cache, CachedDecision decision, int outcome, object key,
         object transaction, long long database, object client, object sender,
+    )
+    @cython.locals(write=Write)
+    cpdef object keep_key_open(
+        self, object authorizer, int service, str name, Py_ssize_t position, object target, int outcome,
+        object questions, object key, object transaction, long long database, object client, object sender,
     )
     @cython.locals(question=int)
     cpdef object apply(self, Write write, object rule, int outcome)

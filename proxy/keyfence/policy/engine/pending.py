@@ -20,6 +20,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, NamedTuple
 
+from keyfence.policy.compiled.policy import Target
 from keyfence.policy.compiled.sizes import LATE_SECONDS, Question
 from keyfence.policy.compiled.ttl import (
     ASKS_ALL,
@@ -134,25 +135,51 @@ class PendingTtls:
         `ttl.outcome`."""
         form = decision.form
         target = cache.targets[decision.target]
+        questions: Sequence[Question] = ()
+        if outcome >= _FIRST_SIZED:
+            questions = authorizer.size_questions(form.name, form.index, decision.target)
+        self.keep_key_open(
+            authorizer,
+            cache.service,
+            form.name,
+            form.index,
+            target,
+            outcome,
+            questions,
+            key,
+            transaction,
+            database,
+            client,
+            sender,
+        )
+
+    def keep_key_open(
+        self,
+        authorizer: LateAuthorizer,
+        service: int,
+        name: str,
+        position: int,
+        target: Target,
+        outcome: int,
+        questions: Sequence[Question],
+        key: bytes,
+        transaction: object,
+        database: int,
+        client: Peer | str,
+        sender: object,
+    ) -> None:
+        """Record the question that the command `name` leaves open for its key at `position`. `questions` are
+        those about the size, if the outcome leaves it open."""
         rule = target.entry.ttl if target.entry is not None else None
         if outcome in (_GIVES, _SETTLES):
             if rule is not None and self._table:
                 self.settle(database, key, outcome, transaction, sender)
             return
         write = new_write(
-            authorizer,
-            cache.service,
-            client,
-            form.name,
-            sender,
-            transaction,
-            database,
-            key,
-            form.index,
-            target,
+            authorizer, service, client, name, sender, transaction, database, key, position, target
         )
         if outcome >= _FIRST_SIZED:
-            self.sizes.ask(write, authorizer.size_questions(form.name, form.index, decision.target))
+            self.sizes.ask(write, questions)
             outcome -= _FIRST_SIZED
         if rule is not None:
             self.apply(write, rule, outcome)

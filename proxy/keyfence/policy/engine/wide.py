@@ -23,14 +23,14 @@ from keyfence.policy.compiled.scripts import (
     whole_sha1_of,
 )
 from keyfence.policy.compiled.tenants import Place
+from keyfence.policy.reach.channels import Channels
+from keyfence.policy.reach.reach import NOWHERE, Holds, Nearest, Reach, own_scan_pattern, scan_pattern
 from keyfence.policy.show import printable
 from keyfence.policy.verdict import Found
 from keyfence.policy.wording.masking import shown_code
 
-from .channels import Channels
 from .checks import Use
 from .keys import KeyEvaluator
-from .reach import NOWHERE, Holds, Nearest, Reach, own_scan_pattern, scan_pattern
 
 MAX_OWN_SCANS = 100  # patterns among which a hint looks for one
 # The reason if a pattern has used up the budget.

@@ -1,0 +1,464 @@
+"""Commands with several keys, a script, a pattern or a channel: the decision cache, compared with the
+evaluator.
+
+Rule: the cache admits no such command that breaks a rule. It knows the same outcomes for times to live and
+sizes, and the same evidence, as the evaluator finds for each of them.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from keyfence.commands.cache_forms import LAYOUTS
+from keyfence.commands.exceptions import NEEDS
+from keyfence.commands.extract import extract
+from keyfence.commands.model import MANY
+from keyfence.commands.table import COMMANDS
+from keyfence.commands.ttl import TTL_OF
+from keyfence.policy.compiled.tenants import Values
+from keyfence.policy.engine.calls import MAX_CALLS, MAX_FORMS, MAX_KINDS, Placed
+from keyfence.policy.engine.decision_cache import DecisionCache
+from keyfence.policy.engine.evaluator import Evaluator
+from keyfence.policy.engine.evidence import evidence_of
+from keyfence.policy.engine.forms import Lookup
+from keyfence.policy.loading.load import load_policy, parse_policy
+from tests.policy.cases import POLICIES
+
+ALL = frozenset(row.command.name for row in COMMANDS.values())
+SHA1S = {
+    name: f"{number:02x}" * 20 for number, name in enumerate(("plain", "reads", "made", "formed", "loose"), 1)
+}
+SHOP = f"""
+policy: shop
+services: [app, other, runner]
+placeholders: {{id: "[a-zA-Z0-9]{{1,6}}", few: "[a-z]{{1,2}}"}}
+names: {{max_length: 12, hash_tag: any}}
+scopes:
+  all: {{prefix: "s:", writers: [app, runner], readers: [other]}}
+  free: {{prefix: "f:", writers: [app], unregistered: allow, commands: {{forbid: [SUNIONSTORE]}}}}
+keys:
+  text: {{key: "s:t:<id>", type: string}}
+  brief: {{key: "s:b:<id>", type: string, ttl: {{max: 1h}}}}
+  once: {{key: "s:o:<id>", type: string, ttl: {{max: 1h, at: write}}}}
+  small: {{key: "s:v:<id>", type: string, values: integer, max_value: 4b}}
+  kept: {{key: "s:k:<id>", type: [string, list], commands: {{never: [delete, remove]}}}}
+  tagged: {{key: "s:h:{{<id>}}", hash_tag: required}}
+  set: {{key: "s:s:<id>", type: set}}
+  limited: {{key: "s:m:<id>", type: set, max_members: 5, ttl: {{max: 1h}}}}
+  zset: {{key: "s:z:<id>", type: zset}}
+  queue: {{key: "s:q:<id>", type: list}}
+  events: {{key: "s:e:<id>", type: stream, consumers: [other], writers: [app]}}
+  secret: {{key: "s:p:<id>", type: [set, string], readers: [], writers: [app]}}
+  lock: {{key: "s:l:<id>", type: string, ttl: {{max: 1m}}, written_by: [plain]}}
+legacy: {{allow: [read, delete], keys: {{"old:<id>": text}}}}
+channels:
+  news: {{channel: "n:<id>", publishers: [app], subscribers: [other]}}
+unregistered_scripts: load_only
+scripts:
+  plain: {{sha1: {SHA1S["plain"]}, keys: any}}
+  reads: {{sha1: {SHA1S["reads"]}, keys: 1, declared: read, shared: yes}}
+  made: {{sha1: {SHA1S["made"]}, keys: 1, writes: ["s:t:<ARGV.1>"]}}
+  formed: {{sha1: {SHA1S["formed"]}, keys: ["s:t:<id>"]}}
+  loose: {{sha1: {SHA1S["loose"]}, keys: ["s:t:<few>"]}}
+functions: {{bump: {{keys: 2}}}}
+"""
+TENANTS = """
+policy: saas
+services: [api, worker]
+placeholders: {id: "[a-z0-9]{1,8}", tenant: "[a-z]{1,8}", author: "[a-z]{1,8}"}
+bind:
+  tenant: {from: user}
+  author: {write: {from: user}}
+scopes:
+  tenant: {prefix: "s:<tenant>:", writers: [api], readers: [worker], unregistered: allow}
+keys:
+  cart: {key: "s:<tenant>:cart:<id>", type: string, ttl: {max: 1h}}
+  profile: {key: "p:<author>", type: string, writers: [api], readers: [api, worker]}
+channels:
+  events: {channel: "n:<tenant>", publishers: [api], subscribers: [api]}
+"""
+FAMILIES = """
+policy: families
+services: [a, b]
+placeholders: {id: "[a-z0-9]{1,8}"}
+bind: {ns: {a: [one, two], b: [two]}}
+keys:
+  text: {key: "<ns>:t:<id>", type: string, writers: [a, b]}
+  set: {key: "<ns>:s:<id>", type: set, writers: [a, b]}
+"""
+CLUSTER = SHOP.replace("policy: shop", "policy: cluster\ncluster: true")
+GRANTS = """
+policy: grants
+services: [app, ops, scanner]
+placeholders: {id: "[a-z0-9]{1,8}"}
+scopes: {all: {prefix: "s:", writers: [app]}}
+keys: {text: {key: "s:t:<id>", type: [string, list]}, set: {key: "s:s:<id>", type: set}}
+channels: {news: {channel: "n:<id>", publishers: [app], subscribers: [app]}}
+grants:
+  ops: {commands: "*", keys: ["s:t:a*"], channels: ["n:a*"]}
+  scanner: {commands: [SCAN], keys: ["s:*"]}
+"""
+LAPSING = GRANTS.replace("policy: grants", "policy: lapsing").replace(
+    'keys: ["s:t:a*"]', 'until: 2099-01-01, on_expiry: refuse, keys: ["s:t:a*"]'
+)
+EVALUATORS = {
+    **{one.split("\n")[1].split()[1]: Evaluator(parse_policy(one)) for one in (SHOP, TENANTS, FAMILIES)},
+    **{one.split("\n")[1].split()[1]: Evaluator(parse_policy(one)) for one in (CLUSTER, GRANTS, LAPSING)},
+    "cubesandbox": Evaluator(load_policy(POLICIES / "cubesandbox.yaml")),
+}
+CACHES = {
+    (name, service): DecisionCache(evaluator, service, ALL)
+    for name, evaluator in EVALUATORS.items()
+    for service in range(len(evaluator.policy.services))
+}
+IDS = ["a", "b1", "ab", "toolongid", "A"]
+KEYS = {
+    name: [f"{prefix}{one}".encode() for prefix in prefixes.split() for one in IDS]
+    for name, prefixes in {
+        "shop": "s:t: s:b: s:o: s:v: s:k: s:s: s:m: s:z: s:q: s:e: s:p: s:l: s:x: f: old: n: x",
+        "saas": "s:acme:cart: s:acme:x s:globex:cart: p: n:",
+        "families": "one:t: one:s: two:t: two:s: three:t:",
+        "grants": "s:t: s:s: s:x: n: x",
+        "cubesandbox": "cube:v1:master:instance:meta: cube:v1:shared:sandbox:proxy: cube:v1:shared:lock:x: x",
+    }.items()
+}
+KEYS["shop"] += [b"s:h:{a}", b"s:h:{b}", b"s:h:a", b"n:acme", b"p:acme", b"STREAMS", b""]
+KEYS["saas"] += [b"p:acme", b"n:acme", b"n:globex"]
+KEYS["cluster"], KEYS["lapsing"] = KEYS["shop"], KEYS["grants"]
+VALUES: list[Values] = [(), (b"acme", b"acme"), (b"globex", b"globex"), (None, None)]
+NAMES = sorted({name for name in LAYOUTS if name.isupper()})
+WORDS = [
+    *b"1 2 0 3 -1 01 x > $ 0-0 LEFT RIGHT MATCH COUNT TYPE string s:t:* * s:* acme WEIGHTS AGGREGATE".split(),
+    *b"GROUP g BLOCK STREAMS streams NOACK CLAIM AND OR DB REPLACE 12345 bump BUMP other 99999999999".split(),
+    *(sha1.encode() for sha1 in SHA1S.values()),
+    b"STREAMS\0",
+    b"",
+]
+
+
+def admitted(cache: DecisionCache, argv: list[bytes], values: Values = ()) -> Lookup | None:
+    """Looks a command up. Returns the answer if the cache admits it as a command of this kind."""
+    lookup = cache.find(argv, values)
+    assert lookup.is_admitted or lookup.call is None
+    return lookup if lookup.call is not None else None
+
+
+def assert_same(evaluator: Evaluator, service: int, argv: list[bytes], values: Values, found: Lookup) -> None:
+    """The evaluator agrees with the cache's answer about a command."""
+    touches = extract(argv)
+    verdict = evaluator.evaluate(service, argv, touches, values=values)
+    assert verdict.allowed, (argv, verdict)
+    left = [(one.access.position, one.outcome, one.target) for one in evaluator.left_open]
+    opens = [(at, kind.outcome, kind.target) for kind, at in found.opens or () if kind.outcome]
+    assert sorted(opens, key=str) == sorted(left, key=str), argv
+    assert all(argv[at] == one.access.key for (at, _, _), one in zip(left, evaluator.left_open, strict=True))
+    assert found.call is not None
+    assert found.call.name == (touches.command.name if touches.command is not None else "")
+    wanted = evidence_of(evaluator.policy, service, touches)
+    assert set(found.call.evidence.rules) == set(wanted.rules), argv
+    assert set(found.call.evidence.rights) == set(wanted.rights), argv
+
+
+def agree(name: str, service: int, argv: list[bytes], values: Values = ()) -> bool:
+    """Looks a command up twice. Returns whether the cache admits it the second time."""
+    found = None
+    for _ in range(2):
+        found = admitted(CACHES[name, service], list(argv), values)
+        if found is not None:
+            assert_same(EVALUATORS[name], service, argv, values, found)
+    return found is not None
+
+
+@st.composite
+def calls(draw: st.DrawFn, policy: str) -> list[bytes]:
+    """A command, well-formed or nearly so, with keys of the policy."""
+    name = draw(st.sampled_from(NAMES))
+    keys = st.sampled_from(KEYS[policy])
+    layout = LAYOUTS[name]
+    many = draw(st.lists(keys, min_size=1, max_size=6))
+    if draw(st.integers(0, 4)) == 0:
+        words = keys | st.sampled_from(WORDS)
+        return [draw(st.sampled_from([name, name.lower()])), *draw(st.lists(words, max_size=8))]
+    if name in (b"MSET", b"MSETNX"):
+        values = st.sampled_from([b"1", b"22", b"55555", b"x", b""])
+        return [name, *(word for key in many for word in (key, draw(values)))]
+    if layout.keys and layout.keys[0].keyword:
+        options = draw(
+            st.sampled_from([b"", b"COUNT 5", b"BLOCK 0 COUNT 1", b"NOACK", b"X", b"COUNT STREAMS"])
+        )
+        group = [b"GROUP", b"g", draw(st.sampled_from([b"c", b"STREAMS"]))] * (name == b"XREADGROUP")
+        ids = [b">"] * (len(many) + draw(st.sampled_from([0, 0, 0, 1])))
+        return [name, *group, *options.split(), draw(st.sampled_from([b"STREAMS", b"streams"])), *many, *ids]
+    argv = [name, *(draw(st.sampled_from(WORDS)) for _ in range(layout.decides[0] and 1))]
+    for spec in layout.keys:
+        while len(argv) < spec.start:
+            argv.append(draw(st.sampled_from(WORDS)))
+        if spec.find == "keynum":
+            argv += [b"%d" % (len(many) + draw(st.sampled_from([0, 0, 0, 0, 1, -1]))), *many]
+        else:
+            argv += many if spec.last < 0 else [draw(keys)]
+    if layout.channel_at:
+        argv.append(draw(keys))
+    return argv + draw(st.lists(st.sampled_from(WORDS), max_size=3))
+
+
+@settings(max_examples=2500, deadline=None)
+@given(st.sampled_from(sorted(EVALUATORS)), st.data())
+def test_the_evaluator_agrees_with_each_admitted_command(policy: str, data: st.DataObject) -> None:
+    service = data.draw(st.integers(0, len(EVALUATORS[policy].policy.services) - 1))
+    values = data.draw(st.sampled_from(VALUES)) if policy == "saas" else ()
+    agree(policy, service, data.draw(calls(policy)), values)
+
+
+# Well-formed commands that the shop's service `app` may use. `{tb}` is a key of one of these kinds, `{tb}+`
+# some of them; `#` puts their number before them, `=` a value behind each, `>` as many IDs behind all.
+FORMS = [
+    *("DEL {tbsz}+", "MGET {tb}+", "EXISTS {tbszq}+", "SUNION {sm}+", "UNLINK {tszqm}+", "TOUCH {tq}+"),
+    *("MSET {tv}+=", "ZUNIONSTORE {z} #{z}+", "ZUNION #{zs}+", "SUNIONSTORE {s} {s}+", "SINTERCARD #{sm}+"),
+    *("LMOVE {q} {q} L R", "BLPOP {q}+ 5", "BZPOPMIN {z}+ 0", "LMPOP #{q}+ LEFT", "RENAME {t} {t}"),
+    *("COPY {t} {t} REPLACE", "BITOP AND {t} {t}+", "PFMERGE {t} {t}+", "SMOVE {s} {s} x", "SMOVE {m} {m} x"),
+    *("XREADGROUP GROUP g c COUNT 5 STREAMS {e}+>", "XREAD BLOCK 0 STREAMS {e}+>", "PUBLISH {n} hello"),
+    *("SCAN 0 MATCH s:t:*", "SCAN 17 MATCH s:*", "KEYS s:s:*", f"EVALSHA {SHA1S['plain']} #{{tsl}}+ x y"),
+    *(f"evalsha_ro {SHA1S['reads']} #{{t}} x", "fcall bump 2 {t} {s} x", "mget {h}+"),
+]
+_TOKEN = re.compile(r"(#?)\{(\w+)\}(\+?)(=?)(>?)")
+
+
+def random_call(choose: random.Random, form: str) -> list[bytes]:
+    """A command of this form with random keys."""
+    argv = []
+    for word in form.split():
+        token = _TOKEN.fullmatch(word)
+        if token is None:
+            argv.append(word.encode())
+            continue
+        counted, kinds, several, valued, streams = token.groups()
+        keys = [key_of(choose.choice(kinds), choose) for _ in range(choose.randrange(1, 5) if several else 1)]
+        argv += [b"%d" % len(keys)] if counted else []
+        argv += [part for key in keys for part in ((key, b"7") if valued else (key,))]
+        argv += [b">"] * len(keys) if streams else []
+    return argv
+
+
+def key_of(kind: str, choose: random.Random) -> bytes:
+    name = choose.choice(["a", "b", "c1"])
+    return {"h": f"s:h:{{{name}}}", "n": f"n:{name}"}.get(kind, f"s:{kind}:{name}").encode()
+
+
+def test_the_cache_admits_what_the_evaluator_allows() -> None:
+    """Otherwise the comparison of cache and evaluator would be empty."""
+    choose = random.Random(5)
+    asked: Counter[str] = Counter()
+    known: Counter[str] = Counter()
+    for _ in range(3000):
+        form = choose.choice(FORMS)
+        argv = random_call(choose, form)
+        if EVALUATORS["shop"].decide(0, argv).allowed:
+            asked[form] += 1
+            known[form] += agree("shop", 0, argv)
+    assert {form for form in FORMS if not asked[form]} == set()
+    assert {form: known[form] / asked[form] for form in FORMS if known[form] < asked[form]} == {}
+
+
+@pytest.mark.parametrize(
+    ("policy", "service", "text", "values", "is_known"),
+    [
+        # Keys of the caller's own tenant, of another one, of both.
+        ("saas", "api", "MGET s:acme:cart:1 s:acme:x", (b"acme", b"acme"), True),
+        ("saas", "api", "MGET s:acme:cart:1 s:globex:x", (b"acme", b"acme"), False),
+        ("saas", "api", "MGET s:acme:cart:1", (), False),
+        ("saas", "api", "BLPOP s:acme:x s:acme:y 0", (b"acme", b"acme"), True),
+        ("saas", "api", "BLPOP s:acme:x s:globex:y 0", (b"acme", b"acme"), False),
+        ("saas", "api", "PUBLISH n:acme x", (b"acme", b"acme"), False),  # left to the evaluator
+        ("saas", "api", "SCAN 0 MATCH s:acme:*", (b"acme", b"acme"), False),
+        ("saas", "api", "SCAN 0 MATCH s:*", (), False),
+        # Rules about several keys together.
+        ("families", "a", "BLPOP one:s:1 0", (), False),  # another type
+        ("families", "a", "RENAME one:t:1 two:t:1", (), False),
+        ("families", "a", "MGET one:t:1 one:t:2", (), False),
+        ("cluster", "app", "MGET s:t:a s:t:a", (), False),
+        ("cluster", "app", "SCAN 0 MATCH s:t:*", (), True),
+        # Grants.
+        ("grants", "app", "MGET s:t:a s:t:b", (), True),
+        ("grants", "ops", "MGET s:t:a1 s:t:a2", (), False),
+        ("grants", "ops", "PUBLISH n:a x", (), False),
+        ("grants", "app", "PUBLISH n:a x", (), True),
+        ("grants", "scanner", "SCAN 0 MATCH s:*", (), True),
+        ("lapsing", "app", "MGET s:t:a s:t:b", (), True),
+        ("lapsing", "ops", "MGET s:t:a s:t:a1", (), False),
+        ("lapsing", "app", "PUBLISH n:a x", (), False),
+        # Scripts that touch more than their declared keys, or keys of one form only.
+        ("shop", "app", f"EVALSHA {SHA1S['made']} 1 s:t:a b", (), False),
+        ("shop", "app", f"EVALSHA {SHA1S['formed']} 1 s:t:a", (), True),
+        ("shop", "app", f"EVALSHA {SHA1S['formed']} 1 s:q:a", (), False),
+        ("shop", "app", f"EVALSHA {SHA1S['loose']} 1 s:t:a", (), False),
+        ("shop", "app", "EVALSHA " + 40 * "9" + " 1 s:t:a", (), False),
+        ("shop", "app", "FCALL bump 1 s:t:a s:t:b", (), False),
+        ("shop", "app", "FCALL bump 02 s:t:a s:t:b", (), False),
+        ("shop", "app", f"EVALSHA {SHA1S['plain']} 0", (), False),
+        # Calls that Redis refuses, or reads otherwise.
+        ("shop", "app", "MSET s:t:a 1 s:t:b", (), False),
+        ("shop", "app", "BLPOP s:q:a", (), False),
+        ("shop", "app", "ZUNION 3 s:z:a s:z:b", (), False),
+        ("shop", "app", "XREAD STREAMS s:e:a s:e:b >", (), False),
+        ("shop", "app", "XREAD X 1 STREAMS s:e:a >", (), False),
+        ("shop", "app", "SCAN 0 MATCH s:t:* X", (), False),
+        # Content, names and rights.
+        ("shop", "app", "MSET s:v:a 17 s:t:a x", (), True),
+        ("shop", "app", "MSET s:v:a x", (), False),
+        ("shop", "app", "MSET s:v:a 12345", (), False),
+        ("shop", "app", "DEL s:t:a s:k:a", (), False),
+        ("shop", "app", "MGET s:t:a s:t:toolong", (), False),
+        ("shop", "app", "SUNIONSTORE s:s:a s:p:a", (), False),  # more services may read it there
+        ("shop", "app", "SUNIONSTORE s:p:a s:s:a", (), True),
+        ("shop", "app", "MSET s:b:a 1", (), True),  # an EXPIRE may follow
+        ("shop", "app", "MSET s:o:a 1", (), False),  # a time to live is required
+        ("shop", "other", "XREADGROUP GROUP g c STREAMS s:e:a >", (), True),
+        ("shop", "other", "MSET s:t:a 1", (), False),
+        ("shop", "app", "MGET old:a old:b", (), False),
+        ("shop", "app", "COPY s:t:a s:t:b DB 1", (), False),
+    ],
+)
+def test_what_the_cache_admits(policy: str, service: str, text: str, values: Values, is_known: bool) -> None:
+    number = EVALUATORS[policy].policy.number(service)
+    assert agree(policy, number, text.encode().split(), values) == is_known
+
+
+# -- the layouts
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_only_deciding_arguments_decide_about_effects(name: bytes) -> None:
+    layout = LAYOUTS[name]
+    options = {role for command, role in TTL_OF if command == layout.command.name}
+    assert layout.command.name not in NEEDS
+    assert layout.decides != (0, 0) or not options
+
+
+@settings(max_examples=2000, deadline=None)
+@given(st.data())
+def test_a_layout_finds_the_keys_that_the_command_touches(data: st.DataObject) -> None:
+    argv = data.draw(calls("shop"))
+    placed = Placed(LAYOUTS[argv[0]])
+    touches = extract(argv)
+    if not all(run.place(argv) for run in placed.runs):
+        return
+    found = [at for run in placed.runs for at in range(run.at, run.stop, run.step)]
+    assert found == [one.position for one in (*touches.accesses, *touches.channels)]
+    for run in placed.runs:
+        here = [one for one in touches.accesses if one.position in range(run.at, run.stop, run.step)]
+        effects = {(one.needs, one.types, one.ttl, one.losses) for one in here}
+        assert len(effects) <= 1
+
+
+@settings(max_examples=500, deadline=None)
+@given(st.data())
+def test_a_shortened_command_has_the_chosen_keys(data: st.DataObject) -> None:
+    argv = data.draw(calls("shop"))
+    placed = Placed(LAYOUTS[argv[0]])
+    if not placed.runs or not all(run.place(argv) for run in placed.runs) or not placed.is_decided_by_keys:
+        return
+    run = placed.runs[-1]
+    places = list(range(run.at, run.stop, run.step))
+    chosen = data.draw(st.lists(st.sampled_from(places), min_size=1, unique=True).map(sorted))
+    wanted = [argv[at] for one in placed.runs[:-1] for at in range(one.at, one.stop, one.step)]
+    wanted += [argv[at] for at in chosen]
+    short = placed.shortened(list(argv), chosen)
+    touches = extract(short)
+    found = [*(one.key for one in touches.accesses), *(one.name for one in touches.channels)]
+    assert found == wanted
+
+
+# -- what is kept
+
+
+class Asked(Evaluator):
+    """Counts how often it is asked."""
+
+    times = 0
+
+    def evaluate(self, *args: object, **named: object) -> object:  # type: ignore[override]
+        self.times += 1
+        return super().evaluate(*args, **named)  # type: ignore[arg-type]
+
+
+def test_one_answer_holds_for_all_keys_of_a_target_and_any_number() -> None:
+    evaluator = Asked(parse_policy(SHOP))
+    cache = DecisionCache(evaluator, 0, ALL)
+    for size in range(2, 300):
+        keys = [b"s:t:%d" % number for number in range(size)]
+        assert admitted(cache, [b"MGET", *keys]) is not None
+        assert (
+            admitted(cache, [b"EVALSHA", SHA1S["plain"].encode(), b"1", keys[-1], b"%d" % size]) is not None
+        )
+        assert admitted(cache, [b"SCAN", b"%d" % size, b"MATCH", b"s:t:*"]) is not None
+        assert (
+            admitted(cache, [b"XREADGROUP", b"GROUP", b"g", keys[-1], b"STREAMS", b"s:e:a", b">"]) is not None
+        )
+        assert admitted(cache, [b"PUBLISH", b"n:%d" % size, keys[-1]]) is not None
+    assert evaluator.times == 5
+
+
+def test_a_command_with_a_violation_is_asked_about_once() -> None:
+    evaluator = Asked(parse_policy(SHOP))
+    cache = DecisionCache(evaluator, 0, ALL)
+    for _ in range(5):
+        assert admitted(cache, [b"MSET", b"s:o:a", b"1"]) is None
+        assert admitted(cache, [b"SCAN", b"0", b"MATCH", b"*"]) is None
+    assert evaluator.times == 2
+
+
+@pytest.mark.parametrize("size", [MANY, MANY + 1, 5 * MANY])
+def test_a_command_with_very_many_keys_shows_the_evidence_of_the_first_ones(size: int) -> None:
+    keys = [b"s:t:%d" % (number % 1000) for number in range(size)]
+    assert agree("shop", 0, [b"MGET", *keys])
+    assert agree("shop", 0, [b"MGET", b"s:q:a", *keys[1:]]) is False  # another type
+    assert agree("shop", 0, [b"EXISTS", b"s:q:a", *keys[1:]])
+    assert agree("shop", 0, [b"EXISTS", *keys[1:], b"s:z:a"]) == (size <= MANY)
+
+
+def test_tables_are_bounded() -> None:
+    evaluator = Asked(parse_policy(SHOP))
+    cache = DecisionCache(evaluator, 0, ALL)
+    for number in range(3 * MAX_FORMS):
+        assert admitted(cache, [b"SCAN", b"0", b"MATCH", b"s:t:%d*" % number]) is not None
+    assert evaluator.times == 3 * MAX_FORMS
+    assert admitted(cache, [b"SCAN", b"0", b"MATCH", b"s:t:%d*" % number]) is not None
+    assert evaluator.times == 3 * MAX_FORMS  # the last ones are still known
+    assert admitted(cache, [b"SCAN", b"0", b"MATCH", b"s:" + 2000 * b"t"]) is None
+    assert cache.find([b"SCAN", b"0", *([b"COUNT", b"5"] * 20)]).reason == "form"
+    assert MAX_CALLS < MAX_KINDS
+
+
+def test_a_policy_with_very_many_targets_forgets_and_finds_anew() -> None:
+    entries = "".join(f"  e{number}: {{key: 's:{number}:<id>', type: string}}\n" for number in range(400))
+    scopes = "scopes: {s: {prefix: 's:', writers: a}}"
+    policy = f"policy: p\nservices: [a]\nplaceholders: {{id: '[a-z]+'}}\n{scopes}\nkeys:\n{entries}"
+    cache = DecisionCache(Evaluator(parse_policy(policy)), 0, ALL)
+    choose = random.Random(1)
+    for _ in range(2 * MAX_CALLS):
+        keys = [b"s:%d:x" % choose.randrange(400) for _ in range(5)]
+        assert admitted(cache, [b"MGET", *keys]) is not None
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("MSET s:t:a 1 s:t:b", "command"),
+        ("NOSUCH s:t:a s:t:b", "command"),
+        ("MGET s:t:a x", "keys"),
+        ("SUNION s:s:a s:t:a", "keys"),
+        ("MGET s:t:a " + 9000 * "x", "key"),
+        ("MSET s:v:a x", "content"),
+        ("DEL old:a s:t:a", "rule"),
+    ],
+)
+def test_the_lookup_says_why(text: str, reason: str) -> None:
+    lookup = CACHES["shop", 0].find(text.encode().split())
+    assert (lookup.is_admitted, lookup.reason) == (False, reason)
