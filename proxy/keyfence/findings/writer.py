@@ -38,7 +38,8 @@ _FAILURES = (SQLAlchemyError, OSError)
 
 
 class Writer:
-    """Collects what processes count, and writes it to a store: violations each second, evidence less often."""
+    """Collects what processes count, and writes it to a store: violations each second, evidence alone less
+    often."""
 
     def __init__(
         self,
