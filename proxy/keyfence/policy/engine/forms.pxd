@@ -64,6 +64,7 @@ cdef class CachedDecision(Admitted):
     cdef readonly bint is_covered
     cdef readonly dict counters
     cdef readonly dict by_shape
+    cdef readonly Admitted further
     cdef readonly Lookup hit
     cdef readonly Lookup miss
 
