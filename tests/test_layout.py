@@ -36,12 +36,16 @@ MAY_IMPORT: dict[str, set[str]] = {
     "policy.loading": LEAVES | {"policy.source", "policy.compiled", "policy.compiler"},
     "policy.enforcement": TABLES,
     "policy.wording": TABLES - {"policy.source"} | {"shapes"},
-    "policy.engine": TABLES - {"policy.source"} | {"shapes", "policy.enforcement", "policy.wording"},
+    "policy.reach": LEAVES | {"commands", "policy.compiled", "policy.patterns"},
+    "policy.engine": {
+        *(TABLES - {"policy.source"}),
+        *("shapes", "policy.enforcement", "policy.reach", "policy.wording"),
+    },
     "policy.remedies": TABLES - {"policy.source"} | {"policy.compiler", "policy.engine", "policy.wording"},
     "policy.analysis": {
         *TABLES,
         *("shapes", "policy.compiler", "policy.loading", "policy.enforcement"),
-        *("policy.engine", "policy.remedies", "policy.wording"),
+        *("policy.engine", "policy.reach", "policy.remedies", "policy.wording"),
     },
     "policy.learn": {
         *("commands", "shapes", "policy", "policy.patterns", "policy.source", "policy.compiled"),

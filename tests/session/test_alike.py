@@ -179,7 +179,7 @@ def test_the_report_counts_each_repeated_refusal(mode: str) -> None:
         ("SET cube:v1:master:instance:meta:a v", []),
         ("HSET cube:v1:shared:sandbox:proxy:7c8f Other 1", ["violation"]),  # the next one is known
         ("SET user:1 v", ["violation"]),
-        ("MSET cube:v1:master:instance:meta:a v", ["command"] * 3),
+        ("OBJECT ENCODING cube:v1:master:instance:meta:a", ["command"] * 3),
         ("CLIENT ID", ["session"] * 3),
         ("SET cube:v1:master:instance:meta:a " + 70_000 * "x", ["large"]),  # then it has its own connection
     ],

@@ -222,9 +222,9 @@ FORMS = [
     *("DEL {tbsz}+", "MGET {tb}+", "EXISTS {tbszq}+", "SUNION {sm}+", "UNLINK {tszqm}+", "TOUCH {tq}+"),
     *("MSET {tv}+=", "ZUNIONSTORE {z} #{z}+", "ZUNION #{zs}+", "SUNIONSTORE {s} {s}+", "SINTERCARD #{sm}+"),
     *("LMOVE {q} {q} L R", "BLPOP {q}+ 5", "BZPOPMIN {z}+ 0", "LMPOP #{q}+ LEFT", "RENAME {t} {t}"),
-    *("COPY {t} {t} REPLACE", "BITOP AND {t} {t}+", "PFMERGE {t} {t}+", "SMOVE {s} {s} x", "SMOVE {m} {m} x"),
+    *("COPY {t} {t} REPLACE", "BITOP AND {t} {t}+", "PFMERGE {t} {t}+", "SMOVE {s} {s} x"),
     *("XREADGROUP GROUP g c COUNT 5 STREAMS {e}+>", "XREAD BLOCK 0 STREAMS {e}+>", "PUBLISH {n} hello"),
-    *("SCAN 0 MATCH s:t:*", "SCAN 17 MATCH s:*", "KEYS s:s:*", f"EVALSHA {SHA1S['plain']} #{{tsl}}+ x y"),
+    *("SCAN 0 MATCH s:t:*", "SCAN 17 MATCH s:*", f"EVALSHA {SHA1S['plain']} #{{tsl}}+ x y"),
     *(f"evalsha_ro {SHA1S['reads']} #{{t}} x", "fcall bump 2 {t} {s} x", "mget {h}+"),
 ]
 _TOKEN = re.compile(r"(#?)\{(\w+)\}(\+?)(=?)(>?)")

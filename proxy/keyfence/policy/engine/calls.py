@@ -249,7 +249,7 @@ class Calls:
         if call is None or not _are_same(chosen, form.recent_kinds):
             call = self._call(placed, form, chosen, argv, values)
             if call is None:
-                return _DIFFERENT
+                return _DIFFERENT if placed.is_decided_by_keys else _UNSURE
         if opens is None:
             return call.hit
         return new_lookup(None, "", 0, call, opens)

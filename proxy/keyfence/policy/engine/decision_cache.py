@@ -78,8 +78,9 @@ class DecisionCache(Revocable):
         self.policy = policy
         self.service = service  # its number
         self.targets: tuple[Target, ...] = policy.targets
-        self.multi = Admitted("MULTI")  # MULTIs whose whole transaction was sent as one piece …
-        self.execution = Admitted("EXEC")  # … and their EXECs
+        evidence = evidence_of(policy, service, Touches(None))
+        self.multi = Admitted("MULTI", evidence)  # MULTIs whose whole transaction was sent as one piece …
+        self.execution = Admitted("EXEC", evidence)  # … and their EXECs
         self._evaluator = evaluator
         self._among = among
         self._classifier: Classifier = policy.classifier
