@@ -151,23 +151,23 @@ def requests(choose: random.Random, count: int) -> list[list[list[bytes]]]:
 
 @pytest.mark.parametrize("service", ["app", "other", "runner"])
 @pytest.mark.parametrize("mode", ["enforce", "observe"])
-@pytest.mark.parametrize("candidate", [False, True], ids=["", "with a candidate"])
+@pytest.mark.parametrize("candidate", [False, True], ids=["alone", "with a candidate"])
 def test_each_command_is_treated_as_if_it_were_evaluated_alone(
     mode: Mode, service: str, candidate: bool
 ) -> None:
     choose = random.Random(f"{mode} {service}")
     short, long = (Client(mode, service, evaluates_all=one, candidate=candidate) for one in (False, True))
     total = 0
-    for number, commands in enumerate(requests(choose, 600)):
+    for number, commands in enumerate(requests(choose, 400)):
         data = b"".join(cmd(*argv) for argv in commands)
         cut = choose.randrange(len(data)) if choose.randrange(3) == 0 else 0
         for one in (short, long):
             for part in (data[:cut], data[cut:]):
                 one.send(part)
         total += len(commands)
-        if number in (60, 120):  # a reload in between
+        if number in (30, 60):  # a reload in between
             for one in (short, long):
-                one.holder.authorizer = one.authorizer(RELOADED if number == 60 else POLICY)
+                one.holder.authorizer = one.authorizer(RELOADED if number == 30 else POLICY)
     mine, theirs = short.state(), long.state()
     for what, wanted in theirs.items():
         assert mine[what] == wanted, what

@@ -464,7 +464,10 @@ def test_keys_may_have_different_outcomes() -> None:
     lookup = sidecar.find([b"UNLINK", state, lock])  # both keys are removed
     assert [(kind.outcome, at) for kind, at in lookup.opens or ()] == [(SETTLES, 1), (SETTLES, 2)]
     lookup = sidecar.find([b"EXISTS", state, lock])
-    assert (lookup.is_admitted, [kind.outcome for kind, _ in lookup.opens or () if kind.outcome]) == (True, [])
+    assert (lookup.is_admitted, [kind.outcome for kind, _ in lookup.opens or () if kind.outcome]) == (
+        True,
+        [],
+    )
 
 
 def test_a_command_without_keys_is_admitted_if_it_is_allowed() -> None:

@@ -393,12 +393,20 @@ class Calls:
         if evaluator.may_lapse or evaluator.has_grants(self._service, command.name):
             return False
         registration = None if touches.script is None else evaluator.policy.registration(touches.script)
-        return registration is None or _touches_its_keys_alone(registration)
+        if registration is None:
+            return True
+        return _touches_its_keys_alone(
+            registration, [self._targets[self._classifier.first(one.key)] for one in touches.accesses]
+        )
 
 
-def _touches_its_keys_alone(registration: Registration) -> bool:
-    """Whether a script touches nothing but its declared keys, whatever their names are."""
-    return not (registration.patterns or registration.reads or registration.writes or registration.publishes)
+def _touches_its_keys_alone(registration: Registration, targets: list[Target]) -> bool:
+    """Whether a script touches nothing but its declared keys, and may do so with any keys of these
+    targets."""
+    if registration.reads or registration.writes or registration.publishes:
+        return False
+    patterns = registration.patterns
+    return not patterns or (len(patterns) == len(targets) == 1 and patterns[0] == targets[0].pattern)
 
 
 def _are_same(one: list[KeyKind], other: list[KeyKind]) -> bool:
