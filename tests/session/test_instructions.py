@@ -28,6 +28,19 @@ LIMITS = {
     "traffic of CubeProxy": (5.6, 1.45),
     "traffic of CubeMaster": (4.7, 3.4),
     "traffic of cube-proxy-sidecar": (5.9, 3.3),
+    "MGET of 10": (3.8, 2.8),
+    "MSET of 10": (2.2, 1.75),
+    "DEL of 10": (3.8, 2.8),
+    "DEL of 10, of two entries": (4.0, 3.0),
+    "EXISTS of 10": (3.8, 2.8),
+    "SUNION of 5": (5.0, 3.5),
+    "ZUNIONSTORE": (6.3, 4.1),
+    "EVALSHA": (7.2, 5.0),
+    "FCALL": (7.2, 5.1),
+    "XREADGROUP": (4.6, 3.5),
+    "BLPOP": (10.2, 6.4),
+    "SCAN": (5.3, 3.4),
+    "PUBLISH": (7.2, 4.1),
 }
 
 

@@ -42,6 +42,7 @@ cdef class Run:
 cdef class CallForm:
     cdef readonly list kinds
     cdef readonly dict calls
+    cdef public bint is_seen
     cdef public Call recent
     cdef public list recent_kinds
 

@@ -132,6 +132,7 @@ class CallForm:
         self.kinds: list[dict[int, KeyKind]] = [{} for _ in range(runs)]
         # The answers by the kinds of their keys. None: something may be wrong.
         self.calls: dict[frozenset[KeyKind], Call | None] = {}
+        self.is_seen = False  # such a command has come before
         self.recent: Call | None = None  # the answer found last …
         self.recent_kinds: list[KeyKind] = []  # … and the kinds of its keys
 
@@ -280,9 +281,15 @@ class Calls:
         """The answer for commands of a form with keys of these kinds."""
         kinds = frozenset(chosen)
         if kinds not in form.calls:
+            if not placed.runs and not form.is_seen:
+                form.is_seen = True
+                return None  # a pattern takes long, so the session evaluates it first, in its turn
             if len(form.calls) >= MAX_CALLS:
                 form.calls.clear()
-            form.calls[kinds] = self._ask(placed, chosen, argv, values)
+            found = self._ask(placed, chosen, argv, values)
+            if self._evaluator.budget.spent:
+                return None  # the evaluator does not remember the pattern
+            form.calls[kinds] = found
         form.recent, form.recent_kinds = form.calls[kinds], chosen
         return form.recent
 
