@@ -68,8 +68,8 @@ def assert_seen(reader: RequestReader, arguments: list[bytes]) -> None:
     assert data[reader.name_at : reader.name_end] == arguments[0]
     if len(arguments) > 1:
         assert data[reader.key_at : reader.key_end] == arguments[1]
-    behind = b"".join(b"$%d\r\n%b\r\n" % (len(one), one) for one in arguments[3:])
-    assert data[reader.options_at : reader.end] == behind
+    places = reader.places()
+    assert [data[places[2 * at] : places[2 * at + 1]] for at in range(reader.count)] == arguments
 
 
 def error_of(data: bytes, limits: RequestLimits = IDENTIFIED) -> str:

@@ -159,17 +159,7 @@ class FastPath:
     def _knows_peeked(self, session: Executor, cache: DecisionCache) -> bool:
         """Whether the cache admits or refuses the current request, of which only the offsets are known."""
         reader = session.reader
-        decision = cache.find_unread(
-            reader.data(),
-            reader.count,
-            reader.name_at,
-            reader.name_end,
-            reader.key_at,
-            reader.key_end,
-            reader.options_at,
-            reader.end,
-            self._values,
-        )
+        decision = cache.find_unread(reader.data(), reader.places(), reader.count, self._values)
         if decision is None:
             return False
         outcome = decision.outcome
@@ -288,17 +278,8 @@ class FastPath:
         """Compare what the two policies say of an admitted request, of which no object has been made."""
         reader, comparison = session.reader, self._comparison
         if self._counted is None and comparison is not None and beside.is_current:
-            decision = beside.find_unread(
-                reader.data(),
-                reader.count,
-                reader.name_at,
-                reader.name_end,
-                reader.key_at,
-                reader.key_end,
-                reader.options_at,
-                reader.end,
-                comparison.values,
-            )
+            values = comparison.values
+            decision = beside.find_unread(reader.data(), reader.places(), reader.count, values)
             if decision is not None and decision.is_clean:
                 self._compared(session, comparison, decision)
                 return
