@@ -63,7 +63,6 @@ cdef class RequestReader:
     )
     cpdef bint peek(self) except -1
     cpdef bytes data(self)
-    cpdef const long long[::1] places(self)
     cpdef list reparse(self)
     @cython.locals(before=Py_ssize_t, size=Py_ssize_t, raw="const unsigned char *")
     cpdef bytes span(self, Py_ssize_t start, Py_ssize_t end)

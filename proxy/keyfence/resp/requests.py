@@ -33,7 +33,8 @@ _MOST_PEEKED = 64
 _DIGITS_PEEKED = 5
 # Where the arguments of the last peeked request begin and end in its reader's `data()`. All readers share it,
 # so that it takes no memory for a connection.
-_PLACES = array("q", bytes(2 * 8 * _MOST_PEEKED))
+PLACES = array("q", bytes(2 * 8 * _MOST_PEEKED))
+_PLACES = PLACES
 
 # A bulk string of more bytes than this can be streamed instead of being held.
 LARGE = 1024 * 1024
@@ -256,7 +257,7 @@ class RequestReader:
 
     def peek(self) -> bool:
         """Consume the next request if it is complete and has few, short arguments. Sets only the offsets:
-        those of all its arguments are in `places` until a reader peeks again.
+        those of all its arguments are in PLACES until a reader peeks again.
 
         Returns False for any other request and for malformed bytes, which `next` has to read. Never raises.
         tests/resp/test_requests.py shows that `peek` and `next` read the same requests.
@@ -314,10 +315,6 @@ class RequestReader:
     def data(self) -> bytes:
         """The buffer that the offsets of a peeked request refer to."""
         return self._buffer
-
-    def places(self) -> array[int]:
-        """Where each argument of the last peeked request begins and ends in `data()`."""
-        return _PLACES
 
     def reparse(self) -> list[bytes] | None:
         """The arguments of the last peeked request."""

@@ -60,6 +60,8 @@ cdef class DecisionCache(Revocable):
     cdef int _looks_at_content(self, CommandForm form, int target, object entry) except -2
 
 
+@cython.locals(raw="const unsigned char *")
+cdef Py_ssize_t _slot(bytes data, Py_ssize_t start, Py_ssize_t end) except -1
 @cython.locals(first=CachedDecision, second=CachedDecision)
 cdef bint _differ(Lookup one, Lookup other) except -1
 @cython.locals(places="long long[::1]", at=Py_ssize_t, number=Py_ssize_t, argument=bytes)
