@@ -32,7 +32,7 @@ services: [app]
 placeholders: {id: "[0-9]{1,12}"}
 scopes: {all: {prefix: "app:", writers: app}}
 keys:
-  tags: {key: "app:tags:<id>", type: set, members: "[a-z][a-z0-9_-]{0,31}", max_members: 100}
+  tags: {key: "app:tags:<id>", type: set, members: "[a-z][a-z0-9_-]{0,31}"}
   board: {key: "app:board:<id>", type: zset, members: "<id>", scores: "0..1000000"}
 """
 
