@@ -5,8 +5,8 @@ in the bytes where these lie.
 Rule: a fault is counted exactly if the evaluator finds it (`engine.content`). Automata accept most values
 without an object for each; only what they do not accept is checked in Python.
 
-All indexes are in bounds: `places` has two numbers for each of `count` arguments, and each argument's number is
-below `count`; a field's number comes from the automaton of this very list.
+All indexes are in bounds: `places` has two numbers for each of `count` arguments, and each argument's number
+is below `count`; a field's number comes from the automaton of this very list.
 """
 
 from __future__ import annotations
