@@ -59,10 +59,11 @@ cdef class FastPath:
         self, Executor session, CachedDecision decision, Lookup lookup, list argv
     )
     @cython.locals(prepared=Prepared, reply=bytes)
-    cdef bint _refuses(self, Executor session, ViolationCounter counter, bytes key) except -1
+    cdef bint _refuses(self, Executor session, CachedDecision decision, ViolationCounter counter, bytes key) except -1
     cpdef object counted(self, Executor session, Admitted admitted)
     @cython.locals(decision=CachedDecision, further=Admitted)
     cdef object _count_others(self, Executor session, list others)
+    cdef object _count_evidence(self, Executor session, Admitted further)
     @cython.locals(pending=PendingTtls)
     cdef object _keep_open(
         self, Executor session, DecisionCache cache, CachedDecision decision, int outcome, object key

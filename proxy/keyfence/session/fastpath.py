@@ -180,7 +180,7 @@ class FastPath:
                 return False
             if counter.refusal is not None:
                 self._until_timed -= 1
-                return self._refuses(session, counter, key)
+                return self._refuses(session, decision, counter, key)
             counter.times += 1
             outcome = counter.outcome
             self._counted = counter
@@ -208,7 +208,7 @@ class FastPath:
                 return False
             if counter.refusal is not None:
                 self.lookup = None  # it has a counter already
-                return self._refuses(session, counter, argv[decision.form.index])
+                return self._refuses(session, decision, counter, argv[decision.form.index])
             counter.times += 1
             outcome = counter.outcome
             self._counted = counter
@@ -238,7 +238,9 @@ class FastPath:
             cache.remember(lookup, argv, counter)  # by its skeleton, if this key comes again
         return counter
 
-    def _refuses(self, session: Executor, counter: ViolationCounter, key: bytes) -> bool:
+    def _refuses(
+        self, session: Executor, decision: CachedDecision, counter: ViolationCounter, key: bytes
+    ) -> bool:
         """Take the refusal that the counter holds for a request with this key, unless break-glass is open."""
         prepared = counter.refusal
         if prepared is None or session.current_authorizer().glass:
@@ -248,6 +250,7 @@ class FastPath:
         except Exception:
             return False  # the evaluator will meet the same fault, and report it
         counter.times += 1
+        self._count_evidence(session, decision.further)
         self._counted = counter
         self._refused = reply
         if self._started:
@@ -264,10 +267,12 @@ class FastPath:
     def _count_others(self, session: Executor, others: list[CachedDecision]) -> None:
         """Count the evidence of further keys of an admitted command."""
         for decision in others:
-            further = decision.further
-            further.times += 1
-            if not further.is_gathered:
-                session.observer.gather_from(session.service, further)
+            self._count_evidence(session, decision.further)
+
+    def _count_evidence(self, session: Executor, further: Admitted) -> None:
+        further.times += 1
+        if not further.is_gathered:
+            session.observer.gather_from(session.service, further)
 
     def _keep_open(
         self, session: Executor, cache: DecisionCache, decision: CachedDecision, outcome: int, key: bytes

@@ -137,7 +137,8 @@ class CachedDecision(Admitted):
         # The counters of such commands: by `Lookup.faults`; or if no entry covers the key, by its skeleton.
         self.counters: dict[int | bytes | None, ViolationCounter] = {}
         self.by_shape: dict[str, ViolationCounter] = {}  # the same by shape, for keys of no known skeleton
-        self.further = Admitted("", evidence)  # keys of this target that commands on another one had too
+        # Counts what is evidence, but no admitted command of its own: further keys of one, refused commands.
+        self.further = Admitted("", evidence)
         self.hit = new_lookup(self, "", 0)
         self.miss = new_lookup(self, RULE, -1 if looks else 0)
 
