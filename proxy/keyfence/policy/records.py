@@ -17,7 +17,8 @@ _Record = TypeVar("_Record")
 
 def replaced(one: _Record, **changes: Any) -> _Record:
     """Returns a copy with these fields changed."""
-    names, values = _fields(type(one))
+    kind: Any = type(one)
+    names, values = _fields(kind)
     return type(one)(**(dict(zip(names, values(one), strict=True)) | changes))
 
 
