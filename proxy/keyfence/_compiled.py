@@ -30,6 +30,7 @@ MODULES = (
     "keyfence.shapes.short_names",
     "keyfence.policy.wording.prepared",
     "keyfence.policy.wording.instead",
+    "keyfence.policy.compiled.written",
     "keyfence.policy.engine.counts",
     "keyfence.policy.engine.forms",
     "keyfence.policy.engine.decision_cache",

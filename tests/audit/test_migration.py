@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import contextlib
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -40,7 +42,7 @@ def test_a_plan_is_carried_out_line_by_line(client: redis.Redis, router: Router,
     log = tmp_path / "log"
     seen: list[tuple[int, int]] = []
     moves = Migration(
-        plan, Mover(router, apply=True), 0, NOTHING, str(log), lambda *one: seen.append(one)
+        plan, [Mover(router, apply=True)], 0, NOTHING, str(log), lambda *one: seen.append(one)
     ).run()
     assert {name: number for name, number in moves.fates.items() if number} == {
         "moved": 1,
@@ -65,7 +67,7 @@ def test_an_interrupted_migration_goes_on(client: redis.Redis, router: Router, t
     fates: list[int] = []
     while True:
         checkpoint = Checkpoint(str(tmp_path / "state"), "migrate", {"plan": plan.digest})
-        one = Migration(plan, Mover(router, apply=True), 0, checkpoint, log)
+        one = Migration(plan, [Mover(router, apply=True)], 0, checkpoint, log)
 
         def watch(done: int, _all: int, one: Migration = one) -> None:
             if done % 4 == 0:
@@ -83,6 +85,45 @@ def test_an_interrupted_migration_goes_on(client: redis.Redis, router: Router, t
     assert not (tmp_path / "state").exists()
 
 
+@pytest.fixture
+def movers(redis_server: RedisServer) -> Iterator[list[Mover]]:
+    """Movers that work at the same time."""
+    routers = [Router(Topology(endpoint(redis_server))) for _ in range(4)]
+    yield [Mover(router, apply=True) for router in routers]
+    for router in routers:
+        router.close()
+
+
+def test_several_movers_have_one_order_of_outcomes(
+    client: redis.Redis, movers: list[Mover], tmp_path: Path
+) -> None:
+    client.mset({f"order-{number}": "x" for number in range(100) if number % 3})
+    plan = planned(tmp_path / "plan", *map(rename, range(100)))
+    log = tmp_path / "log"
+    checkpoint = Checkpoint(str(tmp_path / "state"), "migrate", {})
+    moves = Moves()
+    while moves.lines < 100:
+        one = Migration(plan, movers, 0, checkpoint, str(log))
+        one._watch = lambda done, _all, one=one: one.stop() if done % 30 == 0 else None  # type: ignore[misc]
+        with contextlib.suppress(Interrupted):
+            moves = one.run()
+    assert (moves.fates["moved"], moves.fates["gone"]) == (66, 34)
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    assert [line["old"] for line in lines] == [f"order-{number}" for number in range(100)]
+    assert len(client.keys("shop:main:order:*")) == len(client.keys()) == 66
+
+
+def test_two_lines_with_one_new_key_wait_for_each_other(
+    client: redis.Redis, movers: list[Mover], tmp_path: Path
+) -> None:
+    client.mset({f"order-{number}": number for number in range(40)})
+    lines = [rename(number)._replace(new=b"shop:main:order:%d" % (number // 2)) for number in range(40)]
+    moves = Migration(planned(tmp_path / "plan", *lines), movers, 0, NOTHING).run()
+    assert (moves.fates["moved"], moves.fates["left"]) == (20, 20)
+    moved = {f"shop:main:order:{number}": str(2 * number) for number in range(20)}  # always the first of two
+    assert {key: client.get(key) for key in client.keys("shop:*")} == moved
+
+
 def test_a_lost_connection_ends_it_and_keeps_the_progress(fresh_redis: RedisServer, tmp_path: Path) -> None:
     with fresh_redis.client() as client:
         client.mset({f"order-{number}": "x" for number in range(4)})
@@ -91,7 +132,7 @@ def test_a_lost_connection_ends_it_and_keeps_the_progress(fresh_redis: RedisServ
     state = Checkpoint(str(tmp_path / "state"), "migrate", {})
     one = Migration(
         plan,
-        Mover(router, apply=True),
+        [Mover(router, apply=True)],
         0,
         state,
         watch=lambda done, _: fresh_redis.kill() if done == 2 else None,

@@ -113,6 +113,26 @@ def test_the_version_changes_with_the_findings_and_only_then(fixture: Fixture) -
     asyncio.run(run())
 
 
+def test_violations_are_written_at_each_tick_and_evidence_alone_every_five_seconds(fixture: Fixture) -> None:
+    async def main() -> None:
+        async def tick() -> None:
+            await fixture.writer.tick()
+            written.append(sum(one.times for one in fixture.reader.asked(0.0).values()))
+
+        written: list[int] = []
+        for second in range(7):
+            fixture.now = NOON + second
+            fixture.count()
+            await tick()
+        assert [number // written[0] for number in written] == [1, 1, 1, 1, 1, 6, 6]
+        fixture.count(row())
+        await tick()
+        assert written[-1] == 8 * written[0]
+        assert fixture.reader.findings()[0].total == 1
+
+    run(main)
+
+
 def test_what_cannot_be_written_waits_and_is_counted_once(
     fixture: Fixture, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -88,7 +88,8 @@ class RecordingObserver:
         """(service, command, outcome) of each; what was only counted comes behind the rest."""
         self._gather_repeats()
         for service, admitted in self._admitted:
-            self.command(service, admitted.name, "forwarded", admitted.times)
+            if admitted.name:  # else it counts evidence only
+                self.command(service, admitted.name, "forwarded", admitted.times)
             admitted.times = 0
             admitted.is_gathered = False
         self._admitted.clear()
@@ -155,7 +156,8 @@ class OrderedObserver(RecordingObserver):
         super().command(service, command, outcome, times)
 
     def gather_from(self, service: str, admitted: Admitted) -> None:
-        self.command(service, admitted.name, "forwarded", admitted.times)
+        if admitted.name:
+            self.command(service, admitted.name, "forwarded", admitted.times)
         admitted.times = 0
 
 

@@ -15,6 +15,7 @@ from keyfence.resp.limits import IDENTIFIED
 from keyfence.session.conversation.conversation import ABORT_MARKER
 from keyfence.session.session import Session
 from keyfence.telemetry.telemetry import Telemetry
+from keyfence.telemetry.usage import Usage
 from tests.session.sessions import (
     RecordingObserver,
     authorizer_with,
@@ -147,7 +148,8 @@ def test_break_glass_suspends_repeated_refusals_until_it_ends() -> None:
 @pytest.mark.parametrize("mode", ["observe", "enforce"])
 def test_the_report_counts_each_repeated_refusal(mode: str) -> None:
     fixed = authorizer_with(ModeRule(mode))  # type: ignore[arg-type]
-    telemetry = Telemetry()
+    usage = Usage()
+    telemetry = Telemetry(sinks=[usage])
     one = Session(
         InForce(fixed), identities(), "CubeMaster", "10.0.0.9:5", telemetry, IDENTIFIED, sharing=True
     )
@@ -162,6 +164,8 @@ def test_the_report_counts_each_repeated_refusal(mode: str) -> None:
     assert sum(count for (rule, _), count in rows.items() if rule == "scope.write") == 200
     outcome = "refused" if mode == "enforce" else "forwarded"
     assert telemetry.counters.commands == {("CubeMaster", "SET", outcome): 400}
+    asked = {name: times for _, kind, name, times in usage.take() if kind == "rule"}
+    assert (asked["key.unregistered"], asked["scope.write"]) == (400, 200)  # whether they are refused or not
     evaluated = sum(telemetry.counters.judged_at_length.values())
     assert evaluated < 100  # the first ones of each shape, while its words are learnt
 

@@ -1,7 +1,8 @@
 """Carries out a plan, at a pace, and remembers how far it has come.
 
-Rule: every line of the plan has one outcome. A line may be carried out twice: the second time finds the key
-moved already.
+Rule: every line of the plan has one outcome, and outcomes come in the order of the plan. Some lines are
+carried out at the same time, but never two with the same new key: one could take back the copy that the
+other relies on. A line may be carried out twice: the second time finds the key moved already.
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ import dataclasses
 import json
 import os
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TextIO
 
 from .checkpoint import Checkpoint, CheckpointError
@@ -67,16 +70,19 @@ class Migration:
     def __init__(
         self,
         plan: Plan,
-        mover: Mover,
+        movers: Sequence[Mover],
         rate: int,
         checkpoint: Checkpoint,
         log: str = "",
         watch: Watcher = lambda _seen, _all: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`log` names a file that gets each line of the plan with its outcome."""
+        """Each of `movers` moves one key at a time. `log` names a file that gets each line of the plan with
+        its outcome."""
         self._plan = plan
-        self._mover = mover
+        self._total = plan.renames + plan.open
+        self._movers = movers
+        self._under_way: deque[tuple[Rename, Future[Outcome]]] = deque()  # in the order of the plan
         self._pace = Pace(rate)
         self._checkpoint = checkpoint
         self._log_path = log
@@ -88,7 +94,7 @@ class Migration:
         self.moves = Moves()
 
     def stop(self) -> None:
-        """Interrupts the run after the key that is being moved. May be called by a signal handler."""
+        """Interrupts the run after the keys that are being moved. May be called by a signal handler."""
         self._stopped = True
 
     def run(self) -> Moves:
@@ -110,20 +116,35 @@ class Migration:
         return self.moves
 
     def _carry_out(self, done: int) -> None:
-        total = self._plan.renames + self._plan.open
-        for number, one in enumerate(self._plan):
-            if number < done:
-                continue
-            if self._stopped:
-                raise Interrupted
-            outcome = self._mover.move(one)
+        most = len(self._movers)
+        # At the end the pool waits for its movers, so no key is left in the middle of its way.
+        with ThreadPoolExecutor(most, thread_name_prefix="mover") as pool:
+            for number, one in enumerate(self._plan):
+                if number < done:
+                    continue
+                is_alone = one.new is not None and any(one.new == other.new for other, _ in self._under_way)
+                self._conclude(0 if is_alone else most - 1)
+                if self._stopped:
+                    break
+                # Its mover is free: at most the `most - 1` lines before this one are under way.
+                mover = self._movers[number % most]
+                self._under_way.append((one, pool.submit(mover.move, one)))
+                if one.new is not None:
+                    self._pace.wait(1)
+            self._conclude(0)
+        if self._stopped and self.moves.lines < self._total:
+            raise Interrupted
+
+    def _conclude(self, most: int) -> None:
+        """Waits until at most this many lines are under way, and counts the others. Raises LinkError."""
+        while len(self._under_way) > most:
+            one, moving = self._under_way.popleft()
+            outcome = moving.result()
             self.moves.add(one, outcome)
             self._write(one, outcome)
-            self._watch(self.moves.lines, total)
+            self._watch(self.moves.lines, self._total)
             if self._checkpoint.is_due:
                 self._save()
-            if one.new is not None:
-                self._pace.wait(1)
 
     def _opened(self, *, resumes: bool) -> TextIO | None:
         if not self._log_path:

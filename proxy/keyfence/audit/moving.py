@@ -66,7 +66,7 @@ class _Old(NamedTuple):
 
 
 class Mover:
-    """Moves keys, one at a time."""
+    """Moves keys, one at a time. Movers that work at the same time need a router each."""
 
     def __init__(self, router: Router, *, apply: bool) -> None:
         """Without `apply` it only looks."""

@@ -28,6 +28,7 @@ from .spans import Span
 from .store import Store
 
 WRITE_SECONDS = 1.0
+EVIDENCE_SECONDS = 5.0  # between two writes while nothing breaks a rule
 AGE_SECONDS = 60.0  # between two looks at findings that nothing was seen of
 PRUNE_SECONDS = 3600.0
 LONGEST_BACKOFF = 30.0
@@ -37,7 +38,8 @@ _FAILURES = (SQLAlchemyError, OSError)
 
 
 class Writer:
-    """Collects what processes count, and writes it to a store each second."""
+    """Collects what processes count, and writes it to a store: violations each second, evidence alone less
+    often."""
 
     def __init__(
         self,
@@ -65,7 +67,7 @@ class Writer:
         self._to_judge: tuple[CompiledPolicy, float] | None = None  # the policy, and when it was put in force
         self._announced = ""  # the revision that the store knows of
         self._looked_until: float | None = None
-        self._aged = self._pruned = 0.0
+        self._aged = self._pruned = self._written = 0.0
         self._failing_since: float | None = None
         self._backoff = 0.0
         self._retry_at = 0.0
@@ -104,9 +106,11 @@ class Writer:
     # -- what goes out
 
     async def tick(self) -> None:
-        """Write what waits, unless the database failed a moment ago."""
+        """Write what waits, unless it may wait longer, or the database failed a moment ago."""
         self._changes.tick()
-        if self._clock() >= self._retry_at:
+        now = self._clock()
+        is_due = not 0 <= now - self._written < EVIDENCE_SECONDS  # the clock may have been set back
+        if now >= self._retry_at and (is_due or self._batch.seen or self._to_judge is not None):
             await self.write()
 
     async def write(self) -> None:
@@ -178,6 +182,7 @@ class Writer:
 
     def _succeeded(self) -> None:
         self._backoff = self._retry_at = 0.0
+        self._written = self._clock()
         if self._failing_since is not None:
             took = elapsed(self._clock() - self._failing_since)
             self._failing_since = None

@@ -10,6 +10,8 @@ from keyfence.policy.wording.prepared cimport Prepared
 from keyfence.resp.requests cimport RequestReader
 
 cdef list REFUSED_UNREAD
+cdef const long long[::1] _PLACES
+cdef int _GIVES, _SETTLES
 
 
 @cython.final
@@ -17,6 +19,7 @@ cdef class FastPath:
     cdef readonly DecisionCache cache
     cdef tuple _values
     cdef object _authorizer
+    cdef PendingTtls _pending
     cdef readonly Py_ssize_t start
     cdef readonly Py_ssize_t end
     cdef public Py_ssize_t count
@@ -59,10 +62,13 @@ cdef class FastPath:
         self, Executor session, CachedDecision decision, Lookup lookup, list argv
     )
     @cython.locals(prepared=Prepared, reply=bytes)
-    cdef bint _refuses(self, Executor session, ViolationCounter counter, bytes key) except -1
+    cdef bint _refuses(self, Executor session, CachedDecision decision, ViolationCounter counter, bytes key) except -1
     cpdef object counted(self, Executor session, Admitted admitted)
     @cython.locals(decision=CachedDecision, further=Admitted)
     cdef object _count_others(self, Executor session, list others)
+    cdef object _count_evidence(self, Executor session, Admitted further)
+    @cython.locals(pending=PendingTtls)
+    cdef bint _leaves_open(self, int outcome) except -1
     @cython.locals(pending=PendingTtls)
     cdef object _keep_open(
         self, Executor session, DecisionCache cache, CachedDecision decision, int outcome, object key

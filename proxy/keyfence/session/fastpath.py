@@ -12,12 +12,14 @@ from time import perf_counter
 
 from keyfence.commands.model import MANY
 from keyfence.policy.compiled.tenants import Values
+from keyfence.policy.compiled.ttl import GIVES, SETTLES
 from keyfence.policy.engine.authorizer import Authorizer
 from keyfence.policy.engine.counts import Admitted, ViolationCounter
 from keyfence.policy.engine.decision_cache import DecisionCache
 from keyfence.policy.engine.forms import CachedDecision, Lookup
+from keyfence.policy.engine.pending import PendingTtls
 from keyfence.resp.limits import ProtocolError
-from keyfence.resp.requests import RequestReader
+from keyfence.resp.requests import PLACES, RequestReader
 from keyfence.session.conversation.executor import Executor
 from keyfence.session.conversation.routing import SHAREABLE
 from keyfence.session.handlers.table import HANDLERS
@@ -33,6 +35,9 @@ MOST_ARGUMENTS = 16 * MANY
 # Measuring the time costs a tenth of a decision, so only one decision in this many is timed.
 TIMED_EACH = 64
 
+_PLACES = PLACES  # as C integers, where this runs compiled
+_GIVES, _SETTLES = GIVES, SETTLES
+
 REFUSED_UNREAD = [b""]  # stands for a request that is refused before it is taken out of the reader
 
 
@@ -43,6 +48,7 @@ class FastPath:
         self.cache: DecisionCache | None = None
         self._values: Values = ()  # the caller's values, under the cache's policy
         self._authorizer: Authorizer | None = None  # the owner of the cache
+        self._pending: PendingTtls | None = None  # its table of keys to ask Redis about
         # While there is a candidate policy: the client as it sees it, its cache for the client's service, and
         # the counter of the violations of the request that was just admitted or refused.
         self._comparison: Comparison | None = None
@@ -72,6 +78,7 @@ class FastPath:
             self._values = session.values
             cache = self.cache = authorizer.cache(number, PLAIN) if known else None
             self._authorizer = authorizer
+            self._pending = authorizer.pending
             comparison = self.comparison(session, authorizer)
             self._beside = comparison.cache(PLAIN) if comparison is not None else None
             self._counted = None
@@ -159,17 +166,7 @@ class FastPath:
     def _knows_peeked(self, session: Executor, cache: DecisionCache) -> bool:
         """Whether the cache admits or refuses the current request, of which only the offsets are known."""
         reader = session.reader
-        decision = cache.find_unread(
-            reader.data(),
-            reader.count,
-            reader.name_at,
-            reader.name_end,
-            reader.key_at,
-            reader.key_end,
-            reader.options_at,
-            reader.end,
-            self._values,
-        )
+        decision = cache.find_unread(reader.data(), _PLACES, reader.count, self._values)
         if decision is None:
             return False
         outcome = decision.outcome
@@ -180,13 +177,13 @@ class FastPath:
                 return False
             if counter.refusal is not None:
                 self._until_timed -= 1
-                return self._refuses(session, counter, key)
+                return self._refuses(session, decision, counter, key)
             counter.times += 1
             outcome = counter.outcome
             self._counted = counter
         self._until_timed -= 1
         self.counted(session, decision)
-        if outcome:
+        if outcome and self._leaves_open(outcome):
             self._keep_open(session, cache, decision, outcome, reader.span(reader.key_at, reader.key_end))
         return True
 
@@ -208,7 +205,7 @@ class FastPath:
                 return False
             if counter.refusal is not None:
                 self.lookup = None  # it has a counter already
-                return self._refuses(session, counter, argv[decision.form.index])
+                return self._refuses(session, decision, counter, argv[decision.form.index])
             counter.times += 1
             outcome = counter.outcome
             self._counted = counter
@@ -218,7 +215,7 @@ class FastPath:
         self.counted(session, decision)
         if lookup.others is not None:
             self._count_others(session, lookup.others)
-        if outcome:
+        if outcome and self._leaves_open(outcome):
             for at in range(form.index, len(argv) if form.has_more else form.index + 1):
                 self._keep_open(session, cache, decision, outcome, argv[at])
         return True
@@ -238,7 +235,9 @@ class FastPath:
             cache.remember(lookup, argv, counter)  # by its skeleton, if this key comes again
         return counter
 
-    def _refuses(self, session: Executor, counter: ViolationCounter, key: bytes) -> bool:
+    def _refuses(
+        self, session: Executor, decision: CachedDecision, counter: ViolationCounter, key: bytes
+    ) -> bool:
         """Take the refusal that the counter holds for a request with this key, unless break-glass is open."""
         prepared = counter.refusal
         if prepared is None or session.current_authorizer().glass:
@@ -248,6 +247,7 @@ class FastPath:
         except Exception:
             return False  # the evaluator will meet the same fault, and report it
         counter.times += 1
+        self._count_evidence(session, decision.further)
         self._counted = counter
         self._refused = reply
         if self._started:
@@ -264,23 +264,31 @@ class FastPath:
     def _count_others(self, session: Executor, others: list[CachedDecision]) -> None:
         """Count the evidence of further keys of an admitted command."""
         for decision in others:
-            further = decision.further
-            further.times += 1
-            if not further.is_gathered:
-                session.observer.gather_from(session.service, further)
+            self._count_evidence(session, decision.further)
+
+    def _count_evidence(self, session: Executor, further: Admitted) -> None:
+        further.times += 1
+        if not further.is_gathered:
+            session.observer.gather_from(session.service, further)
+
+    def _leaves_open(self, outcome: int) -> bool:
+        """Whether there is something to record for a command with this outcome: none settles a key if no key
+        is open."""
+        pending = self._pending
+        return pending is not None and (outcome not in (_GIVES, _SETTLES) or pending.has_keys())
 
     def _keep_open(
         self, session: Executor, cache: DecisionCache, decision: CachedDecision, outcome: int, key: bytes
     ) -> None:
         """Record what an admitted command leaves open."""
-        authorizer = session.current_authorizer()
-        pending = authorizer.pending
-        if pending is not None:
-            transaction = session.transaction
-            queued = transaction.evaluated if transaction is not None else None
-            database = session.profile.database
-            peer, sender = session.peer, session.sender
-            pending.keep_open(authorizer, cache, decision, outcome, key, queued, database, peer, sender)
+        pending, authorizer = self._pending, self._authorizer
+        if pending is None or authorizer is None:
+            return
+        transaction = session.transaction
+        queued = transaction.evaluated if transaction is not None else None
+        database = session.profile.database
+        peer, sender = session.peer, session.sender
+        pending.keep_open(authorizer, cache, decision, outcome, key, queued, database, peer, sender)
 
     # -- beside a candidate policy
 
@@ -288,17 +296,8 @@ class FastPath:
         """Compare what the two policies say of an admitted request, of which no object has been made."""
         reader, comparison = session.reader, self._comparison
         if self._counted is None and comparison is not None and beside.is_current:
-            decision = beside.find_unread(
-                reader.data(),
-                reader.count,
-                reader.name_at,
-                reader.name_end,
-                reader.key_at,
-                reader.key_end,
-                reader.options_at,
-                reader.end,
-                comparison.values,
-            )
+            values = comparison.values
+            decision = beside.find_unread(reader.data(), _PLACES, reader.count, values)
             if decision is not None and decision.is_clean:
                 self._compared(session, comparison, decision)
                 return

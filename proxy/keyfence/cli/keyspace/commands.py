@@ -129,11 +129,19 @@ def audit(
     callback=checked(parse_rate),
     help="Keys a second, or none: as fast as Redis answers.",
 )
+@click.option(
+    "--jobs",
+    metavar="NUMBER",
+    type=click.IntRange(1, 64),
+    default=8,
+    show_default=True,
+    help="Keys to move at the same time.",
+)
 @click.option("--resume", metavar="FILE", default="", help="Keep the progress here, and go on from it.")
 @click.option("--log", metavar="FILE", default="", help="Write each key with its outcome, as JSON lines.")
 @format_option("text", "json")
 def migrate(
-    plan: str, url: str, config: str, dry_run: bool, rate: str, resume: str, log: str, form: str
+    plan: str, url: str, config: str, dry_run: bool, rate: str, jobs: int, resume: str, log: str, form: str
 ) -> None:
     """Move deprecated keys to their standard form, by a PLAN of keyfence audit --plan migrate.
 
@@ -144,4 +152,4 @@ def migrate(
     """
     from .migrate import run_migration
 
-    run_migration(plan, url, config, parse_rate(rate), resume, log, form, applies=not dry_run)
+    run_migration(plan, url, config, parse_rate(rate), jobs, resume, log, form, applies=not dry_run)

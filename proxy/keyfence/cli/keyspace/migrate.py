@@ -6,7 +6,9 @@ left, 2 wrong usage or a Redis that cannot be asked, 130 an interruption.
 
 from __future__ import annotations
 
+import contextlib
 import sys
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from keyfence.audit.checkpoint import Checkpoint, CheckpointError
@@ -27,7 +29,7 @@ from .source import opened, settings_of
 
 
 def run_migration(
-    plan: str, url: str, config: str, rate: int, resume: str, log: str, form: str, *, applies: bool
+    plan: str, url: str, config: str, rate: int, jobs: int, resume: str, log: str, form: str, *, applies: bool
 ) -> NoReturn:
     """Carries out a plan, prints what became of the keys, and ends the program."""
     if is_file(url):
@@ -39,13 +41,10 @@ def run_migration(
             topology = Topology(endpoint)
             server = [one.run_id for one in map(inspect, topology.masters())]
             work = {"server": sorted(server), "plan": read.digest, "apply": applies}
-            router = Router(topology)
-            try:
-                moves = _run(
-                    read, Mover(router, apply=applies), rate, Checkpoint(resume, "migrate", work), log
-                )
-            finally:
-                router.close()
+            with contextlib.ExitStack() as stack:
+                routers = [stack.enter_context(contextlib.closing(Router(topology))) for _ in range(jobs)]
+                movers = [Mover(router, apply=applies) for router in routers]
+                moves = _run(read, movers, rate, Checkpoint(resume, "migrate", work), log)
     except (LinkError, PlanError, CheckpointError) as exc:
         fail(str(exc))
     if form == "json":
@@ -55,9 +54,9 @@ def run_migration(
     sys.exit(1 if moves.fates[Fate.LEFT] else 0)
 
 
-def _run(plan: Plan, mover: Mover, rate: int, checkpoint: Checkpoint, log: str) -> Moves:
+def _run(plan: Plan, movers: Sequence[Mover], rate: int, checkpoint: Checkpoint, log: str) -> Moves:
     with watching("keys") as watch:
-        one = Migration(plan, mover, rate, checkpoint, log, watch)
+        one = Migration(plan, movers, rate, checkpoint, log, watch)
         with interruptible(one.stop, checkpoint, lambda: (one.moves.lines, plan.renames + plan.open)):
             return one.run()
 

@@ -230,7 +230,7 @@ def _fields(context: CompilerContext, model: Requirements, path: tuple[str, ...]
         elif "<" in field:
             pattern = context.pattern(field, at)
             if pattern is not None:
-                patterned.append((Form(pattern.matches, f"of the form {field}"), form))
+                patterned.append((Form(pattern.matches, f"of the form {field}", pattern), form))
                 hides_names = hides_names or any(hole.name in context.secrets for hole in pattern.holes)
         else:
             named[field.encode()] = form
