@@ -16,7 +16,7 @@ import redis
 
 from keyfence.policy.rules import RULES
 from keyfence.resp import encode
-from tests.clients.running import eventually, metric, normal_clients, open_files
+from tests.clients.running import eventually, metric, normal_clients, open_files, settle
 from tests.servers import PATIENCE_SECONDS, Keyfence, RedisServer, running_redis
 
 POLICY = """
@@ -224,6 +224,7 @@ def test_clients_that_go_before_their_answer_leave_nothing_behind(
 ) -> None:
     with keyfence.client("web") as client:
         client.ping()
+        settle(keyfence)
         before = open_files(keyfence), normal_clients(server)
         for _ in range(50):
             with keyfence.connect("web") as connection:

@@ -46,6 +46,7 @@ class FindingsDesk(Ledger):
         self._writer: Writer | None = None
         self._notifier: Notifier | None = None
         self._opens_later: Callable[[], Opened | None] | None = None
+        self._opening: asyncio.Future[None] | None = None
         self._opened = asyncio.Event()  # or there is no store
         self._opened.set()
         self._waiting: list[Mapping[str, Any]] = []  # increments from before that
@@ -69,10 +70,14 @@ class FindingsDesk(Ledger):
 
     async def open_default(self) -> None:
         """Open the default store, if the settings name no other. If it cannot be used, keyfence says so and
-        goes on without."""
-        if self._opens_later is None:
-            return
-        opened = await asyncio.to_thread(self._opens_later)
+        goes on without. If the caller is cancelled, the opening goes on."""
+        if self._opening is None and self._opens_later is not None:
+            self._opening = asyncio.ensure_future(self._open_default(self._opens_later))
+        if self._opening is not None:
+            await asyncio.shield(self._opening)
+
+    async def _open_default(self, open_it: Callable[[], Opened | None]) -> None:
+        opened = await asyncio.to_thread(open_it)
         self._opens_later = None
         if opened is not None:
             self._writer, self._notifier = opened
@@ -188,6 +193,8 @@ class FindingsDesk(Ledger):
 
     async def close(self) -> None:
         """Write what is left, and tell of it."""
+        if self._opening is not None or self._waiting:
+            await self.open_default()
         if self._writer is not None:
             await self._writer.write()
             if self._notifier is not None:

@@ -85,13 +85,12 @@ async def serve(
             notify(READY)
             for text in token_warnings(settings):
                 warn(text)
-            await operators.serve(control, access, runtime)
-            await findings.open_default()
-            await stop.wait()
-            control.draining = True
-            notify(STOPPING)
-            runtime.tell(f"draining: clients have {runtime.settings.drain:g} s to end")
-            await backend.drain(runtime.settings.drain, at_once)
+            async with background(operators.serve(control, access, runtime), findings.open_default()):
+                await stop.wait()
+                control.draining = True
+                notify(STOPPING)
+                runtime.tell(f"draining: clients have {runtime.settings.drain:g} s to end")
+                await backend.drain(runtime.settings.drain, at_once)
             if to_the_end:
                 await runtime.ask_now()
                 await backend.tick()
