@@ -53,6 +53,13 @@ _VARIES = (
 )
 
 
+def constant(text: str) -> str:
+    """A text as it is in every run."""
+    for pattern, to in _VARIES:
+        text = pattern.sub(to, text)
+    return text
+
+
 class Walk:
     """One run of a page, in a folder of its own."""
 
@@ -81,9 +88,7 @@ class Walk:
     def shown(self, text: str) -> str:
         for port, own in self.ports.items():
             text = re.sub(rf"\b{own}\b", port, text)
-        for pattern, to in _VARIES:
-            text = pattern.sub(to, text)
-        return "\n".join(line.rstrip() for line in text.rstrip().split("\n"))
+        return "\n".join(line.rstrip() for line in constant(text).rstrip().split("\n"))
 
     def run(self, command: str) -> str:
         """What a command prints, as the page shows it."""
@@ -245,8 +250,9 @@ def effort_of(section: str, folder: Path) -> Effort:
     """Returns the effort of a section. `folder` has the files that its reader reads."""
     blocks = [match for match in _PARTS.finditer(section) if match["info"]]
     read = "".join((folder / name).read_text() for name in re.findall(r"<!-- read: (.+?) -->", section))
+    text = _PARTS.sub(lambda match: match["body"] or "", section) + constant(read)
     return Effort(
-        words=len(_PARTS.sub(lambda match: match["body"] or "", section).split()) + len(read.split()),
+        words=len(re.findall(r"\S*\w\S*", text)),
         commands=sum(len(re.findall(r"^\$ ", match["body"], re.MULTILINE)) for match in blocks),
         edits=sum(
             1 + len(re.findall(r"^@@$", match["body"], re.MULTILINE))

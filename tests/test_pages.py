@@ -71,5 +71,5 @@ def test_the_effort_of_a_section_is_counted(tmp_path: Path) -> None:
     (tmp_path / "draft.yaml").write_text("a: 1  # guess: one\nb: 2  # guess: two\n")
     console = "```console\n$ run it\nthe output\n```\n"
     section = f"## One\n\n<!-- read: draft.yaml -->\n{console}\n```diff x\n-a\n@@\n-b\n```\n"
-    assert effort_of(section, tmp_path) == Effort(words=20, commands=1, edits=2, guesses=2)
+    assert effort_of(section, tmp_path) == Effort(words=15, commands=1, edits=2, guesses=2)
     assert Effort(words=400, commands=3, edits=2, guesses=6).minutes == 7

@@ -59,23 +59,22 @@ def order(shop: redis.Redis, run: Run, number: int, customer: int, sku: str) -> 
     cart = f"shop:cart:{customer}"
     with shop.pipeline() as pipe:
         pipe.hset(cart, sku, 1 + number % 3).expire(cart, 7 * DAY).execute()
-    with shop.pubsub(ignore_subscribe_messages=True) as status:
+    with shop.pubsub() as status:
         status.subscribe(f"shop:status:{customer}")
+        expect("SUBSCRIBE", next_message(status)["type"], "subscribe")
         wanted = {"request": run.request(number), "customer": customer}
         shop.rpush("shop:checkouts", json.dumps(wanted))
-        told = wait_for(status)
+        told = json.loads(next_message(status)["data"])
     expect("The state of the order", shop.hget(f"shop:order:{told['order']}", "state"), "paid")
     expect("ZSCORE", shop.zscore(f"shop:orders:{customer}", told["order"]) is not None, True)
     expect("DEL of the cart", shop.delete(cart), 1)
 
 
-def wait_for(status: redis.client.PubSub) -> dict[str, int]:
-    for _ in range(3):  # the reply of SUBSCRIBE is a message too
-        message = status.get_message(timeout=WAIT)
-        if message is not None:
-            told: dict[str, int] = json.loads(message["data"])
-            return told
-    raise Wrong("no message about the order")
+def next_message(status: redis.client.PubSub) -> dict[str, str]:
+    message: dict[str, str] | None = status.get_message(timeout=WAIT)
+    if message is None:
+        raise Wrong("no message about the order")
+    return message
 
 
 if __name__ == "__main__":

@@ -25,14 +25,14 @@ LIMITS = {
     "SET, all sorts, observed": (6.5, 4.1),
     "SET, with a candidate": (4.4, 1.7),
     "SET, no right, observed, with a candidate": (10.9, 8.9),
-    "SET with options": (5, 1.5),
-    "HSET of a listed field": (5, 1.5),
-    "XADD with MAXLEN": (5, 1.5),
-    "SADD with a form": (5, 1.5),
-    "ZADD with a range": (5, 1.5),
+    "SET with options": (3.0, 1.2),
+    "HSET of a listed field": (3.6, 1.35),
+    "XADD with MAXLEN": (1.9, 0.95),
+    "SADD with a form": (4.5, 1.4),
+    "ZADD with a range": (3.7, 1.35),
     "traffic of CubeProxy": (5.6, 1.45),
-    "traffic of CubeMaster": (4.7, 3.4),
-    "traffic of cube-proxy-sidecar": (5.9, 3.3),
+    "traffic of CubeMaster": (2.5, 1.45),
+    "traffic of cube-proxy-sidecar": (3.6, 1.25),
 }
 
 

@@ -1,9 +1,12 @@
-# cython: annotation_typing=False
+# cython: annotation_typing=False, boundscheck=False, wraparound=False
 """The requirements of an entry on the values, fields and elements that a command writes, ready to be checked
 in the bytes where these lie.
 
 Rule: a fault is counted exactly if the evaluator finds it (`engine.content`). Automata accept most values
 without an object for each; only what they do not accept is checked in Python.
+
+All indexes are in bounds: `places` has two numbers for each of `count` arguments, and each argument's number
+is below `count`; a field's number comes from the automaton of this very list.
 """
 
 from __future__ import annotations
@@ -80,9 +83,8 @@ class WrittenCheck:
             self._form = _check_of(entry.members)
         elif self._fields is not None:
             self._read_fields()
-        self.requires = bool(self._form or self._fields or self._scores or longest is not None) or (
-            most is not None
-        )
+        parts = (self._form, self._fields, self._scores, most, longest)
+        self.requires = any(part is not None for part in parts)
 
     def _read_fields(self) -> None:
         fields = self._fields
@@ -120,7 +122,7 @@ class WrittenCheck:
         encodes the number of unknown fields, or of values that are too long, and that of invalid values.
         """
         has_value = self._content != _FIELDS or last > 0
-        if self._most >= 0 and not is_single and count - at > self._most * step:
+        if self._most >= 0 and count - at > self._most * step:
             return -1
         unknown = wrong = 0
         while at + last < count:

@@ -7,7 +7,7 @@ from keyfence.policy.engine.forms cimport CachedDecision, CommandForm, Lookup, n
 
 cdef int _NAME, _CONTENT
 cdef Py_ssize_t _RECENT, _MAX_CONFIRMED
-cdef int _NO_OPTIONS, _TRIMMING, _SEVERAL_KEYS, _KEYLESS, _NOTHING, _LENGTH
+cdef int _NO_OPTIONS, _TO_END, _TRIMMING, _SEVERAL_KEYS, _KEYLESS, _NOTHING, _LENGTH
 cdef Lookup _NO_COMMAND, _NO_FORM, _SEVERAL_DIFFER, _LONG_KEY, _UNSURE
 
 
@@ -32,7 +32,7 @@ cdef class DecisionCache(Revocable):
 
     @cython.locals(
         name_at=Py_ssize_t, name_end=Py_ssize_t, key_at=Py_ssize_t, key_end=Py_ssize_t, form=CommandForm,
-        target=int, decision=CachedDecision,
+        target=int, decision=CachedDecision, at=Py_ssize_t, stop=Py_ssize_t,
     )
     cpdef CachedDecision find_unread(
         self, bytes data, const long long[::1] places, Py_ssize_t count, tuple values

@@ -45,7 +45,7 @@ MAX_COUNTERS = 4_096  # violation counters; beyond this number, all are forgotte
 _RECENT = 64  # command names to find by three of their letters and their length
 # As C integers when compiled.
 _MAX_CONFIRMED = MAX_CONFIRMED
-_NO_OPTIONS, _TRIMMING = cache_forms.NO_OPTIONS, cache_forms.TRIMMING
+_NO_OPTIONS, _TO_END, _TRIMMING = cache_forms.NO_OPTIONS, cache_forms.TO_END, cache_forms.TRIMMING
 _SEVERAL_KEYS, _KEYLESS = cache_forms.SEVERAL_KEYS, cache_forms.KEYLESS
 _NOTHING, _LENGTH = cache_forms.NOTHING, cache_forms.LENGTH
 
@@ -107,7 +107,11 @@ class DecisionCache(Revocable):
             if count > 2:
                 return None
         elif form.kind != _NO_OPTIONS:
-            form = form.with_options_in(data, places, count)
+            at = form.options_at
+            stop = count if form.kind == _TO_END else form.options_end(data, places, count)
+            if stop < at or stop > count:
+                return None
+            form = form.sent_with(data, places[2 * at - 1] + 2, places[2 * stop - 1] + 2)
             if form is None:
                 return None
         key_at, key_end = places[2], places[3]

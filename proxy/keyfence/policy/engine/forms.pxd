@@ -36,8 +36,10 @@ cdef class CommandForm:
     cdef readonly bytes written
 
     cpdef object keep(self, CachedDecision decision)
-    @cython.locals(at=Py_ssize_t, stop=Py_ssize_t, begin=Py_ssize_t, end=Py_ssize_t, form=CommandForm)
-    cpdef CommandForm with_options_in(self, bytes data, const long long[::1] places, Py_ssize_t count)
+    @cython.locals(at=Py_ssize_t)
+    cpdef Py_ssize_t options_end(self, bytes data, const long long[::1] places, Py_ssize_t count) except -2
+    @cython.locals(form=CommandForm)
+    cpdef CommandForm sent_with(self, bytes data, Py_ssize_t start, Py_ssize_t end)
     @cython.locals(options=tuple, form=CommandForm)
     cpdef CommandForm with_options(self, list argv)
     @cython.locals(at=Py_ssize_t, size=Py_ssize_t, stop=Py_ssize_t)

@@ -81,28 +81,27 @@ class CommandForm:
             self.kept = self.targets
         self.decisions[decision.target] = decision
 
-    def with_options_in(self, data: bytes, places: array[int], count: int) -> CommandForm | None:
-        """The form with the options of a call of `count` arguments, which begin and end in `data` where
-        `places` says; None if `with_options` has not found it lately."""
+    def options_end(self, data: bytes, places: array[int], count: int) -> int:
+        """The number of the argument after the options, in a call of `count` arguments, which begin and end
+        in `data` where `places` says. `sent_with` shows whether these are the options."""
         at = self.options_at
-        if count < at or not self.recent:
-            return None
-        stop = count
+        if self.kind == _TO_END:
+            return count
         if self.kind == _ONE_OPTION:
-            stop = at + 1
-            if count != stop + 1:
-                return None
-        elif self.kind == _TRIMMING:
-            stop = at + 4 if count > at and places[2 * at + 1] - places[2 * at] > 1 else at + 1
-        elif self.kind == _FLAGS:
-            stop = at
-            while stop < count and data[places[2 * stop]] >= _LETTERS:
-                stop += 1
-        if stop > count:
+            return at + 1 if count == at + 2 else -1
+        if self.kind == _TRIMMING:
+            return at + 4 if count > at and places[2 * at + 1] - places[2 * at] > 1 else at + 1
+        while at < count and data[places[2 * at]] >= _LETTERS:
+            at += 1
+        return at
+
+    def sent_with(self, data: bytes, start: int, end: int) -> CommandForm | None:
+        """The form with the options `data[start:end]`, as they are sent; None if `with_options` has not found
+        it lately."""
+        if not self.recent:
             return None
-        begin, end = places[2 * at - 1] + 2, places[2 * stop - 1] + 2
-        form = self.recent[_slot(data, begin, end)]
-        return form if form is not None and stands(form.written, data, begin, end) else None
+        form = self.recent[_slot(data, start, end)]
+        return form if form is not None and stands(form.written, data, start, end) else None
 
     def with_options(self, argv: list[bytes]) -> CommandForm | None:
         """The form with the options of this call; None for a rare one."""

@@ -4,6 +4,7 @@ cimport cython
 
 cdef int _NODE
 cdef int _START
+cdef Py_ssize_t _STRIDE
 
 
 cdef class Automaton:
@@ -22,7 +23,7 @@ cdef class Automaton:
     cdef object _one_table(self)
     @cython.locals(
         raw="const unsigned char *", classes="const unsigned char *", state=cython.int, place=cython.Py_ssize_t,
-        offset=cython.Py_ssize_t,
+        offset=cython.Py_ssize_t, stop=cython.Py_ssize_t,
     )
     cpdef int match_span(self, bytes data, Py_ssize_t start, Py_ssize_t end) except -2
 

@@ -20,6 +20,7 @@ START = NODE
 # The same values as C integers when compiled.
 _NODE = NODE
 _START = START
+_STRIDE = 32  # bytes from one look whether the state is dead to the next
 _SMALL = 1 << 16  # up to this product of states and byte classes, there is a single table
 
 
@@ -105,10 +106,13 @@ class Automaton:
             self._steps = self._one_table()
         raw, classes = data, self.classes
         place = self.width  # START's
-        for offset in range(start, end):
-            place = self._steps[place + classes[raw[offset]]]
-            if place == 0:
+        while start < end:
+            stop = min(start + _STRIDE, end)
+            for offset in range(start, stop):
+                place = self._steps[place + classes[raw[offset]]]
+            if place == 0:  # no step leaves it
                 return -1
+            start = stop
         return self._nodes[place // self.width * _NODE + 3]
 
     def state_after(self, key: bytes) -> int:

@@ -12,6 +12,7 @@ import ipaddress
 import json
 import re
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import NamedTuple
 
 from keyfence.policy.diagnostics import did_you_mean
@@ -52,12 +53,17 @@ class Form(NamedTuple):
     def pattern(self) -> KeyPattern | None:
         """Returns `regular` as a pattern."""
         if isinstance(self.regular, str):
-            return _pattern_of(class_named(self.regular)) if self.regular else None
+            return _built_in(self.regular) if self.regular else None
         return self.regular
 
 
 def _pattern_of(expression: ClassExpression) -> KeyPattern:
     return KeyPattern(expression.text, (Hole("value", expression),))
+
+
+@cache
+def _built_in(text: str) -> KeyPattern:
+    return _pattern_of(class_named(text))
 
 
 class NumberRange(NamedTuple):
@@ -134,23 +140,22 @@ _OCTETS = r"\.".join(["(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"] * 4)
 _DIGITS = "[+-]?([0-9]{1,64}([.][0-9]{0,64})?|[.][0-9]{1,64})([eE][+-]?[0-9]{1,4})?"
 _HEX = "[0-9a-fA-F]"
 _GROUPS = f"{_HEX}{{8}}(-{_HEX}{{4}})(-{_HEX}{{4}})(-{_HEX}{{4}})-{_HEX}{{8}}{_HEX}{{4}}"
+_BLANK = r"[ \x09\x0a\x0d]*"
+_STRING = r'"([ !#-\[\]-~]|\\(["\\/bfnrt]|u[0-9a-fA-F]{4}))*"'
+_SCALAR = rf"{_STRING}|-?(0|[1-9][0-9]*)([.][0-9]+)?([eE][+-]?[0-9]+)?|true|false|null"
 JSON_DEPTH = 2  # objects and arrays in each other that the automaton knows
 
 
 def _json_values(depth: int) -> str:
     """JSON values in ASCII, with at most `depth` objects and arrays in each other."""
-    blank = r"[ \x09\x0a\x0d]*"
-    string = r'"([ !#-\[\]-~]|\\(["\\/bfnrt]|u[0-9a-fA-F]{4}))*"'
-    scalar = rf"{string}|-?(0|[1-9][0-9]*)([.][0-9]+)?([eE][+-]?[0-9]+)?|true|false|null"
     if not depth:
-        return f"({scalar})"
-    inner = _json_values(depth - 1)
-    item, member = f"{inner}{blank}", f"{string}{blank}:{blank}{inner}{blank}"
-    lists = (f"({one}(,{blank}{one})*)?" for one in (item, member))
-    return f"({scalar}|\\[{blank}{next(lists)}\\]|\\{{{blank}{next(lists)}\\}})"
+        return f"({_SCALAR})"
+    value = _json_values(depth - 1) + _BLANK
+    items, members = (
+        f"{_BLANK}({one}(,{_BLANK}{one})*)?" for one in (value, f"{_STRING}{_BLANK}:{_BLANK}{value}")
+    )
+    return rf"({_SCALAR}|\[{items}\]|\{{{members}\}})"
 
-
-_TEXT = r"[ \x09\x0a\x0d]*"
 
 BUILTIN: Mapping[str, Form] = {
     "any": Form(_is_anything, "anything"),
@@ -159,7 +164,7 @@ BUILTIN: Mapping[str, Form] = {
     "epoch": Form(_EPOCH.fullmatch, "a Unix time in seconds or milliseconds", "[0-9]{8}[0-9]{2}([0-9]{3})?"),
     "integer": Form(_INTEGER.fullmatch, "an integer", "-?[0-9]{1,20}"),
     "ip": Form(_is_ip, "an IP address", _OCTETS),
-    "json": Form(_is_json, "well-formed JSON", _TEXT + _json_values(JSON_DEPTH) + _TEXT),
+    "json": Form(_is_json, "well-formed JSON", _BLANK + _json_values(JSON_DEPTH) + _BLANK),
     "msgpack": Form(_is_packed, "well-formed MessagePack"),
     "number": Form(_NUMBER.fullmatch, "a number", _DIGITS),
     "sha256": Form(_SHA256.fullmatch, "64 lowercase hex digits", "[0-9a-f]{64}"),
