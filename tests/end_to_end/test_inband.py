@@ -56,6 +56,7 @@ def configured(folder: Path, server: RedisServer, *lines: str) -> Path:
 def keyfence(request: pytest.FixtureRequest, tmp_path: Path, server: RedisServer) -> Iterator[Keyfence]:
     server.clear()
     with Keyfence("--config", configured(tmp_path, server, request.param)) as one:
+        settle(one)
         yield one
 
 
@@ -224,7 +225,6 @@ def test_clients_that_go_before_their_answer_leave_nothing_behind(
 ) -> None:
     with keyfence.client("web") as client:
         client.ping()
-        settle(keyfence)
         before = open_files(keyfence), normal_clients(server)
         for _ in range(50):
             with keyfence.connect("web") as connection:
