@@ -37,7 +37,7 @@ def extensions() -> list[Extension]:
         Extension(
             module,
             [compiled.source(module, SOURCES).relative_to(ROOT).as_posix()],
-            extra_compile_args=["-O2"],
+            extra_compile_args=["-O2", "-g0"],  # debug information would be three quarters of the file
             optional=not REQUIRED,
         )
         for module in compiled.modules(SOURCES)

@@ -20,7 +20,9 @@ from pathlib import Path
 from benchmarks import plots, results, targets, traffic
 from benchmarks.processes import machine
 from benchmarks.results import Cell, Cells
-from benchmarks.workloads import MAIN, WORKLOADS, Round, Workload, has_redis_benchmark, idle, run
+from benchmarks.rows import WORKLOADS
+from benchmarks.start import starts
+from benchmarks.workloads import MAIN, Round, Workload, has_redis_benchmark, idle, run
 from tests.servers import running_redis
 
 METHOD = """All targets stand in front of the same Redis, which has no persistence. Everything, the load
@@ -102,7 +104,8 @@ def _is_chosen(workload: Workload, options: argparse.Namespace) -> bool:
 
 
 def _names_of(chosen: list[Workload], options: argparse.Namespace) -> set[str]:
-    wanted = {name for one in chosen for name in (one.targets or MAIN)}
+    wanted = {name for one in chosen if one.load != "start" for name in (one.targets or MAIN)}
+    wanted.add("direct")
     return wanted & {"direct", *options.target} if options.target else wanted
 
 
@@ -118,6 +121,10 @@ def _measure(field: targets.Field, chosen: list[Workload], options: argparse.Nam
     cells: Cells = {}
     for workload in chosen:
         print(f"\n{workload.text}", flush=True)
+        if workload.load == "start":
+            cells |= _starts(field, workload, options.rounds)
+            print(results.table(workload, [], cells), flush=True)
+            continue
         measured = [
             target
             for name, target in field.targets.items()
@@ -144,6 +151,16 @@ def _measure(field: targets.Field, chosen: list[Workload], options: argparse.Nam
     return cells
 
 
+def _starts(field: targets.Field, workload: Workload, rounds: int) -> Cells:
+    """The starts as rounds: the time in `p50`, in milliseconds, and the CPU time in `cpu`, too."""
+    return {
+        (workload.name, kind): Cell(
+            tuple(Round(0, one.seconds * 1e3, 0, 0, one.cpu * 1e3, 0, 0, 0) for one in measured)
+        )
+        for kind, measured in starts(field.redis, field.folder, rounds).items()
+    }
+
+
 def _one(field: targets.Field, target: targets.Target, workload: Workload, scale: float) -> Round | str:
     if workload.load != "idle":
         return run(field, target, workload, scale)
@@ -165,13 +182,14 @@ def _write(field: targets.Field, chosen: list[Workload], cells: Cells, options: 
     ]
     parts += [f"Left out: {reason}." for reason in field.skipped]
     parts += ["## Goals", results.goals(cells)]
+    parts += ["## CubeSandbox's commonest commands", results.means(cells)]
     pictures = plots.draw(chosen, names, cells, stem)
     parts += [f"![{path.stem}]({path.name})" for path in pictures]
     for workload in chosen:
         parts += [f"## {workload.name}: {workload.text}", results.table(workload, names, cells)]
     report = stem.with_name(f"{stem.name}.md")
     report.write_text("\n\n".join(parts) + "\n")
-    print(f"\n{results.goals(cells)}\n\n{report}")
+    print(f"\n{results.goals(cells)}\n\n{results.means(cells)}\n\n{report}")
     if not pictures:
         print("no plots: pip install 'keyfence[bench]'")
 

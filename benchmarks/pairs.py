@@ -15,13 +15,14 @@ import contextlib
 import math
 import statistics
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks import targets
-from benchmarks.processes import machine, tree
+from benchmarks.processes import machine, nanoseconds, tree
+from benchmarks.rows import WORKLOADS
 from benchmarks.targets import Field, Target
-from benchmarks.workloads import WORKLOADS, Workload, run
+from benchmarks.workloads import Workload, run
 from tests.servers import running_redis
 
 ROUNDS = 4  # of each workload with each process of a pair
@@ -86,12 +87,6 @@ def _cpu(field: Field, target: Target, workload: Workload, scale: float) -> floa
     if isinstance(found, str):
         raise SystemExit(f"{workload.name} with {target.name}: {found}")
     return (nanoseconds(tree(target.pid)) - before) / 1e9
-
-
-def nanoseconds(pids: Iterable[int]) -> int:
-    """The time that all threads of these processes have run, which /proc/PID/stat rounds to 10 ms."""
-    threads = (thread for pid in pids for thread in Path(f"/proc/{pid}/task").glob("*/schedstat"))
-    return sum(int(thread.read_text().split()[0]) for thread in threads)
 
 
 def interval(values: Sequence[float]) -> tuple[float, float]:

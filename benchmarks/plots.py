@@ -28,7 +28,7 @@ def draw(workloads: Sequence[Workload], names: Sequence[str], cells: Cells, stem
         from matplotlib import pyplot
     except ImportError:
         return []
-    shown = [one for one in workloads if one.load != "idle" and (one.name, "direct") in cells]
+    shown = [one for one in workloads if one.load not in ("idle", "start") and (one.name, "direct") in cells]
     if not shown:
         return []
     written = []

@@ -9,6 +9,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from benchmarks.rows import COMMON, OTHERS, SEVERAL
 from benchmarks.workloads import Round, Workload
 
 
@@ -57,6 +58,24 @@ def _ratio(workload: str, other: str, of: str = "rate", target: str = "keyfence"
 def _across(first: tuple[str, str], second: tuple[str, str], of: str = "rate") -> Callable[[Cells], float]:
     return lambda cells: cells[first].median(of) / cells[second].median(of)
 
+
+def _several(name: str, single: str) -> Callable[[Cells], float]:
+    """The CPU time of a command with several keys, of that of as many single commands."""
+    return lambda cells: (
+        cells[f"several-{name}", "keyfence"].median("cpu")
+        / (SEVERAL * cells[single, "keyfence"].median("cpu"))
+    )
+
+
+def _mean(of: str, other: str, target: str = "keyfence") -> Callable[[Cells], float]:
+    """The geometric mean of a ratio over CubeSandbox's commonest commands."""
+    return lambda cells: statistics.geometric_mean(
+        _ratio(row, other, of, target)(cells) for row in COMMON_ROWS
+    )
+
+
+COMMON_ROWS = [f"common-{name}-50x{pipeline}" for pipeline in (1, 16) for name in COMMON]
+_QUIET = {"violations": "keyfence", "reloads": "2000-entries", "slow-reader": "keyfence"}
 
 GOALS = (
     Goal("50 clients × 1: throughput, of direct", _ratio("set-50x1", "direct"), 0.9, True),
@@ -118,6 +137,79 @@ GOALS = (
         1.1,
         False,
     ),
+    Goal("the commonest commands: throughput, of direct", _mean("rate", "direct"), 0.9, True),
+    Goal("the commonest commands: throughput, of twemproxy", _mean("rate", "twemproxy"), 1.15, True),
+    Goal("the commonest commands: CPU per command, of twemproxy", _mean("cpu", "twemproxy"), 0.55, False),
+    Goal(
+        "HSET of a listed field, 16 a round trip: CPU, of a plain SET",
+        _across(("common-hset-50x16", "keyfence"), ("set-50x16", "keyfence"), "cpu"),
+        1.25,
+        False,
+    ),
+    *(
+        Goal(
+            f"{name.upper()} of {SEVERAL} keys: CPU, of {SEVERAL} single ones",
+            _several(name, one),
+            1.0,
+            False,
+        )
+        for name, one in (("mset", "set-50x16"), ("mget", "get-50x16"), ("del", "several-del-1"))
+    ),
+    *(
+        Goal(
+            f"{name.upper()}: CPU, of a plain SET",
+            _across((f"others-{name}", "others"), ("others-set", "others"), "cpu"),
+            2.0,
+            False,
+        )
+        for name in OTHERS
+        if name != "set"
+    ),
+    *(
+        Goal(
+            f"a policy that asks for much, {text}: CPU, of a simple one",
+            _across((f"rich-{name}", "rich"), ("rich-plain", "plain"), "cpu"),
+            bound,
+            False,
+        )
+        for name, text, bound in (
+            ("same", "nothing broken", 1.1),
+            ("should", "a rule under should broken", 2.0),
+            ("waived", "all waived", 2.0),
+        )
+    ),
+    Goal(
+        "mode: dedicated: CPU per command, of HAProxy",
+        _ratio("set-50x1", "haproxy", "cpu", "dedicated"),
+        1.1,
+        False,
+    ),
+    Goal(
+        "a message to a subscriber: CPU, of HAProxy",
+        _ratio("fan-out", "haproxy", "cpu", "others"),
+        1.1,
+        False,
+    ),
+    *(
+        Goal(f"half the throughput: {text}, of HAProxy", _ratio("paced", "haproxy", of), 1.1, False)
+        for of, text in (("p50", "p50"), ("p99", "p99"), ("p999", "p99.9"))
+    ),
+    *(
+        Goal(
+            f"p99 beside {beside.replace('-', ' ')}, of its own quiet p99",
+            _across((f"paced-{beside}", target), ("paced", target), "p99"),
+            2.0,
+            False,
+        )
+        for beside, target in _QUIET.items()
+    ),
+    Goal("the start, seconds", lambda cells: cells["start", "cubesandbox"].median("p50") / 1e3, 0.4, False),
+    Goal(
+        "the start with 2,000 entries, seconds",
+        lambda cells: cells["start", "2,000 entries"].median("p50") / 1e3,
+        1.0,
+        False,
+    ),
 )
 
 
@@ -127,10 +219,25 @@ def goals(cells: Cells) -> str:
     return "\n".join(lines)
 
 
+def means(cells: Cells) -> str:
+    """Returns the geometric means over CubeSandbox's commonest commands, for each target that has all."""
+    lines = ["| target | throughput, of direct | CPU, of keyfence |", "|---|---|---|"]
+    for name in dict.fromkeys(target for _, target in cells):
+        try:
+            rate = _mean("rate", "direct", name)(cells)
+            cpu = _mean("cpu", "keyfence", name)(cells) if name != "direct" else 0.0
+        except (KeyError, statistics.StatisticsError, ZeroDivisionError):
+            continue
+        lines.append(f"| {name} | {rate:.2f} | {f'{cpu:.2f}' if cpu else ''} |")
+    return "\n".join(lines) if len(lines) > 2 else "Not measured."
+
+
 def table(workload: Workload, names: Sequence[str], cells: Cells) -> str:
     """Returns the result of one workload as a Markdown table."""
     if workload.load == "idle":
         return _idle_table(workload, names, cells)
+    if workload.load == "start":
+        return _start_table(workload, cells)
     lines = [
         "| target | commands/s (lowest to highest) | of direct | p50 ms | p99 ms | p99.9 ms "
         "| CPU µs | Redis CPU µs | MiB | errors |",
@@ -163,4 +270,14 @@ def _idle_table(workload: Workload, names: Sequence[str], cells: Cells) -> str:
         cell = cells.get((workload.name, name))
         if cell is not None:
             lines.append(f"| {name} | {cell.median('resident'):.1f} |" if cell.rounds else f"| {name} | – |")
+    return "\n".join(lines)
+
+
+def _start_table(workload: Workload, cells: Cells) -> str:
+    lines = ["| start | seconds (lowest to highest) | CPU seconds |", "|---|---|---|"]
+    for (name, kind), cell in cells.items():
+        if name == workload.name:
+            lowest, highest = (bound / 1e3 for bound in cell.spread("p50"))
+            seconds, cpu = cell.median("p50") / 1e3, cell.median("cpu") / 1e3
+            lines.append(f"| {kind} | {seconds:.2f} ({lowest:.2f} to {highest:.2f}) | {cpu:.2f} |")
     return "\n".join(lines)

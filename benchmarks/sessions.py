@@ -16,7 +16,7 @@ from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.enforcement.modes import Mode, ModeRule, Modes
 from keyfence.policy.engine.authorizer import Authorizer, Candidate, InForce
 from keyfence.policy.engine.pending import PendingTtls
-from keyfence.policy.loading.load import load_policy
+from keyfence.policy.loading.load import load_policy, parse_policy
 from keyfence.resp.encode import command
 from keyfence.session.session import Session
 from keyfence.telemetry.candidate.changes import Changes
@@ -25,6 +25,17 @@ from keyfence.telemetry.telemetry import Telemetry
 POLICY = Path(__file__).parents[1] / "policies" / "cubesandbox.yaml"
 SEVERAL = Path(__file__).with_name("several.yaml")
 VALUE = b"x" * 64
+
+# Entries with forms that policies/cubesandbox.yaml has none of.
+ELEMENTS = """
+policy: elements
+services: [app]
+placeholders: {id: "[0-9]{1,12}"}
+scopes: {all: {prefix: "app:", writers: app}}
+keys:
+  tags: {key: "app:tags:<id>", type: set, members: "[a-z][a-z0-9_-]{0,31}"}
+  board: {key: "app:board:<id>", type: zset, members: "<id>", scores: "0..1000000"}
+"""
 
 Reads = list[tuple[bytes, int]]  # the bytes of each read, and the number of requests in them
 
@@ -37,7 +48,7 @@ class Load(NamedTuple):
     mode: Mode
     reads: Reads
     has_candidate: bool = False  # a candidate policy beside the one in force, which finds the same
-    policy: Path = POLICY
+    text: str = ""  # of the policy; "": policies/cubesandbox.yaml
 
     @property
     def commands(self) -> int:
@@ -45,13 +56,13 @@ class Load(NamedTuple):
 
 
 @cache
-def policy(path: Path = POLICY) -> CompiledPolicy:
-    return load_policy(path)
+def policy(text: str = "") -> CompiledPolicy:
+    return parse_policy(text) if text else load_policy(POLICY)
 
 
 def session_for(load: Load) -> Session:
     """Returns a session that shares an upstream connection, with telemetry and without a decision log."""
-    loaded, telemetry = policy(load.policy), Telemetry()
+    loaded, telemetry = policy(load.text), Telemetry()
     modes = Modes((ModeRule(load.mode),), loaded.services)
     candidate = None
     if load.has_candidate:
@@ -79,6 +90,27 @@ def sets(count: int, prefix: str = "cube:v1:master:instance:meta:") -> list[byte
     """Returns SETs of 64 bytes with random keys."""
     choose = random.Random(1)
     return [command("SET", f"{prefix}{choose.randrange(10**6):012}", VALUE) for _ in range(count)]
+
+
+# Commands whose values, fields or elements the policy requires a form of: the service, and the command with
+# a random id and a random byte.
+WRITES = {
+    "SET with options": (
+        "cube-proxy-sidecar",
+        "SET cube:v1:shared:sandbox:lifecycle:state:{:012} paused EX 60",
+    ),
+    "HSET of a listed field": ("CubeMaster", "HSET cube:v1:shared:sandbox:proxy:{:012} HostIP 10.0.0.{}"),
+    "XADD with MAXLEN": ("CubeMaster", f"XADD {traffic.EVENTS} MAXLEN ~ 100000 * op create sandbox_id {{}}"),
+    "SADD with a form": ("app", "SADD app:tags:{:012} tag-{}"),
+    "ZADD with a range": ("app", "ZADD app:board:{:012} {} 4711"),
+}
+
+
+def writes(count: int, template: str) -> list[bytes]:
+    """Returns commands of one kind of WRITES."""
+    choose = random.Random(1)
+    filled = (template.format(choose.randrange(10**6), choose.randrange(256)) for _ in range(count))
+    return [command(*text.split()) for text in filled]
 
 
 def pieces(requests: list[bytes], pipeline: int) -> Reads:
@@ -114,10 +146,13 @@ def loads(commands: int, pipeline: int) -> list[Load]:
         Load(f"{name}, with a candidate", "CubeMaster", mode, pieces(requests, pipeline), has_candidate=True)
         for name, requests, mode in compared
     ]
+    for name, (service, template) in WRITES.items():
+        reads, text = pieces(writes(commands, template), pipeline), ELEMENTS if service == "app" else ""
+        found.append(Load(name, service, "enforce", reads, text=text))
     for kind in traffic.KINDS:
         requests = traffic.requests(kind, 1, commands)
         found.append(Load(f"traffic of {kind.service}", kind.service, "enforce", pieces(requests, pipeline)))
     for name in several.MAKE:
         reads = pieces(several.requests(name, commands), pipeline)
-        found.append(Load(name, "app", "enforce", reads, policy=SEVERAL))
+        found.append(Load(name, "app", "enforce", reads, text=SEVERAL.read_text()))
     return [load._replace(name=f"{load.name}, {pipeline} a read") for load in found]

@@ -8,6 +8,7 @@ is left out, and the report gives the reason.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import shutil
 import socket
 import subprocess
@@ -37,6 +38,9 @@ class Target(NamedTuple):
     about: str
     is_slow: bool = False  # gets fewer requests, so that a round ends in time
 
+    def port(self, service: str) -> int:
+        return self.ports.get(service, self.ports[""])
+
 
 class Field:
     """All targets of one run, and the Redis that they use."""
@@ -47,6 +51,12 @@ class Field:
         self.targets: dict[str, Target] = {}
         self.skipped: list[str] = []
         self.sizes: dict[str, float] = {}  # KiB of memory of each target before any load
+        self.rate = 0.0  # requests per second of paced workloads; 0: not measured yet
+
+    @property
+    def policy_of_many(self) -> Path:
+        """The policy of the target 2000-entries."""
+        return self.folder / "large.yaml"
 
     @property
     def redis_port(self) -> int:
@@ -116,11 +126,18 @@ def start(stack: contextlib.ExitStack, field: Field, names: set[str], peers: lis
             rules="observe",
         )
     if wanted("2000-entries"):
-        policy = field.folder / "large.yaml"
-        policy.write_text(large_policy(ENTRIES))
-        start_keyfence(
-            stack, field, "2000-entries", "keyfence, the policy has 2,000 more entries", policy=policy
-        )
+        field.policy_of_many.write_text(large_policy(ENTRIES))
+        about = "keyfence, the policy has 2,000 more entries"
+        start_keyfence(stack, field, "2000-entries", about, policy=field.policy_of_many)
+    for name, (about, text, waivers) in MORE_POLICIES.items():
+        if wanted(name):
+            policy = field.folder / f"{name}.policy.yaml"
+            policy.write_text(text)
+            more = ""
+            if waivers:
+                policy.with_name(f"{name}.waivers.yaml").write_text(waivers)
+                more = f"waivers: {name}.waivers.yaml"
+            start_keyfence(stack, field, name, about, policy=policy, more=more)
     if wanted("2-workers"):
         start_keyfence(stack, field, "2-workers", "keyfence, two worker processes", workers=2)
     for peer in peers:
@@ -243,16 +260,68 @@ admin: none
     field.add(Target(name, ports, keyfence.process.pid, about, slow))
 
 
+SCRIPT = "return redis.call('GET', KEYS[1])"
+SCRIPT_SHA1 = hashlib.sha1(SCRIPT.encode()).hexdigest()
+FUNCTION = """#!lua name=bench
+redis.register_function{function_name='bench', flags={'no-writes'},
+  callback=function(keys) return redis.call('GET', keys[1]) end}
+"""
+# What large_policy adds to the sections of the CubeSandbox policy, in front, and at the end of the file.
+SECTIONS = {
+    "keys": """  bench-zset: {key: "cube:v1:master:bench:zset:<id>", type: zset}
+  bench-list: {key: "cube:v1:master:bench:list:<id>", type: list}
+""",
+    "scripts": f"  bench: {{sha1: {SCRIPT_SHA1}, keys: 1, declared: read}}\n",
+}
+AT_THE_END = """functions:
+  bench: {keys: 1, declared: read}
+channels:
+  bench: {channel: "bench:events", publishers: [CubeMaster], subscribers: [CubeMaster]}
+"""
+
+
 def large_policy(entries: int) -> str:
-    """Returns the CubeSandbox policy with `entries` more entries in CubeMaster's scope, and a channel."""
-    head, _, rest = CUBE.read_text().partition("\nkeys:\n")
+    """Returns the CubeSandbox policy with `entries` more entries in CubeMaster's scope, and with keys, a
+    script, a function and a channel for the workloads."""
     more = "".join(
         f'  bench-{number}: {{key: "cube:v1:master:bench{number % 40}:part{number}:<id>", type: string}}\n'
         for number in range(entries)
     )
-    return f"{head}\nkeys:\n{more}{rest}\n{CHANNEL}"
+    text = CUBE.read_text()
+    for section, lines in SECTIONS.items():
+        head, begin, rest = text.partition(f"\n{section}:\n")
+        text = head + begin + lines + (more if section == "keys" else "") + rest
+    return f"{text}\n{AT_THE_END}"
 
 
-CHANNEL = """channels:
-  bench: {channel: "bench:events", publishers: [CubeMaster], subscribers: [CubeMaster]}
+# A small policy, and the same with everything that a policy can ask beside it.
+_SHOP = """policy: shop
+claims: ["shop:"]
+services: [CubeMaster, CubeProxy, cube-proxy-sidecar]
+placeholders: {id: "[A-Za-z0-9_.-]{1,128}"}
 """
+_PLAIN = """scopes: {a: {prefix: "shop:a:", writers: [CubeMaster]}}
+keys:
+  item: {key: "shop:a:item:{<id>}", type: string}
+"""
+_RICH = """cluster: true
+type_words: {item: string, list: list}
+names: {max_length: 128, hash_tag: optional, should: {max_length: 40}}
+bind: {part: {CubeMaster: [a, b], CubeProxy: c}}
+scopes: {part: {prefix: "shop:<part>:", writers: [CubeMaster, CubeProxy]}}
+keys:
+  item: {key: "shop:<part>:item:{<id>}"}
+"""
+_WAIVERS = """waivers:
+  - {rule: scope.write, service: CubeMaster, keys: "shop:c:*", owner: o, reason: bench, until: 2099-12-31}
+"""
+# By target: about it, its policy, its waivers.
+MORE_POLICIES = {
+    "others": ("keyfence, the policy has a script, a function and a channel", large_policy(0), ""),
+    "plain": ("keyfence, a policy with one entry", _SHOP + _PLAIN, ""),
+    "rich": (
+        "keyfence, the same with should, type words, hash slots, bound placeholders and waivers",
+        _SHOP + _RICH,
+        _WAIVERS,
+    ),
+}

@@ -1,4 +1,4 @@
-"""The workloads, and the programs that send them.
+"""The form of a workload, and the programs that send it. `rows` has the workloads.
 
 Rule: a workload is the same for every target, except that slow targets get fewer requests. The CPU time and
 memory of the target and of Redis are read just before and just after each round.
@@ -15,6 +15,8 @@ import sys
 import time
 from typing import NamedTuple
 
+from benchmarks.disturbances import disturbance
+from benchmarks.paced import Task, paced
 from benchmarks.processes import cpu_seconds, resident_kib, tree
 from benchmarks.targets import Field, Target, wait_for_port
 from keyfence.resp.encode import command
@@ -25,6 +27,11 @@ UNKNOWN = "bench:user:__rand_int__"  # not in any scope either
 KEYS = 1_000_000
 _KEYS = {"foreign": FOREIGN, "strange": UNKNOWN}  # by load
 LONGEST = 300  # seconds after which a round fails
+PACED_SECONDS = 10.0
+PACED_PREFIX = "cube:v1:master:instance:meta:"
+
+
+MAIN = ("direct", "haproxy", "twemproxy", "keyfence", "interpreted", "dedicated")
 
 
 class Workload(NamedTuple):
@@ -34,14 +41,21 @@ class Workload(NamedTuple):
     text: str
     clients: int
     pipeline: int
-    # By redis-benchmark: set, get, foreign, strange. By the generator: replay, refused, violating, multi,
-    # fan-out. Without requests: idle.
+    # By redis-benchmark: set, get, foreign, strange, command. By the generator: replay, refused, violating,
+    # multi, fan-out. At a fixed rate: paced. Without requests: idle, start.
     load: str
     requests: int
     share: float = 0.0  # of refused commands, 0 to 1
     size: int = 64  # bytes of a value
     targets: tuple[str, ...] = ()  # only these and the peers; (): MAIN
     is_quick: bool = False
+    argv: tuple[str, ...] = ()  # of a command; __rand_int__ is a random number
+    keys: int = KEYS  # so many random numbers
+    service: str = "CubeMaster"  # whose listener gets the requests
+    before: tuple[
+        tuple[str, ...], ...
+    ] = ()  # commands for Redis before each round; {requests} is their number
+    beside: str = ""  # what else happens meanwhile, see `disturbances`
 
 
 class Round(NamedTuple):
@@ -57,157 +71,21 @@ class Round(NamedTuple):
     errors: float  # error replies as a share of all commands
 
 
-MAIN = ("direct", "haproxy", "twemproxy", "keyfence", "interpreted", "dedicated")
-_OWN = ("direct", "haproxy", "keyfence", "dedicated")
-
-
-def _basic() -> list[Workload]:
-    found = []
-    for load in ("set", "get"):
-        for clients, pipeline, requests in (
-            (1, 1, 20_000),
-            (1, 16, 200_000),
-            (1, 100, 500_000),
-            (50, 1, 100_000),
-            (50, 16, 600_000),
-            (50, 100, 1_000_000),
-            (500, 1, 100_000),
-            (500, 16, 600_000),
-            (500, 100, 1_000_000),
-        ):
-            many = f"{clients} client{'s' if clients > 1 else ''}"
-            text = f"{load.upper()} of 64 bytes, {many}, {pipeline} per round trip"
-            is_quick = load == "set" and (clients, pipeline) in ((1, 1), (50, 1), (50, 16), (50, 100))
-            found.append(
-                Workload(
-                    f"{load}-{clients}x{pipeline}",
-                    text,
-                    clients,
-                    pipeline,
-                    load,
-                    requests,
-                    is_quick=is_quick,
-                )
-            )
-    return found
-
-
-WORKLOADS = [
-    *(
-        Workload(
-            f"idle-{clients}",
-            f"{clients:,} idle connection{'s' if clients > 1 else ''}",
-            clients,
-            1,
-            "idle",
-            0,
-            targets=("haproxy", "twemproxy", "keyfence", "dedicated"),
-        )
-        for clients in (1, 1_000, 5_000)
-    ),
-    *_basic(),
-    Workload("set-64k", "SET of 64 KiB, 50 clients", 50, 1, "set", 20_000, size=65_536),
-    Workload("get-64k", "GET of 64 KiB, 50 clients", 50, 1, "get", 20_000, size=65_536),
-    Workload("replay", "CubeSandbox's own traffic, 50 clients", 50, 1, "replay", 60_000, is_quick=True),
-    Workload(
-        "replay-16", "CubeSandbox's own traffic, 50 clients, 16 per round trip", 50, 16, "replay", 200_000
-    ),
-    Workload("sets", "SET, 50 clients, by the generator", 50, 1, "refused", 60_000, targets=_OWN),
-    Workload(
-        "refused-5",
-        "SET, 50 clients, by the generator, 5 % refused",
-        50,
-        1,
-        "refused",
-        60_000,
-        share=0.05,
-        targets=("direct", "keyfence", "dedicated"),
-    ),
-    Workload(
-        "violated",
-        "SET, 50 clients × 16, every command violates an observed rule",
-        50,
-        16,
-        "foreign",
-        400_000,
-        targets=("direct", "observe"),
-        is_quick=True,
-    ),
-    Workload(
-        "strange",
-        "SET, 50 clients × 16, every key is unknown to the policy, observed",
-        50,
-        16,
-        "strange",
-        400_000,
-        targets=("direct", "observe"),
-        is_quick=True,
-    ),
-    Workload(
-        "mixed",
-        "SET, 50 clients × 16, by the generator, keys that violate various rules",
-        50,
-        16,
-        "violating",
-        200_000,
-        targets=("direct", "observe"),
-    ),
-    Workload(
-        "observed",
-        "SET, 50 clients × 16, no violations",
-        50,
-        16,
-        "set",
-        400_000,
-        targets=("direct", "observe"),
-        is_quick=True,
-    ),
-    Workload(
-        "multi-16", "pipelines of 16 in MULTI and EXEC, 50 clients", 50, 16, "multi", 300_000, targets=_OWN
-    ),
-    Workload(
-        "fan-out",
-        "PUBLISH to 50 subscribers (counts messages)",
-        50,
-        1,
-        "fan-out",
-        200_000,
-        targets=("direct", "haproxy", "2000-entries"),
-    ),
-    Workload(
-        "entries",
-        "SET, 50 clients × 16, with 12 and with 2,000 entries",
-        50,
-        16,
-        "set",
-        600_000,
-        targets=("direct", "keyfence", "2000-entries"),
-        is_quick=True,
-    ),
-    Workload(
-        "workers",
-        "SET, 50 clients, with one process and with two workers",
-        50,
-        1,
-        "set",
-        100_000,
-        targets=("direct", "keyfence", "2-workers"),
-    ),
-]
-
-
 def run(field: Field, target: Target, workload: Workload, scale: float) -> Round | str:
     """Runs one round. Returns its results, or a text with the reason why there are none."""
     requests = max(int(workload.requests * scale / (10 if target.is_slow else 1)), workload.clients * 2)
     wait_for_port(target.ports[""])
     pids = tree(target.pid) if target.pid else []
     redis = [field.redis.embedded.pid]
+    _before(field, workload, requests)
     before, redis_before = cpu_seconds(pids), cpu_seconds(redis)
     try:
-        if workload.load in ("set", "get", *_KEYS):
+        if workload.load in ("set", "get", "command", *_KEYS):
             figures = _redis_benchmark(target, workload, requests)
+        elif workload.load == "paced":
+            figures = _paced(field, target, workload, scale)
         else:
-            figures = _generator(target, workload, requests)
+            figures = generated(target, workload, requests)
     except subprocess.TimeoutExpired:
         return f"did not end within {LONGEST} s"
     if isinstance(figures, str):
@@ -223,20 +101,45 @@ def run(field: Field, target: Target, workload: Workload, scale: float) -> Round
     )
 
 
+def _before(field: Field, workload: Workload, requests: int) -> None:
+    with field.redis.client() as client:
+        for argv in workload.before:
+            client.execute_command(*(one.replace("{requests}", str(requests)) for one in argv))
+
+
+def _paced(field: Field, target: Target, workload: Workload, scale: float) -> dict[str, float] | str:
+    """Half as many requests as the slowest of the targets can answer, while something else happens."""
+    if not field.rate:
+        closed = workload._replace(load="refused", share=0.0)
+        found = [generated(one, closed, 20_000) for one in field.targets.values() if not one.is_slow]
+        field.rate = min(one["rate"] for one in found if not isinstance(one, str)) / 2
+    seconds = max(PACED_SECONDS * scale, 1.0)
+    with disturbance(workload.beside, field, target, seconds):
+        task = Task(target.port(workload.service), field.rate, seconds, workload.clients, PACED_PREFIX)
+        return paced(task)
+
+
 # -- redis-benchmark
 
+_ERROR = re.compile(r"^Error from server: (.*)$", re.MULTILINE)
 _RATE = re.compile(r"throughput summary: ([0-9.]+) requests per second")
 _SUMMARY = re.compile(r"avg +min +p50 +p95 +p99 +max\s+" + r"([0-9.]+) +" * 5 + r"([0-9.]+)")
 _PERCENTILE = re.compile(r"([0-9.]+)% <= ([0-9.]+) milliseconds")
 
 
 def _redis_benchmark(target: Target, workload: Workload, requests: int) -> dict[str, float] | str:
-    argv = ["redis-benchmark", "-h", "127.0.0.1", "-p", str(target.ports[""]), "-c", str(workload.clients)]
-    argv += ["-P", str(workload.pipeline), "-n", str(requests), "-r", str(KEYS), "--precision", "3"]
+    port = target.port(workload.service)
+    argv = ["redis-benchmark", "-h", "127.0.0.1", "-p", str(port), "-c", str(workload.clients), "-e"]
+    argv += ["-P", str(workload.pipeline), "-n", str(requests), "-r", str(workload.keys), "--precision", "3"]
     key = _KEYS.get(workload.load, KEY)
-    argv += ["GET", key] if workload.load == "get" else ["SET", key, "x" * workload.size]
+    if workload.argv:
+        argv += workload.argv
+    else:
+        argv += ["GET", key] if workload.load == "get" else ["SET", key, "x" * workload.size]
     ended = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=LONGEST)
     text = ended.stdout
+    if error := _ERROR.search(text):
+        return f"error replies: {error[1]}"
     rate, summary = _RATE.search(text), _SUMMARY.search(text)
     if ended.returncode or rate is None or summary is None:
         return (ended.stderr or text).strip().rpartition("\n")[2][:100] or f"exit code {ended.returncode}"
@@ -259,7 +162,7 @@ def has_redis_benchmark() -> bool:
 # -- the generator
 
 
-def _generator(target: Target, workload: Workload, requests: int) -> dict[str, float] | str:
+def generated(target: Target, workload: Workload, requests: int) -> dict[str, float] | str:
     spec = {
         "ports": target.ports,
         "load": workload.load,

@@ -14,11 +14,10 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from keyfence.admin.client import url_of
 from keyfence.cli.main import cli
 from keyfence.config.loading import load_settings
 from keyfence.config.settings import Overrides
-from keyfence.net.addresses import Address
+from keyfence.net.addresses import Address, url_of
 from tests.clients.running import configure
 from tests.servers import PROJECT, Keyfence, RedisServer
 
@@ -33,15 +32,21 @@ def service() -> configparser.SectionProxy:
     return unit["Service"]
 
 
+def _command(name: str) -> click.Command:
+    found = cli.get_command(click.Context(cli), name)
+    assert found is not None
+    return found
+
+
 @pytest.mark.parametrize("name", ["ExecStart", "ExecReload"])
 def test_the_unit_calls_existing_commands(name: str, service: configparser.SectionProxy) -> None:
     _, command, *arguments = shlex.split(service[name])
-    cli.commands[command].make_context(command, arguments)  # raises click.UsageError
+    _command(command).make_context(command, arguments)  # raises click.UsageError
 
 
 def test_an_unknown_option_in_the_unit_would_be_found() -> None:
     with pytest.raises(click.UsageError):
-        cli.commands["run"].make_context("run", ["--nonsense"])
+        _command("run").make_context("run", ["--nonsense"])
 
 
 def test_the_unit_waits_longer_than_the_drain(service: configparser.SectionProxy) -> None:

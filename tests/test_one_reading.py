@@ -48,17 +48,13 @@ RAW = {
     ): "a form is found by the spelling that the evaluator was asked about",
     (
         "policy/engine/forms.py",
-        "CommandForm.with_options",
+        "CommandForm._options",
     ): "a form is found by its spelling; the evaluator reads a `*` that is spelled otherwise",
     (
         "policy/compiled/policy.py",
         "Fields.form_of",
     ): "a field in another case is another field, and the message says so",
     ("policy/compiled/policy.py", "Fields.meant"): "as in form_of",
-    (
-        "policy/engine/decision_cache.py",
-        "DecisionCache._faults_of_fields",
-    ): "the names of fields are bytes, for Redis too",
 }
 # Functions that fold text from elsewhere: from the server, from the policy, or text for people.
 OTHERS = {

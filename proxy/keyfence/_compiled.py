@@ -30,6 +30,7 @@ MODULES = (
     "keyfence.shapes.short_names",
     "keyfence.policy.wording.prepared",
     "keyfence.policy.wording.instead",
+    "keyfence.policy.compiled.written",
     "keyfence.policy.engine.counts",
     "keyfence.policy.engine.forms",
     "keyfence.policy.engine.calls",
@@ -86,13 +87,21 @@ def source_hash(module: str, root: Path = _ROOT) -> str:
     That is its .py, and the .pxd of every compiled module: a class's C layout is compiled into those that
     use it.
     """
-    digest = hashlib.sha256()
-    declarations = (source(other, root).with_suffix(".pxd") for other in modules(root))
-    for path in (source(module, root), *declarations):
-        content = path.read_bytes().replace(b"\r\n", b"\n")  # as git may check them out elsewhere
-        digest.update(b"%s %d\n" % (path.name.encode(), len(content)))
-        digest.update(content)
-    return digest.hexdigest()
+    return _hash_with(module, root, _declarations(root))
+
+
+def _declarations(root: Path) -> bytes:
+    """What every extension depends on: the .pxd of every compiled module."""
+    return b"".join(_named(source(module, root).with_suffix(".pxd")) for module in modules(root))
+
+
+def _named(path: Path) -> bytes:
+    content = path.read_bytes().replace(b"\r\n", b"\n")  # as git may check them out elsewhere
+    return b"%s %d\n%s" % (path.name.encode(), len(content), content)
+
+
+def _hash_with(module: str, root: Path, declarations: bytes) -> str:
+    return hashlib.sha256(_named(source(module, root)) + declarations).hexdigest()
 
 
 def mark(module: str, root: Path = _ROOT) -> str:
@@ -110,12 +119,13 @@ def extension(module: str, root: Path = _ROOT) -> Path | None:
 
 def check(root: Path = _ROOT) -> None:
     """Raise StaleExtensionError if an extension does not belong to the sources beside it."""
+    declarations = _declarations(root)
     for module in MODULES:
         built = extension(module, root)
         if built is None or not source(module, root).exists():
             continue
         found = _MARKED.search(built.read_bytes())
-        if found is None or found[1].decode() != source_hash(module, root):
+        if found is None or found[1].decode() != _hash_with(module, root, declarations):
             raise StaleExtensionError(
                 f"{built} was not built from {source(module, root).name} as it is now: "
                 f"run `make build`, or delete the file, or set {PURE_SWITCH}=1",

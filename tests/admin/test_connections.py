@@ -15,7 +15,7 @@ import uvloop
 
 from keyfence.admin import connections as admin_connections
 from keyfence.admin.access import Access
-from keyfence.admin.connections import Bounds, Times
+from keyfence.admin.bounds import Bounds, Times
 from keyfence.admin.server import Server, start_admin
 from keyfence.net.addresses import Address
 from keyfence.telemetry import operator_log as notices

@@ -14,7 +14,7 @@ import pytest
 
 from keyfence.admin.routes import ROUTES
 from tests.cli.test_main import keyfence as command_line
-from tests.clients.running import ask, configure, eventually, metric, open_files
+from tests.clients.running import ask, configure, eventually, metric, open_files, settle
 from tests.servers import PATIENCE_SECONDS, Keyfence, RedisServer, running_redis
 
 TOKEN = "the-token-of-this-test-0123456789"
@@ -129,6 +129,7 @@ def test_clients_at_their_limit_do_not_lock_the_operator_out(
 def test_descriptors_return_to_what_they_were(tmp_path: Path, redis_behind: RedisServer) -> None:
     config = configure(tmp_path, redis_behind.url)
     with Keyfence("--config", config, expect_stderr="more than 64 connections") as keyfence:
+        settle(keyfence)
         before = open_files(keyfence)
         with contextlib.ExitStack() as stack:
             half_requests(keyfence.ready.admin, 300, stack)

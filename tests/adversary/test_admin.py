@@ -18,7 +18,7 @@ import pytest
 
 from keyfence.admin import server as admin
 from keyfence.admin.access import Access
-from keyfence.admin.connections import Bounds, Times
+from keyfence.admin.bounds import Bounds, Times
 from keyfence.admin.routes import ROUTES
 from keyfence.admin.server import start_admin
 from keyfence.net.addresses import Address

@@ -13,7 +13,7 @@ from pathlib import Path
 from keyfence.resp import encode
 from keyfence.resp.replies import ReplyFramer
 from tests.adversity.fault_proxy import FaultProxy
-from tests.clients.running import ask, eventually, metric, open_files, resident_bytes
+from tests.clients.running import ask, eventually, metric, open_files, resident_bytes, settle
 from tests.servers import PATIENCE_SECONDS, Keyfence, RedisServer
 
 MIB = 1024 * 1024
@@ -102,6 +102,7 @@ class Stage:
 
     def rest(self) -> None:
         """Waits until no client is left and Redis is up for keyfence; then asks once, as a first client."""
+        settle(self.keyfence)
         eventually(lambda: ask(self.keyfence, "/readyz")[0] == 200, "keyfence is ready")
         eventually(self._serves, "a client is served")
         eventually(lambda: self.metric("connections_open") == 0, "all clients are gone")

@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from keyfence import __version__
-from keyfence.cli.main import cli
+from keyfence.cli.main import PLACES, cli
 from keyfence.policy.rules import RULES
 from tests.policy.cases import POLICIES
 from tests.servers import PATIENCE_SECONDS, PROJECT, Keyfence, RedisServer, running_redis
@@ -97,7 +97,7 @@ def test_python_m_keyfence_runs_the_command_line() -> None:
     assert process("--version").out.startswith("keyfence ")
 
 
-@pytest.mark.parametrize("command", sorted(cli.commands))
+@pytest.mark.parametrize("command", sorted(PLACES))
 def test_each_command_has_help(command: str) -> None:
     code, out, err = keyfence(command, "--help")
     assert (code, err) == (0, "")

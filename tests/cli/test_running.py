@@ -20,7 +20,8 @@ import pytest
 
 from keyfence import __version__
 from keyfence.cli.main import cli
-from keyfence.cli.terminal.options import admin_url, source_url
+from keyfence.cli.terminal.asking import source_url
+from keyfence.cli.terminal.options import admin_url
 from keyfence.policy.rules import RULES
 from tests.cli.test_main import NO_REDIS, POLICY, keyfence
 from tests.servers import PATIENCE_SECONDS, PROJECT, Keyfence, RedisServer, running_redis

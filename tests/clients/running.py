@@ -77,6 +77,11 @@ def eventually(check: Callable[[], object], what: str) -> None:
         time.sleep(0.005)
 
 
+def settle(keyfence: Keyfence) -> None:
+    """Waits for what opens after the ready line: the admin listener and the default findings store."""
+    ask(keyfence, "/findings")
+
+
 def open_files(keyfence: Keyfence) -> Counter[str]:
     """Returns the process's open files by kind. Sockets all count as one kind."""
     folder = Path(f"/proc/{keyfence.process.pid}/fd")

@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
+from keyfence.config.defaults import DEFAULT_ADMIN, DEFAULT_LISTEN
 from keyfence.config.limits import ClientLimits
 from keyfence.config.loading import load_settings
-from keyfence.config.models import DEFAULT_ADMIN, DEFAULT_LISTEN, ConfigModel, LimitsModel
+from keyfence.config.models import ConfigModel, LimitsModel
 from keyfence.config.settings import Overrides, Settings
 from keyfence.identity.evidence import Evidence
 from keyfence.identity.passwords import Login

@@ -19,7 +19,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from keyfence.resp import encode
-from tests.clients.running import POLICY, ROUTE, configure, eventually, metric, open_files
+from tests.clients.running import POLICY, ROUTE, configure, eventually, metric, open_files, settle
 from tests.end_to_end.test_identity import may_write_routes, with_tls
 from tests.net.test_proxy_protocol import ipv4
 from tests.servers import (
@@ -276,6 +276,7 @@ def test_two_thousand_clients_at_once(
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     number = min(2000, soft // 2 - 200)
     keyfence = start_keyfence("--config", configure(tmp_path, start_one().url, mode="observe"))
+    settle(keyfence)
     before = open_files(keyfence)
     with contextlib.ExitStack() as opened:
         clients = [opened.enter_context(keyfence.connect("CubeMaster")) for _ in range(number)]

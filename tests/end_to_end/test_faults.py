@@ -24,6 +24,7 @@ from tests.clients.running import (
     normal_clients,
     open_files,
     resident_bytes,
+    settle,
 )
 from tests.servers import PATIENCE_SECONDS, Keyfence, RedisServer, free_port, running_redis
 from tests.session.sessions import replies
@@ -56,7 +57,7 @@ def _shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Keyfence
     with running_redis(tcp=True) as server:
         config = dedicated(tmp_path_factory.mktemp("observe"), server.url, "observe")
         with Keyfence("--config", config) as keyfence:
-            ask(keyfence, "/readyz")
+            settle(keyfence)
             before = open_files(keyfence)
             yield keyfence, server
             check_for_leaks(keyfence, before)
@@ -84,7 +85,7 @@ def tcp_redis(start_one: Callable[..., RedisServer]) -> RedisServer:
 def keyfence(tcp_redis: RedisServer, start_keyfence: Start, tmp_path: Path) -> Iterator[Keyfence]:
     """keyfence in enforce. Checks after the test that none of its connections remains."""
     one = start_keyfence("--config", dedicated(tmp_path, tcp_redis.url, "enforce"), expect_stderr=OUTAGE)
-    ask(one, "/readyz")  # opens the connections that the first request needs
+    settle(one)
     before = open_files(one)
     yield one
     check_for_leaks(one, before)

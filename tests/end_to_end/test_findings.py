@@ -81,6 +81,17 @@ def test_findings_outlive_a_restart(config: Callable[..., Path], folder: Path) -
     assert b"secret value" not in (folder / "findings.db").read_bytes()
 
 
+def test_what_is_found_before_the_default_store_is_open_is_in_it(
+    config: Callable[..., Path], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(folder / "state"))
+    path = config()
+    with Keyfence("--config", path) as keyfence, keyfence.client() as client:
+        client.set("shop:tmp:1", "x")  # at once after the ready line; then keyfence ends at once
+    with Keyfence("--config", path) as keyfence:
+        assert [one["total"] for one in findings_of(keyfence).values()] == [1]
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_killed_keyfence_loses_at_most_the_last_second(config: Callable[..., Path], workers: int) -> None:
     path = config("findings: sqlite:///findings.db", *([f"workers: '{workers}'"] if workers else []))

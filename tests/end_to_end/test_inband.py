@@ -16,7 +16,7 @@ import redis
 
 from keyfence.policy.rules import RULES
 from keyfence.resp import encode
-from tests.clients.running import eventually, metric, normal_clients, open_files
+from tests.clients.running import eventually, metric, normal_clients, open_files, settle
 from tests.servers import PATIENCE_SECONDS, Keyfence, RedisServer, running_redis
 
 POLICY = """
@@ -56,6 +56,7 @@ def configured(folder: Path, server: RedisServer, *lines: str) -> Path:
 def keyfence(request: pytest.FixtureRequest, tmp_path: Path, server: RedisServer) -> Iterator[Keyfence]:
     server.clear()
     with Keyfence("--config", configured(tmp_path, server, request.param)) as one:
+        settle(one)
         yield one
 
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from keyfence.resp import requests
 from keyfence.resp.encode import command
 from keyfence.resp.limits import IDENTIFIED, UNIDENTIFIED, ProtocolError, RequestLimits, RequestTooLarge
-from keyfence.resp.requests import RequestReader, StreamedBulk, split_inline
+from keyfence.resp.requests import PLACES, RequestReader, StreamedBulk, split_inline
 from tests.resp.pieces import CUTS, cut, in_steps
 from tests.servers import RedisServer
 
@@ -68,8 +68,7 @@ def assert_seen(reader: RequestReader, arguments: list[bytes]) -> None:
     assert data[reader.name_at : reader.name_end] == arguments[0]
     if len(arguments) > 1:
         assert data[reader.key_at : reader.key_end] == arguments[1]
-    behind = b"".join(b"$%d\r\n%b\r\n" % (len(one), one) for one in arguments[3:])
-    assert data[reader.options_at : reader.end] == behind
+    assert [data[PLACES[2 * at] : PLACES[2 * at + 1]] for at in range(reader.count)] == arguments
 
 
 def error_of(data: bytes, limits: RequestLimits = IDENTIFIED) -> str:

@@ -20,6 +20,8 @@ FEW, MANY = 100, 1100
 HOT = {
     "keyfence.resp.requests",
     "keyfence.policy.patterns.automaton",
+    "keyfence.policy.compiled.written",
+    "keyfence.policy.engine.forms",
     "keyfence.policy.engine.decision_cache",
     "keyfence.session.fastpath",
     "keyfence.session.session",
@@ -28,6 +30,13 @@ COMMANDS = {
     "GET": cmd("GET", "cube:v1:master:instance:meta:a"),
     "SET": cmd("SET", "cube:v1:master:instance:meta:a", "x" * 64),
     "HGETALL": cmd("HGETALL", "cube:v1:shared:sandbox:proxy:7c8f"),
+    "HSET": cmd("HSET", "cube:v1:shared:sandbox:proxy:7c8f", "HostIP", "10.0.0.7", "8080", "32001"),
+    "HSET of JSON": cmd("HSET", "cube:v1:shared:sandbox:lifecycle:meta", "7c8f", '{"timeout": 300}'),
+    "XADD": cmd(
+        *("XADD", "cube:v1:shared:sandbox:lifecycle:events", "MAXLEN", "~", "100000", "*"),
+        *("op", "create", "sandbox_id", "7c8f", "ts", "1790000000000"),
+    ),
+    "EXPIRE": cmd("EXPIRE", "cube:v1:master:node:metric:n1", "600"),
 }
 
 

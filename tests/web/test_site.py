@@ -21,7 +21,7 @@ import yarl
 from keyfence.admin import server as admin
 from keyfence.admin.access import Access
 from keyfence.admin.audit import Audit
-from keyfence.admin.connections import DEFAULT_BOUNDS, Bounds
+from keyfence.admin.bounds import DEFAULT_BOUNDS, Bounds
 from keyfence.admin.server import Server, start_admin
 from keyfence.policy.diagnostics import Diagnostic, Place
 from keyfence.web.live import MAX_STREAMS

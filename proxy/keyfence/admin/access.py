@@ -16,10 +16,12 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Collection
-
-from aiohttp import web
+from typing import TYPE_CHECKING
 
 from keyfence.net.addresses import ip_address
+
+if TYPE_CHECKING:
+    from aiohttp import web
 
 FAILURE_SECONDS = 1.0  # until a wrong token is answered; other requests do not wait for that
 

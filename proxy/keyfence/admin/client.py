@@ -13,14 +13,11 @@ import urllib.request
 from collections.abc import Sequence
 from typing import Any
 
-from keyfence.net.addresses import Address
-from keyfence.net.host_port import host_port
 from keyfence.upstream.url import without_password
 
-from .token import TokenError, read_token
+from .token import TOKEN_VARIABLE, TokenError, read_token
 
 TIMEOUT = 10.0  # seconds
-TOKEN_VARIABLE = "KEYFENCE_ADMIN_TOKEN_FILE"
 MAX_ANSWER = 64 * 1024 * 1024  # bytes; a report of 10,000 rows is a tenth of it
 
 
@@ -40,13 +37,6 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 
     def redirect_request(self, *_: Any) -> None:
         return None
-
-
-def url_of(address: Address) -> str:
-    """The URL of an admin listener on this machine, also of one on all its addresses."""
-    host, port = address.host_port
-    own = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
-    return f"http://{host_port(own, port)}"
 
 
 def ask(

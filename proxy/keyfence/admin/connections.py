@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import itertools
 import logging
 import socket
@@ -28,38 +27,13 @@ from keyfence.downstream.accepting import Acceptor
 from keyfence.net.addresses import Bound
 from keyfence.telemetry.operator_log import notice
 
-CONNECTIONS = 64  # of each admin listener, if there are enough descriptors
-ARRIVING = 8  # further ones for a moment, while an old connection is closed for a new one
+from .bounds import ARRIVING, Bounds
+
 SHUTDOWN_TIMEOUT = 2.0  # seconds that requests in progress get when the listener stops
 CONTINUE = "100-continue"  # the only value of Expect: RFC 9110, section 10.1.1
 LINGERING_SECONDS = 1.0  # for the rest of a refused body, so that its sender sees the answer
 
 _log = logging.getLogger("keyfence.admin")
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Times:
-    """How long each part of a request may take, in seconds."""
-
-    header: float = 10.0  # from the connection, or from the first byte of a further request
-    body: float = 10.0
-    answer: float = 60.0  # to read the answer and begin another request
-
-
-def _uncounted(_listener: str, _reason: str) -> None:
-    pass
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Bounds:
-    """The limits of an admin listener, and a function that counts refusals."""
-
-    connections: int = CONNECTIONS
-    times: Times = Times()
-    count: Callable[[str, str], None] = _uncounted  # takes the listener's name and the reason
-
-
-DEFAULT_BOUNDS = Bounds()
 
 
 class Connection(asyncio.Protocol):

@@ -19,14 +19,14 @@ from typing import Literal, NamedTuple, Protocol
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
-from keyfence.net.addresses import Address, bind
-from keyfence.net.host_port import host_port
+from keyfence.net.addresses import Address, Bound, bind, url_at
 from keyfence.telemetry.operator_log import notice
 
 from .access import FAILURE_SECONDS, Access, Refusal
 from .audit import PROGRAM, Audit
 from .bodies import MAX_BODY, BadRequest, json_answer
-from .connections import DEFAULT_BOUNDS, Bounds, Connection, Connections
+from .bounds import DEFAULT_BOUNDS, Bounds
+from .connections import Connection, Connections
 from .control import Control
 from .routes import READING, ROUTES, Route, checks_host, index, needs_operator
 
@@ -66,22 +66,22 @@ class SiteRoute(NamedTuple):
 class Server:
     """One listener, which serves until it is closed."""
 
-    def __init__(self, address: str, connections: Connections) -> None:
-        self.url = f"http://{address}"
+    def __init__(self, url: str, connections: Connections) -> None:
+        self.url = url
         self.close = connections.close
 
 
 async def start_admin(
     control: Control,
     access: Access,
-    address: Address,
+    address: Address | Bound,
     bounds: Bounds = DEFAULT_BOUNDS,
     *,
     audit: Audit | None = None,
     site: Callable[[Connections], Site] | None = None,
 ) -> Server:
-    """Serve all routes, and the page that `site` makes. Port 0 takes a free port. Raises OSError if the
-    address cannot be bound."""
+    """Serve all routes, and the page that `site` makes. Port 0 takes a free port. The server closes a `Bound`
+    that it is given. Raises OSError if the address cannot be bound."""
     connections = Connections("admin", bounds)
     page = None if site is None else site(connections)
     guard = Guard(connections, access, audit, page)
@@ -90,7 +90,7 @@ async def start_admin(
 
 async def start_metrics(
     control: Control,
-    address: Address,
+    address: Address | Bound,
     bounds: Bounds = DEFAULT_BOUNDS,
 ) -> Server:
     """Serve the routes for scrapers and probes only, without access checks. Raises OSError."""
@@ -99,7 +99,7 @@ async def start_metrics(
     return await _serve(control, Guard(connections), routes, address)
 
 
-async def _serve(control: Control, guard: Guard, routes: Iterable[Route], address: Address) -> Server:
+async def _serve(control: Control, guard: Guard, routes: Iterable[Route], address: Address | Bound) -> Server:
     app = web.Application(middlewares=[guard.middleware], client_max_size=MAX_BODY)
     app.on_response_prepare.append(_headers)
     for route in (
@@ -109,13 +109,13 @@ async def _serve(control: Control, guard: Guard, routes: Iterable[Route], addres
         route.register(app.router)
     if guard.site is not None:
         _add_site(app, guard.site)
-    bound = bind(address)
+    bound = address if isinstance(address, Bound) else bind(address)
     try:
         await guard.connections.serve(app, bound)
     except BaseException:
         bound.close()
         raise
-    return Server(host_port(*bound.sockets[0].getsockname()[:2]), guard.connections)
+    return Server(url_at(bound), guard.connections)
 
 
 def _add_site(app: web.Application, site: Site) -> None:

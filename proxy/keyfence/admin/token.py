@@ -8,12 +8,16 @@ from __future__ import annotations
 import os
 import re
 import stat
+from typing import TYPE_CHECKING
 
-from keyfence.config.settings import Settings
 from keyfence.net.addresses import ip_address
 from keyfence.policy.diagnostics import FileError
 from keyfence.policy.source.files import Unreadable, read_file
 
+if TYPE_CHECKING:
+    from keyfence.config.settings import Settings
+
+TOKEN_VARIABLE = "KEYFENCE_ADMIN_TOKEN_FILE"  # the environment variable that names the file
 SHORTEST = 16
 LONGEST = 1024
 _TOKEN = re.compile(rb"[A-Za-z0-9._~+/-]+=*")  # what a Bearer header can carry: RFC 6750, section 2.1

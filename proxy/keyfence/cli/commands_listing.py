@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import click
 from rich import box
 from rich.table import Table
 
@@ -17,6 +18,9 @@ from keyfence.commands.effects import effect_of
 from keyfence.commands.model import DELETE, GROUP, READ, WRITE, Command
 from keyfence.commands.table import ASKED_SERVERS, COMMANDS, KeySpec, Row
 from keyfence.policy.compiled.permissions import forbidden_by_default
+
+from .terminal.options import format_option, print_json
+from .terminal.output import console
 
 
 class Listed(NamedTuple):
@@ -306,3 +310,16 @@ def as_markdown(rows: Sequence[Listed]) -> str:
         ]
         lines.append("")
     return "\n".join(lines)
+
+
+@click.command()
+@format_option("text", "json", "markdown")
+def commands(form: str) -> None:
+    """List every command that keyfence knows: its keys, its access, and its default."""
+    rows = listing()
+    if form == "json":
+        print_json(as_objects(rows))
+    elif form == "markdown":
+        click.echo(as_markdown(rows), nl=False)
+    else:
+        console().print(as_table(rows))

@@ -328,6 +328,3 @@ def schema(kind: str) -> None:
         # yaml-language-server: $schema=URL
     """
     print_json(schemas.schema(kind))
-
-
-COMMANDS: tuple[click.Command, ...] = (check, explain, run_tests, diff, schema)

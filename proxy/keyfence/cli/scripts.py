@@ -16,7 +16,8 @@ from keyfence.policy.analysis.seen_scripts import Seen, section, seen_scripts
 from keyfence.policy.show import one_line
 from keyfence.policy.units import clock_text
 
-from .terminal.options import admin_option, format_option, print_json, rows_of, source_of
+from .terminal.asking import rows_of, source_of
+from .terminal.options import admin_option, format_option, print_json
 from .terminal.output import print_table, say
 
 

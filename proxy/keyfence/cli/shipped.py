@@ -1,4 +1,4 @@
-"""`keyfence policies`: lists and prints the policies that come with keyfence.
+"""The commands for the policies that come with keyfence: `policies` lists and prints them, `demo` plays one.
 
 Rule: the policies are found from this file's place alone: inside an installed package, or at a checkout's
 root. The working directory does not matter.
@@ -6,11 +6,15 @@ root. The working directory does not matter.
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import click
 
-from .terminal.output import fail
+from keyfence.policy.diagnostics import FileError
+
+from .terminal.options import connect_option
+from .terminal.output import fail, fail_with
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 _PLACES = (_PACKAGE / "policies", _PACKAGE.parent.parent / "policies")
@@ -45,3 +49,33 @@ def policies(name: str | None) -> None:
         click.echo(known[name].read_text(encoding="utf-8"), nl=False)
     else:
         fail(f"there is no shipped policy {name}; `keyfence policies` lists them")
+
+
+@click.command()
+@connect_option
+@click.option("--policy", metavar="FILE", default="", help="Policy file.  [default: the shipped cubesandbox]")
+@click.option("--once", is_flag=True, help="End after the minute, also on a terminal.")
+def demo(connect: str, policy: str, once: bool) -> None:
+    """Play a minute of CubeSandbox traffic in observe, then in enforce, and show the findings.
+
+    On a terminal the private keyfence stays up afterwards, so that you can look at its page; Ctrl-C ends
+    everything.
+    """
+    from .demo.play import play_privately, play_through
+    from .demo.player import DemoError
+
+    shipped = shipped_policies().get("cubesandbox")
+    try:
+        if connect and policy:
+            fail("a running keyfence uses its own policy; give either --admin or --policy, not both", 1)
+        if connect:
+            play_through(connect.rstrip("/"))
+        elif not policy and shipped is None:
+            fail("this installation has no shipped policies; name a CubeSandbox policy with --policy FILE", 1)
+        else:
+            stays = sys.stdout.isatty() and not once
+            play_privately(Path(policy or str(shipped)), copied=not policy, stays=stays)
+    except DemoError as exc:
+        fail(str(exc), 1)
+    except FileError as exc:
+        fail_with(exc)

@@ -21,7 +21,8 @@ from keyfence.policy.show import one_line
 from keyfence.policy.units import clock_text
 from keyfence.process.serving.reload import load
 
-from .terminal.options import admin_option, ask_admin, checked_answer, format_option, is_given, print_json
+from .terminal.asking import ask_admin, checked_answer
+from .terminal.options import admin_option, format_option, is_given, print_json
 from .terminal.output import fail, fail_with, fits, print_table, say, wrapped
 
 _STYLES = {"enforce": "bold red", "observe": "green", "disabled": "dim"}

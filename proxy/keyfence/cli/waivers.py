@@ -23,17 +23,8 @@ from keyfence.policy.loading.load import load_policy
 from keyfence.policy.show import one_line
 from keyfence.telemetry.tally import Row
 
-from .terminal.options import (
-    admin_option,
-    ask_admin,
-    checked_answer,
-    format_option,
-    is_given,
-    is_url,
-    print_json,
-    rows_of,
-    source_of,
-)
+from .terminal.asking import ask_admin, checked_answer, is_url, rows_of, source_of
+from .terminal.options import admin_option, format_option, is_given, print_json
 from .terminal.output import fail, fail_with, print_table, say
 
 _STYLES = {

@@ -1,8 +1,8 @@
-"""Where commands have their keys, and the arguments that decide: for the decision cache.
+"""Where commands have their keys, the arguments that decide, and what they write: for the decision cache.
 
-Rule: a command with one key that is not listed here has no such arguments, or the decision cache leaves it to
-the evaluator; it leaves all other commands to the evaluator that are not listed. What is said of keys here
-is what `extract` finds (tests/commands/test_cache_forms.py).
+Rule: positions count from the command's name. A command with one key that is not listed here has no such
+arguments, or the decision cache leaves it to the evaluator; it leaves all other commands to the evaluator
+that are not listed (tests/policy/engine/test_calls.py).
 """
 
 from __future__ import annotations
@@ -16,43 +16,76 @@ from .table import COMMANDS, KeySpec
 
 # Which arguments are options, so that two calls with equal ones are of one form.
 NO_OPTIONS: Final = 0  # no argument but the key decides anything
-BEHIND_VALUE: Final = 1  # SET key value options…
-BEHIND_KEY: Final = 2  # EXPIRE key options…
-BEFORE_VALUE: Final = 3  # SETEX key seconds value
-XADD: Final = 4  # XADD key MAXLEN ~ n * field value…
-SEVERAL_KEYS: Final = 5  # DEL key…
-SCORED: Final = 6  # ZADD key options… score member…
-KEYLESS: Final = 7  # PING
+TO_END: Final = 1  # all from `options_at` on: SET key value options…, EXPIRE key options…
+ONE_OPTION: Final = 2  # SETEX key seconds value
+TRIMMING: Final = 3  # XADD key MAXLEN ~ n * field value…
+FLAGS: Final = 4  # ZADD key options… score member…
+SEVERAL_KEYS: Final = 5  # none, and all arguments after the key are keys too: DEL key…
+KEYLESS: Final = 6  # PING
 
-OPTIONS: Final[Mapping[str, int]] = {
-    "SET": BEHIND_VALUE,
-    "EXPIRE": BEHIND_KEY,
-    "PEXPIRE": BEHIND_KEY,
-    "GETEX": BEHIND_KEY,
-    "SETEX": BEFORE_VALUE,
-    "PSETEX": BEFORE_VALUE,
-    "XADD": XADD,
-    "ZADD": SCORED,
-    "GEOADD": SCORED,
+# What a command writes.
+NOTHING: Final = 0  # nothing that its arguments show
+VALUE: Final = 1  # a string
+FIELDS: Final = 2  # fields of a hash or stream
+ELEMENTS: Final = 3  # elements of a list, set or sorted set
+LENGTH: Final = 4  # a part of a string at an offset, so that only its length may be wrong
+
+
+class Layout(NamedTuple):
+    """Where a command has its options, and what it writes."""
+
+    options: int = NO_OPTIONS
+    options_at: int = 2
+    content: int = NOTHING
+    content_at: int = 0  # its first argument; 0: the one after the options
+    step: int = 1  # the distance from one value, field or element to the next
+    last: int = 0  # the last argument of one, counted from its first: 1 for a field and its value
+    is_single: bool = False  # there is only one
+    is_scored: bool = False  # the first argument of one is its score
+
+
+_VALUE = Layout(NO_OPTIONS, 2, VALUE, 2, is_single=True)
+_FIELDS = Layout(NO_OPTIONS, 2, FIELDS, 2, 2, 1)
+_FIELD = Layout(NO_OPTIONS, 2, FIELDS, 2, 2, 0, is_single=True)  # its value is not shown
+_ELEMENTS = Layout(NO_OPTIONS, 2, ELEMENTS, 2)
+_SECOND = Layout(NO_OPTIONS, 2, ELEMENTS, 3, is_single=True)  # one element, after another argument
+
+LAYOUTS: Final[Mapping[str, Layout]] = {
+    "APPEND": _ELEMENTS,
+    "EXPIRE": Layout(TO_END, 2),
+    "GEOADD": Layout(FLAGS, 2, ELEMENTS, 0, 3, 2),
+    "GETEX": Layout(TO_END, 2),
+    "GETSET": _VALUE,
+    "HINCRBY": _FIELD,
+    "HINCRBYFLOAT": _FIELD,
+    "HMSET": _FIELDS,
+    "HSET": _FIELDS,
+    "HSETNX": _FIELDS,
+    "LINSERT": _SECOND._replace(content_at=4),
+    "LPUSH": _ELEMENTS,
+    "LPUSHX": _ELEMENTS,
+    "LSET": _SECOND,
+    "PEXPIRE": Layout(TO_END, 2),
+    "PSETEX": Layout(ONE_OPTION, 2, VALUE, is_single=True),
+    "RPUSH": _ELEMENTS,
+    "RPUSHX": _ELEMENTS,
+    "SADD": _ELEMENTS,
+    "SET": Layout(TO_END, 3, VALUE, 2, is_single=True),
+    "SETBIT": Layout(content=LENGTH),
+    "SETEX": Layout(ONE_OPTION, 2, VALUE, is_single=True),
+    "SETNX": _VALUE,
+    "SETRANGE": Layout(content=LENGTH),
+    "XADD": Layout(TRIMMING, 2, FIELDS, 0, 2, 1),
+    "ZADD": Layout(FLAGS, 2, ELEMENTS, 0, 2, 1, is_scored=True),
+    "ZINCRBY": _SECOND,
 }
+PLAIN: Final = Layout()
 SCORED_OPTIONS: Final = frozenset({b"NX", b"XX", b"GT", b"LT", b"CH", b"INCR"})
-XADD_ID: Final = 5  # where the ID is behind MAXLEN, ~ or =, and a number
-
-# The position of the value, and of the first field. Where XADD has its fields depends on its form.
-VALUE_AT: Final[Mapping[str, int]] = {"SET": 2, "SETNX": 2, "GETSET": 2, "SETEX": 3, "PSETEX": 3}
-FIELDS_AT: Final[Mapping[str, int]] = {"HSET": 2, "HMSET": 2, "HSETNX": 2}
-
-# Commands that make the key hold no more than their arguments are long and many …
-ELEMENTS: Final = frozenset(
-    {"APPEND", "GEOADD", "LINSERT", "LPUSH", "LPUSHX", "LSET", "RPUSH", "RPUSHX", "SADD", "ZADD", "ZINCRBY"}
-)
-# … and commands that make a value longer than that, by an offset.
-OFFSETS: Final = frozenset({"SETBIT", "SETRANGE"})
 
 # -- commands with several keys, a script, a pattern or a channel
 
 
-class Layout(NamedTuple):
+class CallLayout(NamedTuple):
     """Where such a command has its keys and channels, and which other arguments decide about it."""
 
     command: Command
@@ -64,7 +97,7 @@ class Layout(NamedTuple):
     decides: tuple[int, int] = (0, 0)
 
 
-_NOTHING: Final = (0, 0)
+_NONE: Final = (0, 0)
 _DECIDES: Final[Mapping[str, tuple[int, int]]] = {
     **dict.fromkeys(("EVAL", "EVALSHA", "EVALSHA_RO", "EVAL_RO", "FCALL", "FCALL_RO"), (1, 3)),
     "COPY": (3, 0),
@@ -79,22 +112,22 @@ _KEYS_DECIDE: Final = """
 _CHANNEL_AT: Final[Mapping[str, int]] = {"PUBLISH": 1, "SPUBLISH": 1}
 
 
-def _layouts() -> dict[bytes, Layout]:
+def _layouts() -> dict[bytes, CallLayout]:
     """All layouts by the command's name, in upper and in lower case."""
     several = {one.command.name for one in ONE_KEY.values() if one.may_have_more and not one.options_decide}
     found = {}
     for name, row in COMMANDS.items():
         command = row.command.name
         if command in several or command in _KEYS_DECIDE.split() or command in _CHANNEL_AT:
-            decides = _NOTHING
+            decides = _NONE
         elif command in _DECIDES:
             decides = _DECIDES[command]
         else:
             continue
         keys = tuple(spec for spec in row.specs if spec.is_key)
-        layout = Layout(row.command, keys, _CHANNEL_AT.get(command, 0), decides)
+        layout = CallLayout(row.command, keys, _CHANNEL_AT.get(command, 0), decides)
         found[name] = found[name.lower()] = layout
     return found
 
 
-LAYOUTS: Final[Mapping[bytes, Layout]] = _layouts()
+CALL_LAYOUTS: Final[Mapping[bytes, CallLayout]] = _layouts()

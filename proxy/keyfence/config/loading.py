@@ -19,8 +19,9 @@ from keyfence.policy.source.validate import other_kind, validate
 from keyfence.policy.source.yaml import Source, read_source
 
 from .checks import faults_of
+from .defaults import DEFAULT_LISTEN
 from .fields import NONE, parse_drain, parse_workers, store_url
-from .models import DEFAULT_LISTEN, ConfigModel, ListenerModel
+from .models import ConfigModel, ListenerModel
 from .references import Resolved, file_of
 from .settings import Overrides, Settings
 from .state_file import state_file

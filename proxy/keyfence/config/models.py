@@ -16,6 +16,7 @@ from keyfence.policy.source.validate import file_kind
 from keyfence.policy.verdict import Mode
 from keyfence.resp.limits import MAX_ARGUMENTS, MAX_REQUEST, MIB, RequestLimits
 
+from .defaults import DEFAULT_ADMIN
 from .fields import (
     NONE,
     STRICT,
@@ -36,10 +37,6 @@ from .fields import (
 from .identify import IdentifyModel
 from .limits import ANY_SERVICE, ClientLimits
 from .upstream import UpstreamModel
-
-DEFAULT_LISTEN = "127.0.0.1:6380"
-DEFAULT_ADMIN = "127.0.0.1:9464"
-
 
 Change = Literal["new", "open", "waived", "quiet", "reopened", "resolved"]
 

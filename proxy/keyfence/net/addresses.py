@@ -47,6 +47,13 @@ class Address(str):
         return Address(f"unix:{folder / self.unix_path}") if self.unix_path else self
 
 
+def url_of(address: Address) -> str:
+    """The URL of an admin listener on this machine, also of one on all its addresses."""
+    host, port = address.host_port
+    own = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    return f"http://{host_port(own, port)}"
+
+
 def parse_address(text: str) -> Address:
     """Parse a TCP address. Raises ValueError that says what is allowed."""
     host, colon, port = text.rpartition(":")
@@ -108,6 +115,11 @@ class _UnixFile:
             now = os.lstat(self.path)
             if self.owner == os.getpid() and self.made == (now.st_dev, now.st_ino):
                 os.unlink(self.path)
+
+
+def url_at(bound: Bound) -> str:
+    """The URL of an admin listener on these sockets."""
+    return f"http://{host_port(*bound.sockets[0].getsockname()[:2])}"
 
 
 def bind(address: Address, *, unix_mode: int | None = None, reuse_port: bool = False) -> Bound:

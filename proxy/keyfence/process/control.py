@@ -31,7 +31,6 @@ from keyfence.policy.enforcement.modes import BreakGlass, ModeRule, advised, mod
 from keyfence.policy.engine.authorizer import Authorizer
 from keyfence.policy.rules import RULES
 from keyfence.policy.verdict import Mode
-from keyfence.telemetry.metrics.exposition import exposition
 from keyfence.telemetry.operator_log import warn
 from keyfence.telemetry.reports.services import service_rows
 
@@ -90,6 +89,8 @@ class ProcessControl(Control):
 
     async def metrics(self) -> bytes:
         # A row takes some 10 µs, and there are thousands: in a thread, so that clients wait for none of it.
+        from keyfence.telemetry.metrics.exposition import exposition
+
         counters = (await self._backend.counters()).copy()
         return await asyncio.to_thread(exposition, counters)
 

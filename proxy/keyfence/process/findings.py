@@ -6,6 +6,7 @@ Rule: only the process that controls keyfence opens the store. Without one, ever
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import socket
 import time
@@ -22,12 +23,17 @@ from keyfence.telemetry.operator_log import warn
 
 from .serving.answers import written
 from .serving.backend import Ledger
+from .serving.garbage import without_collections
 from .serving.runtime import StartError
 
 if TYPE_CHECKING:
+    from keyfence.config.models import NotifyModel
     from keyfence.findings.notify import Notifier
+    from keyfence.findings.queries import Reader
     from keyfence.findings.views import Views
     from keyfence.findings.writer import Writer
+
+    Opened = tuple[Writer, Notifier | None]
 
 _T = TypeVar("_T")
 UNSETTLED = (*ACTIVE, State.WAIVED)  # findings that a service can do something about
@@ -36,53 +42,75 @@ UNSETTLED = (*ACTIVE, State.WAIVED)  # findings that a service can do something 
 class FindingsDesk(Ledger):
     """The findings store, or the absence of one."""
 
-    def __init__(self, writer: Writer | None = None, notifier: Notifier | None = None) -> None:
-        self._writer = writer
+    def __init__(self) -> None:
+        self._writer: Writer | None = None
+        self._notifier: Notifier | None = None
+        self._opens_later: Callable[[], Opened | None] | None = None
+        self._opening: asyncio.Future[None] | None = None
+        self._opened = asyncio.Event()  # or there is no store
+        self._opened.set()
+        self._waiting: list[Mapping[str, Any]] = []  # increments from before that
+        self._policy: CompiledPolicy | None = None
         self._in_band = asyncio.Lock()  # services take one reading thread, however many clients ask
-        self._notifier = notifier
         self.reading_seconds = 0.0  # of processor time, for all answers so far
 
     @classmethod
     def open(cls, settings: Settings, counters: Counters) -> FindingsDesk:
-        """Open the store that the settings name. Raises StartError. If only the default cannot be used,
-        keyfence says so and goes on without."""
-        if not settings.findings:
-            return cls()
-        # SQLAlchemy takes a fifth of a second to import, so only a keyfence with a store does.
-        from keyfence.findings.database import StoreError
-        from keyfence.findings.finding import State
-        from keyfence.findings.notify import Feed, Notifier
-        from keyfence.findings.queries import Reader
-        from keyfence.findings.writer import Writer, open_store
+        """Open the store that the settings name. Raises StartError. keyfence also runs without the default
+        store, so that one is left to `open_default`: importing SQLAlchemy takes as long as all else."""
+        desk = cls()
+        if settings.findings and settings.findings_are_default:
+            desk._opens_later = functools.partial(_open, settings, counters)
+            desk._opened.clear()
+        elif settings.findings:
+            opened = _open(settings, counters)
+            assert opened is not None
+            desk._writer, desk._notifier = opened
+        return desk
 
-        try:
-            store = open_store(settings.findings, f"{socket.gethostname()}:{os.getpid()}")
-        except StoreError as exc:
-            if not settings.findings_are_default:
-                raise StartError(str(exc)) from None
-            warn(f"{exc}; findings are lost when keyfence ends (set findings: to a store, or to none)")
-            return cls()
-        reader, notifier = Reader(store.database), None
-        if settings.notify is not None:
-            said = settings.notify
-            on = frozenset(map(State, said.on))
-            feed = Feed(said.webhook, on, said.group / 1000, said.form)
-            notifier = Notifier(feed, reader.finding, counters)
-        told = notifier.changed if notifier is not None else lambda _events: None
-        return cls(Writer(store, counters, keep=settings.findings_keep, on_change=told), notifier)
+    async def open_default(self) -> None:
+        """Open the default store, if the settings name no other. If it cannot be used, keyfence says so and
+        goes on without. If the caller is cancelled, the opening goes on."""
+        if self._opening is None and self._opens_later is not None:
+            self._opening = asyncio.ensure_future(self._open_default(self._opens_later))
+        if self._opening is not None:
+            await asyncio.shield(self._opening)
+
+    async def _open_default(self, open_it: Callable[[], Opened | None]) -> None:
+        opened = await asyncio.to_thread(open_it)
+        self._opens_later = None
+        if opened is not None:
+            self._writer, self._notifier = opened
+            self._writer.policy_taken(self._policy)
+            for counts in self._waiting:
+                self._writer.take(counts)
+        self._waiting.clear()
+        self._opened.set()
+
+    @property
+    def _has_store(self) -> bool:
+        return self._writer is not None or self._opens_later is not None
 
     @property
     def feed(self) -> Callable[[dict[str, Any]], None] | None:
         """Takes the increments of processes; None: nobody wants them."""
-        return self._writer.take if self._writer is not None else None
+        return self._take if self._has_store else None
+
+    def _take(self, counts: dict[str, Any]) -> None:
+        if self._writer is not None:
+            self._writer.take(counts)
+        elif self._opens_later is not None:
+            self._waiting.append(counts)
 
     def policy_taken(self, policy: CompiledPolicy | None) -> None:
         """A policy is in force from now on."""
+        self._policy = policy
         if self._writer is not None:
             self._writer.policy_taken(policy)
 
     async def write_forever(self, is_open: Callable[[], bool]) -> None:
         """Write each second what was counted; `is_open` says whether clients are served."""
+        await self._opened.wait()
         while self._writer is not None:
             self._writer.look(is_open())
             await self._writer.tick()
@@ -90,11 +118,13 @@ class FindingsDesk(Ledger):
 
     async def notify_forever(self) -> None:
         """Tell a webhook of findings, if the configuration names one."""
+        await self._opened.wait()
         if self._notifier is not None:
             await self._notifier.run_forever()
 
     async def write(self) -> int:
         """Write what was counted so far. Returns the version of the findings, which changes with them."""
+        await self._opened.wait()
         if self._writer is None:
             return 0
         await self._writer.write()
@@ -102,13 +132,14 @@ class FindingsDesk(Ledger):
 
     async def ask(self, question: Callable[[Views], _T]) -> _T:
         """The answer of the store as it is. Raises ValueError."""
+        await self._opened.wait()
+        if self._writer is None:
+            raise ValueError("keyfence runs without a findings store; set findings: in the configuration")
         from sqlalchemy.exc import SQLAlchemyError
 
         from keyfence.findings.database import reason
         from keyfence.findings.views import Views
 
-        if self._writer is None:
-            raise ValueError("keyfence runs without a findings store; set findings: in the configuration")
         views = Views(self._writer.reader)
 
         def answer() -> tuple[_T, float]:
@@ -127,7 +158,7 @@ class FindingsDesk(Ledger):
     @property
     def ledger(self) -> Ledger | None:
         """Answers services; None: there is no store."""
-        return self if self._writer is not None else None
+        return self if self._has_store else None
 
     async def findings_of(self, service: str, limit: int) -> dict[str, Any]:
         which = Filter(service=service, state=UNSETTLED, limit=limit)
@@ -162,11 +193,41 @@ class FindingsDesk(Ledger):
 
     async def close(self) -> None:
         """Write what is left, and tell of it."""
+        if self._opening is not None or self._waiting:
+            await self.open_default()
         if self._writer is not None:
             await self._writer.write()
             if self._notifier is not None:
                 await self._notifier.close()
             await self._writer.close()
+
+
+def _open(settings: Settings, counters: Counters) -> Opened | None:
+    """Open the store. Returns None if only the default cannot be used, and says so. Raises StartError."""
+    # SQLAlchemy takes a fifth of a second to import, so only a keyfence with a store does.
+    with without_collections():
+        from keyfence.findings.database import StoreError
+        from keyfence.findings.queries import Reader
+        from keyfence.findings.writer import Writer, open_store
+    try:
+        store = open_store(settings.findings, f"{socket.gethostname()}:{os.getpid()}")
+    except StoreError as exc:
+        if not settings.findings_are_default:
+            raise StartError(str(exc)) from None
+        warn(f"{exc}; findings are lost when keyfence ends (set findings: to a store, or to none)")
+        return None
+    notifier = _notifier(settings.notify, Reader(store.database), counters)
+    told = notifier.changed if notifier is not None else lambda _events: None
+    return Writer(store, counters, keep=settings.findings_keep, on_change=told), notifier
+
+
+def _notifier(told: NotifyModel | None, reader: Reader, counters: Counters) -> Notifier | None:
+    if told is None:
+        return None
+    with without_collections():
+        from keyfence.findings.notify import Feed, Notifier
+    feed = Feed(told.webhook, frozenset(map(State, told.on)), told.group / 1000, told.form)
+    return Notifier(feed, reader.finding, counters)
 
 
 def _row(finding: dict[str, Any]) -> dict[str, Any]:

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
-import functools
 import os
 import shutil
 import signal
@@ -17,11 +15,7 @@ import sys
 from typing import Any
 
 from keyfence.admin.access import Access
-from keyfence.admin.audit import Audit
-from keyfence.admin.connections import Bounds
-from keyfence.admin.server import start_admin, start_metrics
 from keyfence.admin.token import token_of, token_warnings
-from keyfence.config.models import DEFAULT_ADMIN
 from keyfence.config.settings import Settings
 from keyfence.net.addresses import Address
 from keyfence.policy.compiled.policy import CompiledPolicy
@@ -33,15 +27,14 @@ from keyfence.telemetry.operator_log import warn
 from keyfence.telemetry.telemetry import Telemetry
 from keyfence.upstream.embedded import EmbeddedRedis
 from keyfence.upstream.health import Upstream, UpstreamAddress
-from keyfence.web.site import Page
 
 from .control import ProcessControl
 from .findings import FindingsDesk
 from .in_process import InProcess
+from .operators import OperatorListeners, why_not
 from .serving.backend import Backend
 from .serving.command_recorder import Recorder
 from .serving.reload import Origin, Packed, pack
-from .serving.rlimits import admin_room
 from .serving.runtime import Runtime, StartError, background, telemetry_of
 from .systemd import READY, STOPPING, notifier
 
@@ -81,21 +74,23 @@ async def serve(
         if candidate is not None:
             await control.candidates.begin(*candidate)
             runtime.tell(control.candidates.told())
-        admin, metrics = await _admin(control, access, runtime, stack)
+        operators = OperatorListeners(settings)
+        stack.push_async_callback(operators.close)
         stop = _on_signals(control, at_once)
         chores = (*runtime.chores(), control.tick_forever(), findings.notify_forever())
         async with background(*chores, findings.write_forever(lambda: backend.is_open)):
             await backend.open()
-            _announce(backend, (admin, metrics), upstream, embedded, spliced=policy is None)
+            _announce(backend, operators, upstream, embedded, spliced=policy is None)
             runtime.announced()
             notify(READY)
             for text in token_warnings(settings):
                 warn(text)
-            await stop.wait()
-            control.draining = True
-            notify(STOPPING)
-            runtime.tell(f"draining: clients have {runtime.settings.drain:g} s to end")
-            await backend.drain(runtime.settings.drain, at_once)
+            async with background(operators.serve(control, access, runtime), findings.open_default()):
+                await stop.wait()
+                control.draining = True
+                notify(STOPPING)
+                runtime.tell(f"draining: clients have {runtime.settings.drain:g} s to end")
+                await backend.drain(runtime.settings.drain, at_once)
             if to_the_end:
                 await runtime.ask_now()
                 await backend.tick()
@@ -173,57 +168,23 @@ def _bind(settings: Settings, stack: contextlib.ExitStack | contextlib.AsyncExit
     try:
         slots = bind_slots(settings.listeners, max(settings.workers, 1))
     except CannotBind as exc:
-        raise StartError(f"cannot listen on {exc.listen}: {_why(exc.fault)}") from None
+        raise StartError(f"cannot listen on {exc.listen}: {why_not(exc.fault)}") from None
     for slot in slots:
         for bound in slot:
             stack.callback(bound.close)
     return slots
 
 
-async def _admin(
-    control: ProcessControl, access: Access, runtime: Runtime, stack: contextlib.AsyncExitStack
-) -> tuple[str, str]:
-    """Start the admin and the metrics listener; returns their URLs, "" for one that is not configured."""
-    settings = runtime.settings
-    bounds = Bounds(admin_room(settings.admin_listeners), count=runtime.telemetry.counters.admin_refused_one)
-    urls = []
-    for name, address in (("admin", settings.admin), ("metrics", settings.metrics)):
-        if address is None:
-            urls.append("")
-            continue
-        start = functools.partial(start_metrics, control, bounds=bounds)
-        if name == "admin":
-            audit = Audit(settings.admin_audit_log, runtime.tell)
-            site = functools.partial(Page, control, access, audit)
-            start = functools.partial(start_admin, control, access, bounds=bounds, audit=audit, site=site)
-        try:
-            server = await start(address)
-        except OSError as exc:
-            # This port is only the default, so a second keyfence on the machine takes a free one.
-            if address != DEFAULT_ADMIN or exc.errno != errno.EADDRINUSE:
-                raise StartError(f"cannot listen on {address} ({name}): {_why(exc)}") from None
-            server = await start(Address(f"{address.host_port[0]}:0"))
-        stack.push_async_callback(server.close)
-        urls.append(server.url)
-    return urls[0], urls[1]
-
-
-def _why(exc: OSError) -> str:
-    if exc.errno == errno.EADDRINUSE:
-        return "the address is already in use"
-    return (exc.strerror or str(exc)).lower()
-
-
 def _announce(
     backend: Backend,
-    urls: tuple[str, str],
+    operators: OperatorListeners,
     upstream: Upstream,
     embedded: EmbeddedRedis | None,
     *,
     spliced: bool,
 ) -> None:
-    """Print the ready line. `urls` are those of the admin and the metrics listener."""
-    admin, metrics = urls
+    """Print the ready line."""
+    admin, metrics = operators.url("admin"), operators.url("metrics")
     whose = ", ".join(f"{service or 'unknown'} on {address}" for address, service in backend.bound)
     parts = [f"keyfence: ready: {whose}", f"admin {admin or 'none'}"]
     parts += [f"metrics {metrics}"] if metrics else []

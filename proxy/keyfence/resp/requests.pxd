@@ -4,6 +4,7 @@
 cimport cython
 
 cdef int _CR, _LF, _ZERO, _NINE, _STAR, _DOLLAR, _SAFE_DIGITS, _MOST_PEEKED, _DIGITS_PEEKED
+cdef long long[::1] _PLACES
 # LARGE and HEAD stay Python objects, because tests lower them.
 
 
@@ -26,7 +27,6 @@ cdef class RequestReader:
     cdef readonly Py_ssize_t name_end
     cdef readonly Py_ssize_t key_at
     cdef readonly Py_ssize_t key_end
-    cdef readonly Py_ssize_t options_at
     cdef Bounds _bounds
     cdef bytes _buffer
     cdef bytearray _head

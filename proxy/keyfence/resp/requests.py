@@ -12,6 +12,7 @@ processMultibulkBuffer; `src/sds.c`: sdssplitargs; `src/util.c`: string2ll).
 
 from __future__ import annotations
 
+from array import array
 from functools import lru_cache
 
 from .limits import MAX_ARGUMENTS, MAX_BULK, ProtocolError, RequestLimits, RequestTooLarge
@@ -28,8 +29,12 @@ _INT64_MIN = -(2**63)
 _INT64_MAX = 2**63 - 1
 
 # The limits of `peek`: arguments in all, and digits of a bulk string's length.
-_MOST_PEEKED = 9
+_MOST_PEEKED = 64
 _DIGITS_PEEKED = 5
+# Where the arguments of the last peeked request begin and end in its reader's `data()`. All readers share it,
+# so that it takes no memory for a connection.
+PLACES = array("q", bytes(2 * 8 * _MOST_PEEKED))
+_PLACES = PLACES
 
 # A bulk string of more bytes than this can be streamed instead of being held.
 LARGE = 1024 * 1024
@@ -93,12 +98,11 @@ class RequestReader:
         self.limits = limits
         self.start = 0
         self.end = 0
-        # The last peeked request: its number of arguments, the offsets in `data()` of the first argument (the
-        # command's name) and the second, and the offset after the third.
+        # The last peeked request: its number of arguments, and the offsets in `data()` of the first argument
+        # (the command's name) and the second.
         self.count = 0
         self.name_at = self.name_end = 0
         self.key_at = self.key_end = 0
-        self.options_at = 0
         self._buffer = b""
         self._head: bytearray | None = None
         self._tail: bytearray | None = None
@@ -252,7 +256,8 @@ class RequestReader:
         return self._finish(arguments)
 
     def peek(self) -> bool:
-        """Consume the next request if it is complete and has few, short arguments. Sets only the offsets.
+        """Consume the next request if it is complete and has few, short arguments. Sets only the offsets:
+        those of all its arguments are in PLACES until a reader peeks again.
 
         Returns False for any other request and for malformed bytes, which `next` has to read. Never raises.
         tests/resp/test_requests.py shows that `peek` and `next` read the same requests.
@@ -262,12 +267,20 @@ class RequestReader:
         raw = self._buffer
         size = len(self._buffer)
         at = self._cursor
-        if size - at < 4 or raw[at] != _STAR or raw[at + 2] != _CR or raw[at + 3] != _LF:
+        if size - at < 5 or raw[at] != _STAR:
             return False
         count = raw[at + 1] - _ZERO
+        at += 2
+        if 1 <= count <= 9 and _ZERO <= raw[at] <= _NINE:
+            count = count * 10 + (raw[at] - _ZERO)
+            at += 1
+        elif count > 9:
+            return False
+        if raw[at] != _CR or raw[at + 1] != _LF:
+            return False
         if count < 1 or count > _MOST_PEEKED or count > self._bounds.max_arguments:
             return False
-        at += 4
+        at += 2
         for index in range(count):
             if at >= size or raw[at] != _DOLLAR:
                 return False
@@ -286,16 +299,15 @@ class RequestReader:
             end = at + length
             if size - 2 < end or raw[end] != _CR or raw[end + 1] != _LF:
                 return False
-            if index == 0:
-                self.name_at, self.name_end = at, end
-            elif index == 1:
-                self.key_at, self.key_end = at, end
+            _PLACES[2 * index] = at
+            _PLACES[2 * index + 1] = end
             at = end + 2
-            if index <= 2:
-                self.options_at = at
         if at - self._cursor > self._bounds.max_request or at - self._cursor > self._bounds.max_held:
             return False
         self.count = count
+        self.name_at, self.name_end = _PLACES[0], _PLACES[1]
+        if count > 1:
+            self.key_at, self.key_end = _PLACES[2], _PLACES[3]
         self.start = self._cursor
         self.end = self._begin = self._cursor = at
         return True

@@ -10,6 +10,8 @@ from keyfence.policy.wording.prepared cimport Prepared
 from keyfence.resp.requests cimport RequestReader
 
 cdef list REFUSED_UNREAD
+cdef const long long[::1] _PLACES
+cdef int _GIVES, _SETTLES
 
 
 @cython.final
@@ -17,6 +19,7 @@ cdef class FastPath:
     cdef readonly DecisionCache cache
     cdef tuple _values
     cdef object _authorizer
+    cdef PendingTtls _pending
     cdef readonly Py_ssize_t start
     cdef readonly Py_ssize_t end
     cdef public Py_ssize_t count
@@ -64,6 +67,8 @@ cdef class FastPath:
     @cython.locals(pending=PendingTtls, cache=DecisionCache, opens=list, kind=KeyKind, at=Py_ssize_t)
     cpdef object keep_call(self, Executor session, Lookup lookup, list argv)
     cdef object _count_evidence(self, Executor session, Admitted further)
+    @cython.locals(pending=PendingTtls)
+    cdef bint _leaves_open(self, int outcome) except -1
     @cython.locals(pending=PendingTtls)
     cdef object _keep_open(
         self, Executor session, DecisionCache cache, CachedDecision decision, int outcome, object key

@@ -12,12 +12,14 @@ from time import perf_counter
 
 from keyfence.commands.model import MANY
 from keyfence.policy.compiled.tenants import Values
+from keyfence.policy.compiled.ttl import GIVES, SETTLES
 from keyfence.policy.engine.authorizer import Authorizer
 from keyfence.policy.engine.counts import Admitted, ViolationCounter
 from keyfence.policy.engine.decision_cache import DecisionCache
 from keyfence.policy.engine.forms import CachedDecision, Lookup
+from keyfence.policy.engine.pending import PendingTtls
 from keyfence.resp.limits import ProtocolError
-from keyfence.resp.requests import RequestReader
+from keyfence.resp.requests import PLACES, RequestReader
 from keyfence.session.conversation.executor import Executor
 from keyfence.session.conversation.routing import BLOCKING, SCRIPTS, SHAREABLE
 from keyfence.session.handlers.table import HANDLERS
@@ -35,6 +37,9 @@ MOST_ARGUMENTS = 16 * MANY
 # Measuring the time costs a tenth of a decision, so only one decision in this many is timed.
 TIMED_EACH = 64
 
+_PLACES = PLACES  # as C integers, where this runs compiled
+_GIVES, _SETTLES = GIVES, SETTLES
+
 REFUSED_UNREAD = [b""]  # stands for a request that is refused before it is taken out of the reader
 
 
@@ -45,6 +50,7 @@ class FastPath:
         self.cache: DecisionCache | None = None
         self._values: Values = ()  # the caller's values, under the cache's policy
         self._authorizer: Authorizer | None = None  # the owner of the cache
+        self._pending: PendingTtls | None = None  # its table of keys to ask Redis about
         # While there is a candidate policy: the client as it sees it, its cache for the client's service, and
         # the counter of the violations of the request that was just admitted or refused.
         self._comparison: Comparison | None = None
@@ -74,6 +80,7 @@ class FastPath:
             self._values = session.values
             cache = self.cache = authorizer.cache(number, KNOWN) if known else None
             self._authorizer = authorizer
+            self._pending = authorizer.pending
             comparison = self.comparison(session, authorizer)
             self._beside = comparison.cache(KNOWN) if comparison is not None else None
             self._counted = None
@@ -161,17 +168,7 @@ class FastPath:
     def _knows_peeked(self, session: Executor, cache: DecisionCache) -> bool:
         """Whether the cache admits or refuses the current request, of which only the offsets are known."""
         reader = session.reader
-        decision = cache.find_unread(
-            reader.data(),
-            reader.count,
-            reader.name_at,
-            reader.name_end,
-            reader.key_at,
-            reader.key_end,
-            reader.options_at,
-            reader.end,
-            self._values,
-        )
+        decision = cache.find_unread(reader.data(), _PLACES, reader.count, self._values)
         if decision is None:
             return False
         outcome = decision.outcome
@@ -188,7 +185,7 @@ class FastPath:
             self._counted = counter
         self._until_timed -= 1
         self.counted(session, decision)
-        if outcome:
+        if outcome and self._leaves_open(outcome):
             self._keep_open(session, cache, decision, outcome, reader.span(reader.key_at, reader.key_end))
         return True
 
@@ -224,7 +221,7 @@ class FastPath:
         if self._started:
             self.end_timing(session)
         self.counted(session, decision)
-        if outcome:
+        if outcome and self._leaves_open(outcome):
             self._keep_open(session, cache, decision, outcome, argv[decision.form.index])
         return True
 
@@ -281,7 +278,7 @@ class FastPath:
         transaction = session.transaction
         queued = transaction.evaluated if transaction is not None else None
         for kind, at in opens:
-            if kind.outcome:
+            if kind.outcome and self._leaves_open(kind.outcome):
                 pending.keep_key_open(
                     authorizer,
                     cache.service,
@@ -302,18 +299,24 @@ class FastPath:
         if not further.is_gathered:
             session.observer.gather_from(session.service, further)
 
+    def _leaves_open(self, outcome: int) -> bool:
+        """Whether there is something to record for a command with this outcome: none settles a key if no key
+        is open."""
+        pending = self._pending
+        return pending is not None and (outcome not in (_GIVES, _SETTLES) or pending.has_keys())
+
     def _keep_open(
         self, session: Executor, cache: DecisionCache, decision: CachedDecision, outcome: int, key: bytes
     ) -> None:
         """Record what an admitted command leaves open."""
-        authorizer = session.current_authorizer()
-        pending = authorizer.pending
-        if pending is not None:
-            transaction = session.transaction
-            queued = transaction.evaluated if transaction is not None else None
-            database = session.profile.database
-            peer, sender = session.peer, session.sender
-            pending.keep_open(authorizer, cache, decision, outcome, key, queued, database, peer, sender)
+        pending, authorizer = self._pending, self._authorizer
+        if pending is None or authorizer is None:
+            return
+        transaction = session.transaction
+        queued = transaction.evaluated if transaction is not None else None
+        database = session.profile.database
+        peer, sender = session.peer, session.sender
+        pending.keep_open(authorizer, cache, decision, outcome, key, queued, database, peer, sender)
 
     # -- beside a candidate policy
 
@@ -321,17 +324,8 @@ class FastPath:
         """Compare what the two policies say of an admitted request, of which no object has been made."""
         reader, comparison = session.reader, self._comparison
         if self._counted is None and comparison is not None and beside.is_current:
-            decision = beside.find_unread(
-                reader.data(),
-                reader.count,
-                reader.name_at,
-                reader.name_end,
-                reader.key_at,
-                reader.key_end,
-                reader.options_at,
-                reader.end,
-                comparison.values,
-            )
+            values = comparison.values
+            decision = beside.find_unread(reader.data(), _PLACES, reader.count, values)
             if decision is not None and decision.is_clean:
                 self._compared(session, comparison, decision)
                 return

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keyfence.commands.cache_forms import LAYOUTS
+from keyfence.commands.cache_forms import CALL_LAYOUTS
 from keyfence.commands.exceptions import NEEDS
 from keyfence.commands.extract import extract
 from keyfence.commands.model import MANY
@@ -132,7 +132,7 @@ KEYS["shop"] += [b"s:h:{a}", b"s:h:{b}", b"s:h:a", b"n:acme", b"p:acme", b"STREA
 KEYS["saas"] += [b"p:acme", b"n:acme", b"n:globex"]
 KEYS["cluster"], KEYS["lapsing"] = KEYS["shop"], KEYS["grants"]
 VALUES: list[Values] = [(), (b"acme", b"acme"), (b"globex", b"globex"), (None, None)]
-NAMES = sorted({name for name in LAYOUTS if name.isupper()})
+NAMES = sorted({name for name in CALL_LAYOUTS if name.isupper()})
 WORDS = [
     *b"1 2 0 3 -1 01 x > $ 0-0 LEFT RIGHT MATCH COUNT TYPE string s:t:* * s:* acme WEIGHTS AGGREGATE".split(),
     *b"GROUP g BLOCK STREAMS streams NOACK CLAIM AND OR DB REPLACE 12345 bump BUMP other 99999999999".split(),
@@ -180,7 +180,7 @@ def calls(draw: st.DrawFn, policy: str) -> list[bytes]:
     """A command, well-formed or nearly so, with keys of the policy."""
     name = draw(st.sampled_from(NAMES))
     keys = st.sampled_from(KEYS[policy])
-    layout = LAYOUTS[name]
+    layout = CALL_LAYOUTS[name]
     many = draw(st.lists(keys, min_size=1, max_size=6))
     if draw(st.integers(0, 4)) == 0:
         words = keys | st.sampled_from(WORDS)
@@ -336,7 +336,7 @@ def test_what_the_cache_admits(policy: str, service: str, text: str, values: Val
 
 @pytest.mark.parametrize("name", NAMES)
 def test_only_deciding_arguments_decide_about_effects(name: bytes) -> None:
-    layout = LAYOUTS[name]
+    layout = CALL_LAYOUTS[name]
     options = {role for command, role in TTL_OF if command == layout.command.name}
     assert layout.command.name not in NEEDS
     assert layout.decides != (0, 0) or not options
@@ -346,7 +346,7 @@ def test_only_deciding_arguments_decide_about_effects(name: bytes) -> None:
 @given(st.data())
 def test_a_layout_finds_the_keys_that_the_command_touches(data: st.DataObject) -> None:
     argv = data.draw(calls("shop"))
-    placed = Placed(LAYOUTS[argv[0]])
+    placed = Placed(CALL_LAYOUTS[argv[0]])
     touches = extract(argv)
     if not all(run.place(argv) for run in placed.runs):
         return
@@ -362,7 +362,7 @@ def test_a_layout_finds_the_keys_that_the_command_touches(data: st.DataObject) -
 @given(st.data())
 def test_a_shortened_command_has_the_chosen_keys(data: st.DataObject) -> None:
     argv = data.draw(calls("shop"))
-    placed = Placed(LAYOUTS[argv[0]])
+    placed = Placed(CALL_LAYOUTS[argv[0]])
     if not placed.runs or not all(run.place(argv) for run in placed.runs) or not placed.is_decided_by_keys:
         return
     run = placed.runs[-1]

@@ -24,7 +24,7 @@ from keyfence.policy.loading.load import load_policy, parse_policy
 from keyfence.policy.verdict import Ruling
 from keyfence.resp.encode import command
 from keyfence.resp.limits import IDENTIFIED
-from keyfence.resp.requests import RequestReader
+from keyfence.resp.requests import PLACES, RequestReader
 from tests.policy.cases import POLICIES, steps_of
 from tests.policy.compiler.test_prefixes import FAMILIES
 
@@ -158,8 +158,7 @@ def found_unread(cache: DecisionCache, argv: list[bytes], values: Values = ()) -
     reader.next()
     if not reader.peek():
         return None
-    places = (reader.name_at, reader.name_end, reader.key_at, reader.key_end, reader.options_at, reader.end)
-    return cache.find_unread(reader.data(), reader.count, *places, values)
+    return cache.find_unread(reader.data(), PLACES, reader.count, values)
 
 
 def admitted_unread(cache: DecisionCache, argv: list[bytes], values: Values = ()) -> CachedDecision | None:
@@ -205,8 +204,7 @@ def counted_unread(cache: DecisionCache, argv: list[bytes]) -> ViolationCounter 
     reader.feed(command(*argv))
     if not reader.peek():
         return None
-    places = (reader.name_at, reader.name_end, reader.key_at, reader.key_end, reader.options_at, reader.end)
-    decision = cache.find_unread(reader.data(), reader.count, *places, ())
+    decision = cache.find_unread(reader.data(), PLACES, reader.count, ())
     if decision is None or decision.is_clean:
         return None
     return decision.counter(0, reader.span(reader.key_at, reader.key_end))

@@ -75,6 +75,24 @@ def test_rights_are_what_each_service_did() -> None:
     assert found.maxlen == "~100"
 
 
+def test_parts_with_several_kinds_and_other_writers_are_scopes() -> None:
+    commands = [f"{who}> SET s:{who}:{kind}:1 x" for who in ("web", "ops") for kind in ("a", "b")]
+    assert {one.prefix for one in drafted(*commands)[1].scopes.values()} == {"s:web:", "s:ops:"}
+
+
+def test_words_of_single_kinds_are_no_scopes() -> None:
+    commands = [
+        "web> SET s:cart:1 x",
+        "ops> SET s:order:1 x",
+        "web> SET s:seen:1 x",
+        "ops> SET s:order:next 1",
+    ]
+    model = drafted(*commands)[1]
+    assert {one.prefix for one in model.scopes.values()} == {"s:"}
+    assert list(model.keys) == ["cart", "order", "order-next", "seen"]
+    assert (model.keys["cart"].writers, model.keys["order"].writers) == (["web"], ["ops"])
+
+
 def test_different_entries_of_a_scope_have_rights_of_their_own() -> None:
     _, model = drafted("SET a:x:1 1", "stock> GET a:x:1", "SET a:y:1 1", "audit> GET a:y:1")
     assert model.keys["x"].readers == ["stock"]

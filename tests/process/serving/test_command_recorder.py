@@ -55,6 +55,15 @@ def test_different_commands_are_recorded_apart(tmp_path: Path) -> None:
     assert len(lines(file)) == 5 * 3
 
 
+def test_a_write_without_a_time_to_live_is_recorded_among_many_with_one(tmp_path: Path) -> None:
+    file = tmp_path / "log"
+    recorder = Recorder(str(file))
+    send(recorder, "SET a:x 1 EX 60", 40)
+    send(recorder, "SET a:x 1", 2)
+    recorder.close()
+    assert [line["argv"] for line in lines(file)][-2:] == [["SET", "a:x", "?"]] * 2
+
+
 def test_keys_that_no_entry_covers_are_recorded_by_their_kinds(tmp_path: Path) -> None:
     file = tmp_path / "log"
     recorder = Recorder(str(file))

@@ -11,15 +11,8 @@ from typing import Any
 
 import click
 
-from keyfence.cli.terminal.options import (
-    Commands,
-    admin_option,
-    ask_admin,
-    change_options,
-    checked_answer,
-    format_option,
-    print_json,
-)
+from keyfence.cli.terminal.asking import ask_admin, checked_answer
+from keyfence.cli.terminal.options import Commands, admin_option, change_options, format_option, print_json
 from keyfence.cli.terminal.output import say, wrapped
 from keyfence.policy.show import one_line
 from keyfence.policy.units import clock_text

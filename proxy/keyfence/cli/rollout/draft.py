@@ -17,7 +17,8 @@ from typing import Any
 import click
 
 from keyfence.admin.client import AskError
-from keyfence.cli.terminal.options import admin_option, ask_admin, checked_answer, is_url, source_url
+from keyfence.cli.terminal.asking import ask_admin, checked_answer, is_url, source_url
+from keyfence.cli.terminal.options import admin_option
 from keyfence.cli.terminal.output import fail, say
 from keyfence.config.fields import is_store
 from keyfence.policy.learn.draft import Draft, DraftError, draft

@@ -15,7 +15,8 @@ import click
 from rich.table import Table
 from rich.text import Text
 
-from keyfence.cli.terminal.options import admin_option, ask_admin, checked_answer, format_option, print_json
+from keyfence.cli.terminal.asking import ask_admin, checked_answer
+from keyfence.cli.terminal.options import admin_option, format_option, print_json
 from keyfence.cli.terminal.output import fail, fits, print_table, say, wrapped
 from keyfence.findings.filter import states
 from keyfence.policy.show import one_line

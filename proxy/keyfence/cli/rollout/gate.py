@@ -15,14 +15,8 @@ from urllib.parse import urlencode
 import click
 
 from keyfence.admin.client import AskError, ask
-from keyfence.cli.terminal.options import (
-    admin_option,
-    format_option,
-    is_given,
-    is_url,
-    read_log,
-    source_of,
-)
+from keyfence.cli.terminal.asking import is_url, read_log, source_of
+from keyfence.cli.terminal.options import admin_option, format_option, is_given
 from keyfence.cli.terminal.output import fail, fail_with, say
 from keyfence.config.fields import is_store, parse_store, store_url
 from keyfence.findings.gate.baseline import Known, read_baseline, write_baseline

@@ -14,7 +14,8 @@ import click
 from rich.table import Table
 from rich.text import Text
 
-from keyfence.cli.terminal.options import admin_option, ask_admin, checked_answer, format_option, print_json
+from keyfence.cli.terminal.asking import ask_admin, checked_answer
+from keyfence.cli.terminal.options import admin_option, format_option, print_json
 from keyfence.cli.terminal.output import fail, print_table, say
 from keyfence.findings.spans import span_text
 from keyfence.policy.enforcement.modes import parse_mode

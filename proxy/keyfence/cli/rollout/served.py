@@ -28,7 +28,7 @@ from keyfence.config.settings import Settings
 from keyfence.net.addresses import Address
 from keyfence.process.run import serve
 from keyfence.process.serving.reload import Origin, Packed, unpack
-from keyfence.process.serving.runtime import StartError, run_loop, settle_modules
+from keyfence.process.serving.runtime import StartError, run_loop
 from keyfence.process.serving.spawn import end_with_parent, start_python
 from keyfence.process.systemd import READY, VARIABLE
 from keyfence.upstream.embedded import EmbeddedRedisError
@@ -156,7 +156,6 @@ def main() -> None:
     end_with_parent(int(sys.argv[1]))
     order: Order = pickle.load(sys.stdin.buffer)
     settings, policy = order.packed.settings, unpack(order.packed)
-    settle_modules()
     os.environ[VARIABLE] = order.notify
     try:
         run_loop(lambda: serve(order.origin, settings, policy, to_the_end=True))

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import sys
 import textwrap
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import click
-from rich.console import Console
-from rich.table import Table
 
 from keyfence.policy.diagnostics import FileError
+
+if TYPE_CHECKING:  # imported for the first table only: it takes 50 ms
+    from rich.console import Console
+    from rich.table import Table
 
 USAGE = 2  # the exit code of wrong usage
 PIPE_WIDTH = 250
@@ -39,6 +41,8 @@ def fail_with(error: FileError) -> NoReturn:
 
 def console(width: int = PIPE_WIDTH) -> Console:
     """Returns a console on standard output: coloured on a terminal, else at least `width` columns wide."""
+    from rich.console import Console
+
     if sys.stdout.isatty():
         return Console(emoji=False)
     return Console(width=max(width, PIPE_WIDTH), no_color=True, highlight=False, emoji=False)
@@ -78,4 +82,6 @@ def wrapped(text: str, before: str) -> str:
 
 
 def _natural_width(table: Table) -> int:
+    from rich.console import Console
+
     return Console(width=100_000, color_system=None).measure(table).maximum

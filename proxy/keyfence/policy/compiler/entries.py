@@ -5,7 +5,6 @@ Rule: an entry has its own rights, or if it sets none, those of its scope. A sco
 
 from __future__ import annotations
 
-import dataclasses
 import operator
 from collections.abc import Container, Iterable, Iterator, Sequence
 
@@ -15,6 +14,7 @@ from keyfence.policy.compiled.tenants import Tenancy
 from keyfence.policy.diagnostics import did_you_mean
 from keyfence.policy.patterns.patterns import KeyPattern
 from keyfence.policy.patterns.regular import SEPARATOR
+from keyfence.policy.records import replaced
 from keyfence.policy.show import printable
 from keyfence.policy.source.model import EntryModel
 
@@ -138,7 +138,7 @@ def build_entries(context: CompilerContext) -> None:
     for place, (name, model) in enumerate(context.model.keys.items()):
         path = ("keys", name)
         requirements = build_requirements(context, name, model.key, model, path)
-        requirements = dataclasses.replace(requirements, about=model.about, written=model.key, number=place)
+        requirements = replaced(requirements, about=model.about, written=model.key, number=place)
         own = context.rights(model, path)
         scripts = named_scripts(context, model.written_by, (*path, "written_by"))
         outside: list[tuple[str, Scope]] = []

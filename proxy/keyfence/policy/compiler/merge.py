@@ -14,6 +14,7 @@ from typing import Any, TypeVar, get_args
 
 from keyfence.policy.compiled.policy import Home, Target
 from keyfence.policy.compiled.scripts import Registration
+from keyfence.policy.records import replaced
 from keyfence.policy.services import UNKNOWN
 from keyfence.policy.source.model import PolicyModel, UnregisteredScripts
 from keyfence.policy.source.yaml import PathKey
@@ -120,7 +121,7 @@ def strictest(words: Iterable[UnregisteredScripts]) -> UnregisteredScripts:
 
 
 def _at_home(target: Target, number: int, home: Home, named: Mapping[str, int]) -> Target:
-    target = dataclasses.replace(target, home=number, should=target.should | home.should)
+    target = replaced(target, home=number, should=target.should | home.should)
     if target.entry is None or named[target.name] < 2:
         return target
     name = f"{home.policy}/{target.name}"

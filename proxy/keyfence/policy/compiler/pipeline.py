@@ -25,6 +25,7 @@ from keyfence.policy.diagnostics import FileError
 from keyfence.policy.patterns.automaton import Classifier
 from keyfence.policy.patterns.determinize import TooManyStates, classify
 from keyfence.policy.patterns.regular import SEPARATOR_MASK
+from keyfence.policy.records import replaced
 from keyfence.policy.services import UNKNOWN
 from keyfence.policy.source.model import PolicyModel
 from keyfence.policy.source.yaml import Source
@@ -228,7 +229,7 @@ def _with_names(target: Target, names: Names, claims: frozenset[str]) -> Target:
         and surely_tagged(target.pattern, target.hash_tag)
         and (surely_named(target.pattern, names) or not is_claimed(claims, target.pattern))
     )
-    return dataclasses.replace(target, names_sure=sure, is_lower=is_lower)
+    return replaced(target, names_sure=sure, is_lower=is_lower)
 
 
 def _automaton(context: CompilerContext, targets: Sequence[Target], section: str) -> Classifier | None:

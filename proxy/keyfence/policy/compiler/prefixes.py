@@ -124,8 +124,11 @@ class PrefixIndex(Generic[Item]):
 
     def near(self, pattern: KeyPattern) -> Iterator[tuple[KeyPattern, Item]]:
         """Yields the prefixes that some key of a pattern may have, and perhaps others."""
-        is_closed = not any(map(_is_open, segments(pattern.parts)))
-        colons = len(segments(pattern.parts)) - 1
+        if not self._groups:
+            return
+        given = segments(pattern.parts)
+        is_closed = not any(map(_is_open, given))
+        colons = len(given) - 1
         found = dict(self._found(pattern))
         for is_literal, group in self._groups.items():
             if is_literal in found:
@@ -136,6 +139,8 @@ class PrefixIndex(Generic[Item]):
 
     def _found(self, pattern: KeyPattern) -> Iterator[tuple[tuple[bool, ...], list[tuple[KeyPattern, Item]]]]:
         """Yields, for each group whose literal text the pattern shows, the prefixes with that text."""
+        if not self._groups:
+            return
         given = segments(pattern.parts)
         closed = next((at for at, segment in enumerate(given) if _is_open(segment)), len(given) - 1)
         words = [_word(segment) for segment in given[:closed]]

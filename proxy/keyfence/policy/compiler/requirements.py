@@ -14,6 +14,7 @@ from keyfence.policy.compiled.policy import Entry, Fields, types_in
 from keyfence.policy.compiled.ttl import TtlRule
 from keyfence.policy.patterns.patterns import KeyPattern, Literal
 from keyfence.policy.patterns.value_forms import Form, NumberRange, parse_range
+from keyfence.policy.records import replaced
 from keyfence.policy.source.model import Requirements, ScopeModel, TtlModel
 from keyfence.policy.units import duration_text
 
@@ -69,7 +70,6 @@ def in_scope(
 ) -> Entry:
     """Returns an entry's requirements on the keys of one pattern, with its scope's and those of type
     words."""
-    own = dataclasses.replace(own, text=text)
     scope = home.asked if home is not None else None
     types = own.types
     spoken = _spoken(pattern, context.type_words)
@@ -80,7 +80,7 @@ def in_scope(
         message = f"by type_words the key is a {wanted}, but its type is {given}"
         context.error(("keys", own.name, "type"), message)
     if scope is None:
-        return _finished(dataclasses.replace(own, types=types))
+        return _finished(replaced(own, text=text, types=types))
     types = types or scope.types
     inherited = {
         item: getattr(scope, item)
@@ -90,8 +90,9 @@ def in_scope(
     if "maxlen" in inherited:
         inherited["maxlen_exact"] = scope.maxlen_exact
     return _finished(
-        dataclasses.replace(
+        replaced(
             own,
+            text=text,
             types=types,
             ttl=own.ttl if own.ttl is not None else scope.ttl,
             field_case=own.field_case or scope.field_case,
@@ -132,7 +133,7 @@ def _finished(entry: Entry) -> Entry:
     fields = entry.fields
     if fields is not None:
         fields = fields._replace(exact=entry.field_case == "exact")
-    return dataclasses.replace(
+    return replaced(
         entry,
         fields=fields,
         is_plain=not (looks or entry.types or entry.commands or (ttl and not asks_nothing)),
@@ -229,7 +230,7 @@ def _fields(context: CompilerContext, model: Requirements, path: tuple[str, ...]
         elif "<" in field:
             pattern = context.pattern(field, at)
             if pattern is not None:
-                patterned.append((Form(pattern.matches, f"of the form {field}"), form))
+                patterned.append((Form(pattern.matches, f"of the form {field}", pattern), form))
                 hides_names = hides_names or any(hole.name in context.secrets for hole in pattern.holes)
         else:
             named[field.encode()] = form

@@ -2,7 +2,7 @@
 cimport cython
 
 from keyfence.policy.patterns.automaton cimport Classifier
-from keyfence.policy.engine.forms cimport Call, KeyKind, Lookup, new_lookup
+from keyfence.policy.engine.forms cimport Call, KeyKind, Lookup, new_lookup, stands
 
 cdef int _NAME, _VALUE, _ZERO, _NINE
 cdef Py_ssize_t _MANY, _MAX_CONFIRMED, _MOST_DIGITS
@@ -104,5 +104,3 @@ cdef bint _are_same(list one, list other) except -1
 cdef Py_ssize_t _after(list argv, bytes keyword) except -2
 @cython.locals(size=Py_ssize_t, number=Py_ssize_t, byte="unsigned char")
 cdef Py_ssize_t _number(bytes digits) except -2
-@cython.locals(size=Py_ssize_t, at=Py_ssize_t, one="const unsigned char *", other="const unsigned char *")
-cpdef bint stands(bytes text, bytes data, Py_ssize_t start, Py_ssize_t end) except -1

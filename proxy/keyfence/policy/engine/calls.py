@@ -2,8 +2,9 @@
 """Commands with several keys, a script, a pattern or a channel, for the decision cache.
 
 Rule: one answer of the evaluator holds for all commands whose deciding arguments are equal and whose keys
-have the same targets. `cache_forms.LAYOUTS` says which arguments these are. What depends on a key's name, on
-a value or on the caller is checked in each call; what depends on the time is never kept. Tables are bounded.
+have the same targets. `cache_forms.CALL_LAYOUTS` says which arguments decide. What depends on a key's name,
+on a value or on the caller is checked in each call; what depends on the time is never kept. Tables are
+bounded.
 
 The evaluator is asked about a command with one key of each target: further keys of the same targets break
 nothing that these do not break. Rules about several keys together (hash slots) are left to the evaluator.
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Sequence
 
-from keyfence.commands.cache_forms import LAYOUTS, Layout
+from keyfence.commands.cache_forms import CALL_LAYOUTS, CallLayout
 from keyfence.commands.exceptions import XREAD_OPTIONS
 from keyfence.commands.extract import extract
 from keyfence.commands.model import MANY, Access, Content, Touches
@@ -28,7 +29,7 @@ from keyfence.policy.patterns.automaton import Classifier
 from . import checks
 from .evaluator import Evaluator
 from .evidence import evidence_of
-from .forms import COMMAND, CONTENT, FORM, KEY, KEYS, RULE, UNKNOWN, Call, KeyKind, Lookup, new_lookup
+from .forms import COMMAND, CONTENT, FORM, KEY, KEYS, RULE, UNKNOWN, Call, KeyKind, Lookup, new_lookup, stands
 
 MAX_FORMS = 64  # of one command; beyond this number, all are forgotten and asked for anew …
 MAX_CALLS = 256  # … and so are the answers for one form …
@@ -140,7 +141,7 @@ class CallForm:
 class Placed:
     """One layout, and what is known of its commands."""
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: CallLayout) -> None:
         self.layout = layout
         self.runs = [Run(spec) for spec in layout.keys]
         if layout.channel_at:
@@ -256,7 +257,7 @@ class Calls:
         return new_lookup(None, "", 0, call, opens)
 
     def _place(self, name: bytes) -> Placed | None:
-        layout = LAYOUTS.get(name)
+        layout = CALL_LAYOUTS.get(name)
         if layout is None or layout.command.name not in self._among:
             return None  # not remembered, because clients choose the names
         placed = self._placed[name] = Placed(layout)
@@ -452,15 +453,3 @@ def _number(digits: bytes) -> int:
             return -1
         number = number * 10 + (byte - _ZERO)
     return number
-
-
-def stands(text: bytes, data: bytes, start: int, end: int) -> bool:
-    """Whether `data[start:end]` is `text`. The span must be within the data."""
-    size = len(text)
-    if end - start != size or end > len(data) or start < 0:
-        return False
-    one, other = text, data
-    for at in range(size):  # noqa: SIM110 - a loop in C, where it is compiled
-        if one[at] != other[start + at]:
-            return False
-    return True

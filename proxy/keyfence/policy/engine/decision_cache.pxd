@@ -2,13 +2,13 @@
 cimport cython
 
 from keyfence.policy.patterns.automaton cimport Classifier
-from keyfence.policy.engine.calls cimport Calls, OwnKeys, stands
+from keyfence.policy.engine.calls cimport Calls, OwnKeys
 from keyfence.policy.engine.counts cimport Admitted, ViolationCounter, Revocable
-from keyfence.policy.engine.forms cimport CachedDecision, CommandForm, Lookup, new_lookup
+from keyfence.policy.engine.forms cimport CachedDecision, CommandForm, Lookup, new_lookup, stands
 
-cdef int _NAME, _VALUE, _FIELDS, _MOST_FAULTS, _ZERO, _NINE
+cdef int _NAME, _CONTENT
 cdef Py_ssize_t _RECENT, _MAX_CONFIRMED
-cdef int _NO_OPTIONS, _BEHIND_VALUE, _BEHIND_KEY, _SEVERAL_KEYS, _XADD, _KEYLESS
+cdef int _NO_OPTIONS, _TO_END, _TRIMMING, _SEVERAL_KEYS, _KEYLESS, _NOTHING, _LENGTH
 cdef Lookup _NO_COMMAND, _NO_FORM, _LONG_KEY, _UNSURE
 
 
@@ -25,16 +25,17 @@ cdef class DecisionCache(Revocable):
     cdef dict _forms
     cdef list _recent
     cdef list _counted
-    cdef bytes _sized
     cdef OwnKeys _own
     cdef Calls _calls
-    cdef dict _fields
+    cdef dict _written
     cdef int _transactions
 
-    @cython.locals(form=CommandForm, kind=int, behind=Py_ssize_t, target=int, decision=CachedDecision)
+    @cython.locals(
+        name_at=Py_ssize_t, name_end=Py_ssize_t, key_at=Py_ssize_t, key_end=Py_ssize_t, form=CommandForm,
+        target=int, decision=CachedDecision, at=Py_ssize_t, stop=Py_ssize_t,
+    )
     cpdef CachedDecision find_unread(
-        self, bytes data, Py_ssize_t count, Py_ssize_t name_at, Py_ssize_t name_end, Py_ssize_t key_at,
-        Py_ssize_t key_end, Py_ssize_t options_at, Py_ssize_t end, tuple values,
+        self, bytes data, const long long[::1] places, Py_ssize_t count, tuple values
     )
     cpdef Lookup find(self, list argv, tuple values=*)
     @cython.locals(name=bytes, form=CommandForm)
@@ -49,16 +50,11 @@ cdef class DecisionCache(Revocable):
     cdef CommandForm _keyless(self, bytes name)
     cdef object _evidence(self, object touches)
     cdef CachedDecision _ask(self, CommandForm form, int target, list argv)
-    cdef int _looks(self, CommandForm form, object target) except -2
-    cdef int _looks_at_content(self, CommandForm form, object entry) except -2
-    @cython.locals(named=dict, size=Py_ssize_t, unknown=int, wrong=int)
-    cdef int _faults_of_fields(self, int target, object fields, list argv, Py_ssize_t at) except -2
-    cdef int _faults(self, CommandForm form, int looks, int target, list argv, Py_ssize_t at) except -2
+    cdef int _looks(self, CommandForm form, int target) except -2
+    cdef int _looks_at_content(self, CommandForm form, int target, object entry) except -2
 
 
-cdef bint _are_few_and_short(
-    list argv, Py_ssize_t start, Py_ssize_t step, object longest, object most
-) except -1
-cdef bint _has_form(bytes value, object form) except -1
-@cython.locals(size=Py_ssize_t, byte="unsigned char")
-cdef bint _is_plain_number(bytes value, Py_ssize_t most) except -1
+@cython.locals(raw="const unsigned char *")
+cdef Py_ssize_t _slot(bytes data, Py_ssize_t start, Py_ssize_t end) except -1
+@cython.locals(places="long long[::1]", at=Py_ssize_t, number=Py_ssize_t, argument=bytes)
+cdef long long[::1] _places_of(list argv)

@@ -9,19 +9,20 @@ value or the caller is checked in each call; whatever depends on the time is nev
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Container, Sequence
 
 from keyfence.commands import cache_forms
 from keyfence.commands.extract import KEYLESS, ONE_KEY, OneKey, extract
 from keyfence.commands.model import Access, Touches
-from keyfence.policy.compiled.policy import MAX_CONFIRMED, Entry, Fields, Target
+from keyfence.policy.compiled.policy import MAX_CONFIRMED, Entry, Target
 from keyfence.policy.compiled.tenants import Values
+from keyfence.policy.compiled.written import WrittenCheck
 from keyfence.policy.patterns.automaton import Classifier
-from keyfence.policy.patterns.value_forms import BUILTIN, Form
 from keyfence.policy.verdict import COVERED
 
 from . import checks
-from .calls import Calls, OwnKeys, stands
+from .calls import Calls, OwnKeys
 from .counts import Admitted, Revocable, ViolationCounter
 from .evaluator import Evaluator
 from .evidence import Evidence, evidence_of
@@ -34,32 +35,23 @@ from .forms import (
     CachedDecision,
     CommandForm,
     Lookup,
-    looks_at_elements,
     new_lookup,
+    stands,
     trims,
 )
 
 MAX_COUNTERS = 4_096  # violation counters; beyond this number, all are forgotten and found anew
 
-# Field names whose form is remembered for each target: their greatest number, and their greatest length.
-MAX_FIELDS = 1_024
-LONGEST_FIELD = 64
-
-_RECENT = 16  # command names to find by their first letter and length
-_ZERO, _NINE = 48, 57
-_MOST_FAULTS = 15  # faults of one kind in one command that are counted exactly
+_RECENT = 64  # command names to find by three of their letters and their length
 # As C integers when compiled.
 _MAX_CONFIRMED = MAX_CONFIRMED
-_NO_OPTIONS, _BEHIND_VALUE = cache_forms.NO_OPTIONS, cache_forms.BEHIND_VALUE
-_BEHIND_KEY, _SEVERAL_KEYS = cache_forms.BEHIND_KEY, cache_forms.SEVERAL_KEYS
-_XADD, _KEYLESS = cache_forms.XADD, cache_forms.KEYLESS
+_NO_OPTIONS, _TO_END, _TRIMMING = cache_forms.NO_OPTIONS, cache_forms.TO_END, cache_forms.TRIMMING
+_SEVERAL_KEYS, _KEYLESS = cache_forms.SEVERAL_KEYS, cache_forms.KEYLESS
+_NOTHING, _LENGTH = cache_forms.NOTHING, cache_forms.LENGTH
 
 # The things to check in each call (`CachedDecision.looks`).
 _NAME = 1
-_VALUE = 2
-_FIELDS = 4
-
-_ANY = BUILTIN["any"]
+_CONTENT = 2
 
 # Lookups without a known decision.
 _NO_COMMAND = new_lookup(None, COMMAND, -1)
@@ -87,48 +79,39 @@ class DecisionCache(Revocable):
         self._forms: dict[bytes, CommandForm | None] = {}
         self._recent: list[CommandForm | None] = [None] * _RECENT
         self._counted: list[CachedDecision] = []  # decisions with counters, once for each counter
-        self._sized = bytes(one.entry is not None and one.entry.is_sized for one in policy.targets)
         self._own = OwnKeys(policy.targets, bool(policy.bindings))
         self._calls = Calls(evaluator, service, among, self._own)
-        self._fields: dict[int, dict[bytes, Form]] = {}  # by target: the forms of known field names
+        # By target and what a command writes.
+        self._written: dict[tuple[int, int], WrittenCheck] = {}
         self._transactions = -1  # whether whole transactions are admitted; -1: not asked yet
 
     # -- looking up
 
     def find_unread(
-        self,
-        data: bytes,
-        count: int,
-        name_at: int,
-        name_end: int,
-        key_at: int,
-        key_end: int,
-        options_at: int,
-        end: int,
-        values: Values,
+        self, data: bytes, places: array[int], count: int, values: Values
     ) -> CachedDecision | None:
         """Looks up a request of `count` arguments in its raw bytes. None: use `find`.
 
-        The offsets in `data` are those of its name, its second argument, the bytes after the third, and its
-        end. `values` are the caller's (CompiledPolicy.values). No object is made. So this knows only forms
-        that `find` has seen, and only those without a name, value or field to check.
+        `places` holds where each argument begins and ends in `data`; `values` are the caller's
+        (CompiledPolicy.values). No object is made. So this knows only forms that `find` has seen lately, and
+        no faults of what is written.
         """
-        form = self._recent[(data[name_at] + name_end - name_at) % _RECENT] if name_end > name_at else None
+        name_at, name_end = places[0], places[1]
+        form = self._recent[_slot(data, name_at, name_end)] if name_end - name_at > 1 else None
         if form is None or count < 2 or form.index != 1 or not stands(form.spelled, data, name_at, name_end):
             return None
-        kind = form.kind
-        if kind == _SEVERAL_KEYS:
+        if form.kind == _SEVERAL_KEYS:
             if count > 2:
                 return None
-        elif kind in (_BEHIND_VALUE, _BEHIND_KEY):
-            form = form.recent
-            behind = options_at if kind == _BEHIND_VALUE else key_end + 2
-            if form is None or (kind == _BEHIND_VALUE and count < 3):
+        elif form.kind != _NO_OPTIONS:
+            at = form.options_at
+            stop = count if form.kind == _TO_END else form.options_end(data, places, count)
+            if stop < at or stop > count:
                 return None
-            if not stands(form.written, data, behind, end):
+            form = form.sent_with(data, places[2 * at - 1] + 2, places[2 * stop - 1] + 2)
+            if form is None:
                 return None
-        elif kind != _NO_OPTIONS:
-            return None
+        key_at, key_end = places[2], places[3]
         if key_end - key_at > _MAX_CONFIRMED:
             return None
         target = self._classifier.first_in(data, key_at, key_end)
@@ -139,7 +122,9 @@ class DecisionCache(Revocable):
         if target >= form.kept:
             return None
         decision = form.decisions[target]
-        return decision if decision is not None and decision.looks == 0 else None
+        if decision is None or decision.looks == 0:
+            return decision
+        return decision if decision.looks == _CONTENT and decision.faults(data, places, count) == 0 else None
 
     def find(self, argv: list[bytes], values: Values = ()) -> Lookup:
         """Looks up a command. Asks the evaluator if the form or the target is new."""
@@ -153,7 +138,8 @@ class DecisionCache(Revocable):
         form = self._forms[name] if name in self._forms else self._form(name)
         if form is None:
             return self._calls.find(argv, values)
-        self._recent[(name[0] + len(name)) % _RECENT] = form
+        if len(name) > 1:
+            self._recent[_slot(name, 0, len(name))] = form
         if form.kind == _KEYLESS:
             return form.on_no_target.hit
         if form.index >= len(argv):
@@ -182,7 +168,9 @@ class DecisionCache(Revocable):
             decision = self._ask(form, target, argv)
         if decision.looks <= 0:
             return decision.hit if decision.is_clean else decision.miss
-        faults = self._faults(form, decision.looks, target, argv, form.index)
+        faults = -1
+        if not decision.looks & _NAME or self._evaluator.is_well_named(key, self.targets[target]):
+            faults = decision.faults(b"".join(argv), _places_of(argv), len(argv)) if decision.written else 0
         if decision.is_clean:
             return decision.hit if faults == 0 else new_lookup(decision, CONTENT, faults)
         return new_lookup(decision, RULE, faults)
@@ -230,10 +218,11 @@ class DecisionCache(Revocable):
             return self._keyless(name)
         form = None
         command = one.command.name
-        if command in self._among and (not one.options_decide or command in cache_forms.OPTIONS):
-            kind = _SEVERAL_KEYS if one.may_have_more else cache_forms.OPTIONS.get(command, _NO_OPTIONS)
+        layout = cache_forms.LAYOUTS.get(command, cache_forms.PLAIN)
+        if command in self._among and (not one.options_decide or layout.options != _NO_OPTIONS):
+            kind = _SEVERAL_KEYS if one.may_have_more else layout.options
             evidence = self._evidence(Touches(one.command, (Access(0, b"", 0),)))
-            form = CommandForm(one, kind, len(self.targets), name, evidence)
+            form = CommandForm(one, kind, layout, len(self.targets), name, evidence)
         self._forms[name] = form
         return form
 
@@ -248,130 +237,68 @@ class DecisionCache(Revocable):
         form = None
         if command.name in self._among and self._evaluator.admits_alone(self.service, name):
             one = OneKey(command, 0, False, False, False)
-            form = CommandForm(one, _KEYLESS, 0, name, self._evidence(Touches(command)))
+            evidence = self._evidence(Touches(command))
+            form = CommandForm(one, _KEYLESS, cache_forms.PLAIN, 0, name, evidence)
         self._forms[name] = form
         return form
 
     def _ask(self, form: CommandForm, target: int, argv: Sequence[bytes]) -> CachedDecision:
         """Ask the evaluator about a form and a target, and keep the answer."""
         what = self.targets[target]
-        looks, is_clean, outcome = self._looks(form, what), False, 0
+        looks, is_clean, outcome = self._looks(form, target), False, 0
         touches = extract(argv)
         accesses = touches.accesses
         if looks >= 0 and touches.command is not None and [one.position for one in accesses] == [form.index]:
             access = accesses[0]
             standing = self._evaluator.standing_of_all(self.service, touches.command, access, what)
             outcome = standing.outcome
-            is_trimmed = form.kind != _XADD or what.entry is None or trims(access, what.entry)
+            is_trimmed = form.kind != _TRIMMING or what.entry is None or trims(access, what.entry)
             is_clean = is_trimmed and not standing.doubts & ~_LOOKED_AT
         evidence = self._evidence(touches)
-        decision = CachedDecision(form, target, outcome, looks, is_clean, what.kind in COVERED, evidence)
+        written = self._written[target, form.content] if looks > 0 and looks & _CONTENT else None
+        is_covered = what.kind in COVERED
+        decision = CachedDecision(form, target, outcome, looks, written, is_clean, is_covered, evidence)
         form.keep(decision)
         return decision
 
-    def _looks(self, form: CommandForm, target: Target) -> int:
+    def _looks(self, form: CommandForm, target: int) -> int:
         """The things to check in each command of a form on a target; -1: something that the cache cannot
         check."""
-        more = self._looks_at_content(form, target.entry) if target.kind in ("entry", "scope") else 0
-        return -1 if more < 0 else more + (0 if target.names_sure else _NAME)
-
-    def _looks_at_content(self, form: CommandForm, entry: Entry | None) -> int:
-        """The same for the written content."""
-        if entry is None or not form.shows_content or not entry.looks_into_values:
-            return 0
-        if form.value_at:
-            return _VALUE if entry.values is not None or entry.max_value is not None else 0
-        if form.fields_at:
-            sized = entry.max_value is not None or entry.max_fields is not None
-            return _FIELDS if entry.fields is not None or sized else 0
-        looks = looks_at_elements(form.name, entry)
-        return -1 if looks is None else _VALUE if looks else 0
-
-    # -- checking the written content
-
-    def _faults(self, form: CommandForm, looks: int, target: int, argv: list[bytes], at: int) -> int:
-        """Checks the parts in which commands of a form differ: the key's name (at `at`), the value, the
-        fields.
-
-        0: nothing is wrong. -1: the name is wrong, or there are more faults than the code can express.
-        Otherwise the result encodes the number of unknown fields and of invalid values, or the fault of the
-        value.
-        """
         what = self.targets[target]
-        if looks & _NAME and not self._evaluator.is_well_named(argv[at], what):
-            return -1
-        if not looks & (_VALUE | _FIELDS):
-            return 0
-        entry = what.entry
-        if entry is None:
-            return -1
-        if looks & _VALUE:
-            if form.value_at == 0:
-                return 0 if _are_few_and_short(argv, at + 1, 1, entry.max_value, entry.max_members) else -1
-            if form.value_at >= len(argv):
-                return -1
-            value = argv[form.value_at]
-            if not self._sized[target] and entry.values is not None:
-                return 0 if _has_form(value, entry.values) else 1
-            wrong = entry.values is not None and not _has_form(value, entry.values)
-            too_long = entry.max_value is not None and len(value) > entry.max_value
-            return (1 if wrong else 0) + (2 if too_long else 0)
-        if self._sized[target] and not _are_few_and_short(
-            argv, form.fields_at + 1, 2, entry.max_value, entry.max_fields
-        ):
-            return -1
-        return self._faults_of_fields(target, entry.fields, argv, form.fields_at) if entry.fields else 0
+        entry = what.entry if what.kind in ("entry", "scope") else None
+        more = self._looks_at_content(form, target, entry) if entry is not None else 0
+        return -1 if more < 0 else more + (0 if what.names_sure else _NAME)
 
-    def _faults_of_fields(self, target: int, fields: Fields | None, argv: list[bytes], at: int) -> int:
-        """The same for the pairs from `at` on: the number of invalid values and of unlisted fields."""
-        if fields is None:
+    def _looks_at_content(self, form: CommandForm, target: int, entry: Entry) -> int:
+        """The same for the written content."""
+        if not form.shows_content or not entry.looks_into_values:
+            return 0
+        if form.content == _LENGTH:
+            return 0 if entry.max_value is None else -1
+        if form.content == _NOTHING:
             return -1
-        named = self._fields.get(target)
-        if named is None:
-            named = self._fields[target] = dict(fields.named)
-        size = len(argv) - 1
-        unknown = wrong = 0
-        while at < size:
-            form = named.get(argv[at])
-            if form is None:
-                form = fields.form_of(argv[at])
-                if form is not None and len(named) < MAX_FIELDS and len(argv[at]) <= LONGEST_FIELD:
-                    named[argv[at]] = form
-            if form is None:
-                if fields.exact and fields.meant(argv[at]) is not None:
-                    return -1
-                unknown += 1
-            elif form is not _ANY and not _has_form(argv[at + 1], form):
-                wrong += 1
-            at += 2
-        if unknown > _MOST_FAULTS or wrong > _MOST_FAULTS:
-            return -1
-        return unknown * (_MOST_FAULTS + 1) + wrong
+        check = self._written.get((target, form.content))
+        if check is None:
+            check = self._written[target, form.content] = WrittenCheck(entry, form.content)
+        return _CONTENT if check.requires else 0
 
 
 # Doubts of the evaluator that the cache resolves in each call.
 _LOOKED_AT = checks.NAME | checks.CONTENT | checks.OPEN
 
 
-def _are_few_and_short(
-    argv: list[bytes], start: int, step: int, longest: int | None, most: int | None
-) -> bool:
-    """Whether the arguments from `start` on, `step` apart, are certainly within limits."""
-    if most is not None and len(argv) - start > most * step:
-        return False
-    return longest is None or max(map(len, argv[start::step]), default=0) <= longest
+def _slot(data: bytes, start: int, end: int) -> int:
+    """The place of a command's name among the recent ones. No two of the most frequent names share one."""
+    raw = data
+    return (9 * raw[start] + 10 * raw[start + 1] + raw[end - 1] + end - start) % _RECENT
 
 
-def _has_form(value: bytes, form: Form) -> bool:
-    return _is_plain_number(value, form.digits) or bool(form.accepts(value))
-
-
-def _is_plain_number(value: bytes, most: int) -> bool:
-    """Whether these are decimal digits, at least one and at most this many."""
-    size = len(value)
-    if size == 0 or size > most:
-        return False
-    for byte in value:  # noqa: SIM110 - a loop in C, where it is compiled
-        if byte < _ZERO or byte > _NINE:
-            return False
-    return True
+def _places_of(argv: list[bytes]) -> array[int]:
+    """Where each argument begins and ends if they are joined."""
+    places = array("q", bytes(16 * len(argv)))
+    at = 0
+    for number, argument in enumerate(argv):
+        places[2 * number] = at
+        at += len(argument)
+        places[2 * number + 1] = at
+    return places

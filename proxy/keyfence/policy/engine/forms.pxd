@@ -1,11 +1,12 @@
 # C types for forms.py. The same source runs uncompiled; nothing here changes what it does.
 cimport cython
 
+from keyfence.policy.compiled.written cimport WrittenCheck
 from keyfence.policy.engine.counts cimport Admitted, ViolationCounter
 from keyfence.shapes.skeleton cimport skeleton
 
-cdef int _BEHIND_VALUE, _BEHIND_KEY, _BEFORE_VALUE, _SCORED, _XADD, _KEYLESS
-cdef Py_ssize_t _XADD_ID
+cdef int _TO_END, _ONE_OPTION, _TRIMMING, _FLAGS, _KEYLESS, _LETTERS
+cdef Py_ssize_t _RECENT
 
 
 @cython.final
@@ -16,20 +17,32 @@ cdef class CommandForm:
     cdef readonly bytes spelled
     cdef readonly Py_ssize_t index
     cdef readonly bint shows_content
-    cdef readonly Py_ssize_t value_at
-    cdef readonly Py_ssize_t fields_at
+    cdef object layout
+    cdef readonly Py_ssize_t options_at
+    cdef readonly int content
+    cdef readonly Py_ssize_t content_at
+    cdef readonly Py_ssize_t step
+    cdef readonly Py_ssize_t last
+    cdef readonly bint is_single
+    cdef readonly bint is_scored
     cdef Py_ssize_t targets
     cdef readonly list decisions
     cdef readonly Py_ssize_t kept
     cdef readonly CachedDecision on_no_target
     cdef readonly dict forms
     cdef Py_ssize_t most_forms
-    cdef readonly CommandForm recent
+    cdef readonly list recent
     cdef readonly bytes written
 
     cpdef object keep(self, CachedDecision decision)
-    @cython.locals(size=Py_ssize_t, options=tuple, form=CommandForm, found=CommandForm)
+    @cython.locals(at=Py_ssize_t)
+    cpdef Py_ssize_t options_end(self, bytes data, const long long[::1] places, Py_ssize_t count) except -2
+    @cython.locals(form=CommandForm)
+    cpdef CommandForm sent_with(self, bytes data, Py_ssize_t start, Py_ssize_t end)
+    @cython.locals(options=tuple, form=CommandForm)
     cpdef CommandForm with_options(self, list argv)
+    @cython.locals(at=Py_ssize_t, size=Py_ssize_t, stop=Py_ssize_t)
+    cdef tuple _options(self, list argv)
     @cython.locals(form=CommandForm)
     cdef CommandForm _new_form(self, tuple options)
 
@@ -60,6 +73,7 @@ cdef class CachedDecision(Admitted):
     cdef readonly int target
     cdef readonly int outcome
     cdef readonly int looks
+    cdef readonly WrittenCheck written
     cdef readonly bint is_clean
     cdef readonly bint is_covered
     cdef readonly dict counters
@@ -68,6 +82,10 @@ cdef class CachedDecision(Admitted):
     cdef readonly Lookup hit
     cdef readonly Lookup miss
 
+    @cython.locals(
+        check=WrittenCheck, form=CommandForm, at=Py_ssize_t, step=Py_ssize_t, last=Py_ssize_t
+    )
+    cpdef int faults(self, bytes data, const long long[::1] places, Py_ssize_t count) except -2
     @cython.locals(counter=ViolationCounter)
     cpdef ViolationCounter counter(self, int faults, bytes key)
     cpdef object mark(self, int faults, bytes key)
@@ -85,3 +103,8 @@ cdef class Lookup:
 
 @cython.locals(lookup=Lookup)
 cpdef Lookup new_lookup(CachedDecision decision, str reason, int faults, Call call=*, list opens=*)
+
+@cython.locals(raw="const unsigned char *")
+cdef Py_ssize_t _slot(bytes data, Py_ssize_t start, Py_ssize_t end) except -1
+@cython.locals(size=Py_ssize_t, at=Py_ssize_t, one="const unsigned char *", other="const unsigned char *")
+cpdef bint stands(bytes text, bytes data, Py_ssize_t start, Py_ssize_t end) except -1

@@ -7,12 +7,15 @@ argument is an option, the command has no form, and the evaluator decides.
 
 from __future__ import annotations
 
+from array import array
+
 from keyfence.commands import cache_forms
 from keyfence.commands.arguments import integer, word
 from keyfence.commands.extract import OneKey
 from keyfence.commands.model import Access, Command
 from keyfence.policy.compiled.policy import Entry, Target
 from keyfence.policy.compiled.sizes import Question
+from keyfence.policy.compiled.written import WrittenCheck
 from keyfence.shapes.skeleton import skeleton
 
 from .counts import Admitted, ViolationCounter
@@ -23,37 +26,52 @@ MAX_DECISIONS = 131_072  # … and those for which forms times targets exceed th
 LONGEST_FORM = 6  # arguments
 LONGEST_OPTION = 32  # bytes
 
+_RECENT = 16  # forms of one command to find by the bytes of their options
+_LETTERS = 65  # the options before scores begin with letters, and no score or coordinate but inf does
 # As C integers, where this runs compiled.
-_BEHIND_VALUE, _BEHIND_KEY = cache_forms.BEHIND_VALUE, cache_forms.BEHIND_KEY
-_BEFORE_VALUE, _SCORED = cache_forms.BEFORE_VALUE, cache_forms.SCORED
-_XADD, _XADD_ID = cache_forms.XADD, cache_forms.XADD_ID
+_TO_END, _ONE_OPTION = cache_forms.TO_END, cache_forms.ONE_OPTION
+_TRIMMING, _FLAGS = cache_forms.TRIMMING, cache_forms.FLAGS
 _KEYLESS = cache_forms.KEYLESS
 
 
 class CommandForm:
     """One form of one command."""
 
-    def __init__(self, one: OneKey, kind: int, targets: int, spelled: bytes, evidence: Evidence) -> None:
-        """`kind` is one of `cache_forms`; `targets` is how many the policy has; `evidence` is that of a
-        command on keys of no target, or without keys."""
+    def __init__(
+        self,
+        one: OneKey,
+        kind: int,
+        layout: cache_forms.Layout,
+        targets: int,
+        spelled: bytes,
+        evidence: Evidence,
+    ) -> None:
+        """`kind` is where the options are (`cache_forms`); `targets` is how many the policy has; `evidence`
+        is that of a command on keys of no target, or without keys."""
         name = one.command.name
         self.name = name
         self.one = one
         self.kind = kind
+        self.layout = layout
         self.spelled = spelled  # the command's name as the client spells it
         self.index = one.key_at  # the index of the key
         self.shows_content = one.shows_content
-        self.value_at = cache_forms.VALUE_AT.get(name, 0)
-        self.fields_at = cache_forms.FIELDS_AT.get(name, 0)
+        self.options_at = layout.options_at
+        self.content = layout.content
+        self.content_at = layout.content_at
+        self.step = layout.step
+        self.last = layout.last
+        self.is_single = layout.is_single
+        self.is_scored = layout.is_scored
         self.targets = targets
         self.decisions: list[CachedDecision | None] = []  # by target …
         self.kept = 0  # … with room for this many: for all of them, once one is kept
-        self.on_no_target = CachedDecision(self, -1, 0, 0, kind == _KEYLESS, False, evidence)
+        self.on_no_target = CachedDecision(self, -1, 0, 0, None, kind == _KEYLESS, False, evidence)
         # For a command whose options decide: its forms by their options. For such a form: its options as
         # sent.
         self.forms: dict[tuple[bytes, ...], CommandForm | None] = {}
         self.most_forms = min(MAX_FORMS, MAX_DECISIONS // max(targets, 1))
-        self.recent: CommandForm | None = None  # the form found last
+        self.recent: list[CommandForm | None] = []  # those found last, once one was found
         self.written = b""
 
     def keep(self, decision: CachedDecision) -> None:
@@ -63,52 +81,72 @@ class CommandForm:
             self.kept = self.targets
         self.decisions[decision.target] = decision
 
+    def options_end(self, data: bytes, places: array[int], count: int) -> int:
+        """The number of the argument after the options, in a call of `count` arguments, which begin and end
+        in `data` where `places` says. `sent_with` shows whether these are the options."""
+        at = self.options_at
+        if self.kind == _TO_END:
+            return count
+        if self.kind == _ONE_OPTION:
+            return at + 1 if count == at + 2 else -1
+        if self.kind == _TRIMMING:
+            return at + 4 if count > at and places[2 * at + 1] - places[2 * at] > 1 else at + 1
+        while at < count and data[places[2 * at]] >= _LETTERS:
+            at += 1
+        return at
+
+    def sent_with(self, data: bytes, start: int, end: int) -> CommandForm | None:
+        """The form with the options `data[start:end]`, as they are sent; None if `with_options` has not found
+        it lately."""
+        if not self.recent:
+            return None
+        form = self.recent[_slot(data, start, end)]
+        return form if form is not None and stands(form.written, data, start, end) else None
+
     def with_options(self, argv: list[bytes]) -> CommandForm | None:
         """The form with the options of this call; None for a rare one."""
-        size = len(argv)
-        if self.kind == _BEHIND_VALUE:
-            if size == 3:
-                options: tuple[bytes, ...] = ()
-            elif size > 3 + LONGEST_FORM:
-                return None
-            else:
-                options = tuple(argv[3:])
-        elif self.kind == _BEHIND_KEY:
-            if size > 2 + LONGEST_FORM:
-                return None
-            options = tuple(argv[2:])
-        elif self.kind == _BEFORE_VALUE:
-            if size != 4:
-                return None
-            options = (argv[2],)
-        elif self.kind == _SCORED:
-            options = options_before_scores(argv)
-            if len(options) == LONGEST_FORM:
-                return None
-        elif size > 2 and argv[2] == b"*":
-            options = ()
-        elif size <= _XADD_ID or argv[_XADD_ID] != b"*":
+        options = self._options(argv)
+        if options is None or len(options) > LONGEST_FORM:
+            return None
+        if options in self.forms:
+            form = self.forms[options]
+        elif len(self.forms) >= self.most_forms or max(map(len, options), default=0) > LONGEST_OPTION:
             return None
         else:
-            options = tuple(argv[2:_XADD_ID])
-        if options in self.forms:
-            found = self.forms[options]
-            if found is not None:
-                self.recent = found
-            return found
-        if len(self.forms) >= self.most_forms or max(map(len, options), default=0) > LONGEST_OPTION:
-            return None
-        form = self.forms[options] = self._new_form(options)
+            form = self.forms[options] = self._new_form(options)
         if form is not None:
-            self.recent = form
+            if not self.recent:
+                self.recent = [None] * _RECENT
+            self.recent[_slot(form.written, 0, len(form.written))] = form
         return form
 
+    def _options(self, argv: list[bytes]) -> tuple[bytes, ...] | None:
+        """The arguments that are options, with the `*` after XADD's."""
+        at, size = self.options_at, len(argv)
+        if self.kind == _TO_END:
+            stop = size
+        elif self.kind == _ONE_OPTION:
+            stop = at + 1 if size == at + 2 else -1
+        elif self.kind == _FLAGS:
+            stop = at
+            while (
+                stop < size and stop <= at + LONGEST_FORM and word(argv[stop]) in cache_forms.SCORED_OPTIONS
+            ):
+                stop += 1
+        elif size > at and argv[at] == b"*":
+            stop = at + 1
+        else:
+            stop = at + 4 if size > at + 3 and argv[at + 3] == b"*" else -1
+        return tuple(argv[at : min(stop, at + LONGEST_FORM + 1)]) if stop >= 0 else None
+
     def _new_form(self, options: tuple[bytes, ...]) -> CommandForm | None:
-        form = CommandForm(self.one, self.kind, self.targets, self.spelled, self.on_no_target.evidence)
-        if self.kind == _XADD:
-            form.fields_at = 3 + len(options)
-            if options and not is_trimmed(options):
-                return None
+        if self.kind == _TRIMMING and len(options) > 1 and not is_trimmed(options):
+            return None
+        evidence = self.on_no_target.evidence
+        form = CommandForm(self.one, self.kind, self.layout, self.targets, self.spelled, evidence)
+        if not form.content_at:
+            form.content_at = form.options_at + len(options)
+        form.is_scored = form.is_scored and b"INCR" not in map(word, options)  # then it is an increment
         form.written = b"".join([b"$%d\r\n%b\r\n" % (len(option), option) for option in options])
         return form
 
@@ -153,6 +191,7 @@ class CachedDecision(Admitted):
         target: int,
         outcome: int,
         looks: int,
+        written: WrittenCheck | None,
         is_clean: bool,
         is_covered: bool,
         evidence: Evidence,
@@ -162,6 +201,7 @@ class CachedDecision(Admitted):
         self.target = target  # its index; -1: no target, or no key
         self.outcome = outcome  # the command's outcome for its key's time to live (`ttl.outcome`)
         self.looks = looks  # the things to check in each call, as a sum (decision_cache._NAME …); -1: others
+        self.written = written  # checks what each call writes
         self.is_clean = is_clean  # nothing is wrong if these checks find nothing
         self.is_covered = is_covered  # violations are counted together, not for each shape of key
         # The counters of such commands: by `Lookup.faults`; or if no entry covers the key, by its skeleton.
@@ -170,6 +210,14 @@ class CachedDecision(Admitted):
         self.further = Admitted("", evidence)  # counts refused commands, which are evidence too
         self.hit = new_lookup(self, "", 0)
         self.miss = new_lookup(self, RULE, -1 if looks else 0)
+
+    def faults(self, data: bytes, places: array[int], count: int) -> int:
+        """The faults of what a call of `count` arguments writes (WrittenCheck.faults)."""
+        check, form = self.written, self.form
+        if check is None:
+            return 0
+        at, step, last = form.content_at, form.step, form.last
+        return check.faults(data, places, count, at, step, last, form.is_single, form.is_scored)
 
     def counter(self, faults: int, key: bytes) -> ViolationCounter | None:
         """The counter of the violations that every command with these faults on a key like this one has; None
@@ -226,14 +274,6 @@ def new_lookup(
     return lookup
 
 
-def options_before_scores(argv: list[bytes]) -> tuple[bytes, ...]:
-    """The options NX, CH … between the key and the first score."""
-    at = 2
-    while at < len(argv) and at < 2 + LONGEST_FORM and word(argv[at]) in cache_forms.SCORED_OPTIONS:
-        at += 1
-    return tuple(argv[2:at])
-
-
 def is_trimmed(options: tuple[bytes, ...]) -> bool:
     """Whether XADD's options are MAXLEN, ~ or =, and a number, so that the ID follows."""
     trims = word(options[0]) == b"MAXLEN" and word(options[1]) in (b"~", b"=")
@@ -250,11 +290,21 @@ def trims(access: Access, entry: Entry) -> bool:
     return content.maxlen <= entry.maxlen and not (entry.maxlen_exact and content.maxlen_approximate)
 
 
-def looks_at_elements(name: str, entry: Entry) -> bool | None:
-    """Whether to check the arguments after the key, for a command that writes neither one value nor fields;
-    None: other checks are needed too."""
-    if name in cache_forms.OFFSETS:
-        return False if entry.max_value is None else None
-    if name not in cache_forms.ELEMENTS or entry.members is not None or entry.scores is not None:
-        return None
-    return entry.max_value is not None or entry.max_members is not None
+def _slot(data: bytes, start: int, end: int) -> int:
+    """The place among the recent forms of the one with the options `data[start:end]`, as they are sent."""
+    if end - start < 5:
+        return 0  # without options
+    raw = data
+    return (end - start + raw[end - 3] + 3 * raw[end - 4]) % _RECENT
+
+
+def stands(text: bytes, data: bytes, start: int, end: int) -> bool:
+    """Whether `data[start:end]` is `text`. The span must be within the data."""
+    size = len(text)
+    if end - start != size or end > len(data) or start < 0:
+        return False
+    one, other = text, data
+    for at in range(size):  # noqa: SIM110 - a loop in C, where it is compiled
+        if one[at] != other[start + at]:
+            return False
+    return True

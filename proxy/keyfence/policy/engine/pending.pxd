@@ -47,6 +47,7 @@ cdef class PendingTtls:
     cpdef object ask(self, Write write, object rule, int question)
     @cython.locals(known=PendingTtl)
     cpdef object settle(self, long long database, object key, int how, object transaction, object sender)
+    cpdef bint has_keys(self) except -1
     cpdef bint knows(self, long long database, object key) except -1
     @cython.locals(known=PendingTtl)
     cpdef object reported(self, long long database, object key, int fault)

@@ -242,6 +242,10 @@ class PendingTtls:
             self.dropped += 1
         self._table[name] = asked
 
+    def has_keys(self) -> bool:
+        """Whether the time to live of any key is open."""
+        return len(self._table) > 0
+
     def knows(self, database: int, key: bytes) -> bool:
         """Whether the table holds the key."""
         return (database, key) in self._table

@@ -15,6 +15,10 @@ from .evidence import ASKS, CONSUMES, READS, WRITES
 from .kinds import Kind, words_of
 from .naming import unique
 
+# The share of kinds that are alone in their part of the keys, from which on the parts are words of the kinds
+# and no scopes: shop:cart:<cart>, shop:order:<order>.
+MANY_ALONE = 0.5
+
 
 @dataclasses.dataclass(frozen=True)
 class Rights:
@@ -93,9 +97,12 @@ def _parts(claim: str, kinds: list[Kind]) -> dict[str, list[Kind]]:
     for kind in kinds:
         rest = kind.prefix[len(base) :]
         parts[base + rest[: rest.find(":") + 1]].append(kind)
+    if len(parts) < 2:
+        return {claim: kinds}
     writers = {rights_of(group).writers for group in parts.values()} - {()}
-    if len(parts) < 2 or len(writers) < 2:
-        return {claim: kinds} if len(parts) < 2 else {base: kinds}
+    alone = sum(len(group) == 1 for group in parts.values())
+    if len(writers) < 2 or alone >= MANY_ALONE * len(kinds):
+        return {base: kinds}
     return parts
 
 

@@ -4,6 +4,7 @@ cimport cython
 
 cdef int _NODE
 cdef int _START
+cdef Py_ssize_t _STRIDE
 
 
 cdef class Automaton:
@@ -20,13 +21,18 @@ cdef class Automaton:
     cpdef int match(self, bytes key) except -2
 
     cdef object _one_table(self)
-    @cython.locals(raw="const unsigned char *", state=cython.int, offset=cython.Py_ssize_t)
+    @cython.locals(
+        raw="const unsigned char *", classes="const unsigned char *", state=cython.int, place=cython.Py_ssize_t,
+        offset=cython.Py_ssize_t, stop=cython.Py_ssize_t,
+    )
     cpdef int match_span(self, bytes data, Py_ssize_t start, Py_ssize_t end) except -2
 
     cpdef int state_after(self, bytes key) except -2
 
     cpdef int walk(self, int state, bytes data) except -2
-    @cython.locals(raw="const unsigned char *", offset=cython.Py_ssize_t, byte_class=cython.int)
+    @cython.locals(
+        raw="const unsigned char *", classes="const unsigned char *", offset=cython.Py_ssize_t, byte_class=cython.int
+    )
     cdef int _walk(self, int state, bytes data, Py_ssize_t start, Py_ssize_t end) except -2
 
     cpdef int accept_of(self, int state) except -2

@@ -20,6 +20,7 @@ START = NODE
 # The same values as C integers when compiled.
 _NODE = NODE
 _START = START
+_STRIDE = 32  # bytes from one look whether the state is dead to the next
 _SMALL = 1 << 16  # up to this product of states and byte classes, there is a single table
 
 
@@ -103,13 +104,16 @@ class Automaton:
             return -1 if state == 0 else self._nodes[state + 3]
         if self._steps is None:
             self._steps = self._one_table()
-        raw = data
-        state = self.width * (_START // _NODE)
-        for offset in range(start, end):
-            state = self._steps[state + self.classes[raw[offset]]]
-            if state == 0:
+        raw, classes = data, self.classes
+        place = self.width  # START's
+        while start < end:
+            stop = min(start + _STRIDE, end)
+            for offset in range(start, stop):
+                place = self._steps[place + classes[raw[offset]]]
+            if place == 0:  # no step leaves it
                 return -1
-        return self._nodes[state // self.width * _NODE + 3]
+            start = stop
+        return self._nodes[place // self.width * _NODE + 3]
 
     def state_after(self, key: bytes) -> int:
         """The state after these bytes from the start; DEAD if no key of a pattern begins with them."""
@@ -123,9 +127,9 @@ class Automaton:
 
     def _walk(self, state: int, data: bytes, start: int, end: int) -> int:
         """The state after `data[start:end]`, using the compact tables."""
-        raw = data
+        raw, classes = data, self.classes
         for offset in range(start, end):
-            byte_class = self.classes[raw[offset]]
+            byte_class = classes[raw[offset]]
             if self._nodes[state] == byte_class:
                 state = self._nodes[state + 1]
             else:

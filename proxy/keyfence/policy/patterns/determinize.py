@@ -16,6 +16,7 @@ from __future__ import annotations
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from .automaton import DEAD, NOTHING, Automaton, Classifier
 from .patterns import KeyPattern, Part, relaxed_part
@@ -70,6 +71,14 @@ def byte_classes(masks: Iterable[int]) -> bytes:
     return bytes(classes)
 
 
+class _Template(NamedTuple):
+    """A row that states share."""
+
+    row: int  # its offset in `rows`
+    sets: list[frozenset[int]]  # of positions
+    group_of: list[int]  # for each byte class: which of the sets it leads to
+
+
 class _Construction:
     def __init__(self, patterns: Sequence[KeyPattern], max_states: int) -> None:
         self.patterns = patterns
@@ -91,7 +100,8 @@ class _Construction:
         self.held = 0
         self.nodes = array("i", (-1, DEAD, 0, NOTHING))
         self.rows = array("i", bytes(4 * self.width))
-        self.templates: dict[frozenset[int], tuple[int, list[frozenset[int]]]] = {}
+        self.templates: dict[frozenset[int], _Template] = {}
+        self.divisions: dict[tuple[int, ...], tuple[list[tuple[int, ...]], list[int]]] = {}
 
     def run(self) -> Automaton:
         if not self.patterns:  # the start is a second dead state
@@ -105,9 +115,7 @@ class _Construction:
 
     def _add(self, index: int, pattern: KeyPattern) -> None:
         prefix = pattern.literal_prefix
-        at = 0
-        for byte in prefix:
-            at = self._beginning(at, byte)
+        at = self._beginning(prefix)
         behind = self._behind(pattern.parts[1:] if prefix else pattern.parts)
         base = len(self.masks) - 1  # its position 0 is `at`
         self.masks.extend(behind.masks[1:])
@@ -117,16 +125,19 @@ class _Construction:
         for position in behind.last:
             self.ends.setdefault(base + position if position else at, []).append(index)
 
-    def _beginning(self, at: int, byte: int) -> int:
-        """The position after one more byte of a literal prefix. Patterns with the same prefix share it."""
-        known = self.beginnings.get((at, byte))
-        if known is None:
-            known = self.beginnings[at, byte] = len(self.masks)
-            self.masks.append(1 << byte)
-            self.owner.append(_SHARED)
-            self.follow.append([])
-            self.follow[at].append(known)
-        return known
+    def _beginning(self, prefix: bytes) -> int:
+        """The position after a literal prefix. Patterns with the same prefix share it."""
+        at = 0
+        for byte in prefix:
+            known = self.beginnings.get((at, byte))
+            if known is None:
+                known = self.beginnings[at, byte] = len(self.masks)
+                self.masks.append(1 << byte)
+                self.owner.append(_SHARED)
+                self.follow.append([])
+                self.follow[at].append(known)
+            at = known
+        return at
 
     def _behind(self, parts: tuple[Part, ...]) -> Positions:
         """The positions of the parts after a literal prefix. Cached, because many patterns end in the same
@@ -141,14 +152,12 @@ class _Construction:
         and others (broad)."""
         self.classes = byte_classes(mask for mask in self.masks if mask)
         self.width = max(self.classes) + 1
-        representative = [self.classes.index(number) for number in range(self.width)]
-        self.classes_of_mask = {
-            mask: [number for number, byte in enumerate(representative) if mask >> byte & 1]
-            for mask in set(self.masks)
-        }
-        narrow_class = {
-            mask: numbers[0] for mask, numbers in self.classes_of_mask.items() if len(numbers) == 1
-        }
+        self.representatives = [self.classes.index(number) for number in range(self.width)]
+        narrow_class = {}
+        for mask in set(self.masks):
+            numbers = [number for number, byte in enumerate(self.representatives) if mask >> byte & 1]
+            if len(numbers) == 1:
+                narrow_class[mask] = numbers[0]
         nothing: frozenset[int] = frozenset()
         self.narrow: list[tuple[tuple[int, int], ...]] = []
         self.broad: list[frozenset[int]] = []
@@ -201,8 +210,8 @@ class _Construction:
                 broad |= wide
             for number, target in self.narrow[position]:
                 narrow.setdefault(number, []).append(target)
-        row, sets = self._template(broad or frozenset())
-        exceptions = [(at, self._state(sets[at].union(targets))) for at, targets in narrow.items()]
+        row, sets, group_of = self._template(broad or frozenset())
+        exceptions = [(at, self._state(sets[group_of[at]].union(targets))) for at, targets in narrow.items()]
         if len(exceptions) == 1:
             self.nodes[state], self.nodes[state + 1] = exceptions[0]
         elif exceptions:
@@ -213,19 +222,29 @@ class _Construction:
             self.rows.extend(patched)
         self.nodes[state + 2] = row
 
-    def _template(self, broad: frozenset[int]) -> tuple[int, list[frozenset[int]]]:
-        """The row of states whose only moves lead to the positions `broad`: its offset in `rows`, and the set
-        of positions that each byte class leads to."""
+    def _template(self, broad: frozenset[int]) -> _Template:
+        """The row of states whose only moves lead to the positions `broad`."""
         known = self.templates.get(broad)
         if known is None:
-            by_class: list[list[int]] = [[] for _ in range(self.width)]
-            for target in broad:
-                for number in self.classes_of_mask[self.masks[target]]:
-                    by_class[number].append(target)
-            shared: dict[tuple[int, ...], frozenset[int]] = {}
-            sets = [shared.setdefault(tuple(targets), frozenset(targets)) for targets in by_class]
-            known = self.templates[broad] = len(self.rows), sets
-            self.rows.extend([self._state(members) for members in sets])
+            positions = tuple(broad)
+            groups, group_of = self._division(tuple([self.masks[position] for position in positions]))
+            sets = [frozenset([positions[at] for at in group]) for group in groups]
+            known = self.templates[broad] = _Template(len(self.rows), sets, group_of)
+            states = [self._state(members) for members in sets]
+            self.rows.extend([states[group] for group in group_of])
+        return known
+
+    def _division(self, masks: tuple[int, ...]) -> tuple[list[tuple[int, ...]], list[int]]:
+        """The groups of masks that a byte can be in, as indexes, and the group of each byte class. Cached,
+        because the positions of a placeholder have one mask."""
+        known = self.divisions.get(masks)
+        if known is None:
+            found = [
+                tuple([at for at, mask in enumerate(masks) if mask >> byte & 1])
+                for byte in self.representatives
+            ]
+            numbers = {group: number for number, group in enumerate(dict.fromkeys(found))}
+            known = self.divisions[masks] = list(numbers), [numbers[group] for group in found]
         return known
 
     def _too_many(self) -> TooManyStates:

@@ -12,13 +12,16 @@ import ipaddress
 import json
 import re
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import NamedTuple
 
 from keyfence.policy.diagnostics import did_you_mean
 from keyfence.policy.units import size_text
 
-from .expressions import TOO_LARGE, ClassExpression, PatternError, parse_class
+from .classes import class_named
+from .expressions import TOO_LARGE, ClassExpression, PatternError, literal_class, parse_class
 from .msgpack import is_msgpack
+from .patterns import Hole, KeyPattern
 
 # Longer JSON and MessagePack values are accepted unparsed, because parsing would delay the other clients.
 MAX_PARSED = 1024 * 1024
@@ -38,12 +41,29 @@ class Form(NamedTuple):
 
     accepts: Callable[[bytes], object]
     text: str
-    digits: int = 0  # 1 to this number of decimal digits always have the form, which is checked faster
+    # A pattern, or a class expression, whose values surely have the form, so that an automaton can find them;
+    # others may have it too. "": there is none.
+    regular: KeyPattern | str = ""
 
     @property
     def restricts(self) -> bool:
         """Whether the form rejects any bytes."""
-        return self is not BUILTIN["any"]
+        return self.accepts is not _is_anything
+
+    def pattern(self) -> KeyPattern | None:
+        """Returns `regular` as a pattern."""
+        if isinstance(self.regular, str):
+            return _built_in(self.regular) if self.regular else None
+        return self.regular
+
+
+def _pattern_of(expression: ClassExpression) -> KeyPattern:
+    return KeyPattern(expression.text, (Hole("value", expression),))
+
+
+@cache
+def _built_in(text: str) -> KeyPattern:
+    return _pattern_of(class_named(text))
 
 
 class NumberRange(NamedTuple):
@@ -114,18 +134,41 @@ def _is_anything(_value: bytes) -> bool:
     return True
 
 
+# The regular parts of forms. Counters above `regular.UNROLL_POSITIONS` are written out where the automaton
+# would leave more than one of them out, so that a value's length need not be confirmed.
+_OCTETS = r"\.".join(["(25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"] * 4)
+_DIGITS = "[+-]?([0-9]{1,64}([.][0-9]{0,64})?|[.][0-9]{1,64})([eE][+-]?[0-9]{1,4})?"
+_HEX = "[0-9a-fA-F]"
+_GROUPS = f"{_HEX}{{8}}(-{_HEX}{{4}})(-{_HEX}{{4}})(-{_HEX}{{4}})-{_HEX}{{8}}{_HEX}{{4}}"
+_BLANK = r"[ \x09\x0a\x0d]*"
+_STRING = r'"([ !#-\[\]-~]|\\(["\\/bfnrt]|u[0-9a-fA-F]{4}))*"'
+_SCALAR = rf"{_STRING}|-?(0|[1-9][0-9]*)([.][0-9]+)?([eE][+-]?[0-9]+)?|true|false|null"
+JSON_DEPTH = 2  # objects and arrays in each other that the automaton knows
+
+
+def _json_values(depth: int) -> str:
+    """JSON values in ASCII, with at most `depth` objects and arrays in each other."""
+    if not depth:
+        return f"({_SCALAR})"
+    value = _json_values(depth - 1) + _BLANK
+    items, members = (
+        f"{_BLANK}({one}(,{_BLANK}{one})*)?" for one in (value, f"{_STRING}{_BLANK}:{_BLANK}{value}")
+    )
+    return rf"({_SCALAR}|\[{items}\]|\{{{members}\}})"
+
+
 BUILTIN: Mapping[str, Form] = {
     "any": Form(_is_anything, "anything"),
-    "base64": Form(_is_base64, "base64 text"),
-    "date": Form(_is_date, "a date YYYYMMDD"),
-    "epoch": Form(_EPOCH.fullmatch, "a Unix time in seconds or milliseconds"),
-    "integer": Form(_INTEGER.fullmatch, "an integer", digits=20),
-    "ip": Form(_is_ip, "an IP address"),
-    "json": Form(_is_json, "well-formed JSON"),
+    "base64": Form(_is_base64, "base64 text", "base64"),
+    "date": Form(_is_date, "a date YYYYMMDD", "date"),
+    "epoch": Form(_EPOCH.fullmatch, "a Unix time in seconds or milliseconds", "[0-9]{8}[0-9]{2}([0-9]{3})?"),
+    "integer": Form(_INTEGER.fullmatch, "an integer", "-?[0-9]{1,20}"),
+    "ip": Form(_is_ip, "an IP address", _OCTETS),
+    "json": Form(_is_json, "well-formed JSON", _BLANK + _json_values(JSON_DEPTH) + _BLANK),
     "msgpack": Form(_is_packed, "well-formed MessagePack"),
-    "number": Form(_NUMBER.fullmatch, "a number", digits=64),
-    "sha256": Form(_SHA256.fullmatch, "64 lowercase hex digits"),
-    "uuid": Form(_UUID.fullmatch, "a UUID"),
+    "number": Form(_NUMBER.fullmatch, "a number", _DIGITS),
+    "sha256": Form(_SHA256.fullmatch, "64 lowercase hex digits", "[0-9a-f]{64}"),
+    "uuid": Form(_UUID.fullmatch, "a UUID", _GROUPS),
 }
 
 
@@ -194,13 +237,13 @@ _EXPRESSION_SIGNS = frozenset("[]\\()|.*+?{}")
 
 def class_form(expression: ClassExpression, text: str) -> Form:
     """The form of the values that a class expression matches."""
-    return Form(expression.predicate(), text)
+    return Form(expression.predicate(), text, _pattern_of(expression))
 
 
 def words_form(words: list[str]) -> Form:
     """The form of a closed list of words."""
     known = frozenset(word.encode() for word in words)
-    return Form(known.__contains__, f"one of {', '.join(words)}")
+    return Form(known.__contains__, f"one of {', '.join(words)}", _pattern_of(literal_class(sorted(known))))
 
 
 def parse_form(spec: str | list[str], placeholders: Mapping[str, ClassExpression]) -> Form:

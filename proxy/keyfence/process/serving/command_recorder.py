@@ -3,10 +3,10 @@
 Rule: it never raises, never grows beyond its limits, and holds no value and no secret. It costs nothing while
 it is off, and next to nothing while it is on.
 
-Commands are alike if service, command and the classes of their keys are. The class of a key that no entry
-covers is its skeleton, so that the log shows every kind of key even if the policy is empty. Of each group
-the first few are written, then one each time that their number has doubled, with the number of commands that
-it represents.
+Commands are alike if service, command, the classes of their keys and what they do to times to live are: a SET
+without EX among many with one is a group of its own. The class of a key that no entry covers is its skeleton,
+so that the log shows every kind of key even if the policy is empty. Of each group the first few are written,
+then one each time that their number has doubled, with the number of commands that it represents.
 """
 
 from __future__ import annotations
@@ -59,7 +59,8 @@ class Recorder:
         name = touches.command.name if touches.command is not None else ""
         classes = [self._class_of(policy, one.key) for one in touches.accesses[:_MAX_KEYS]]
         names = [self._skeleton(one.name) for one in touches.channels[:_MAX_KEYS]]
-        key = (service, name, policy.revision, *classes, *names)
+        lifetimes = [one.ttl.kind for one in touches.accesses[:_MAX_KEYS] if one.ttl is not None]
+        key = (service, name, policy.revision, *classes, *names, *lifetimes)
         group = self._groups.get(key)
         if group is None:
             if len(self._groups) >= MAX_GROUPS:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import gc
 import pickle
 import subprocess
 import sys
@@ -23,6 +22,7 @@ from keyfence.policy.diagnostics import Diagnostic, FileError, Place
 from keyfence.policy.enforcement.waivers import waiver_faults
 from keyfence.policy.loading.load import load_policy
 
+from .garbage import without_collections
 from .spawn import admit_signals, start_python
 
 TIMEOUT = 600.0  # seconds
@@ -51,7 +51,8 @@ LIVE = frozenset(
 
 def load(settings: Settings) -> CompiledPolicy:
     """The policy that the settings name; both are checked against each other. Raises FileError."""
-    policy = load_policy(settings.policy, name_services=settings.name_services)
+    with without_collections():
+        policy = load_policy(settings.policy, name_services=settings.name_services)
     wrong = waiver_faults(settings.waivers, settings.waivers_source, policy)
     settings.check_against(policy.services, wrong)
     return policy
@@ -171,12 +172,8 @@ def unpack(packed: Packed) -> CompiledPolicy | None:
     """Call it in a thread if the process serves clients: 2,000 entries take 0.15 s."""
     if packed.policy is None:
         return None
-    # The many new objects would start full collections, and each of those stops all threads.
-    gc.disable()
-    try:
+    with without_collections():
         policy: CompiledPolicy = pickle.loads(packed.policy)
-    finally:
-        gc.enable()
     return policy
 
 

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import resource
 
-from keyfence.admin.connections import ARRIVING as ADMIN_ARRIVING
-from keyfence.admin.connections import CONNECTIONS as ADMIN
+from keyfence.admin.bounds import ARRIVING as ADMIN_ARRIVING
+from keyfence.admin.bounds import CONNECTIONS as ADMIN
 
 PER_CLIENT = 2
 RESERVED = 64  # for listeners, logs, the probe and libraries

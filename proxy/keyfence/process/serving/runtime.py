@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import dataclasses
 import datetime
-import gc
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Sequence
 from typing import Any
@@ -394,15 +393,6 @@ async def background(*jobs: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def settle_modules() -> None:
-    """Call it once all modules are imported: garbage collections skip their objects from then on.
-
-    A full collection stops every client, and most objects that it would visit belong to modules.
-    """
-    gc.collect()
-    gc.freeze()
 
 
 def run_loop(main: Callable[[], Coroutine[Any, Any, None]]) -> None:

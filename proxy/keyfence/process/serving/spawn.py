@@ -16,6 +16,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import IO, Any
 
+from . import garbage
+
 PR_SET_PDEATHSIG = 1  # prctl(2)
 _HELD = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR2}
 
@@ -34,7 +36,10 @@ def start_python(
     The signals that keyfence handles stay blocked in the child until it calls `admit_signals`.
     """
     path = [entry or os.getcwd() for entry in sys.path]
-    code = f"import sys; sys.path[:] = {path!r}; from {module} import main; main()"
+    code = (
+        f"import sys; sys.path[:] = {path!r}\nfrom {garbage.__name__} import importing\n"
+        f"with importing(): from {module} import main\nmain()"
+    )
     with _signals_held():
         return subprocess.Popen(
             [sys.executable, "-c", code, *arguments],

@@ -30,7 +30,6 @@ from keyfence.process.serving.runtime import (
     StartError,
     background,
     run_loop,
-    settle_modules,
     telemetry_of,
 )
 from keyfence.process.serving.spawn import admit_signals, end_with_parent
@@ -198,7 +197,6 @@ def main() -> None:
     if sys.argv[4] != __version__:
         warn(f"keyfence {sys.argv[4]} cannot start a worker of {__version__}: restart keyfence completely")
         sys.exit(1)
-    settle_modules()
     sock = socket.socket(fileno=control)
     signal.setitimer(signal.ITIMER_REAL, STUCK_SECONDS)
     try:

@@ -1,0 +1,198 @@
+# cython: annotation_typing=False, boundscheck=False, wraparound=False
+"""The requirements of an entry on the values, fields and elements that a command writes, ready to be checked
+in the bytes where these lie.
+
+Rule: a fault is counted exactly if the evaluator finds it (`engine.content`). Automata accept most values
+without an object for each; only what they do not accept is checked in Python.
+
+All indexes are in bounds: `places` has two numbers for each of `count` arguments, and each argument's number
+is below `count`; a field's number comes from the automaton of this very list.
+"""
+
+from __future__ import annotations
+
+from array import array
+from functools import lru_cache
+
+from keyfence.commands.cache_forms import ELEMENTS, FIELDS, VALUE
+from keyfence.policy.patterns.automaton import Classifier
+from keyfence.policy.patterns.determinize import TooManyStates, classify
+from keyfence.policy.patterns.patterns import KeyPattern, exact_pattern
+from keyfence.policy.patterns.value_forms import Form
+
+from .policy import Entry
+
+MOST_FAULTS = 15  # faults of one kind in one command that are counted exactly
+MAX_STATES = 4_096  # of one automaton; forms that need more are checked in Python
+MAX_AUTOMATA = 4_096
+
+# As C integers when compiled.
+_VALUE, _FIELDS, _ELEMENTS, _MOST_FAULTS = VALUE, FIELDS, ELEMENTS, MOST_FAULTS
+_ZERO, _NINE, _MINUS, _POINT = 48, 57, 45, 46
+_SAFE_DIGITS = 15  # a double represents every integer of this many digits exactly
+
+
+@lru_cache(MAX_AUTOMATA)
+def _classifier(patterns: tuple[KeyPattern, ...]) -> Classifier | None:
+    """The automaton of these patterns, for all entries that have them; None if it would be too large."""
+    try:
+        return classify(patterns, MAX_STATES)
+    except TooManyStates:
+        return None
+
+
+class FormCheck:
+    """Checks values against one form."""
+
+    def __init__(self, form: Form) -> None:
+        pattern = form.pattern()
+        self._accepts = form.accepts
+        self._classifier = _classifier((pattern,)) if pattern is not None else None
+
+    def accepts(self, data: bytes, start: int, end: int) -> bool:
+        """Whether `data[start:end]` has the form."""
+        if self._classifier is not None and self._classifier.first_in(data, start, end) >= 0:
+            return True
+        return bool(self._accepts(data[start:end]))
+
+
+def _check_of(form: Form | None) -> FormCheck | None:
+    return FormCheck(form) if form is not None and form.restricts else None
+
+
+class WrittenCheck:
+    """Checks what commands write to an entry's keys: values, fields, or elements."""
+
+    def __init__(self, entry: Entry, content: int) -> None:
+        """`content` is what the commands write: VALUE, FIELDS or ELEMENTS of `cache_forms`."""
+        self._content = content
+        self._form: FormCheck | None = None  # of the value, or of each element
+        self._fields = entry.fields if content == FIELDS else None
+        self._names: Classifier | None = None  # of the fields' names
+        self._forms: list[FormCheck | None] = []  # for each of these names, the form of its value …
+        self._numbers: dict[int, int] = {}  # … and its place in this list, by the form's id
+        self._scores = entry.scores if content == ELEMENTS else None
+        self._low, self._high = (self._scores.low, self._scores.high) if self._scores else (0.0, 0.0)
+        limits = {FIELDS: entry.max_fields, ELEMENTS: entry.max_members}
+        most, longest = limits.get(content), entry.max_value
+        self._most = -1 if most is None else most
+        self._longest = -1 if longest is None else longest
+        if content == VALUE:
+            self._form = _check_of(entry.values)
+        elif content == ELEMENTS:
+            self._form = _check_of(entry.members)
+        elif self._fields is not None:
+            self._read_fields()
+        parts = (self._form, self._fields, self._scores, most, longest)
+        self.requires = any(part is not None for part in parts)
+
+    def _read_fields(self) -> None:
+        fields = self._fields
+        if fields is None:
+            return
+        forms = [*fields.named.values(), *(form for _, form in fields.patterned)]
+        self._forms = [_check_of(form) for form in forms]
+        self._numbers = {id(form): number for number, form in enumerate(forms)}
+        names = [exact_pattern(name) for name in fields.named]
+        # With `field_case: exact`, a name that matches a pattern may be a listed one in another case.
+        for of_name, _ in () if fields.exact else fields.patterned:
+            pattern = of_name.regular
+            if not isinstance(pattern, KeyPattern):
+                break  # the names of later patterns may be of this one
+            names.append(pattern)
+        self._names = _classifier(tuple(names))
+
+    def faults(
+        self,
+        data: bytes,
+        places: array[int],
+        count: int,
+        at: int,
+        step: int,
+        last: int,
+        is_single: bool,
+        is_scored: bool,
+    ) -> int:
+        """Checks what a command of `count` arguments writes; `places` holds where each begins and ends in
+        `data`.
+
+        The first value, field or element is argument `at`, and each next one begins `step` arguments further.
+        An element has its score first, and a field its name. `last` is the offset of the last argument that
+        belongs to one. 0: nothing is wrong. -1: more is wrong than the result can express. Otherwise it
+        encodes the number of unknown fields, or of values that are too long, and that of invalid values.
+        """
+        has_value = self._content != _FIELDS or last > 0
+        if self._most >= 0 and count - at > self._most * step:
+            return -1
+        unknown = wrong = 0
+        while at + last < count:
+            form = self._form
+            if self._fields is not None:
+                number = self._field(data, places[2 * at], places[2 * at + 1])
+                if number < -1:
+                    return -1
+                if number < 0:
+                    unknown += 1
+                else:
+                    form = self._forms[number]
+            if has_value:
+                start, end = places[2 * (at + last)], places[2 * (at + last) + 1]
+                if self._longest >= 0 and end - start > self._longest:
+                    if self._content != _VALUE:
+                        return -1
+                    unknown += 1
+                if form is not None and not form.accepts(data, start, end):
+                    wrong += 1
+            if is_scored and not self._is_in_range(data, places[2 * at], places[2 * at + 1]):
+                return -1
+            if is_single:
+                break
+            at += step
+        if unknown > _MOST_FAULTS or wrong > _MOST_FAULTS or (wrong and self._content == _ELEMENTS):
+            return -1
+        return unknown * (_MOST_FAULTS + 1) + wrong
+
+    def _field(self, data: bytes, start: int, end: int) -> int:
+        """The number of a field's form. -1: it is not listed; -2: a listed one differs only in case, and the
+        policy counts that as another fault."""
+        if self._names is not None:
+            number = self._names.first_in(data, start, end)
+            if number >= 0:
+                return number
+        fields, name = self._fields, data[start:end]
+        form = fields.form_of(name) if fields is not None else None
+        if form is not None:
+            return self._numbers[id(form)]
+        return -2 if fields is not None and fields.exact and fields.meant(name) is not None else -1
+
+    def _is_in_range(self, data: bytes, start: int, end: int) -> bool:
+        """Whether a score is in the entry's range. Plain numbers are read as C's strtod reads them: the
+        quotient of two integers that doubles represent exactly is the nearest double."""
+        scores = self._scores
+        if scores is None:
+            return True
+        raw = data
+        at = start
+        negative = at < end and raw[at] == _MINUS
+        if negative:
+            at += 1
+        number = 0
+        digits = 0
+        divisor = 0.0
+        while at < end and digits <= _SAFE_DIGITS:
+            byte = raw[at]
+            if _ZERO <= byte <= _NINE:
+                number = number * 10 + (byte - _ZERO)
+                digits += 1
+                divisor *= 10.0
+            elif byte == _POINT and divisor == 0.0:
+                divisor = 1.0
+            else:
+                break
+            at += 1
+        if at < end or digits == 0 or digits > _SAFE_DIGITS:
+            return scores.accepts(data[start:end])
+        value = float(number) if divisor == 0.0 else number / divisor
+        if negative:
+            value = -value
+        return self._low <= value <= self._high
