@@ -306,6 +306,7 @@ def test_without_file_descriptors_keyfence_waits_and_does_not_spin(
     listener = '{listen: "127.0.0.1:0", service: CubeMaster}'
     config = listening(tmp_path, start_one().url, listener)
     keyfence = start_keyfence("--config", config, expect_stderr=r"cannot accept: too many open files; raise")
+    settle(keyfence)
     limit = len(list(Path(f"/proc/{keyfence.process.pid}/fd").iterdir())) + 12
     hard = resource.prlimit(keyfence.process.pid, resource.RLIMIT_NOFILE)[1]
     with contextlib.ExitStack() as opened:

@@ -24,7 +24,7 @@ from keyfence.telemetry.operator_log import warn
 from .serving.answers import written
 from .serving.backend import Ledger
 from .serving.garbage import without_collections
-from .serving.runtime import StartError
+from .serving.runtime import StartError, until_it_works
 
 if TYPE_CHECKING:
     from keyfence.config.models import NotifyModel
@@ -77,15 +77,17 @@ class FindingsDesk(Ledger):
             await asyncio.shield(self._opening)
 
     async def _open_default(self, open_it: Callable[[], Opened | None]) -> None:
-        opened = await asyncio.to_thread(open_it)
-        self._opens_later = None
-        if opened is not None:
-            self._writer, self._notifier = opened
-            self._writer.policy_taken(self._policy)
-            for counts in self._waiting:
-                self._writer.take(counts)
-        self._waiting.clear()
-        self._opened.set()
+        try:
+            opened = await until_it_works(open_it)
+            if opened is not None:
+                self._writer, self._notifier = opened
+                self._writer.policy_taken(self._policy)
+                for counts in self._waiting:
+                    self._writer.take(counts)
+        finally:  # nobody waits for a store that cannot be opened
+            self._opens_later = None
+            self._waiting.clear()
+            self._opened.set()
 
     @property
     def _has_store(self) -> bool:

@@ -7,7 +7,6 @@ Until then the kernel keeps their connections.
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import functools
 from typing import TYPE_CHECKING
@@ -23,7 +22,7 @@ from keyfence.net.addresses import Address, Bound, bind, url_at
 from .control import ProcessControl
 from .serving.garbage import without_collections
 from .serving.rlimits import admin_room
-from .serving.runtime import Runtime, StartError
+from .serving.runtime import Runtime, StartError, until_it_works
 
 if TYPE_CHECKING:
     from keyfence.admin.server import Server
@@ -53,7 +52,7 @@ class OperatorListeners:
         """Answer from now on. Clients are served meanwhile."""
         if not self._bound:
             return
-        await asyncio.to_thread(_import)
+        await until_it_works(_import)
         from keyfence.admin.server import start_admin, start_metrics
         from keyfence.web.site import Page
 

@@ -12,7 +12,7 @@ import dataclasses
 import datetime
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from keyfence.commands.extract import adopt
 from keyfence.commands.learned import learn
@@ -46,6 +46,7 @@ from .rlimits import room_for
 from .ttl_check import TtlWatch
 from .zeros import declare_zeros
 
+_T = TypeVar("_T")
 ASK_SECONDS = 15.0  # for all questions to Redis that are open at the end
 
 
@@ -379,6 +380,17 @@ def _report_end(task: asyncio.Future[None]) -> None:
     """Report a job that ends by a fault: nothing else notices."""
     if not task.cancelled() and isinstance(fault := task.exception(), Exception):
         report_fault(fault)
+
+
+async def until_it_works(work: Callable[[], _T]) -> _T:
+    """Run this in a thread, and again after a second if the system refuses it, as when file descriptors run
+    out."""
+    while True:
+        try:
+            return await asyncio.to_thread(work)
+        except OSError as exc:
+            notice("late start", f"not everything is open yet: {exc.strerror or exc}; trying again")
+            await asyncio.sleep(1)
 
 
 @contextlib.asynccontextmanager
