@@ -3,7 +3,8 @@
 Rule: a search is bounded by time, and makes a minimum number of attempts on any machine.
 
 Every attempt has its own seed, and a failure names it: `KEYFENCE_ADVERSARY_SEED=… pytest …` tries that one
-first. `make adversary MINUTES=60` gives each search its share of the time.
+first. The seeds are the same in each run, so that chance does not decide whether a change passes.
+`make adversary MINUTES=60` draws new ones, and gives each search its share of the time.
 """
 
 from __future__ import annotations
@@ -27,8 +28,10 @@ DEFAULT_SECONDS = 2.0
 class Search:
     """One search. Iterating it yields a random generator for each attempt, until the time is over."""
 
-    def __init__(self, name: str, seconds: float, first_seed: int | None) -> None:
+    def __init__(self, name: str, seconds: float, first_seed: int | None, *, is_new: bool) -> None:
+        """`is_new`: with seeds that differ in each run."""
         self.name = name
+        self._seeds: random.Random = random.SystemRandom() if is_new else random.Random(name)
         self.seconds = seconds
         self._first_seed = first_seed
         self.seed = 0  # of the current attempt
@@ -38,7 +41,7 @@ class Search:
         """Yields generators until the time is over, and at least `least` of them."""
         end = time.monotonic() + self.seconds
         while self.attempts < least or time.monotonic() < end:
-            self.seed = random.SystemRandom().getrandbits(48)
+            self.seed = self._seeds.getrandbits(48)
             if self.attempts == 0 and self._first_seed is not None:
                 self.seed = self._first_seed
             yield random.Random(self.seed)
@@ -51,9 +54,9 @@ class Search:
 @pytest.fixture
 def search(request: pytest.FixtureRequest) -> Search:
     """The search of this test."""
-    seconds = float(os.environ.get("KEYFENCE_ADVERSARY_SECONDS", DEFAULT_SECONDS))
-    seed = os.environ.get("KEYFENCE_ADVERSARY_SEED")
-    return Search(request.node.name, seconds, int(seed) if seed else None)
+    given, seed = os.environ.get("KEYFENCE_ADVERSARY_SECONDS"), os.environ.get("KEYFENCE_ADVERSARY_SEED")
+    seconds = DEFAULT_SECONDS if given is None else float(given)
+    return Search(request.node.name, seconds, int(seed) if seed else None, is_new=given is not None)
 
 
 @pytest.hookimpl(hookwrapper=True)
