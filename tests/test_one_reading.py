@@ -50,6 +50,11 @@ RAW = {
         "policy/engine/forms.py",
         "CommandForm._options",
     ): "a form is found by its spelling; the evaluator reads a `*` that is spelled otherwise",
+    ("policy/engine/calls.py", "Calls.find"): "a layout is found by the commonest spellings of a name",
+    (
+        "policy/engine/calls.py",
+        "_after",
+    ): "the evaluator reads a command with an option that is spelled otherwise",
     (
         "policy/compiled/policy.py",
         "Fields.form_of",
@@ -61,6 +66,7 @@ OTHERS = {
     ("commands/learned.py", "_entries"): "a server's reply",
     ("commands/learned.py", "_name"): "a server's reply",
     ("commands/table.py", "spec_from"): "a server's reply",
+    ("commands/cache_forms.py", "_layouts"): "the table's names",
     ("commands/extract.py", "_one_key_commands"): "the table's names",
     ("commands/extract.py", "_compile_all"): "the table's names",
     ("commands/extract.py", "_keyless_commands"): "the table's names",
