@@ -136,7 +136,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cli.terminal": {"admin", "config", "net", "policy", "telemetry", "telemetry.reports", "upstream"},
     "cli.rollout": {
         *("admin", "cli.terminal", "config", "findings", "findings.gate", "net", "telemetry", "upstream"),
-        "telemetry.reports",
+        *("audit", "audit.servers", "cli.keyspace", "telemetry.reports"),
         *("policy", "policy.compiled", "policy.enforcement", "policy.learn", "policy.loading"),
         *("process", "process.serving"),
     },

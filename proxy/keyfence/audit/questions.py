@@ -23,7 +23,7 @@ MAX_FIELDS = 100  # of a hash
 # A hash may hold long values, and before Redis 7.4 HSCAN brings them with the fields.
 MANY_BYTES = 1024 * 1024
 FEW_FIELDS = 10  # of a hash with more memory than this
-_NOVALUES = (7, 4)
+NOVALUES = (7, 4)  # of Redis: HSCAN may leave out the values
 
 _Take = Callable[[Facts, Any], Facts]  # the facts with what a reply says
 
@@ -42,7 +42,7 @@ class Asker:
         self._asks_memory = True
         self._asks_idle = server.tracks_idle
         self._asks_fields = True
-        self._has_novalues = server.version >= _NOVALUES
+        self._has_novalues = server.version >= NOVALUES
         # So that HSCAN does not make keys look used. Older servers do not know it.
         link.attempt("CLIENT", "NO-TOUCH", "ON")
 

@@ -78,7 +78,7 @@ def test_less_than_a_day_is_said(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "the source is empty: no commands and no findings"),
+        (b"", "the source is empty: no commands, no findings and no keys"),
         (line("PING"), "none of the 1 commands names a key or a channel"),
         (line("GET s:<masked>", count=7), "all 7 keys are masked, so nothing can be learned from them"),
     ],
@@ -307,3 +307,64 @@ def test_a_faulty_policy_cannot_be_extended(log: Path, tmp_path: Path) -> None:
     path.write_text('policy: x\nkeys: {a: {key: "<b>"}}\n')
     code, _, err = keyfence("draft", "--extend", path, log)
     assert (code, "placeholder <b> is not declared" in err) == (2, True)
+
+
+def test_the_keys_of_a_redis_are_a_source(redis_server: RedisServer, tmp_path: Path) -> None:
+    with redis_server.client() as client:
+        client.flushall()
+        for number in range(20):
+            client.hset(f"shop:order:{number}", mapping={"state": "new", "total": "3"})
+            client.set(f"shop:cart:{number}", "x", ex=3000)
+            client.set(f"shop:price:{number}", "x", ex=50 if number % 2 else None)
+    file = tmp_path / "shop.yaml"
+    code, _, err = keyfence("draft", redis_server.url, "--name", "shop", "-o", file)
+    assert code == 0
+    text = file.read_text()
+    assert "keyfence: " + str(file) + ": 3 entries, 1 scope, 1 service, from 60 keys in Redis" in err
+    assert "No command was seen on the keys of cart, order and price. They stand here as keys of app." in err
+    assert "services: [app]" in text
+    assert "  # 20 keys there now; for example shop:order:" in text
+    assert re.search(r"ttl: none +# guess: 20 keys there now, and none expires", text)
+    assert re.search(r"fields: \{state: any, total: any\} +# 20 hashes there now of 2 different fields", text)
+    assert "# guess: of the keys there now, 10 expire within 1m, and 10 do not\n" in text
+    assert "ttl: {max: 1h, at: refresh}" in text
+    assert "ttl: {max: 1m, or_none: true}" in text
+    errors, warnings, _ = check_policy(file)
+    assert (errors, warnings) == ([], [])
+
+
+def test_keys_complete_what_commands_show(log: Path, redis_server: RedisServer) -> None:
+    with redis_server.client() as client:
+        client.flushall()
+        for number in range(9):
+            client.hset(f"shop:cart:{number}", "coupon", "x")
+            client.rpush(f"shop:queue:{number}", "x")
+    code, out, err = keyfence("draft", log, redis_server.url, "--name", "shop")
+    assert code == 0
+    assert "# seen: 1h, 2 by EXPIRE or the like, 9 keys there now that do not expire\n" in out
+    assert "ttl: {or_none: true, default: 1h, max: 1h}\n" in out
+    assert "fields: {colour: any, coupon: any, items: integer}" in out
+    assert re.search(r"writers: \[web\]", out)
+    assert "No command was seen on the keys of queue. They stand here as keys of unidentified." in err
+
+
+def test_an_rdb_file_is_a_source(redis_server: RedisServer, tmp_path: Path) -> None:
+    with redis_server.client() as client:
+        client.flushall()
+        client.mset({f"shop:cart:{number}": "x" for number in range(5)})
+        client.save()
+        folder = client.config_get("dir")["dir"]
+        name = client.config_get("dbfilename")["dbfilename"]
+    shutil.copy(Path(folder) / name, tmp_path / "dump.rdb")
+    code, out, _ = keyfence("draft", tmp_path / "dump.rdb")
+    assert code == 0
+    assert 'key: "shop:cart:<cart>"' in out
+
+
+def test_a_redis_without_keys_or_without_an_answer_is_no_source(redis_server: RedisServer) -> None:
+    with redis_server.client() as client:
+        client.flushall()
+    code, _, err = keyfence("draft", redis_server.url)
+    assert (code, "the source is empty" in err) == (2, True)
+    code, _, err = keyfence("draft", "redis://127.0.0.1:1")
+    assert (code, "redis://127.0.0.1:1 cannot be reached: " in err) == (2, True)

@@ -30,8 +30,11 @@ from keyfence.upstream.url import without_password
 
 from .extend import extend
 from .gate import findings_of, store_evidence
+from .keys_there import add_keys
 
 _SQLITE = b"SQLite format 3\0"
+_RDB = b"REDIS"
+_REDIS = ("redis://", "rediss://", "unix://")
 _SHOWN_FAULTS = 5
 _NAME = re.compile("[A-Za-z][A-Za-z0-9_-]{0,62}")
 
@@ -61,9 +64,10 @@ def draft_(sources: tuple[str, ...], name: str, output: str, policy: str, asks: 
     """Propose a policy from what services were seen to do.
 
     A SOURCE is a command log (keyfence run --record), a decision log, a findings store
-    (sqlite:////PATH/FILE or postgresql://USER@HOST/DATABASE), or the address of a running keyfence. Several
-    are taken together; "-" is standard input. Without any, the running keyfence at --admin is asked. A
-    command log is by far the best source: it has every command, with types, times to live and fields.
+    (sqlite:////PATH/FILE or postgresql://USER@HOST/DATABASE), the address of a running keyfence, or a Redis
+    (redis://, rediss://, unix://) or RDB file, whose keys are read. Several are taken together; "-" is
+    standard input. Without any, the running keyfence at --admin is asked. A command log is by far the best
+    source: it has every command, with types, times to live and fields. Keys do not show who uses them.
 
     Every line of the draft has its evidence in a comment. "guess:" marks what the evidence suggests and does
     not prove. Standard error lists what the draft admits that was not seen, and what it refuses although it
@@ -106,6 +110,8 @@ def evidence_of(sources: Iterable[str]) -> Evidence:
     for source in sources:
         if is_store(source):
             _add_rows(evidence, (one.as_object() for one in store_evidence(source).findings))
+        elif source.startswith(_REDIS):
+            add_keys(evidence, source)
         elif url := (source if is_url(source) else "" if os.path.exists(source) else source_url(source)):
             _add_running(evidence, url)
         else:
@@ -143,6 +149,10 @@ def _add_file(evidence: Evidence, path: str) -> None:
                 lines.close()
                 _add_rows(evidence, (one.as_object() for one in store_evidence(f"sqlite:///{path}").findings))
                 return
+            if first.startswith(_RDB) and path != "-":
+                lines.close()
+                add_keys(evidence, path)
+                return
             others = evidence.feed(itertools.chain([first], lines), faults.append)
     except OSError as exc:
         fail(f"{path}: {exc.strerror}")
@@ -172,7 +182,9 @@ def _report(found: Draft, output: str) -> None:
     scripts = len(plan.evidence.scripts)
     parts += [count(scripts, "script")] if scripts else []
     where = f"{output}: " if output else ""
-    say(f"keyfence: {where}{', '.join(parts)}, from {count(plan.evidence.times, 'command')}", err=True)
+    sources = [count(plan.evidence.times, "command")] if plan.evidence.times else []
+    sources += [f"{count(plan.evidence.there, 'key')} in Redis"] if plan.evidence.there else []
+    say(f"keyfence: {where}{', '.join(parts)}, from {' and '.join(sources)}", err=True)
     for sentence in found.notes:
         say(f"keyfence: {one_line(sentence)}", err=True)
     for sentence in found.widenings:

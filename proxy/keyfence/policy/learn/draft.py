@@ -78,7 +78,7 @@ def _nothing(evidence: Evidence) -> str:
         return f"all {evidence.masked:,} keys are masked, so nothing can be learned from them"
     if evidence.times:
         return f"none of the {evidence.times:,} commands names a key or a channel"
-    return "the source is empty: no commands and no findings"
+    return "the source is empty: no commands, no findings and no keys"
 
 
 def _settled(plan: Plan) -> Draft:

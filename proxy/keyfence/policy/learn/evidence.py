@@ -1,4 +1,5 @@
-"""Evidence: what services were seen to do, from command logs, decision logs and findings.
+"""Evidence: what services were seen to do, from command logs, decision logs and findings, and which keys are
+there.
 
 Rule: evidence is only what a source says. A masked or cut name is counted and not used, and a shape counts
 as a shape, never as a key.
@@ -36,7 +37,7 @@ _FORMS_OF = {"HINCRBY": "integer", "HINCRBYFLOAT": "number"}
 
 @dataclasses.dataclass(slots=True)
 class Lifetimes:
-    """What commands did to the time to live of keys."""
+    """What commands did to the time to live of keys, and what it is of keys that are there."""
 
     given: Counter[int] = dataclasses.field(default_factory=Counter)  # milliseconds, with the write itself
     expires: Counter[int] = dataclasses.field(default_factory=Counter)  # milliseconds, by a later command
@@ -44,6 +45,9 @@ class Lifetimes:
     without: int = 0  # writes that leave a key without one although they could set one (SET)
     silent: int = 0  # writes that may create a key and cannot set one (HSET, INCR)
     carried: int = 0  # a time to live that came from another key or a dump
+    expiring: int = 0  # keys that are there and expire …
+    longest: int = 0  # … the last one after so many milliseconds
+    staying: int = 0  # keys that are there and do not expire
 
     def add(self, ttl: Ttl | None, times: int, now: float) -> None:
         if ttl is None:
@@ -70,6 +74,9 @@ class Lifetimes:
         self.without += other.without
         self.silent += other.silent
         self.carried += other.carried
+        self.expiring += other.expiring
+        self.longest = max(self.longest, other.longest)
+        self.staying += other.staying
 
 
 @dataclasses.dataclass(slots=True)
@@ -77,6 +84,7 @@ class Facts:
     """Everything that was seen of one key, or of all keys of a kind."""
 
     times: int = 0
+    there: int = 0  # keys that Redis holds
     uses: dict[str, int] = dataclasses.field(
         default_factory=dict
     )  # service: WRITES | CONSUMES | READS | ASKS
@@ -89,6 +97,7 @@ class Facts:
         default_factory=Counter
     )  # of values or members; "": no known form
     written: int = 0  # commands that wrote fields
+    holders: int = 0  # hashes whose fields were read
     adds: int = 0  # XADD
     lengths: Counter[tuple[int | None, bool]] = dataclasses.field(default_factory=Counter)  # of their MAXLEN
     first: str = ""  # times as RFC 3339
@@ -115,6 +124,7 @@ class Facts:
     def take(self, other: Facts) -> None:
         """Adds what was seen of other keys of the same kind."""
         self.times += other.times
+        self.there += other.there
         for service, use in other.uses.items():
             self.uses[service] = self.uses.get(service, 0) | use
         for service, commands in other.commands.items():
@@ -126,6 +136,7 @@ class Facts:
             self.field_forms.setdefault(name, Counter()).update(forms)
         self.forms.update(other.forms)
         self.written += other.written
+        self.holders += other.holders
         self.adds += other.adds
         self.lengths.update(other.lengths)
         self.by_script += other.by_script
@@ -175,6 +186,7 @@ class Evidence:
         self.lines: list[Recorded] = []
         self.several: list[tuple[str, ...]] = []  # the keys of commands with more than one
         self.times = 0
+        self.there = 0  # keys that Redis holds
         self.masked = 0  # accesses whose key cannot be used
         self.lost = 0  # accesses beyond MAX_KEYS
         self.first = ""
@@ -299,6 +311,29 @@ class Evidence:
                 seen.example = seen.example or next(iter(script.keys), b"")
                 if len(seen.calls) < MAX_CALLS:
                     seen.calls.add(tuple(map(_text, script.keys)))
+
+    # -- a key that is there
+
+    def add_key(self, key: bytes, database: int, kind: str, ttl: int, fields: Iterable[bytes]) -> None:
+        """Adds a key that Redis holds. `ttl` is in milliseconds; below 0: it does not expire. Who uses it is
+        not known."""
+        self.databases.add(database)
+        text = self._usable(key, 1)
+        facts = self._facts(text, 1) if text else None
+        if facts is None:
+            return
+        self.there += 1
+        facts.there = 1
+        facts.types.add((kind,))
+        lifetimes = facts.lifetimes
+        lifetimes.expiring, lifetimes.staying = (1, 0) if ttl >= 0 else (0, 1)
+        lifetimes.longest = max(ttl, 0)
+        names = [_text(name) for name in fields]
+        facts.holders += bool(names)
+        for name in names:
+            if len(facts.fields) < MAX_FIELDS or name in facts.fields:
+                facts.fields[name] += 1
+                facts.field_forms.setdefault(name, Counter())[""] += 1
 
     # -- a row of a report, a decision log or a findings store
 

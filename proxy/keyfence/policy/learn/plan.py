@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from .evidence import Evidence, Facts
+from .evidence import READS, WRITES, Evidence, Facts
 from .kinds import Kind, Slot, Ways, kinds_of
 from .layout import Rights, Scope, claims_of, rights_of, scope_of, scopes_of
 from .legacy import mark_legacy
@@ -48,6 +48,8 @@ class Plan:
     cluster: bool
     services: list[str]
     renamed: str  # the name of clients that nothing identified
+    unused: list[Kind]  # kinds of keys that are there, and that no command was seen on …
+    holder: str  # … and the name of the service that they stand for
     grants: dict[str, dict[str, set[str]]] = dataclasses.field(default_factory=dict)  # service: what: globs
     omitted: set[tuple[str, str]] = dataclasses.field(default_factory=set)  # entry and setting
     refused: list[Refused] = dataclasses.field(default_factory=list)
@@ -64,6 +66,10 @@ class Plan:
 def plan_of(evidence: Evidence, name: str, renamed: str, ways: Ways, *, guesses_legacy: bool) -> Plan:
     """Returns the plan of a draft. `renamed` is the name of clients that nothing identified."""
     kinds = kinds_of(evidence.keys, ways)
+    holder = renamed or ("unidentified" if evidence.services else "app")
+    unused = [kind for kind in kinds if not kind.facts.uses]
+    for kind in unused:
+        kind.facts.uses = {holder: WRITES | READS}
     claims = claims_of(kinds)
     scopes = scopes_of(kinds, claims)
     name_kinds(kinds, lambda kind: _behind(kind, scopes))
@@ -94,6 +100,8 @@ def plan_of(evidence: Evidence, name: str, renamed: str, ways: Ways, *, guesses_
         cluster=sum(tags) > len(tags) / 2,
         services=_services(entries, legacy, channels),
         renamed=renamed,
+        unused=unused,
+        holder=holder,
     )
 
 

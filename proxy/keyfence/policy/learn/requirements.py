@@ -43,17 +43,21 @@ def setting_of_ttl(facts: Facts, types: Collection[str]) -> Setting | None:
     seen = facts.lifetimes
     given, later = seen.given.total(), seen.expires.total()
     if not given and not later and not seen.unreadable:
+        if seen.expiring:
+            return _setting_of_those_there(facts)
         plain = seen.without + seen.silent
+        if seen.staying and not plain and not seen.carried:
+            return Setting("ttl", "none", f"{_count(seen.staying, 'key')} there now, and none expires", True)
         if not plain or seen.carried or facts.by_script:
             return None
         why = f"no command gave one a time to live, and {_count(plain, 'write')} could have created a key"
         return Setting("ttl", "none", why, True)
     durations = seen.given + seen.expires
     parts = []
-    if seen.without or (seen.silent and (given + later) < _RARELY * seen.silent):
+    if seen.without or seen.staying or (seen.silent and (given + later) < _RARELY * seen.silent):
         parts.append("or_none: true")
     if durations and not seen.unreadable:
-        longest = max(durations)
+        longest = max(*durations, seen.longest)
         if len(durations) == 1 and longest % 1000 == 0:
             parts += [f"default: {duration_text(longest)}", f"max: {duration_text(longest)}"]
         else:
@@ -62,6 +66,15 @@ def setting_of_ttl(facts: Facts, types: Collection[str]) -> Setting | None:
         at_write = bool(given) and not seen.silent and (not types or "string" in types)
         parts.append("at: write" if at_write else "at: refresh")
     return Setting("ttl", f"{{{', '.join(parts)}}}", _ttl_words(facts), len(durations) > 1 or len(parts) > 3)
+
+
+def _setting_of_those_there(facts: Facts) -> Setting:
+    """The time to live if it is only known from keys that are there: they had a longer one at first."""
+    seen = facts.lifetimes
+    rule = "or_none: true" if seen.staying or seen.without or seen.silent else "at: refresh"
+    why = f"of the keys there now, {seen.expiring:,} expire within {duration_text(_rounded(seen.longest))}"
+    why += f", and {seen.staying:,} do not" if seen.staying else ""
+    return Setting("ttl", f"{{max: {duration_text(_rounded(seen.longest))}, {rule}}}", why, True)
 
 
 def _ttl_words(facts: Facts) -> str:
@@ -77,6 +90,8 @@ def _ttl_words(facts: Facts) -> str:
         words.append(f"{seen.expires.total()} by EXPIRE or the like")
     if seen.without:
         words.append(f"{_count(seen.without, 'write')} without one")
+    if seen.staying:
+        words.append(f"{_count(seen.staying, 'key')} there now that do not expire")
     return ", ".join(words)
 
 
@@ -96,7 +111,8 @@ def fields_of(facts: Facts) -> Fields:
     """Splits the fields that were written into names and values."""
     names = {name for name in facts.fields if name != "<masked>"}
     listed = {name for name in names if name and is_word(name)}
-    rare = len(listed) > _FEW and facts.written > _FEW and facts.fields.total() < 2 * len(names)
+    seen = facts.written + facts.holders
+    rare = len(listed) > _FEW and seen > _FEW and facts.fields.total() < 2 * len(names)
     if len(listed) > MAX_LISTED or rare:
         listed = set()
     return Fields(sorted(listed), names - listed)
@@ -112,7 +128,10 @@ def setting_of_fields(facts: Facts, found: Fields, slot: Slot | None) -> Setting
         for name in found.values:
             forms.update(facts.field_forms.get(name, {"": 1}))
         items.append(f'"<{slot.name}>": {form_of(forms)}')
-    why = f"{_count(facts.written, 'write')} of {_count(len(facts.fields), 'different field')}"
+    where = [_count(facts.written, "write")] if facts.written or not facts.holders else []
+    if facts.holders:
+        where.append(f"{facts.holders:,} hash{'' if facts.holders == 1 else 'es'} there now")
+    why = f"{' and '.join(where)} of {_count(len(facts.fields), 'different field')}"
     return Setting("fields", f"{{{', '.join(items)}}}", why, bool(found.values))
 
 

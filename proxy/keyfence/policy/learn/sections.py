@@ -57,7 +57,7 @@ def notes(plan: Plan) -> list[str]:
     """Returns what the evidence does not show, in sentences."""
     evidence = plan.evidence
     found = []
-    if is_short(evidence):
+    if evidence.times and is_short(evidence):
         if evidence.seconds is None:
             found.append("The sources have no times, so it is unknown how long they cover.")
         else:
@@ -72,6 +72,13 @@ def notes(plan: Plan) -> list[str]:
     if evidence.lost:
         found.append(
             f"{evidence.lost:,} uses of keys are left out, because too many different keys were seen."
+        )
+    if plan.unused:
+        names = spoken([kind.name for kind in plan.unused][:_SHOWN_UNUSED])
+        more = len(plan.unused) - _SHOWN_UNUSED
+        found.append(
+            f"No command was seen on the keys of {names}{f' and {more} more' if more > 0 else ''}. They "
+            f"stand here as keys of {plan.holder}. Find out who uses them: record the commands."
         )
     if plan.renamed:
         who = ", ".join(sorted(evidence.clients.get(plan.renamed, ())))
@@ -88,6 +95,9 @@ def _duration(seconds: float) -> str:
     if seconds < 120:
         return f"{seconds:.0f} seconds"
     return f"{seconds / 60:.0f} minutes" if seconds < 7200 else f"{seconds / 3600:.0f} hours"
+
+
+_SHOWN_UNUSED = 10
 
 
 def widenings(plan: Plan) -> list[str]:
@@ -119,8 +129,9 @@ def _top(plan: Plan) -> Iterator[str]:
     yield "# A draft. It admits what was seen, and what its placeholders admit. Read and edit it before use."
     where = f" from {', '.join(evidence.sources)}" if evidence.sources else ""
     when = span(evidence.first, evidence.last)
-    yield from comment(f"It was made{where}: {evidence.times:,} commands on {len(evidence.keys):,} keys"
-                       f"{f', {when} UTC' if when else ''}.")  # fmt: skip
+    seen = [f"{evidence.times:,} commands on {len(evidence.keys):,} keys"] if evidence.times else []
+    seen += [count(evidence.there, "key") + " that Redis holds"] if evidence.there else []
+    yield from comment(f"It was made{where}: {', and '.join(seen)}{f', {when} UTC' if when else ''}.")
     yield "#"
     yield "# What it cannot know:"
     for sentence in (*notes(plan), *_UNKNOWABLE):
@@ -230,7 +241,9 @@ def _entry(plan: Plan, kind: Kind, scope: Scope | None) -> Iterator[str]:
     when = span(facts.first, facts.last)
     many = f" on {len(kind.keys):,} keys" if len(kind.keys) > 1 else ""
     example = f"; for example {shown(kind.example)}" if kind.example and kind.slots else ""
-    yield from comment(f"{count(facts.times, 'command')}{many}{f', {when}' if when else ''}{example}", 2)
+    said = [f"{count(facts.times, 'command')}{many}"] if facts.times or not facts.there else []
+    said += [f"{count(facts.there, 'key')} there now"] if facts.there else []
+    yield from comment(f"{', and '.join(said)}{f', {when}' if when else ''}{example}", 2)
     if scope is not None and scope.rights == plan.rights[kind.name]:
         yield from comment(seen_by(facts, sorted(facts.uses)), 2)
     yield f"  {plain(kind.name)}:"

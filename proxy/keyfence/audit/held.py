@@ -1,0 +1,90 @@
+"""Reads the keys that servers hold, without a policy: type, time to live, fields. `keyfence draft` learns
+from them.
+
+Rule: only commands that read are sent, at a pace, and no value is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+from redis.exceptions import ResponseError
+
+from keyfence.policy.compiled.ttl import GONE
+
+from .judge import type_name
+from .pace import Pace
+from .questions import FEW_FIELDS, MAX_FIELDS, NOVALUES, CannotAsk
+from .servers.links import Link, Request
+from .servers.nodes import Server
+
+MOST_AT_ONCE = 500  # keys of one SCAN and of the pipelines after it
+
+
+class Held(NamedTuple):
+    """A key as it is."""
+
+    key: bytes
+    database: int
+    type: str
+    ttl: int  # milliseconds; below 0: it does not expire
+    fields: tuple[bytes, ...]  # of a hash, the first ones
+
+
+def held_keys(
+    servers: Sequence[Server], rate: int, watch: Callable[[int, int], None] = lambda _seen, _all: None
+) -> Iterator[Held]:
+    """The keys of all servers, at most `rate` a second; 0: as fast as they answer. SCAN returns them in no
+    order, so the first ones are a sample. Raises LinkError, CannotAsk."""
+    total = sum(sum(server.keys.values()) for server in servers)
+    pace = Pace(rate)
+    seen = 0
+    for server in servers:
+        for database in sorted(server.keys):
+            link = Link(server.endpoint)
+            try:
+                if link.endpoint.address.database != database:
+                    link.one("SELECT", database)
+                link.attempt("CLIENT", "NO-TOUCH", "ON")  # older servers do not know it
+                for found in _batches(link, server, database, pace):
+                    yield from found
+                    seen += len(found)
+                    watch(seen, total)
+            finally:
+                link.close()
+
+
+def _batches(link: Link, server: Server, database: int, pace: Pace) -> Iterator[list[Held]]:
+    cursor = b"0"
+    while True:
+        reply = link.ask([(b"SCAN", cursor, b"COUNT", pace.batch(MOST_AT_ONCE))])[0]
+        if isinstance(reply, ResponseError):
+            raise CannotAsk(f"{link.shown} refuses SCAN: {reply}")
+        cursor, keys = reply
+        for at in range(0, len(keys), MOST_AT_ONCE):
+            yield _looked_at(link, server, database, keys[at : at + MOST_AT_ONCE])
+        if cursor == b"0":
+            return
+        pace.wait(max(len(keys), 1))
+
+
+def _looked_at(link: Link, server: Server, database: int, keys: Sequence[bytes]) -> list[Held]:
+    replies = link.ask([(command, key) for key in keys for command in (b"TYPE", b"PTTL")])
+    for reply in replies:
+        if isinstance(reply, ResponseError):
+            raise CannotAsk(f"{link.shown} refuses what a draft needs: {reply}")
+    found = [
+        Held(key, database, type_name(kind.decode("utf-8", "replace")), ttl, ())
+        for key, kind, ttl in zip(keys, replies[::2], replies[1::2], strict=True)
+        if kind != b"none" and ttl != GONE
+    ]
+    hashes = [at for at, one in enumerate(found) if one.type == "hash"]
+    has_novalues = server.version >= NOVALUES
+    more: Request = (b"COUNT", MAX_FIELDS, b"NOVALUES") if has_novalues else (b"COUNT", FEW_FIELDS)
+    asked: list[Request] = [(b"HSCAN", found[at].key, 0, *more) for at in hashes]
+    for at, reply in zip(hashes, link.ask(asked) if asked else (), strict=True):
+        if not isinstance(reply, ResponseError):  # it may be another key by now, or HSCAN is not allowed
+            names = reply[1] if has_novalues else reply[1][::2]
+            found[at] = found[at]._replace(fields=tuple(names[:MAX_FIELDS]))
+    return found
