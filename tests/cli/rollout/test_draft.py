@@ -368,3 +368,14 @@ def test_a_redis_without_keys_or_without_an_answer_is_no_source(redis_server: Re
     assert (code, "the source is empty" in err) == (2, True)
     code, _, err = keyfence("draft", "redis://127.0.0.1:1")
     assert (code, "redis://127.0.0.1:1 cannot be reached: " in err) == (2, True)
+
+
+def test_what_an_audit_wrote_into_a_store_is_no_traffic(redis_server: RedisServer, tmp_path: Path) -> None:
+    with redis_server.client() as client:
+        client.flushall()
+        client.set("shop:cart:1", "x")
+    policy, store = tmp_path / "look.yaml", f"sqlite:///{tmp_path / 'findings.db'}"
+    policy.write_text(BLANK_POLICY)
+    assert keyfence("audit", redis_server.url, "--policy", policy, "--store", store)[0] == 1
+    code, _, err = keyfence("draft", store)
+    assert (code, "the source is empty" in err) == (2, True)

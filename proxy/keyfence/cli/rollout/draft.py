@@ -21,6 +21,7 @@ from keyfence.cli.terminal.asking import ask_admin, checked_answer, is_url, sour
 from keyfence.cli.terminal.options import admin_option
 from keyfence.cli.terminal.output import fail, say
 from keyfence.config.fields import is_store
+from keyfence.findings.finding import AT_REST
 from keyfence.policy.learn.draft import Draft, DraftError, draft
 from keyfence.policy.learn.evidence import Evidence
 from keyfence.policy.learn.text import count
@@ -169,7 +170,8 @@ def _add_file(evidence: Evidence, path: str) -> None:
 
 def _add_rows(evidence: Evidence, rows: Iterable[Mapping[str, Any]]) -> None:
     for row in rows:
-        evidence.add_row(row)
+        if row["service"] != AT_REST:  # what an audit found: the keys themselves show more
+            evidence.add_row(row)
 
 
 def _report(found: Draft, output: str) -> None:
