@@ -98,6 +98,7 @@ class Stage:
         return resident_bytes(self.keyfence)
 
     def footprint(self) -> Footprint:
+        settle(self.keyfence)
         return Footprint(open_files(self.keyfence), self.memory())
 
     def rest(self) -> None:
