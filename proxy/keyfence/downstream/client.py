@@ -8,6 +8,8 @@ pauses the reading from the other side, so that no buffer here exceeds its limit
 from __future__ import annotations
 
 import asyncio
+import fcntl
+import termios
 from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import Any, cast
@@ -52,6 +54,18 @@ RETRIED_AFTER = 8  # it is timed this many reads later, if something of the clie
 
 def _not_answered(question: Question) -> None:
     asyncio.get_running_loop().call_soon(question.answered, None)
+
+
+def _holds_bytes(transport: asyncio.Transport) -> bool:
+    """Whether bytes that were written have not arrived at the other side."""
+    if transport.get_write_buffer_size():
+        return True
+    sock = transport.get_extra_info("socket")
+    try:
+        left = fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, bytes(4))
+    except OSError:  # this kind of socket cannot tell
+        return False
+    return any(left)
 
 
 class ServerContext:
@@ -572,9 +586,10 @@ class Client(Owner):
     def dismiss(self) -> None:
         """Close the client when the process ends, after its last reply.
 
-        Closing at once would reset a connection with an unread request, and a reset may overtake the last
-        reply. So the client is sent the end of the stream first. Its further bytes are dropped (their
-        commands do not run and get no reply), and then the connection is closed.
+        Closing at once would reset a connection with an unread request, and a reset overtakes replies that
+        the client has not received. So the client is sent the end of the stream first. Its further bytes are
+        dropped (their commands do not run and get no reply), and once it has received everything, the
+        connection is closed.
         """
         transport = self._transport
         if transport is None or transport.is_closing() or self._dismissed:
@@ -589,7 +604,18 @@ class Client(Owner):
         if not self._reading:
             self._reading = True
             transport.resume_reading()
-        asyncio.get_running_loop().call_later(NOTICE_SECONDS, self._leave)
+        asyncio.get_running_loop().call_later(NOTICE_SECONDS, self._leave_when_received)
+
+    def _leave_when_received(self) -> None:
+        """Close the connection once the client's system has received all bytes. Until then the client is one
+        that remains, and the drain's deadline aborts it."""
+        transport = self._transport
+        if transport is None or self._closing:
+            return
+        if _holds_bytes(transport):
+            asyncio.get_running_loop().call_later(NOTICE_SECONDS, self._leave_when_received)
+        else:
+            self._leave()
 
     def abort(self) -> None:
         """Close at once and drop unsent bytes, because the process has no more time."""

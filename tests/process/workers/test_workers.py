@@ -438,12 +438,13 @@ def test_a_transaction_that_has_begun_may_end(
     assert keyfence.process.wait(PATIENCE_SECONDS) == 0
 
 
+@pytest.mark.parametrize("pause", [0.0, 0.02], ids=["reads at once", "reads slowly"])
 def test_a_client_that_never_stops_comes_to_its_end(
-    start_keyfence: Start, folder: Path, server: RedisServer
+    start_keyfence: Start, folder: Path, server: RedisServer, pause: float
 ) -> None:
     """An endless pipeline is cut between two commands, and every outstanding reply arrives."""
     keyfence = start_keyfence("--config", configure(folder, server.url, "workers: 1", "drain: 60s"))
-    received = b""
+    received = bytearray()
     ended = threading.Event()
     with keyfence.connect("CubeMaster") as connection:
 
@@ -455,10 +456,12 @@ def test_a_client_that_never_stops_comes_to_its_end(
         sender = threading.Thread(target=send)
         sender.start()
         received += connection.recv(1 << 16)
+        time.sleep(1)  # many replies wait for the client
         keyfence.process.send_signal(signal.SIGTERM)
         with contextlib.suppress(ConnectionResetError):
             while chunk := connection.recv(1 << 16):
                 received += chunk
+                time.sleep(pause)
         ended.set()
         sender.join(PATIENCE_SECONDS)
     assert keyfence.process.wait(PATIENCE_SECONDS) == 0
