@@ -8,8 +8,6 @@ pauses the reading from the other side, so that no buffer here exceeds its limit
 from __future__ import annotations
 
 import asyncio
-import fcntl
-import termios
 from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import Any, cast
@@ -35,6 +33,7 @@ from keyfence.upstream.links import Links, Owner
 from keyfence.upstream.pools import Pools
 
 from .closures import closure_label
+from .dismissal import end_then_close
 from .quotas import ConnectionQuota, ConnectionQuotas, too_many
 from .turns import Turns
 
@@ -44,8 +43,6 @@ MAX_UNSENT = 1024 * 1024
 # the rest of a large reply waits in Redis. With more than this number of replies due it keeps reading, so
 # that the output limit applies.
 MOST_LEFT_WAITING = 64
-# How long a client has to notice the end of the stream before its connection is closed.
-NOTICE_SECONDS = 0.2
 # How long a client that sends no more may wait for replies, if Redis cannot be told that it sends no more.
 LINGER_SECONDS = 5.0
 TIMED_EACH = 64  # a request of one read in this many is timed, because taking the time costs something
@@ -54,18 +51,6 @@ RETRIED_AFTER = 8  # it is timed this many reads later, if something of the clie
 
 def _not_answered(question: Question) -> None:
     asyncio.get_running_loop().call_soon(question.answered, None)
-
-
-def _holds_bytes(transport: asyncio.Transport) -> bool:
-    """Whether bytes that were written have not arrived at the other side."""
-    if transport.get_write_buffer_size():
-        return True
-    sock = transport.get_extra_info("socket")
-    try:
-        left = fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, bytes(4))
-    except OSError:  # this kind of socket cannot tell
-        return False
-    return any(left)
 
 
 class ServerContext:
@@ -445,7 +430,7 @@ class Client(Owner):
     def take_turn(self) -> None:
         """Continue an interrupted evaluation."""
         self._awaits_turn = False
-        if self._transport is None or self._closing or self._dismissed:
+        if self._transport is None or self._closing:
             return
         try:
             self._session.take_turn()
@@ -586,36 +571,19 @@ class Client(Owner):
     def dismiss(self) -> None:
         """Close the client when the process ends, after its last reply.
 
-        Closing at once would reset a connection with an unread request, and a reset overtakes replies that
-        the client has not received. So the client is sent the end of the stream first. Its further bytes are
-        dropped (their commands do not run and get no reply), and once it has received everything, the
-        connection is closed.
+        The bytes that it still sends are dropped: their commands do not run and get no reply. Until it has
+        received everything, it is a client that remains, and the drain's deadline aborts it.
         """
         transport = self._transport
         if transport is None or transport.is_closing() or self._dismissed:
             return
-        self._dismissed = True
+        self._dismissed = self._closing = True
         self._counters.closed_for("shutdown")
         self._links.close()
-        if not transport.can_write_eof():  # TLS
-            self._leave()
-            return
-        transport.write_eof()
-        if not self._reading:
+        end_then_close(transport)
+        if not self._reading and not transport.is_closing():
             self._reading = True
             transport.resume_reading()
-        asyncio.get_running_loop().call_later(NOTICE_SECONDS, self._leave_when_received)
-
-    def _leave_when_received(self) -> None:
-        """Close the connection once the client's system has received all bytes. Until then the client is one
-        that remains, and the drain's deadline aborts it."""
-        transport = self._transport
-        if transport is None or self._closing:
-            return
-        if _holds_bytes(transport):
-            asyncio.get_running_loop().call_later(NOTICE_SECONDS, self._leave_when_received)
-        else:
-            self._leave()
 
     def abort(self) -> None:
         """Close at once and drop unsent bytes, because the process has no more time."""

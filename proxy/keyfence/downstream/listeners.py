@@ -178,9 +178,7 @@ class _Listener:
             await loop.connect_accepted_socket(client, sock, ssl=self.tls, ssl_handshake_timeout=left)
         except ssl.SSLError as exc:
             raise _Refused("tls", f"TLS failed: {exc.reason or exc}") from None
-        except ConnectionError:
-            if loop.time() < deadline:
-                raise
+        except ConnectionAbortedError:  # both event loops raise it for this alone
             raise _Refused("handshake", "the TLS handshake timed out") from None
 
     async def _origin(self, sock: socket.socket, peer: Any, deadline: float) -> tuple[Evidence, int]:
