@@ -23,7 +23,7 @@ from keyfence.telemetry.operator_log import warn
 
 from .serving.answers import written
 from .serving.backend import Ledger
-from .serving.garbage import without_collections
+from .serving.garbage import importing, without_collections
 from .serving.runtime import StartError, until_it_works
 
 if TYPE_CHECKING:
@@ -206,8 +206,9 @@ class FindingsDesk(Ledger):
 
 def _open(settings: Settings, counters: Counters) -> Opened | None:
     """Open the store. Returns None if only the default cannot be used, and says so. Raises StartError."""
-    # SQLAlchemy takes a fifth of a second to import, so only a keyfence with a store does.
-    with without_collections():
+    # SQLAlchemy takes a fifth of a second to import, so only a keyfence with a store does. Clients are served
+    # meanwhile; what else exists now and is no garbage stays, or goes without a collection.
+    with importing():
         from keyfence.findings.database import StoreError
         from keyfence.findings.queries import Reader
         from keyfence.findings.writer import Writer, open_store
