@@ -74,6 +74,35 @@ def _common() -> list[Workload]:
     ]
 
 
+# -- commands whose elements and options the policy checks, beside a plain SET (set-50x16)
+
+WRITTEN = {  # argv and target
+    "xadd": (
+        ("XADD", EVENTS, "MAXLEN", "~", "100000", "*", "op", "create", "sandbox_id", "__rand_int__"),
+        "keyfence",
+    ),
+    "sadd": (("SADD", "app:tags:__rand_int__", "tag-7"), "elements"),
+    "zadd": (("ZADD", "app:board:__rand_int__", "17", "4711"), "elements"),
+}
+
+
+def _written() -> list[Workload]:
+    return [
+        Workload(
+            f"written-{name}",
+            f"{argv[0]} with forms, 50 clients × 16",
+            50,
+            16,
+            "command",
+            600_000,
+            targets=("direct", target),
+            argv=argv,
+            keys=_COMMON_KEYS,
+        )
+        for name, (argv, target) in WRITTEN.items()
+    ]
+
+
 # -- ten keys in one command, beside the same command with one key (set-50x16, get-50x16, several-del-1)
 
 SEVERAL = 10
@@ -301,6 +330,15 @@ WORKLOADS = [
         is_quick=True,
     ),
     Workload(
+        "candidate",
+        "SET, 50 clients × 16, with and without a candidate policy",
+        50,
+        16,
+        "set",
+        600_000,
+        targets=("direct", "keyfence", "candidate"),
+    ),
+    Workload(
         "workers",
         "SET, 50 clients, with one process and with two workers",
         50,
@@ -310,6 +348,7 @@ WORKLOADS = [
         targets=("direct", "keyfence", "2-workers"),
     ),
     *_common(),
+    *_written(),
     *_several(),
     *_others(),
     *_rich(),

@@ -29,9 +29,9 @@ VALUE = b"x" * 64
 # Entries with forms that policies/cubesandbox.yaml has none of.
 ELEMENTS = """
 policy: elements
-services: [app]
+services: [app, CubeMaster, CubeProxy, cube-proxy-sidecar]  # the latter three for the listeners of targets.py
 placeholders: {id: "[0-9]{1,12}"}
-scopes: {all: {prefix: "app:", writers: app}}
+scopes: {all: {prefix: "app:", writers: [app, CubeMaster]}}
 keys:
   tags: {key: "app:tags:<id>", type: set, members: "[a-z][a-z0-9_-]{0,31}"}
   board: {key: "app:board:<id>", type: zset, members: "<id>", scores: "0..1000000"}

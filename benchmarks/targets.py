@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks import traffic
+from benchmarks.sessions import ELEMENTS
 from keyfence import _compiled
 from tests.servers import Keyfence, RedisServer, free_port
 
@@ -138,6 +139,9 @@ def start(stack: contextlib.ExitStack, field: Field, names: set[str], peers: lis
                 policy.with_name(f"{name}.waivers.yaml").write_text(waivers)
                 more = f"waivers: {name}.waivers.yaml"
             start_keyfence(stack, field, name, about, policy=policy, more=more)
+    if wanted("candidate"):
+        about = "keyfence, with the same policy as a candidate"
+        start_keyfence(stack, field, "candidate", about, more=f"candidate: {CUBE}")
     if wanted("2-workers"):
         start_keyfence(stack, field, "2-workers", "keyfence, two worker processes", workers=2)
     for peer in peers:
@@ -317,6 +321,7 @@ _WAIVERS = """waivers:
 """
 # By target: about it, its policy, its waivers.
 MORE_POLICIES = {
+    "elements": ("keyfence, the policy requires forms of elements and scores", ELEMENTS, ""),
     "others": ("keyfence, the policy has a script, a function and a channel", large_policy(0), ""),
     "plain": ("keyfence, a policy with one entry", _SHOP + _PLAIN, ""),
     "rich": (
