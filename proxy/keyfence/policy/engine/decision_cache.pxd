@@ -4,10 +4,10 @@ cimport cython
 from keyfence.policy.patterns.automaton cimport Classifier
 from keyfence.policy.engine.calls cimport Calls, OwnKeys
 from keyfence.policy.engine.counts cimport Admitted, ViolationCounter, Revocable
-from keyfence.policy.engine.forms cimport CachedDecision, CommandForm, Lookup, new_lookup, stands
+from keyfence.policy.engine.forms cimport CachedDecision, CommandForm, Lookup, name_slot, new_lookup, places_of, stands
 
 cdef int _NAME, _CONTENT
-cdef Py_ssize_t _RECENT, _MAX_CONFIRMED
+cdef Py_ssize_t _MAX_CONFIRMED
 cdef int _NO_OPTIONS, _TO_END, _TRIMMING, _SEVERAL_KEYS, _KEYLESS, _NOTHING, _LENGTH
 cdef Lookup _NO_COMMAND, _NO_FORM, _LONG_KEY, _UNSURE
 
@@ -34,9 +34,7 @@ cdef class DecisionCache(Revocable):
         name_at=Py_ssize_t, name_end=Py_ssize_t, key_at=Py_ssize_t, key_end=Py_ssize_t, form=CommandForm,
         target=int, decision=CachedDecision, at=Py_ssize_t, stop=Py_ssize_t,
     )
-    cpdef CachedDecision find_unread(
-        self, bytes data, const long long[::1] places, Py_ssize_t count, tuple values
-    )
+    cpdef Lookup find_unread(self, bytes data, const long long[::1] places, Py_ssize_t count, tuple values)
     cpdef Lookup find(self, list argv, tuple values=*)
     @cython.locals(name=bytes, form=CommandForm)
     cdef Lookup _find(self, list argv, tuple values)
@@ -52,9 +50,3 @@ cdef class DecisionCache(Revocable):
     cdef CachedDecision _ask(self, CommandForm form, int target, list argv)
     cdef int _looks(self, CommandForm form, int target) except -2
     cdef int _looks_at_content(self, CommandForm form, int target, object entry) except -2
-
-
-@cython.locals(raw="const unsigned char *")
-cdef Py_ssize_t _slot(bytes data, Py_ssize_t start, Py_ssize_t end) except -1
-@cython.locals(places="long long[::1]", at=Py_ssize_t, number=Py_ssize_t, argument=bytes)
-cdef long long[::1] _places_of(list argv)

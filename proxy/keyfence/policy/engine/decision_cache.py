@@ -31,18 +31,20 @@ from .forms import (
     CONTENT,
     FORM,
     KEY,
+    RECENT_NAMES,
     RULE,
     CachedDecision,
     CommandForm,
     Lookup,
+    name_slot,
     new_lookup,
+    places_of,
     stands,
     trims,
 )
 
 MAX_COUNTERS = 4_096  # violation counters; beyond this number, all are forgotten and found anew
 
-_RECENT = 64  # command names to find by three of their letters and their length
 # As C integers when compiled.
 _MAX_CONFIRMED = MAX_CONFIRMED
 _NO_OPTIONS, _TO_END, _TRIMMING = cache_forms.NO_OPTIONS, cache_forms.TO_END, cache_forms.TRIMMING
@@ -77,7 +79,7 @@ class DecisionCache(Revocable):
         self._among = among
         self._classifier: Classifier = policy.classifier
         self._forms: dict[bytes, CommandForm | None] = {}
-        self._recent: list[CommandForm | None] = [None] * _RECENT
+        self._recent: list[CommandForm | None] = [None] * RECENT_NAMES
         self._counted: list[CachedDecision] = []  # decisions with counters, once for each counter
         self._own = OwnKeys(policy.targets, bool(policy.bindings))
         self._calls = Calls(evaluator, service, among, self._own)
@@ -87,22 +89,22 @@ class DecisionCache(Revocable):
 
     # -- looking up
 
-    def find_unread(
-        self, data: bytes, places: array[int], count: int, values: Values
-    ) -> CachedDecision | None:
+    def find_unread(self, data: bytes, places: array[int], count: int, values: Values) -> Lookup | None:
         """Looks up a request of `count` arguments in its raw bytes. None: use `find`.
 
         `places` holds where each argument begins and ends in `data`; `values` are the caller's
-        (CompiledPolicy.values). No object is made. So this knows only forms that `find` has seen lately, and
-        no faults of what is written.
+        (CompiledPolicy.values). No object is made for an argument. So this knows only forms that `find` has
+        seen lately, and no faults of what is written.
         """
         name_at, name_end = places[0], places[1]
-        form = self._recent[_slot(data, name_at, name_end)] if name_end - name_at > 1 else None
-        if form is None or count < 2 or form.index != 1 or not stands(form.spelled, data, name_at, name_end):
+        form = self._recent[name_slot(data, name_at, name_end)] if name_end - name_at > 1 else None
+        if form is None or form.index != 1 or not stands(form.spelled, data, name_at, name_end):
+            return self._calls.find_unread(data, places, count, values)
+        if count < 2:
             return None
         if form.kind == _SEVERAL_KEYS:
             if count > 2:
-                return None
+                return self._calls.find_unread(data, places, count, values)
         elif form.kind != _NO_OPTIONS:
             at = form.options_at
             stop = count if form.kind == _TO_END else form.options_end(data, places, count)
@@ -116,15 +118,15 @@ class DecisionCache(Revocable):
             return None
         target = self._classifier.first_in(data, key_at, key_end)
         if target < 0:
-            return form.on_no_target
+            return form.on_no_target.miss
         if self._own.matter and not self._own.holds(target, data, key_at, key_end, values):
             return None
-        if target >= form.kept:
+        decision = form.decisions[target] if target < form.kept else None
+        if decision is None:
             return None
-        decision = form.decisions[target]
-        if decision is None or decision.looks == 0:
-            return decision
-        return decision if decision.looks == _CONTENT and decision.faults(data, places, count) == 0 else None
+        if decision.looks != 0 and (decision.looks != _CONTENT or decision.faults(data, places, count) != 0):
+            return None
+        return decision.hit if decision.is_clean else decision.miss
 
     def find(self, argv: list[bytes], values: Values = ()) -> Lookup:
         """Looks up a command. Asks the evaluator if the form or the target is new."""
@@ -139,7 +141,7 @@ class DecisionCache(Revocable):
         if form is None:
             return self._calls.find(argv, values)
         if len(name) > 1:
-            self._recent[_slot(name, 0, len(name))] = form
+            self._recent[name_slot(name, 0, len(name))] = form
         if form.kind == _KEYLESS:
             return form.on_no_target.hit
         if form.index >= len(argv):
@@ -170,7 +172,7 @@ class DecisionCache(Revocable):
             return decision.hit if decision.is_clean else decision.miss
         faults = -1
         if not decision.looks & _NAME or self._evaluator.is_well_named(key, self.targets[target]):
-            faults = decision.faults(b"".join(argv), _places_of(argv), len(argv)) if decision.written else 0
+            faults = decision.faults(b"".join(argv), places_of(argv), len(argv)) if decision.written else 0
         if decision.is_clean:
             return decision.hit if faults == 0 else new_lookup(decision, CONTENT, faults)
         return new_lookup(decision, RULE, faults)
@@ -233,7 +235,9 @@ class DecisionCache(Revocable):
         """The form of a command that touches nothing, if it breaks no rule."""
         command = KEYLESS.get(name)
         if command is None:
-            return None  # not remembered, because clients choose the names
+            if name in cache_forms.CALL_LAYOUTS:
+                self._forms[name] = None
+            return None  # other names are not remembered, because clients choose them
         form = None
         if command.name in self._among and self._evaluator.admits_alone(self.service, name):
             one = OneKey(command, 0, False, False, False)
@@ -285,20 +289,3 @@ class DecisionCache(Revocable):
 
 # Doubts of the evaluator that the cache resolves in each call.
 _LOOKED_AT = checks.NAME | checks.CONTENT | checks.OPEN
-
-
-def _slot(data: bytes, start: int, end: int) -> int:
-    """The place of a command's name among the recent ones. No two of the most frequent names share one."""
-    raw = data
-    return (9 * raw[start] + 10 * raw[start + 1] + raw[end - 1] + end - start) % _RECENT
-
-
-def _places_of(argv: list[bytes]) -> array[int]:
-    """Where each argument begins and ends if they are joined."""
-    places = array("q", bytes(16 * len(argv)))
-    at = 0
-    for number, argument in enumerate(argv):
-        places[2 * number] = at
-        at += len(argument)
-        places[2 * number + 1] = at
-    return places
