@@ -63,8 +63,9 @@ def _slow_reader(stack: contextlib.ExitStack, field: Field, target: Target, seco
     done, pause = threading.Event(), seconds * PIECE / BIG
 
     def read() -> None:
-        while not done.wait(pause) and reader.recv(PIECE):
-            pass
+        left = BIG  # then no more comes, and the connection stays open
+        while left > 0 and not done.wait(pause):
+            left -= len(reader.recv(PIECE)) or left
 
     _in_thread(stack, read, done.set)
 

@@ -13,7 +13,7 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -141,7 +141,7 @@ def start(stack: contextlib.ExitStack, field: Field, names: set[str], peers: lis
             start_keyfence(stack, field, name, about, policy=policy, more=more)
     if wanted("candidate"):
         about = "keyfence, with the same policy as a candidate"
-        start_keyfence(stack, field, "candidate", about, more=f"candidate: {CUBE}")
+        start_keyfence(stack, field, "candidate", about, options=("--candidate", str(CUBE)))
     if wanted("2-workers"):
         start_keyfence(stack, field, "2-workers", "keyfence, two worker processes", workers=2)
     for peer in peers:
@@ -242,8 +242,10 @@ def start_keyfence(
     workers: int = 0,
     slow: bool = False,
     more: str = "",
+    options: Sequence[str] = (),
 ) -> None:
-    """Starts a keyfence and adds it. `more` are further lines of its configuration."""
+    """Starts a keyfence and adds it. `more` are further lines of its configuration, and `options` further
+    ones of `keyfence run`."""
     file = field.folder / f"{name}.yaml"
     listeners = "\n".join(f'  - {{listen: "127.0.0.1:0", service: {one}}}' for one in SERVICES)
     file.write_text(
@@ -257,7 +259,7 @@ admin: none
 {more}
 """
     )
-    arguments = ["--config", str(file), *(["--workers", str(workers)] if workers else [])]
+    arguments = ["--config", str(file), *(["--workers", str(workers)] if workers else []), *options]
     keyfence = stack.enter_context(Keyfence(*arguments, expect_stderr="(?s).*", env=env))
     ports = {service: keyfence.address(service)[1] for service in SERVICES}
     ports[""] = ports[SERVICES[0]]

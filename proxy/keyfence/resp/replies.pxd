@@ -3,7 +3,7 @@
 
 cimport cython
 
-cdef int _CR, _LF, _ZERO, _NINE, _MAX_HEADER, _SAFE_DIGITS
+cdef int _CR, _LF, _ZERO, _ONE, _NINE, _MAX_HEADER, _SAFE_DIGITS
 cdef int _PUSH, _ATTRIBUTE, _ARRAY, _BULK_STRING, _PLUS, _MINUS, _COLON
 cdef Py_ssize_t _SHORT_LINE, _SHORT_NUMBER
 cdef int _LINE, _BULK, _AGGREGATE, _PAIRS
@@ -34,8 +34,8 @@ cdef class ReplyFramer:
         self, bytes data, Py_ssize_t start, long long replies, bint stop_after_push=*
     ) except -1
     @cython.locals(
-        raw="const unsigned char *", size=Py_ssize_t, completed="long long", kind=int, end=Py_ssize_t,
-        stop=Py_ssize_t, number=Py_ssize_t,
+        raw="const unsigned char *", size=Py_ssize_t, kind=int, end=Py_ssize_t,
+        stop=Py_ssize_t, number=Py_ssize_t, most="long long", done="long long", last=int,
     )
     cdef Py_ssize_t _skip_plain(self, bytes data, Py_ssize_t at, long long replies) except -1
     @cython.locals(type_=int, shape=int)
@@ -54,3 +54,6 @@ cdef class ReplyFramer:
     @cython.locals(newline=Py_ssize_t, stop=Py_ssize_t, header=bytes, text=bytes)
     cdef Py_ssize_t _read_header_slowly(self, bytes data, Py_ssize_t at) except -1
     cdef object _fail(self, str what)
+
+
+cdef bint _is_null(const unsigned char *data, Py_ssize_t at, Py_ssize_t size) except -1

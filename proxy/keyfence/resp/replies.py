@@ -24,6 +24,7 @@ MAX_DEPTH = 65_536
 _CR = 13
 _LF = 10
 _ZERO = 48
+_ONE = 49
 _NINE = 57
 # The longest valid header is shorter: a type, a sign, 19 digits and CRLF.
 _MAX_HEADER = 32
@@ -106,9 +107,13 @@ class ReplyFramer:
         if self._error:
             raise ReplyError(self._error)
         self.frame_at = at
-        if self.at_boundary:
-            at = self._skip_plain(data, at, replies)
         while at < size and self.completed < replies:
+            if self.at_boundary or (
+                self._depth and not self._skip and not self._in_line and not self._partial
+            ):
+                at = self._skip_plain(data, at, replies)
+                if at == size or self.completed == replies:
+                    break
             if self._skip:
                 at = self._skip_bulk(data, at)
                 ended = self._skip == 0
@@ -129,14 +134,16 @@ class ReplyFramer:
         return at
 
     def _skip_plain(self, data: bytes, at: int, replies: int) -> int:
-        """Skip complete replies of the most frequent kinds: short lines and bulk strings.
+        """Skip complete frames of the most frequent kinds: short lines, bulk strings and RESP2's nulls.
 
-        Stops before any other reply, which `advance` then reads.
+        It begins between two frames. It stops before any other frame, and before the last one of an
+        aggregate; `advance` then reads these.
         """
         raw = data
         size = len(data)
-        completed = 0
-        while at < size and completed < replies:
+        most = replies - self.completed if self.at_boundary else self._left - 1
+        done = last = 0
+        while at < size and done < most:
             kind = raw[at]
             end = at + 1
             if kind in (_PLUS, _MINUS, _COLON):
@@ -145,6 +152,8 @@ class ReplyFramer:
                     end += 1
                 if end >= stop or raw[end + 1] != _LF:
                     break
+            elif kind in (_BULK_STRING, _ARRAY) and _is_null(raw, end, size):
+                end += 2
             elif kind == _BULK_STRING:
                 stop = min(size - 1, end + _SHORT_NUMBER)
                 number = 0
@@ -160,12 +169,15 @@ class ReplyFramer:
                     break
             else:
                 break
-            self.kind = kind
-            completed += 1
+            done += 1
+            last = kind
             at = end + 2
-        if completed:
+        if not self.at_boundary:
+            self._left -= done
+        elif done:
+            self.completed += done
+            self.kind = last
             self.push = False
-            self.completed = completed
         return at
 
     def _begin(self) -> bool:
@@ -267,6 +279,10 @@ class ReplyFramer:
             return self._finish_line(data, at + 1)
         digits = at + 1
         at = digits
+        if type_ in (_BULK_STRING, _ARRAY) and _is_null(raw, at, size):
+            self._type = type_
+            self._number = -1
+            return at + 4
         stop = min(size, digits + _SAFE_DIGITS)
         number = 0
         while at < stop:
@@ -284,7 +300,7 @@ class ReplyFramer:
         return at + 2
 
     def _read_header_slowly(self, data: bytes, at: int) -> int:
-        """Do the work of `_read_header` for headers that are incomplete, null or malformed."""
+        """Do the work of `_read_header` for headers that are incomplete or malformed."""
         newline = data.find(b"\n", at, at + _MAX_HEADER)
         stop = newline + 1 if newline >= 0 else min(len(data), at + _MAX_HEADER)
         header = self._partial + data[at:stop]
@@ -306,6 +322,17 @@ class ReplyFramer:
     def _fail(self, what: str) -> ReplyError:
         self._error = f"the server's reply cannot be followed: {what}"
         return ReplyError(self._error)
+
+
+def _is_null(data: bytes, at: int, size: int) -> bool:
+    """Whether `-1` and CRLF stand at `at`, which makes a header RESP2's null."""
+    return (
+        at + 4 <= size
+        and data[at] == _MINUS
+        and data[at + 1] == _ONE
+        and data[at + 2] == _CR
+        and data[at + 3] == _LF
+    )
 
 
 def _is_length(text: bytes, type_: int) -> bool:
