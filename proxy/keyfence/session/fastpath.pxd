@@ -38,11 +38,11 @@ cdef class FastPath:
     cdef list _next(self, RequestReader reader)
     cdef object _begin(self)
     cpdef object comparison(self, Executor session, object authorizer)
-    @cython.locals(reader=RequestReader, decision=CachedDecision)
+    @cython.locals(reader=RequestReader, decision=CachedDecision, has_slots=bint)
     cdef object _compare_peeked(self, Executor session, DecisionCache beside)
     @cython.locals(
         counted=ViolationCounter, kind=ViolationCounter, beside=DecisionCache, lookup=Lookup,
-        decision=CachedDecision, is_known=bint,
+        decision=CachedDecision, is_known=bint, key=bytes,
     )
     cpdef object compare(self, Executor session, list argv)
     @cython.locals(beside=DecisionCache)
@@ -52,11 +52,18 @@ cdef class FastPath:
     @cython.locals(cache=DecisionCache)
     cpdef DecisionCache current_cache(self, Executor session)
     @cython.locals(
-        reader=RequestReader, decision=CachedDecision, counter=ViolationCounter, outcome=int, key=bytes
+        reader=RequestReader, decision=CachedDecision, counter=ViolationCounter, outcome=int, key=bytes,
+        faults=int,
     )
     cdef bint _knows_peeked(self, Executor session, DecisionCache cache) except -1
-    @cython.locals(lookup=Lookup, call=Call, decision=CachedDecision, counter=ViolationCounter, outcome=int)
+    @cython.locals(
+        lookup=Lookup, call=Call, decision=CachedDecision, counter=ViolationCounter, outcome=int, key=bytes
+    )
     cdef bint _knows_parsed(self, Executor session, DecisionCache cache, list argv) except -1
+    cdef bint _shares_slot(
+        self, Executor session, DecisionCache cache, CachedDecision decision, bytes data, Py_ssize_t start,
+        Py_ssize_t end,
+    ) except -1
     @cython.locals(counter=ViolationCounter)
     cdef ViolationCounter _counter_by_shape(
         self, Executor session, CachedDecision decision, Lookup lookup, list argv

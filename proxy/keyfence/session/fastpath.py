@@ -15,7 +15,7 @@ from keyfence.policy.compiled.tenants import Values
 from keyfence.policy.compiled.ttl import GIVES, SETTLES
 from keyfence.policy.engine.authorizer import Authorizer
 from keyfence.policy.engine.counts import Admitted, ViolationCounter
-from keyfence.policy.engine.decision_cache import DecisionCache
+from keyfence.policy.engine.decision_cache import ELSEWHERE, DecisionCache
 from keyfence.policy.engine.forms import CachedDecision, Lookup
 from keyfence.policy.engine.pending import PendingTtls
 from keyfence.resp.limits import ProtocolError
@@ -171,10 +171,14 @@ class FastPath:
         decision = cache.find_unread(reader.data(), _PLACES, reader.count, self._values)
         if decision is None:
             return False
-        outcome = decision.outcome
-        if not decision.is_clean:
+        if cache.has_slots and not self._shares_slot(
+            session, cache, decision, reader.data(), reader.key_at, reader.key_end
+        ):
+            return False
+        outcome, faults = decision.outcome, cache.faults
+        if faults or not decision.is_clean:
             key = reader.span(reader.key_at, reader.key_end)
-            counter = decision.counter(0, key)
+            counter = decision.counter(faults, key)
             if counter is None:
                 return False
             if counter.refusal is not None:
@@ -205,6 +209,11 @@ class FastPath:
         decision = lookup.decision
         if decision is None:
             return False
+        if cache.has_slots:
+            key = argv[decision.form.index]
+            if not self._shares_slot(session, cache, decision, key, 0, len(key)):
+                self.lookup = ELSEWHERE
+                return False
         outcome = decision.outcome
         if not lookup.is_admitted:
             counter = decision.counter(lookup.faults, argv[decision.form.index])
@@ -224,6 +233,25 @@ class FastPath:
         if outcome and self._leaves_open(outcome):
             self._keep_open(session, cache, decision, outcome, argv[decision.form.index])
         return True
+
+    def _shares_slot(
+        self,
+        session: Executor,
+        cache: DecisionCache,
+        decision: CachedDecision,
+        data: bytes,
+        start: int,
+        end: int,
+    ) -> bool:
+        """Whether the key `data[start:end]` is in the hash slot of the open transaction's keys, if the
+        policy of `cache` asks that of it."""
+        transaction = session.transaction
+        if transaction is None:
+            return True
+        queued = transaction.evaluated
+        if cache is self._beside and self._comparison is not None:
+            queued = self._comparison.own(queued)
+        return cache.shares_slot(decision, data, start, end, queued)
 
     def _counter_by_shape(
         self, session: Executor, decision: CachedDecision, lookup: Lookup, argv: list[bytes]
@@ -323,10 +351,11 @@ class FastPath:
     def _compare_peeked(self, session: Executor, beside: DecisionCache) -> None:
         """Compare what the two policies say of an admitted request, of which no object has been made."""
         reader, comparison = session.reader, self._comparison
-        if self._counted is None and comparison is not None and beside.is_current:
+        has_slots = beside.has_slots and session.transaction is not None
+        if self._counted is None and comparison is not None and beside.is_current and not has_slots:
             values = comparison.values
             decision = beside.find_unread(reader.data(), _PLACES, reader.count, values)
-            if decision is not None and decision.is_clean:
+            if decision is not None and decision.is_clean and beside.faults == 0:
                 self._compared(session, comparison, decision)
                 return
         argv = reader.reparse()
@@ -347,6 +376,11 @@ class FastPath:
         if lookup.call is not None and counted is None:
             self._compared(session, comparison, lookup.call)
             return
+        if decision is not None and beside.has_slots:
+            key = argv[decision.form.index]
+            if not self._shares_slot(session, beside, decision, key, 0, len(key)):
+                lookup = ELSEWHERE
+                decision = None
         if decision is not None:
             if not lookup.is_admitted:
                 kind = decision.counter(lookup.faults, argv[decision.form.index])
