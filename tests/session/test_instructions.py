@@ -50,10 +50,10 @@ LIMITS = {
     "SET, hash slots": (4.2, 1.1),
     "SET, hash slots, in MULTI": (6.3, 2.15),
     "SET, names kept": (4.5, 1.3),
-    "SET, names broken": (4.8, 1.85),
+    "SET, names broken": (4.7, 1.7),
     "SET, type words": (4.6, 1.4),
     "SET, bound": (4.2, 1.05),
-    "SET, waived": (4.8, 1.6),
+    "SET, waived": (4.5, 1.3),
     "SET, all of it": (4.9, 1.7),
 }
 

@@ -177,12 +177,13 @@ class FastPath:
             return False
         outcome, faults = decision.outcome, cache.faults
         if faults or not decision.is_clean:
-            key = reader.span(reader.key_at, reader.key_end)
+            key = b"" if decision.is_covered else reader.span(reader.key_at, reader.key_end)
             counter = decision.counter(faults, key)
             if counter is None:
                 return False
             if counter.refusal is not None:
                 self._until_timed -= 1
+                key = key or reader.span(reader.key_at, reader.key_end)
                 return self._refuses(session, decision, counter, key)
             counter.times += 1
             outcome = counter.outcome

@@ -207,7 +207,8 @@ def counted_unread(cache: DecisionCache, argv: list[bytes]) -> ViolationCounter 
     decision = cache.find_unread(reader.data(), PLACES, reader.count, ())
     if decision is None or (decision.is_clean and not cache.faults):
         return None
-    return decision.counter(cache.faults, reader.span(reader.key_at, reader.key_end))
+    key = b"" if decision.is_covered else reader.span(reader.key_at, reader.key_end)
+    return decision.counter(cache.faults, key)
 
 
 def counter_of(lookup: Lookup, argv: list[bytes]) -> ViolationCounter | None:

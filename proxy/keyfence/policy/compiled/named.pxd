@@ -21,7 +21,10 @@ cdef class NameCheck:
 
     @cython.locals(found=int)
     cpdef int faults(self, bytes data, Py_ssize_t start, Py_ssize_t end) except -1
-    @cython.locals(number=Py_ssize_t, most="long long", severities="const unsigned char *", in_characters="const unsigned char *")
+    @cython.locals(
+        number=Py_ssize_t, most="long long", raw="const unsigned char *", severities="const unsigned char *",
+        in_characters="const unsigned char *",
+    )
     cdef int _length(self, bytes data, Py_ssize_t start, Py_ssize_t end) except -1
     @cython.locals(
         number=Py_ssize_t, charset=int, form=int, weight=int, automaton=Automaton, is_accepted=bint,

@@ -69,13 +69,14 @@ class NameCheck:
         return found
 
     def _length(self, data: bytes, start: int, end: int) -> int:
+        raw = data
         severities, in_characters = self._severities, self._in_characters
         for number in range(len(self._limits)):
             most = self._mosts[number]
             if end - start > most and (
                 not in_characters[number]
                 or _is_ascii(data, start, end)
-                or self._limits[number].of(data[start:end]) > most
+                or self._limits[number].of(raw[start:end]) > most
             ):
                 return severities[number] * _LENGTH
         return 0

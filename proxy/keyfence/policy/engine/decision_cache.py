@@ -236,12 +236,12 @@ class DecisionCache(Revocable):
             return
         if len(self._counted) >= MAX_COUNTERS:
             for one in self._counted:
-                one.counters.clear()
-                one.by_shape.clear()
+                one.forget()
             self._counted.clear()
         self._counted.append(decision)
         if mark is not None:
             decision.counters[mark] = counter
+            decision.recent = None
         if counter.shape and lookup.faults == 0:
             decision.by_shape[counter.shape] = counter
 

@@ -81,6 +81,8 @@ cdef class CachedDecision(Admitted):
     cdef public int looks
     cdef readonly dict counters
     cdef readonly dict by_shape
+    cdef public ViolationCounter recent
+    cdef int recent_faults
     cdef readonly Admitted further
     cdef readonly Lookup hit
     cdef readonly Lookup miss
@@ -92,8 +94,9 @@ cdef class CachedDecision(Admitted):
     cpdef int faults(self, bytes data, const long long[::1] places, Py_ssize_t count) except -2
     @cython.locals(found=int)
     cpdef int key_faults(self, bytes data, Py_ssize_t start, Py_ssize_t end) except -2
-    @cython.locals(counter=ViolationCounter)
+    @cython.locals(recent=ViolationCounter)
     cpdef ViolationCounter counter(self, int faults, bytes key)
+    cpdef object forget(self)
     cpdef object mark(self, int faults, bytes key)
 
 

@@ -207,6 +207,8 @@ class CachedDecision(Admitted):
         # The counters of such commands (`mark`).
         self.counters: dict[int | bytes | tuple[int, bytes] | None, ViolationCounter] = {}
         self.by_shape: dict[str, ViolationCounter] = {}  # the same by shape, for keys of no known skeleton
+        self.recent: ViolationCounter | None = None  # the counter that `counter` has found last …
+        self.recent_faults = 0  # … for a command with these faults
         self.further = Admitted("", evidence)  # counts refused commands, which are evidence too
         self.hit = new_lookup(self, "", 0)
         self.miss = new_lookup(self, RULE, 0)
@@ -242,9 +244,20 @@ class CachedDecision(Admitted):
 
     def counter(self, faults: int, key: bytes) -> ViolationCounter | None:
         """The counter of the violations that every command with these faults on a key like this one has; None
-        if it is not known."""
-        counter = self.counters.get(self.mark(faults, key))
-        return counter if counter is not None and counter.live else None
+        if it is not known. If the target covers its keys, the key itself is not looked at."""
+        recent = self.recent
+        if not self.is_covered or recent is None or faults != self.recent_faults or not recent.live:
+            recent = self.counters.get(self.mark(faults, key))
+            if recent is not None and not recent.live:
+                recent = None
+            self.recent, self.recent_faults = recent, faults
+        return recent
+
+    def forget(self) -> None:
+        """Forget all counters."""
+        self.counters.clear()
+        self.by_shape.clear()
+        self.recent = None
 
     def mark(self, faults: int, key: bytes) -> int | bytes | tuple[int, bytes] | None:
         """What tells such commands from all with other violations; None: nothing that is checked here. If no
