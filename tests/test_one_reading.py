@@ -52,10 +52,6 @@ RAW = {
     ): "a form is found by its spelling; the evaluator reads a `*` that is spelled otherwise",
     ("policy/engine/calls.py", "Calls.find"): "a layout is found by the commonest spellings of a name",
     (
-        "policy/engine/calls.py",
-        "_after",
-    ): "the evaluator reads a command with an option that is spelled otherwise",
-    (
         "policy/compiled/policy.py",
         "Fields.form_of",
     ): "a field in another case is another field, and the message says so",

@@ -22,6 +22,7 @@ HOT = {
     "keyfence.policy.patterns.automaton",
     "keyfence.policy.compiled.written",
     "keyfence.policy.engine.forms",
+    "keyfence.policy.engine.calls",
     "keyfence.policy.engine.decision_cache",
     "keyfence.session.fastpath",
     "keyfence.session.session",
@@ -36,6 +37,8 @@ COMMANDS = {
         *("XADD", "cube:v1:shared:sandbox:lifecycle:events", "MAXLEN", "~", "100000", "*"),
         *("op", "create", "sandbox_id", "7c8f", "ts", "1790000000000"),
     ),
+    "MGET": cmd("MGET", "cube:v1:master:instance:meta:a", "cube:v1:master:instance:meta:b"),
+    "UNLINK": cmd("UNLINK", "cube:v1:shared:sandbox:proxy:7c8f", "cube:v1:shared:sandbox:proxy:7c90"),
     "EXPIRE": cmd("EXPIRE", "cube:v1:master:node:metric:n1", "600"),
 }
 

@@ -9,9 +9,9 @@ from keyfence.session.conversation.executor cimport Executor
 from keyfence.policy.wording.prepared cimport Prepared
 from keyfence.resp.requests cimport RequestReader
 
-cdef list REFUSED_UNREAD
+cdef list UNREAD
 cdef const long long[::1] _PLACES
-cdef int _GIVES, _SETTLES
+cdef int _GIVES, _SETTLES, _AS_PLAIN, _BLOCKS, _RUNS_SCRIPT, _TRUSTED
 
 
 @cython.final
@@ -25,6 +25,8 @@ cdef class FastPath:
     cdef public Py_ssize_t count
     cdef public Lookup lookup
     cdef bytes _refused
+    cdef Call _leaving
+    cdef bint _needed_own
     cdef object _comparison
     cdef DecisionCache _beside
     cdef ViolationCounter _counted
@@ -38,32 +40,29 @@ cdef class FastPath:
     cdef list _next(self, RequestReader reader)
     cdef object _begin(self)
     cpdef object comparison(self, Executor session, object authorizer)
-    @cython.locals(reader=RequestReader, decision=CachedDecision, has_slots=bint)
-    cdef object _compare_peeked(self, Executor session, DecisionCache beside)
+    @cython.locals(reader=RequestReader, lookup=Lookup, argv=list, has_slots=bint)
+    cdef object _compare_unread(self, Executor session, DecisionCache beside)
     @cython.locals(
         counted=ViolationCounter, kind=ViolationCounter, beside=DecisionCache, lookup=Lookup,
-        decision=CachedDecision, is_known=bint, key=bytes,
+        decision=CachedDecision, is_known=bint,
     )
     cpdef object compare(self, Executor session, list argv)
     @cython.locals(beside=DecisionCache)
     cpdef object compare_transaction(self, Executor session, bytes name)
+    cdef object _compared_as(self, Executor session, object comparison, Lookup lookup)
     cdef object _compared(self, Executor session, object comparison, Admitted admitted)
     cpdef object join(self, RequestReader reader)
     @cython.locals(cache=DecisionCache)
     cpdef DecisionCache current_cache(self, Executor session)
-    @cython.locals(
-        reader=RequestReader, decision=CachedDecision, counter=ViolationCounter, outcome=int, key=bytes,
-        faults=int,
-    )
-    cdef bint _knows_peeked(self, Executor session, DecisionCache cache) except -1
-    @cython.locals(
-        lookup=Lookup, call=Call, decision=CachedDecision, counter=ViolationCounter, outcome=int, key=bytes
-    )
-    cdef bint _knows_parsed(self, Executor session, DecisionCache cache, list argv) except -1
+    @cython.locals(decision=CachedDecision, counter=ViolationCounter, outcome=int, key=bytes)
+    cdef bint _knows(self, Executor session, DecisionCache cache, Lookup lookup, list argv) except -1
+    @cython.locals(key=bytes, index=Py_ssize_t)
     cdef bint _shares_slot(
-        self, Executor session, DecisionCache cache, CachedDecision decision, bytes data, Py_ssize_t start,
-        Py_ssize_t end,
+        self, Executor session, DecisionCache cache, CachedDecision decision, list argv
     ) except -1
+    @cython.locals(fits=bint)
+    cdef bint _takes(self, Executor session, Lookup lookup, Call call, list argv) except -1
+    cdef bint _takes_own(self, Executor session) except -1
     @cython.locals(counter=ViolationCounter)
     cdef ViolationCounter _counter_by_shape(
         self, Executor session, CachedDecision decision, Lookup lookup, list argv
@@ -71,8 +70,8 @@ cdef class FastPath:
     @cython.locals(prepared=Prepared, reply=bytes)
     cdef bint _refuses(self, Executor session, CachedDecision decision, ViolationCounter counter, bytes key) except -1
     cpdef object counted(self, Executor session, Admitted admitted)
-    @cython.locals(pending=PendingTtls, cache=DecisionCache, opens=list, kind=KeyKind, at=Py_ssize_t)
-    cpdef object keep_call(self, Executor session, Lookup lookup, list argv)
+    @cython.locals(pending=PendingTtls, cache=DecisionCache, kind=KeyKind, at=Py_ssize_t)
+    cdef object _keep_call(self, Executor session, list opens, list argv)
     cdef object _count_evidence(self, Executor session, Admitted further)
     @cython.locals(pending=PendingTtls)
     cdef bint _leaves_open(self, int outcome) except -1
@@ -83,11 +82,15 @@ cdef class FastPath:
     cdef object _begin_timing(self)
     @cython.locals(refused=bytes)
     cpdef bytes take_refusal(self)
+    @cython.locals(leaving=Call)
+    cpdef Call take_leaving(self)
     cpdef double take_timing(self) except -1.0
     cpdef object end_timing(self, Executor session)
 
 
 @cython.locals(start=Py_ssize_t, argv=list, count=Py_ssize_t, name=bytes)
 cpdef bint exec_follows(RequestReader reader, Py_ssize_t most_bytes, Py_ssize_t most_requests) except -1
+cdef int _way(Call call) except -1
+cdef bytes _argument(RequestReader reader, list argv, Py_ssize_t number)
 cdef bint _begins_or_ends(Executor session, bytes name) except -1
 cpdef bint is_named(bytes name, bytes wanted) except -1

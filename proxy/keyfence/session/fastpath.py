@@ -16,12 +16,12 @@ from keyfence.policy.compiled.ttl import GIVES, SETTLES
 from keyfence.policy.engine.authorizer import Authorizer
 from keyfence.policy.engine.counts import Admitted, ViolationCounter
 from keyfence.policy.engine.decision_cache import ELSEWHERE, DecisionCache
-from keyfence.policy.engine.forms import CachedDecision, Lookup
+from keyfence.policy.engine.forms import CachedDecision, Call, KeyKind, Lookup
 from keyfence.policy.engine.pending import PendingTtls
 from keyfence.resp.limits import ProtocolError
 from keyfence.resp.requests import PLACES, RequestReader
 from keyfence.session.conversation.executor import Executor
-from keyfence.session.conversation.routing import BLOCKING, SCRIPTS, SHAREABLE
+from keyfence.session.conversation.routing import BLOCKING, FIXED_SHAPE, SCRIPTS, SHAREABLE
 from keyfence.session.handlers.table import HANDLERS
 
 from .comparison import Comparison
@@ -37,10 +37,14 @@ MOST_ARGUMENTS = 16 * MANY
 # Measuring the time costs a tenth of a decision, so only one decision in this many is timed.
 TIMED_EACH = 64
 
+# How commands with several keys, a script, a pattern or a channel are sent (`Call.way`): on any connection,
+# on the client's own because they may block or run a script, or on any although they run a script.
+_AS_PLAIN, _BLOCKS, _RUNS_SCRIPT, _TRUSTED = 1, 2, 3, 4
+
 _PLACES = PLACES  # as C integers, where this runs compiled
 _GIVES, _SETTLES = GIVES, SETTLES
 
-REFUSED_UNREAD = [b""]  # stands for a request that is refused before it is taken out of the reader
+UNREAD = [b""]  # stands for a request that is decided about before it is taken out of the reader
 
 
 class FastPath:
@@ -60,10 +64,12 @@ class FastPath:
         self.start = 0
         self.end = 0
         self.count = 0
-        # For the request that `read` has returned: the cache's answer (None: it was not asked), and the
-        # refusal that the cache holds for requests like it.
+        # For the request that `read` has returned: the cache's answer (None: it was not asked), the refusal
+        # that the cache holds for requests like it, and the answer that admits it on another connection.
         self.lookup: Lookup | None = None
         self._refused: bytes | None = None
+        self._leaving: Call | None = None
+        self._needed_own = False  # a request of the current read needed the dedicated connection
         self._until_timed = 0
         self._started = 0.0  # when the current decision began; 0.0: it is not timed
 
@@ -99,38 +105,45 @@ class FastPath:
 
     def read(self, session: Executor, cache: DecisionCache | None) -> list[bytes] | None:
         """Add every request that `cache` (from `current_cache`) admits to the run. Returns the first one that
-        it does not admit, or REFUSED_UNREAD, for which `take_refusal` has the refusal; None if no further
-        request is complete. Raises ProtocolError."""
+        it does not admit, or that it refuses (`take_refusal`) or admits on another connection only
+        (`take_leaving`); None if no further request is complete. Raises ProtocolError."""
         reader = session.reader
         if cache is None or session.partly_sent:
             return self._next(reader)
         largest = session.largest_request()
         beside = self._beside
+        self._needed_own = False
         while True:
             peeked = reader.peek()
             may_admit = peeked and self._until_timed > 0 and reader.end - reader.start <= largest
-            if may_admit and self._knows_peeked(session, cache):
+            if may_admit and self._knows(
+                session, cache, cache.find_unread(reader.data(), _PLACES, reader.count, self._values), None
+            ):
+                self._until_timed -= 1
                 if beside is not None:
-                    self._compare_peeked(session, beside)
-                if self._refused is not None:
-                    return REFUSED_UNREAD
+                    self._compare_unread(session, beside)
+                if self._refused is not None or self._leaving is not None:
+                    return UNREAD
             else:
                 argv = reader.reparse() if peeked else reader.next()
                 if not argv:
-                    break
+                    return argv
                 self._begin()
                 if reader.end - reader.start > largest or len(argv) > MOST_ARGUMENTS:
-                    break
+                    return argv
                 if beside is not None and len(argv) > MANY:
-                    break  # the candidate may have to evaluate it in turns
-                if not self._knows_parsed(session, cache, argv):
-                    break
+                    return argv  # the candidate may have to evaluate it in turns
+                if len(argv) == 1 and _begins_or_ends(session, argv[0]):
+                    return argv
+                self.lookup = cache.find(argv, self._values)
+                if not self._knows(session, cache, self.lookup, argv):
+                    return argv
+                self.end_timing(session)
                 if beside is not None:
                     self.compare(session, argv)
-                if self._refused is not None:
-                    break
+                if self._refused is not None or self._leaving is not None:
+                    return argv
             self.join(reader)
-        return argv
 
     def _next(self, reader: RequestReader) -> list[bytes] | None:
         """The next request, where each is evaluated."""
@@ -159,100 +172,94 @@ class FastPath:
         refused, self._refused = self._refused, None
         return refused
 
+    def take_leaving(self) -> Call | None:
+        """Return the answer by which the cache admits the request that `read` has returned, which needs the
+        client's dedicated connection, once."""
+        leaving, self._leaving = self._leaving, None
+        return leaving
+
     def forget(self) -> None:
         """Forget the cache, because the client is another service now."""
         self.cache = None
 
     # -- one request
 
-    def _knows_peeked(self, session: Executor, cache: DecisionCache) -> bool:
-        """Whether the cache admits or refuses the current request, of which only the offsets are known."""
-        reader = session.reader
-        decision = cache.find_unread(reader.data(), _PLACES, reader.count, self._values)
-        if decision is None:
+    def _knows(
+        self, session: Executor, cache: DecisionCache, lookup: Lookup | None, argv: list[bytes] | None
+    ) -> bool:
+        """Whether the cache admits the current request or refuses it; `lookup` is what it knows. `argv` None:
+        only the places of the request's arguments are known."""
+        if lookup is None:
             return False
-        if cache.has_slots and not self._shares_slot(
-            session, cache, decision, reader.data(), reader.key_at, reader.key_end
-        ):
-            return False
-        outcome, faults = decision.outcome, cache.faults
-        if faults or not decision.is_clean:
-            key = b"" if decision.is_covered else reader.span(reader.key_at, reader.key_end)
-            counter = decision.counter(faults, key)
-            if counter is None:
-                return False
-            if counter.refusal is not None:
-                self._until_timed -= 1
-                key = key or reader.span(reader.key_at, reader.key_end)
-                return self._refuses(session, decision, counter, key)
-            counter.times += 1
-            outcome = counter.outcome
-            self._counted = counter
-        self._until_timed -= 1
-        self.counted(session, decision)
-        if outcome and self._leaves_open(outcome):
-            self._keep_open(session, cache, decision, outcome, reader.span(reader.key_at, reader.key_end))
-        return True
-
-    def _knows_parsed(self, session: Executor, cache: DecisionCache, argv: list[bytes]) -> bool:
-        """Whether the cache admits a request, so that it goes upstream as it is and gives one reply, or
-        refuses it."""
-        if len(argv) == 1 and _begins_or_ends(session, argv[0]):
-            return False
-        lookup = self.lookup = cache.find(argv, self._values)
-        call = lookup.call
-        if call is not None:
-            if call.name not in PLAIN:
-                return False  # the session takes it: `keep_call`
-            self.counted(session, call)
-            self.keep_call(session, lookup, argv)
-            return True
         decision = lookup.decision
         if decision is None:
+            return lookup.call is not None and self._takes(session, lookup, lookup.call, argv)
+        if cache.has_slots and not self._shares_slot(session, cache, decision, argv):
+            self.lookup = ELSEWHERE
             return False
-        if cache.has_slots:
-            key = argv[decision.form.index]
-            if not self._shares_slot(session, cache, decision, key, 0, len(key)):
-                self.lookup = ELSEWHERE
-                return False
         outcome = decision.outcome
         if not lookup.is_admitted:
-            counter = decision.counter(lookup.faults, argv[decision.form.index])
-            if counter is None:
+            key = b"" if decision.is_covered else _argument(session.reader, argv, decision.form.index)
+            counter = decision.counter(lookup.faults, key)
+            if counter is None and argv is not None:
                 counter = self._counter_by_shape(session, decision, lookup, argv)
             if counter is None:
                 return False
             if counter.refusal is not None:
                 self.lookup = None  # it has a counter already
-                return self._refuses(session, decision, counter, argv[decision.form.index])
+                key = key or _argument(session.reader, argv, decision.form.index)
+                return self._refuses(session, decision, counter, key)
             counter.times += 1
             outcome = counter.outcome
             self._counted = counter
-        if self._started:
-            self.end_timing(session)
         self.counted(session, decision)
         if outcome and self._leaves_open(outcome):
-            self._keep_open(session, cache, decision, outcome, argv[decision.form.index])
+            key = _argument(session.reader, argv, decision.form.index)
+            self._keep_open(session, cache, decision, outcome, key)
         return True
 
     def _shares_slot(
-        self,
-        session: Executor,
-        cache: DecisionCache,
-        decision: CachedDecision,
-        data: bytes,
-        start: int,
-        end: int,
+        self, session: Executor, cache: DecisionCache, decision: CachedDecision, argv: list[bytes] | None
     ) -> bool:
-        """Whether the key `data[start:end]` is in the hash slot of the open transaction's keys, if the
-        policy of `cache` asks that of it."""
+        """Whether the current request's key is in the hash slot of the open transaction's keys, if the policy
+        of `cache` asks that of it."""
         transaction = session.transaction
         if transaction is None:
             return True
         queued = transaction.evaluated
         if cache is self._beside and self._comparison is not None:
             queued = self._comparison.own(queued)
-        return cache.shares_slot(decision, data, start, end, queued)
+        index = decision.form.index
+        if argv is None:
+            data = session.reader.data()
+            return cache.shares_slot(decision, data, _PLACES[2 * index], _PLACES[2 * index + 1], queued)
+        key = argv[index]
+        return cache.shares_slot(decision, key, 0, len(key), queued)
+
+    def _takes(self, session: Executor, lookup: Lookup, call: Call, argv: list[bytes] | None) -> bool:
+        """Take a request with several keys, a script, a pattern or a channel, which the cache admits. Returns
+        True."""
+        if lookup.opens is not None:
+            self._keep_call(session, lookup.opens, argv)
+        if not call.way:
+            call.way = _way(call)
+        if call.way != _AS_PLAIN:
+            fits = call.way == _TRUSTED or self._takes_own(session)
+            if call.way != _BLOCKS:
+                session.mark_shapeable(fits)
+            if not fits:
+                self._leaving = call
+                return True
+        self.counted(session, call)
+        return True
+
+    def _takes_own(self, session: Executor) -> bool:
+        """Whether the client uses its dedicated connection, which a request needs. The clock is read once for
+        all such requests of a read."""
+        if not self._needed_own:
+            self._needed_own = True
+            session.route.needs_own()
+        return not session.route.is_shared
 
     def _counter_by_shape(
         self, session: Executor, decision: CachedDecision, lookup: Lookup, argv: list[bytes]
@@ -284,8 +291,6 @@ class FastPath:
         self._count_evidence(session, decision.further)
         self._counted = counter
         self._refused = reply
-        if self._started:
-            self.end_timing(session)
         return True
 
     def counted(self, session: Executor, admitted: Admitted) -> None:
@@ -295,14 +300,13 @@ class FastPath:
             session.observer.gather_from(session.service, admitted)
         session.route.begins_work()
 
-    def keep_call(self, session: Executor, lookup: Lookup, argv: list[bytes]) -> None:
-        """Record what an admitted command with several keys, a script, a pattern or a channel leaves open."""
-        if self._started:
-            self.end_timing(session)
-        opens = lookup.opens
+    def _keep_call(
+        self, session: Executor, opens: list[tuple[KeyKind, int]], argv: list[bytes] | None
+    ) -> None:
+        """Record what such a request leaves open for these keys."""
         authorizer = session.current_authorizer()
         pending, cache = authorizer.pending, self.cache
-        if opens is None or pending is None or cache is None:
+        if pending is None or cache is None:
             return
         transaction = session.transaction
         queued = transaction.evaluated if transaction is not None else None
@@ -316,7 +320,7 @@ class FastPath:
                     kind.target,
                     kind.outcome,
                     kind.questions,
-                    argv[at],
+                    _argument(session.reader, argv, at),
                     queued,
                     session.profile.database,
                     session.peer,
@@ -349,15 +353,15 @@ class FastPath:
 
     # -- beside a candidate policy
 
-    def _compare_peeked(self, session: Executor, beside: DecisionCache) -> None:
-        """Compare what the two policies say of an admitted request, of which no object has been made."""
+    def _compare_unread(self, session: Executor, beside: DecisionCache) -> None:
+        """Compare what the two policies say of an admitted or refused request, of which no object has been
+        made."""
         reader, comparison = session.reader, self._comparison
         has_slots = beside.has_slots and session.transaction is not None
         if self._counted is None and comparison is not None and beside.is_current and not has_slots:
-            values = comparison.values
-            decision = beside.find_unread(reader.data(), _PLACES, reader.count, values)
-            if decision is not None and decision.is_clean and beside.faults == 0:
-                self._compared(session, comparison, decision)
+            lookup = beside.find_unread(reader.data(), _PLACES, reader.count, comparison.values)
+            if lookup is not None and lookup.is_admitted:
+                self._compared_as(session, comparison, lookup)
                 return
         argv = reader.reparse()
         if argv:
@@ -374,21 +378,18 @@ class FastPath:
         beside = self._beside
         lookup = beside.find(argv, comparison.values)
         decision, kind = lookup.decision, None
-        if lookup.call is not None and counted is None:
-            self._compared(session, comparison, lookup.call)
+        if (
+            decision is not None
+            and beside.has_slots
+            and not self._shares_slot(session, beside, decision, argv)
+        ):
+            lookup, decision = ELSEWHERE, None
+        if decision is not None and not lookup.is_admitted:
+            kind = decision.counter(lookup.faults, argv[decision.form.index])
+        is_known = lookup.is_admitted or kind is not None
+        if is_known and ((counted is None and kind is None) or comparison.counts(counted, kind)):
+            self._compared_as(session, comparison, lookup)
             return
-        if decision is not None and beside.has_slots:
-            key = argv[decision.form.index]
-            if not self._shares_slot(session, beside, decision, key, 0, len(key)):
-                lookup = ELSEWHERE
-                decision = None
-        if decision is not None:
-            if not lookup.is_admitted:
-                kind = decision.counter(lookup.faults, argv[decision.form.index])
-            is_known = lookup.is_admitted or kind is not None
-            if is_known and ((counted is None and kind is None) or comparison.counts(counted, kind)):
-                self._compared(session, comparison, decision)
-                return
         transaction = session.transaction
         queued = transaction.evaluated if transaction is not None else None
         comparison.compare_cached(argv, queued, session.peer, counted, beside, lookup, kind)
@@ -403,6 +404,12 @@ class FastPath:
         else:
             self._counted = None
             self.compare(session, [name])
+
+    def _compared_as(self, session: Executor, comparison: Comparison, lookup: Lookup) -> None:
+        if lookup.call is not None:
+            self._compared(session, comparison, lookup.call)
+        elif lookup.decision is not None:
+            self._compared(session, comparison, lookup.decision)
 
     def _compared(self, session: Executor, comparison: Comparison, admitted: Admitted) -> None:
         """Count one more compared request of this kind, of which nothing more needs to be reported."""
@@ -451,6 +458,22 @@ def exec_follows(reader: RequestReader, most_bytes: int, most_requests: int) -> 
             return False
         count += 1
     return True
+
+
+def _way(call: Call) -> int:
+    """How such commands are sent."""
+    if call.name in PLAIN:
+        return _AS_PLAIN
+    if call.name in FIXED_SHAPE:
+        return _BLOCKS
+    return _TRUSTED if call.is_trusted else _RUNS_SCRIPT
+
+
+def _argument(reader: RequestReader, argv: list[bytes] | None, number: int) -> bytes:
+    """One argument of the current request. `argv` None: only the places of its arguments are known."""
+    if argv is not None:
+        return argv[number]
+    return reader.span(_PLACES[2 * number], _PLACES[2 * number + 1])
 
 
 def _begins_or_ends(session: Executor, name: bytes) -> bool:

@@ -27,9 +27,6 @@ cdef class Session(Executor):
         count="long long",
     )
     cdef bint _whole_transaction(self, DecisionCache cache) except -1
-    @cython.locals(refused=bytes, lookup=Lookup)
+    @cython.locals(refused=bytes, leaving=Call, lookup=Lookup)
     cdef bint _admits_as_plain(self, list argv) except -1
-    @cython.locals(fast=FastPath, fits=bint)
-    cdef bint _admits_call(self, Lookup lookup, Call call, list argv) except -1
-    cdef bint _takes(self, object command, bint is_trusted, Py_ssize_t size) except -1
     cdef bint _fits(self, object authorizer, object touches, Py_ssize_t size) except -1

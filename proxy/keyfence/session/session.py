@@ -13,14 +13,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from time import monotonic
 
-from keyfence.commands.model import MANY, Command, Streamed, Touches
+from keyfence.commands.model import MANY, Streamed, Touches
 from keyfence.commands.own import KEYFENCE
 from keyfence.identity.resolver import Resolver
 from keyfence.policy.budget import TURN_STEPS
 from keyfence.policy.engine.authorizer import Authorizer, InForce
 from keyfence.policy.engine.decision_cache import DecisionCache
 from keyfence.policy.engine.evidence import evidence_of
-from keyfence.policy.engine.forms import COMMAND, Call, Lookup, shows_more
+from keyfence.policy.engine.forms import COMMAND, Lookup, shows_more
 from keyfence.policy.verdict import PASS, Ruling
 from keyfence.resp.limits import IDENTIFIED, ProtocolError, RequestLimits
 from keyfence.resp.profile import unchanged
@@ -243,9 +243,12 @@ class Session(Executor):
         if refused is not None:
             self.decided = Decided(None, refused, "", True, True)
             return False
+        leaving = self._fast.take_leaving()
+        if leaving is not None:
+            self.observer.asked(self.service, leaving.evidence)
+            self.decided = Decided(None, None, leaving.name, False)
+            return False
         lookup = self._fast.lookup
-        if lookup is not None and lookup.call is not None:
-            return self._admits_call(lookup, lookup.call, argv)
         handler = handler_of(argv[0])
         if handler is HANG_UP:
             self.decided = Decided(handler, None, "", True)
@@ -260,23 +263,6 @@ class Session(Executor):
                 return False
             ruling, touches = long.answer
         return self._concludes(authorizer, number, argv, handler, ruling, touches, size, lookup)
-
-    def _admits_call(self, lookup: Lookup, call: Call, argv: list[bytes]) -> bool:
-        """Take a request that the decision cache admits, and whose connection depends on the session. Returns
-        the same."""
-        fast = self._fast
-        fast.lookup = None
-        fast.keep_call(self, lookup, argv)
-        fast.compare(self, argv)
-        fits = self._takes(call.command, call.is_trusted, self.reader.end - self.reader.start)
-        if call.name not in FIXED_SHAPE:
-            self.mark_shapeable(fits)
-        if fits:
-            fast.counted(self, call)
-            return True
-        self.observer.asked(self.service, call.evidence)
-        self.decided = Decided(None, None, call.name, False)
-        return False
 
     def _concludes(
         self,
@@ -386,10 +372,6 @@ class Session(Executor):
             and script is not None
             and authorizer.policy.shares(script)
         )
-        return self._takes(command, is_trusted, size)
-
-    def _takes(self, command: Command | None, is_trusted: bool, size: int) -> bool:
-        """The same for a command; `is_trusted` as for `Route.takes`."""
         if not self.route.takes(command, is_trusted):
             return False
         if self.route.is_shared and self.exceeds_share(size, 1):

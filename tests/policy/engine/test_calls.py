@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 import re
+from array import array
 from collections import Counter
 
 import pytest
@@ -16,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keyfence.commands.cache_forms import CALL_LAYOUTS
-from keyfence.commands.exceptions import NEEDS
+from keyfence.commands.exceptions import NEEDS, XREAD_OPTIONS
 from keyfence.commands.extract import extract
 from keyfence.commands.model import MANY
 from keyfence.commands.table import COMMANDS
@@ -26,8 +27,11 @@ from keyfence.policy.engine.calls import MAX_CALLS, MAX_FORMS, MAX_KINDS, Placed
 from keyfence.policy.engine.decision_cache import DecisionCache
 from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.engine.evidence import evidence_of
-from keyfence.policy.engine.forms import Lookup
+from keyfence.policy.engine.forms import Lookup, places_of
 from keyfence.policy.loading.load import load_policy, parse_policy
+from keyfence.resp.encode import command
+from keyfence.resp.limits import IDENTIFIED
+from keyfence.resp.requests import PLACES, RequestReader
 from tests.policy.cases import POLICIES
 
 ALL = frozenset(row.command.name for row in COMMANDS.values())
@@ -165,14 +169,37 @@ def assert_same(evaluator: Evaluator, service: int, argv: list[bytes], values: V
     assert set(found.call.evidence.rights) == set(wanted.rights), argv
 
 
+def found_unread(cache: DecisionCache, argv: list[bytes], values: Values = ()) -> Lookup | None:
+    """Looks a command up that is second in the reader and not yet taken out."""
+    reader = RequestReader(IDENTIFIED)
+    reader.feed(command("PING") + command(*argv))
+    reader.next()
+    return cache.find_unread(reader.data(), PLACES, reader.count, values) if reader.peek() else None
+
+
+def is_peeked(argv: list[bytes]) -> bool:
+    return len(argv) <= len(PLACES) // 2 and all(len(argument) < 100_000 for argument in argv)
+
+
 def agree(name: str, service: int, argv: list[bytes], values: Values = ()) -> bool:
-    """Looks a command up twice. Returns whether the cache admits it the second time; a command that has one
-    key only may be admitted as test_decision_cache has it."""
+    """Looks a command up unread and as a list, twice. Returns whether the cache admits the list the second
+    time; then it also admits the command unread. A command that has one key only may be admitted as
+    test_decision_cache has it."""
+    cache = CACHES[name, service]
     for _ in range(2):
-        found = admitted(CACHES[name, service], list(argv), values)
+        unread = found_unread(cache, argv, values)
+        if unread is not None and unread.call is not None:
+            assert_same(EVALUATORS[name], service, argv, values, unread)
+        found = admitted(cache, list(argv), values)
         if found is not None:
             assert_same(EVALUATORS[name], service, argv, values, found)
-    return CACHES[name, service].find(list(argv), values).is_admitted
+    unread = found_unread(cache, argv, values)
+    if found is not None and is_peeked(argv):
+        assert unread is not None
+        assert (unread.call, unread.opens) == (found.call, found.opens)
+    else:
+        assert unread is None or unread.call is None
+    return cache.find(list(argv), values).is_admitted
 
 
 @st.composite
@@ -334,6 +361,11 @@ def test_what_the_cache_admits(policy: str, service: str, text: str, values: Val
 # -- the layouts
 
 
+def in_place(argv: list[bytes]) -> tuple[bytes, array[int], int]:
+    """A command's bytes, where its arguments lie in them, and their number."""
+    return b"".join(argv), places_of(argv), len(argv)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_only_deciding_arguments_decide_about_effects(name: bytes) -> None:
     layout = CALL_LAYOUTS[name]
@@ -342,13 +374,35 @@ def test_only_deciding_arguments_decide_about_effects(name: bytes) -> None:
     assert layout.decides != (0, 0) or not options
 
 
+def test_the_words_before_keys_are_told_apart_by_their_letters() -> None:
+    """As numbers of seven bytes, in which only letters are the same in capitals (`calls._folded`)."""
+    keywords = {spec.keyword for layout in CALL_LAYOUTS.values() for spec in layout.keys if spec.keyword}
+    assert keywords == {b"STREAMS"}
+    assert [word for word in keywords | XREAD_OPTIONS.keys() if not word.isalpha() or len(word) > 7] == []
+
+
+@pytest.mark.parametrize(
+    "option", [b"COUNT", b"count", b"CoUnT", b"COUN", b"COUNTS", b"COUN\x14", b"COUN4", b""]
+)
+def test_only_a_known_option_may_stand_before_the_keyword(option: bytes) -> None:
+    argv = [b"XREAD", option, b"5", b"STREAMS", b"s:e:a", b">"]
+    assert agree("shop", 0, argv) == (option.upper() == b"COUNT")
+
+
+@pytest.mark.parametrize(
+    "keyword", [b"STREAMS", b"streams", b"sTREAMs", b"STREAM", b"STREAMSS", b"STREAM\x13"]
+)
+def test_keys_follow_the_keyword_in_whatever_case(keyword: bytes) -> None:
+    assert agree("shop", 0, [b"XREAD", keyword, b"s:e:a", b">"]) == (keyword.upper() == b"STREAMS")
+
+
 @settings(max_examples=600, deadline=None)
 @given(st.data())
 def test_a_layout_finds_the_keys_that_the_command_touches(data: st.DataObject) -> None:
     argv = data.draw(calls("shop"))
     placed = Placed(CALL_LAYOUTS[argv[0]])
     touches = extract(argv)
-    if not all(run.place(argv) for run in placed.runs):
+    if not all(run.place(*in_place(argv)) for run in placed.runs):
         return
     found = [at for run in placed.runs for at in range(run.at, run.stop, run.step)]
     assert found == [one.position for one in (*touches.accesses, *touches.channels)]
@@ -363,7 +417,11 @@ def test_a_layout_finds_the_keys_that_the_command_touches(data: st.DataObject) -
 def test_a_shortened_command_has_the_chosen_keys(data: st.DataObject) -> None:
     argv = data.draw(calls("shop"))
     placed = Placed(CALL_LAYOUTS[argv[0]])
-    if not placed.runs or not all(run.place(argv) for run in placed.runs) or not placed.is_decided_by_keys:
+    if (
+        not placed.runs
+        or not all(run.place(*in_place(argv)) for run in placed.runs)
+        or not placed.is_decided_by_keys
+    ):
         return
     run = placed.runs[-1]
     places = list(range(run.at, run.stop, run.step))

@@ -151,8 +151,8 @@ def admitted(cache: DecisionCache, argv: list[bytes], values: Values = ()) -> Ca
     return lookup.decision if lookup.is_admitted else None
 
 
-def found_unread(cache: DecisionCache, argv: list[bytes], values: Values = ()) -> CachedDecision | None:
-    """Returns the cached decision for a command that is second in the reader and not yet taken out."""
+def found_unread(cache: DecisionCache, argv: list[bytes], values: Values = ()) -> Lookup | None:
+    """Looks up a command that is second in the reader and not yet taken out."""
     reader = RequestReader(IDENTIFIED)
     reader.feed(command("PING") + command(*argv))
     reader.next()
@@ -163,8 +163,8 @@ def found_unread(cache: DecisionCache, argv: list[bytes], values: Values = ()) -
 
 def admitted_unread(cache: DecisionCache, argv: list[bytes], values: Values = ()) -> CachedDecision | None:
     """Like `admitted`, for a request that is still in the reader."""
-    decision = found_unread(cache, argv, values)
-    return decision if decision is not None and decision.is_clean and not cache.faults else None
+    lookup = found_unread(cache, argv, values)
+    return lookup.decision if lookup is not None and lookup.is_admitted else None
 
 
 def assert_allowed(evaluator: Evaluator, service: int, argv: list[bytes], decision: CachedDecision) -> None:
@@ -204,11 +204,10 @@ def counted_unread(cache: DecisionCache, argv: list[bytes]) -> ViolationCounter 
     reader.feed(command(*argv))
     if not reader.peek():
         return None
-    decision = cache.find_unread(reader.data(), PLACES, reader.count, ())
-    if decision is None or (decision.is_clean and not cache.faults):
+    lookup = cache.find_unread(reader.data(), PLACES, reader.count, ())
+    if lookup is None or lookup.is_admitted or lookup.decision is None:
         return None
-    key = b"" if decision.is_covered else reader.span(reader.key_at, reader.key_end)
-    return decision.counter(cache.faults, key)
+    return lookup.decision.counter(lookup.faults, reader.span(reader.key_at, reader.key_end))
 
 
 def counter_of(lookup: Lookup, argv: list[bytes]) -> ViolationCounter | None:

@@ -1,11 +1,14 @@
 # C types for calls.py. The same source runs uncompiled; nothing here changes what it does.
 cimport cython
 
+from keyfence.policy.compiled.written cimport WrittenCheck
 from keyfence.policy.patterns.automaton cimport Classifier
-from keyfence.policy.engine.forms cimport Call, KeyKind, Lookup, new_lookup, stands
+from keyfence.policy.engine.forms cimport Call, KeyKind, Lookup, name_slot, new_lookup, places_of, stands
 
-cdef int _NAME, _VALUE, _ZERO, _NINE
-cdef Py_ssize_t _MANY, _MAX_CONFIRMED, _MOST_DIGITS
+cdef int _NAME, _VALUE, _LONG, _FOREIGN, _ZERO, _NINE, _SMALL
+cdef Py_ssize_t _MANY, _MAX_CONFIRMED, _MOST_DIGITS, _RECENT, _LONGEST_WORD
+cdef const long long[::1] _OPTIONS
+cdef bytes _TAKES
 cdef Lookup _NO_COMMAND, _NO_FORM, _LONG_KEY, _WRONG_CONTENT, _UNSURE, _DIFFERENT
 
 
@@ -22,43 +25,58 @@ cdef class OwnKeys:
 
 @cython.final
 cdef class Run:
+    cdef readonly Py_ssize_t number
     cdef readonly bint is_channel
     cdef Py_ssize_t start
     cdef Py_ssize_t last
     cdef readonly Py_ssize_t step
     cdef readonly Py_ssize_t limit
-    cdef bytes keyword
+    cdef bint has_keyword
+    cdef long long keyword
     cdef readonly bint is_counted
     cdef readonly Py_ssize_t count_at
     cdef Py_ssize_t first
     cdef readonly Py_ssize_t at
     cdef readonly Py_ssize_t stop
 
-    @cython.locals(size=Py_ssize_t, at=Py_ssize_t, stop=Py_ssize_t)
-    cpdef bint place(self, list argv) except -1
+    @cython.locals(at=Py_ssize_t, stop=Py_ssize_t)
+    cpdef bint place(self, bytes data, const long long[::1] places, Py_ssize_t count) except -1
 
 
 @cython.final
 cdef class CallForm:
+    cdef tuple options
     cdef readonly list kinds
+    cdef readonly list last
     cdef readonly dict calls
     cdef public bint is_seen
-    cdef public Call recent
-    cdef public list recent_kinds
+    cdef readonly Call recent
+    cdef readonly Py_ssize_t recent_kinds
+
+    @cython.locals(kind=KeyKind)
+    cdef object remember(self, Call call, list chosen)
 
 
 @cython.final
 cdef class Placed:
     cdef readonly object layout
+    cdef readonly bytes spelled
     cdef readonly list runs
     cdef Py_ssize_t decides_from
     cdef Py_ssize_t decides_to
     cdef readonly bint is_decided_by_keys
     cdef CallForm only
     cdef dict forms
+    cdef list recent
 
-    @cython.locals(options=tuple, form=CallForm)
-    cdef CallForm form(self, list argv)
+    cdef object forget(self)
+    @cython.locals(
+        raw="const unsigned char *", first=Py_ssize_t, stop=Py_ssize_t, slot=Py_ssize_t, at=Py_ssize_t,
+        start=Py_ssize_t, end=Py_ssize_t, form=CallForm, option=bytes,
+    )
+    cdef CallForm form(self, bytes data, const long long[::1] places, Py_ssize_t count, list argv)
+    @cython.locals(form=CallForm)
+    cdef CallForm _form(self, tuple options, Py_ssize_t slot)
     @cython.locals(run=Run)
     cpdef list shortened(self, list argv, list chosen)
 
@@ -73,22 +91,33 @@ cdef class Calls:
     cdef Classifier _classifier
     cdef Classifier _channels
     cdef dict _placed
+    cdef list _recent
     cdef Py_ssize_t _kept
     cdef long long _turn
 
-    @cython.locals(
-        placed=Placed, run=Run, form=CallForm, chosen=list, count=Py_ssize_t, early=Py_ssize_t, binds=bint,
-        opens=list, number=Py_ssize_t, at=Py_ssize_t, kinds=dict, key=bytes, target=int, kind=KeyKind, call=Call,
-        own=OwnKeys, needs_own=bint,
-    )
+    @cython.locals(name=bytes, placed=Placed)
     cpdef Lookup find(self, list argv, tuple values)
-    cdef Placed _place(self, bytes name)
-    cdef bint _looks_right(self, KeyKind kind, list argv, Py_ssize_t at) except -1
-    cdef Call _call(self, Placed placed, CallForm form, list chosen, list argv, tuple values)
-    @cython.locals(run=Run)
-    cdef KeyKind _learn(
-        self, Placed placed, CallForm form, Py_ssize_t number, Py_ssize_t at, int target, list argv
+    @cython.locals(start=Py_ssize_t, end=Py_ssize_t, placed=Placed, lookup=Lookup)
+    cpdef Lookup find_unread(self, bytes data, const long long[::1] places, Py_ssize_t count, tuple values)
+    @cython.locals(
+        run=Run, form=CallForm, chosen=KeyKind, kinds=Py_ssize_t, size=Py_ssize_t, early=Py_ssize_t,
+        is_recent=bint, binds=bint, opens=list, at=Py_ssize_t, target=int, kind=KeyKind, call=Call,
     )
+    cdef Lookup _find(
+        self, Placed placed, bytes data, const long long[::1] places, Py_ssize_t count, tuple values, list argv
+    )
+    @cython.locals(target=int)
+    cdef int _target(self, Run run, bytes data, Py_ssize_t start, Py_ssize_t end, tuple values) except -4
+    @cython.locals(kind=KeyKind, kinds=dict)
+    cdef KeyKind _kind(self, Placed placed, CallForm form, Run run, Py_ssize_t at, int target, list argv)
+    @cython.locals(written=WrittenCheck)
+    cdef bint _looks_right(
+        self, KeyKind kind, bytes data, const long long[::1] places, Py_ssize_t count, Py_ssize_t at
+    ) except -1
+    @cython.locals(chosen=list)
+    cdef Call _call(self, Placed placed, CallForm form, KeyKind last, list argv, tuple values)
+    @cython.locals(kind=KeyKind, last=Run, known=Placed)
+    cdef KeyKind _learn(self, Placed placed, CallForm form, Run run, Py_ssize_t at, int target, list argv)
     cdef int _looks(self, Placed placed, object access, object target) except -2
     @cython.locals(kind=KeyKind)
     cdef Call _ask(self, Placed placed, list chosen, list argv, tuple values)
@@ -98,9 +127,9 @@ cdef class Calls:
     cdef bint _is_kept(self, Placed placed, list argv, object touches) except -1
 
 
-@cython.locals(at=Py_ssize_t)
-cdef bint _are_same(list one, list other) except -1
-@cython.locals(at=Py_ssize_t, size=Py_ssize_t, name=bytes)
-cdef Py_ssize_t _after(list argv, bytes keyword) except -2
-@cython.locals(size=Py_ssize_t, number=Py_ssize_t, byte="unsigned char")
-cdef Py_ssize_t _number(bytes digits) except -2
+@cython.locals(at=Py_ssize_t, word="long long", taken=Py_ssize_t, number=Py_ssize_t)
+cdef Py_ssize_t _after(bytes data, const long long[::1] places, Py_ssize_t count, long long keyword) except -2
+@cython.locals(raw="const unsigned char *", at=Py_ssize_t, number="long long")
+cdef long long _folded(bytes data, Py_ssize_t start, Py_ssize_t end) except -1
+@cython.locals(raw="const unsigned char *", at=Py_ssize_t, number=Py_ssize_t, byte="unsigned char")
+cdef Py_ssize_t _number(bytes data, Py_ssize_t start, Py_ssize_t end) except -2

@@ -6,15 +6,19 @@ have the same targets. `cache_forms.CALL_LAYOUTS` says which arguments decide. W
 on a value or on the caller is checked in each call; what depends on the time is never kept. Tables are
 bounded.
 
+A command is looked up where its bytes lie: `places` has two numbers for each argument, where it begins and
+where it ends. A command that is a list of arguments is joined first. Only such a command is learned from.
+
 The evaluator is asked about a command with one key of each target: further keys of the same targets break
 nothing that these do not break. Rules about several keys together (hash slots) are left to the evaluator.
 """
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Container, Sequence
 
-from keyfence.commands.cache_forms import CALL_LAYOUTS, CallLayout
+from keyfence.commands.cache_forms import CALL_LAYOUTS, VALUE, CallLayout
 from keyfence.commands.exceptions import XREAD_OPTIONS
 from keyfence.commands.extract import extract
 from keyfence.commands.model import MANY, Access, Content, Touches
@@ -24,12 +28,29 @@ from keyfence.policy.compiled.scripts import Registration
 from keyfence.policy.compiled.sizes import questions
 from keyfence.policy.compiled.tenants import Values, fixed_places
 from keyfence.policy.compiled.ttl import FINE, UNSIZED
+from keyfence.policy.compiled.written import WrittenCheck
 from keyfence.policy.patterns.automaton import Classifier
 
 from . import checks
 from .evaluator import Evaluator
 from .evidence import evidence_of
-from .forms import COMMAND, CONTENT, FORM, KEY, KEYS, RULE, UNKNOWN, Call, KeyKind, Lookup, new_lookup, stands
+from .forms import (
+    COMMAND,
+    CONTENT,
+    FORM,
+    KEY,
+    KEYS,
+    RECENT_NAMES,
+    RULE,
+    UNKNOWN,
+    Call,
+    KeyKind,
+    Lookup,
+    name_slot,
+    new_lookup,
+    places_of,
+    stands,
+)
 
 MAX_FORMS = 64  # of one command; beyond this number, all are forgotten and asked for anew …
 MAX_CALLS = 256  # … and so are the answers for one form …
@@ -38,10 +59,14 @@ LONGEST_FORM = 16  # arguments that decide …
 MOST_BYTES = 1024  # … and their length
 
 _NAME, _VALUE = 1, 2  # what is checked in each call (`KeyKind.looks`)
+_RECENT = 16  # forms of one command to find by the bytes of their deciding arguments
 _MANY = MANY
 _MAX_CONFIRMED = MAX_CONFIRMED
+_LONG, _FOREIGN = -2, -3  # in place of a target: the key is long, or may not be the caller's own
 _ZERO, _NINE = 48, 57
 _MOST_DIGITS = 5
+_SMALL = 32  # the bit that only small letters have
+_LONGEST_WORD = 7  # this many bytes fit a signed number
 
 _NO_COMMAND = new_lookup(None, COMMAND, -1)
 _NO_FORM = new_lookup(None, FORM, -1)
@@ -89,36 +114,39 @@ class OwnKeys:
 class Run:
     """A run of keys (or one channel) in commands of one layout."""
 
-    def __init__(self, spec: KeySpec | None, at: int = 0) -> None:
+    def __init__(self, number: int, spec: KeySpec | None, at: int = 0) -> None:
         """Without a spec, it is the single argument `at`."""
+        self.number = number
         self.is_channel = spec is None
         self.start = at if spec is None else spec.start
         self.last = 0 if spec is None else spec.last
         self.step = 1 if spec is None else spec.step
         self.limit = 1 if spec is None else max(spec.limit, 1)
-        self.keyword = b"" if spec is None else spec.keyword
+        self.has_keyword = spec is not None and bool(spec.keyword)
+        self.keyword = 0 if spec is None else _folded(spec.keyword, 0, len(spec.keyword))
         self.is_counted = spec is not None and spec.find == "keynum"
         self.count_at = 0 if spec is None else spec.start + spec.count_at
         self.first = 0 if spec is None else spec.start + spec.first
         self.at = self.stop = 0  # its place in the command that was placed last
 
-    def place(self, argv: list[bytes]) -> bool:
-        """Find the run in a command. False: its place is unclear, or it is empty."""
-        size = len(argv)
+    def place(self, data: bytes, places: array[int], count: int) -> bool:
+        """Find the run in a command of `count` arguments. False: its place is unclear, or it is empty."""
         at = self.start
         if self.is_counted:
+            if self.count_at >= count:
+                return False
             at = self.first
-            stop = at + self.step * (_number(argv[self.count_at]) if self.count_at < size else -1)
+            stop = at + self.step * _number(data, places[2 * self.count_at], places[2 * self.count_at + 1])
         else:
-            if self.keyword:
-                at = _after(argv, self.keyword)
+            if self.has_keyword:
+                at = _after(data, places, count, self.keyword)
             if self.last >= 0:
                 stop = at + self.last + 1
             else:
-                if (size - at) % self.limit != 0:
+                if (count - at) % self.limit != 0:
                     return False
-                stop = at + (size - at) // self.limit + self.last + 1
-        if at < 1 or stop <= at or stop > size or (stop - at) % self.step != 0:
+                stop = at + (count - at) // self.limit + self.last + 1
+        if at < 1 or stop <= at or stop > count or (stop - at) % self.step != 0:
             return False
         self.at = at
         self.stop = stop
@@ -128,42 +156,79 @@ class Run:
 class CallForm:
     """Commands of one layout whose deciding arguments are equal."""
 
-    def __init__(self, runs: int) -> None:
+    def __init__(self, runs: int, options: tuple[bytes, ...]) -> None:
+        self.options = options  # these arguments
         # By run and target: what keys of the target have in common.
         self.kinds: list[dict[int, KeyKind]] = [{} for _ in range(runs)]
+        self.last: list[KeyKind | None] = [None] * runs  # the kind of the last key of each run
         # The answers by the kinds of their keys. None: something may be wrong.
         self.calls: dict[frozenset[KeyKind], Call | None] = {}
         self.is_seen = False  # such a command has come before
         self.recent: Call | None = None  # the answer found last …
-        self.recent_kinds: list[KeyKind] = []  # … and the kinds of its keys
+        self.recent_kinds = 0  # … and the number of the kinds of its keys: those whose `recent` it is too
+
+    def remember(self, call: Call | None, chosen: Sequence[KeyKind]) -> None:
+        """Find this answer first, if the next command has keys of the same kinds."""
+        self.recent, self.recent_kinds = call, len(chosen)
+        for kind in chosen:
+            kind.recent = call
 
 
 class Placed:
     """One layout, and what is known of its commands."""
 
-    def __init__(self, layout: CallLayout) -> None:
+    def __init__(self, layout: CallLayout, spelled: bytes = b"") -> None:
+        """`spelled` is the command's name as the client spells it."""
         self.layout = layout
-        self.runs = [Run(spec) for spec in layout.keys]
+        self.spelled = spelled
+        self.runs = [Run(number, spec) for number, spec in enumerate(layout.keys)]
         if layout.channel_at:
-            self.runs.append(Run(None, layout.channel_at))
+            self.runs.append(Run(len(self.runs), None, layout.channel_at))
         self.decides_from, self.decides_to = layout.decides
         self.is_decided_by_keys = not self.decides_from
-        self.only = CallForm(len(self.runs))  # if only keys decide
-        self.forms: dict[tuple[bytes, ...], CallForm] = {}
+        self.forget()
 
-    def form(self, argv: list[bytes]) -> CallForm | None:
-        """The form of a command; None for one whose deciding arguments are many or long."""
+    def forget(self) -> None:
+        """Forget all commands."""
+        self.only = CallForm(len(self.runs), ())  # if only keys decide
+        self.forms: dict[tuple[bytes, ...], CallForm] = {}
+        self.recent: list[CallForm | None] = [None] * _RECENT  # those found last
+
+    def form(self, data: bytes, places: array[int], count: int, argv: list[bytes] | None) -> CallForm | None:
+        """The form of a command. None for one whose deciding arguments are many or long, or that was not
+        found lately and is no list of arguments."""
         if self.is_decided_by_keys:
             return self.only
-        options = tuple(argv[self.decides_from : self.decides_to or len(argv)])
+        raw = data
+        first = min(self.decides_from, count)
+        stop = min(self.decides_to, count) if self.decides_to else count
+        slot = stop - first
+        for at in range(first, stop):
+            start, end = places[2 * at], places[2 * at + 1]
+            if end > start:
+                slot += end - start + 3 * raw[end - 1]
+        slot %= _RECENT
+        form = self.recent[slot]
+        if form is not None and len(form.options) == stop - first:
+            for at in range(first, stop):
+                start, end = places[2 * at], places[2 * at + 1]
+                option = form.options[at - first]
+                if len(option) != end - start or not data.startswith(option, start):
+                    break
+            else:
+                return form
+        return None if argv is None else self._form(tuple(argv[first:stop]), slot)
+
+    def _form(self, options: tuple[bytes, ...], slot: int) -> CallForm | None:
+        """The form with these deciding arguments, to be found at this place among the recent ones."""
         form = self.forms.get(options)
-        if form is not None:
-            return form
-        if len(options) > LONGEST_FORM or sum(map(len, options)) > MOST_BYTES:
-            return None
-        if len(self.forms) >= MAX_FORMS:
-            self.forms.clear()
-        form = self.forms[options] = CallForm(len(self.runs))
+        if form is None:
+            if len(options) > LONGEST_FORM or sum(map(len, options)) > MOST_BYTES:
+                return None
+            if len(self.forms) >= MAX_FORMS:
+                self.forms.clear()
+            form = self.forms[options] = CallForm(len(self.runs), options)
+        self.recent[slot] = form
         return form
 
     def shortened(self, argv: list[bytes], chosen: list[int]) -> list[bytes]:
@@ -192,131 +257,182 @@ class Calls:
         self._classifier: Classifier = policy.classifier
         self._channels: Classifier = policy.channel_classifier
         self._placed: dict[bytes, Placed] = {}
+        self._recent: list[Placed | None] = [None] * RECENT_NAMES
         self._kept = 0  # kinds of keys
         self._turn = 0  # the number of the current command
 
     def find(self, argv: list[bytes], values: Values) -> Lookup:
         """Looks up a command. Asks the evaluator if its form, or the set of its keys' kinds, is new."""
-        placed = self._placed.get(argv[0])
+        name = argv[0]
+        placed = self._placed.get(name)
         if placed is None:
-            placed = self._place(argv[0])
-            if placed is None:
-                return _NO_COMMAND
+            layout = CALL_LAYOUTS.get(name)
+            if layout is None or layout.command.name not in self._among:
+                return _NO_COMMAND  # not remembered, because clients choose the names
+            placed = self._placed[name] = Placed(layout, name)
+        self._recent[name_slot(name, 0, len(name))] = placed
+        return self._find(placed, b"".join(argv), places_of(argv), len(argv), values, argv)
+
+    def find_unread(self, data: bytes, places: array[int], count: int, values: Values) -> Lookup | None:
+        """The same for a command of `count` arguments in its raw bytes. None: use `find`, if it can know
+        more."""
+        start, end = places[0], places[1]
+        placed = self._recent[name_slot(data, start, end)] if end - start > 1 else None
+        if placed is None or not stands(placed.spelled, data, start, end):
+            return None
+        try:
+            lookup = self._find(placed, data, places, count, values, None)
+        except Exception:
+            return None  # `find` meets the same fault
+        return lookup if lookup.is_admitted else None
+
+    def _find(
+        self,
+        placed: Placed,
+        data: bytes,
+        places: array[int],
+        count: int,
+        values: Values,
+        argv: list[bytes] | None,
+    ) -> Lookup:
+        """Looks up a command of one layout. Without `argv`, it makes no object for an argument, and knows
+        only what was asked before."""
         for run in placed.runs:
-            if not run.place(argv):
+            if not run.place(data, places, count):
                 return _NO_COMMAND
-        form = placed.form(argv)
+        form = placed.form(data, places, count, argv)
         if form is None:
             return _NO_FORM
-        chosen: list[KeyKind] = []  # the kinds of its keys
-        own, needs_own = self._own, self._own.matter
-        self._turn += 1
-        count = early = 0
-        binds = False
+        chosen: KeyKind | None = None  # the last kind of its keys
+        kinds = size = early = 0
+        is_recent, binds = form.recent is not None, False
         opens: list[tuple[KeyKind, int]] | None = None
-        for number in range(len(placed.runs)):
-            run = placed.runs[number]
-            kinds = form.kinds[number]
+        self._turn += 1
+        for run in placed.runs:
+            kind = form.last[run.number]
             at = run.at
             while at < run.stop:
-                key = argv[at]
-                if len(key) > _MAX_CONFIRMED:
-                    return _LONG_KEY
-                target = self._channels.first(key) if run.is_channel else self._classifier.first(key)
+                target = self._target(run, data, places[2 * at], places[2 * at + 1], values)
                 if target < 0:
-                    return _DIFFERENT
-                if needs_own and not run.is_channel and not own.holds(target, key, 0, len(key), values):
-                    return _UNSURE
-                kind = kinds.get(target)
-                if kind is None:
-                    kind = self._learn(placed, form, number, at, target, argv)
-                if kind.looks != 0 and not self._looks_right(kind, argv, at):
+                    return _LONG_KEY if target == _LONG else _UNSURE if target == _FOREIGN else _DIFFERENT
+                if kind is None or kind.number != target:
+                    kind = self._kind(placed, form, run, at, target, argv)
+                    if kind is None:
+                        return _UNSURE
+                if kind.looks != 0 and not self._looks_right(kind, data, places, count, at):
                     return _UNSURE if kind.looks < 0 else _WRONG_CONTENT
                 if kind.turn != self._turn:
-                    kind.turn = self._turn
-                    kind.at = at
-                    chosen.append(kind)
+                    kind.turn, kind.at, kind.before = self._turn, at, chosen
+                    chosen = kind
+                    kinds += 1
                     binds = binds or kind.binds
-                count += 1
-                if count == _MANY:
-                    early = len(chosen)
+                    is_recent = is_recent and kind.recent is form.recent
+                size += 1
+                if size == _MANY:
+                    early = kinds
                 if kind.outcome != 0:
                     if opens is None:
                         opens = []
                     opens.append((kind, at))
                 at += run.step
-        if (count > _MANY and len(chosen) != early) or (binds and count > 1):
+        if (size > _MANY and kinds != early) or (binds and size > 1):
             return _DIFFERENT  # the first keys alone count as evidence
         call = form.recent
-        if call is None or not _are_same(chosen, form.recent_kinds):
+        if not is_recent or kinds != form.recent_kinds:
             call = self._call(placed, form, chosen, argv, values)
-            if call is None:
-                return _DIFFERENT if placed.is_decided_by_keys else _UNSURE
-        if opens is None:
-            return call.hit
-        return new_lookup(None, "", 0, call, opens)
+        if call is None:
+            return _DIFFERENT if placed.is_decided_by_keys else _UNSURE
+        return call.hit if opens is None else new_lookup(None, "", 0, call, opens)
 
-    def _place(self, name: bytes) -> Placed | None:
-        layout = CALL_LAYOUTS.get(name)
-        if layout is None or layout.command.name not in self._among:
-            return None  # not remembered, because clients choose the names
-        placed = self._placed[name] = Placed(layout)
-        return placed
+    def _target(self, run: Run, data: bytes, start: int, end: int, values: Values) -> int:
+        """The number of the target of the key or channel at `data[start:end]`. Below 0: there is none that
+        a decision is kept for."""
+        if end - start > _MAX_CONFIRMED:
+            return _LONG
+        if run.is_channel:
+            return self._channels.first_in(data, start, end)
+        target = self._classifier.first_in(data, start, end)
+        if target >= 0 and self._own.matter and not self._own.holds(target, data, start, end, values):
+            return _FOREIGN
+        return target
 
-    def _looks_right(self, kind: KeyKind, argv: list[bytes], at: int) -> bool:
+    def _kind(
+        self, placed: Placed, form: CallForm, run: Run, at: int, target: int, argv: list[bytes] | None
+    ) -> KeyKind | None:
+        """What all keys of a target in a run have in common; None if it is not known."""
+        kinds = form.kinds[run.number]
+        kind = kinds.get(target)
+        if kind is None and argv is not None:
+            kind = self._learn(placed, form, run, at, target, argv)
+        form.last[run.number] = kind
+        return kind
+
+    def _looks_right(self, kind: KeyKind, data: bytes, places: array[int], count: int, at: int) -> bool:
         """Checks what differs between keys of one kind."""
-        if kind.looks < 0 or (
-            kind.looks & _NAME and not self._evaluator.is_well_named(argv[at], kind.target)
-        ):
+        if kind.looks < 0:
             return False
-        if not kind.looks & _VALUE:
-            return True
-        entry, value = kind.target.entry, argv[at + 1]
-        if entry is None or (entry.max_value is not None and len(value) > entry.max_value):
-            return False
-        return entry.values is None or bool(entry.values.accepts(value))
+        if kind.looks & _NAME:
+            key = data[places[2 * at] : places[2 * at + 1]]
+            if not self._evaluator.is_well_named(key, kind.target):
+                return False
+        written = kind.written
+        return written is None or written.faults(data, places, count, at + 1, 1, 0, True, False) == 0
 
     def _call(
-        self, placed: Placed, form: CallForm, chosen: list[KeyKind], argv: list[bytes], values: Values
+        self,
+        placed: Placed,
+        form: CallForm,
+        last: KeyKind | None,
+        argv: list[bytes] | None,
+        values: Values,
     ) -> Call | None:
         """The answer for commands of a form with keys of these kinds."""
+        chosen: list[KeyKind] = []
+        while last is not None:
+            chosen.append(last)
+            last = last.before
         kinds = frozenset(chosen)
         if kinds not in form.calls:
+            if argv is None:
+                return None
             if not placed.runs and not form.is_seen:
                 form.is_seen = True
                 return None  # a pattern takes long, so the session evaluates it first, in its turn
             if len(form.calls) >= MAX_CALLS:
                 form.calls.clear()
-            found = self._ask(placed, chosen, argv, values)
+            found = self._ask(placed, chosen[::-1], argv, values)
             if self._evaluator.budget.spent:
                 return None  # the evaluator does not remember the pattern
             form.calls[kinds] = found
-        form.recent, form.recent_kinds = form.calls[kinds], chosen
+        form.remember(form.calls[kinds], chosen)
         return form.recent
 
     # -- asking the evaluator
 
     def _learn(
-        self, placed: Placed, form: CallForm, number: int, at: int, target: int, argv: list[bytes]
+        self, placed: Placed, form: CallForm, run: Run, at: int, target: int, argv: list[bytes]
     ) -> KeyKind:
         """What all keys of a target in a run have in common. The outcome follows with the first answer."""
-        run, name = placed.runs[number], placed.layout.command.name
+        name, number = placed.layout.command.name, run.number
         if run.is_channel:
-            what = self._evaluator.policy.channels[target]
-            is_sure = what.tenancy is None
-            kind = KeyKind(name, what, 0 if is_sure else -1, number)
+            channel = self._evaluator.policy.channels[target]
+            kind = KeyKind(name, target, channel, 0 if channel.tenancy is None else -1, number)
             kind.outcome = FINE
         else:
             what = self._targets[target]
-            is_last = number == len(placed.runs) - 1
-            alone = placed.shortened(argv, [at if is_last else placed.runs[-1].at])
+            last = placed.runs[-1]
+            is_last = run is last
+            alone = placed.shortened(argv, [at if is_last else last.at])
             wanted = run.at if is_last and alone is not argv else at
             touches = extract(alone)
             accesses = [one for one in touches.accesses if one.position == wanted]
             looks = self._looks(placed, accesses[0], what) if len(accesses) == 1 else -1
-            kind = KeyKind(name, what, looks, number)
+            kind = KeyKind(name, target, what, looks, number)
+            if looks > 0 and looks & _VALUE and what.entry is not None:
+                kind.written = WrittenCheck(what.entry, VALUE)
         if self._kept >= MAX_KINDS:
-            self._placed.clear()
+            for known in self._placed.values():
+                known.forget()
             self._kept = 0
         self._kept += 1
         form.kinds[number][target] = kind
@@ -369,7 +485,7 @@ class Calls:
                 kind.questions = tuple(questions(open_key.target.entry, open_key.access))
         evidence = evidence_of(evaluator.policy, self._service, touches)
         is_trusted = touches.script is not None and evaluator.policy.shares(touches.script)
-        return Call(placed.layout.command, evidence, is_trusted)
+        return Call(placed.layout.command.name, evidence, is_trusted)
 
     def _kind_at(self, placed: Placed, chosen: list[KeyKind], access: Access) -> KeyKind | None:
         """The kind of one key of a command that was placed last."""
@@ -386,8 +502,9 @@ class Calls:
         evaluator, command = self._evaluator, placed.layout.command
         keys: list[int] = []
         channels: list[int] = []
+        data, places, count = b"".join(argv), places_of(argv), len(argv)
         for run in placed.runs:
-            if not run.place(argv):
+            if not run.place(data, places, count):
                 return False
             (channels if run.is_channel else keys).extend(range(run.at, run.stop, run.step))
         if keys != [one.position for one in touches.accesses]:
@@ -419,39 +536,50 @@ def _touches_its_keys_alone(registration: Registration, targets: list[Target]) -
     return not patterns or (len(patterns) == len(targets) == 1 and patterns[0] == targets[0].pattern)
 
 
-def _are_same(one: list[KeyKind], other: list[KeyKind]) -> bool:
-    """Whether two lists have the same kinds in the same order."""
-    if len(one) != len(other):
-        return False
-    for at in range(len(one)):  # noqa: SIM110 - a loop in C, where it is compiled
-        if one[at] is not other[at]:
-            return False
-    return True
-
-
-def _after(argv: list[bytes], keyword: bytes) -> int:
-    """The position after a keyword, before which only known options stand; -1: something else does."""
+def _after(data: bytes, places: array[int], count: int, keyword: int) -> int:
+    """The position after a keyword (`_folded`), before which only known options stand; -1: something else
+    does."""
     at = 1
-    size = len(argv)
-    while at < size:
-        name = argv[at].upper()
-        if name == keyword:
-            return at + 1
-        taken = XREAD_OPTIONS.get(name)
-        if taken is None:
+    while at < count:
+        word = _folded(data, places[2 * at], places[2 * at + 1])
+        if word == keyword:
+            return at + 1 if word else -1
+        taken = 0
+        for number in range(len(_TAKES)):
+            if _OPTIONS[number] == word:
+                taken = _TAKES[number]
+        if taken == 0:
             return -1
         at += taken
     return -1
 
 
-def _number(digits: bytes) -> int:
+def _number(data: bytes, start: int, end: int) -> int:
     """A plain decimal number; -1 for anything else."""
-    size = len(digits)
-    if size == 0 or size > _MOST_DIGITS or digits[0] == _ZERO:
+    raw = data
+    if start >= end or end - start > _MOST_DIGITS or raw[start] == _ZERO:
         return -1
     number = 0
-    for byte in digits:
+    for at in range(start, end):
+        byte = raw[at]
         if byte < _ZERO or byte > _NINE:
             return -1
         number = number * 10 + (byte - _ZERO)
     return number
+
+
+def _folded(data: bytes, start: int, end: int) -> int:
+    """A word as a number, which is the same in capital and small letters; 0 for a longer word than those that
+    are looked for."""
+    raw = data
+    if end - start > _LONGEST_WORD:
+        return 0
+    number = 0
+    for at in range(start, end):
+        number = number << 8 | raw[at] | _SMALL
+    return number
+
+
+# Options that may stand before a keyword, and how many arguments each takes, with itself.
+_OPTIONS = array("q", [_folded(name, 0, len(name)) for name in XREAD_OPTIONS])
+_TAKES = bytes(XREAD_OPTIONS.values())

@@ -7,9 +7,9 @@ from keyfence.policy.compiled.written cimport WrittenCheck
 from keyfence.policy.patterns.automaton cimport Automaton, Classifier
 from keyfence.policy.engine.calls cimport Calls, OwnKeys
 from keyfence.policy.engine.counts cimport Admitted, ViolationCounter, Revocable
-from keyfence.policy.engine.forms cimport CachedDecision, CommandForm, Lookup, new_lookup, stands
+from keyfence.policy.engine.forms cimport CachedDecision, CommandForm, Lookup, name_slot, new_lookup, places_of, stands
 
-cdef Py_ssize_t _RECENT, _MAX_CONFIRMED
+cdef Py_ssize_t _MAX_CONFIRMED
 cdef int _NO_OPTIONS, _TO_END, _TRIMMING, _SEVERAL_KEYS, _KEYLESS, _NOTHING, _LENGTH, _WAIVED
 cdef Lookup _NO_COMMAND, _NO_FORM, _LONG_KEY, _UNSURE
 
@@ -21,7 +21,6 @@ cdef class DecisionCache(Revocable):
     cdef readonly tuple targets
     cdef bytes _slotted
     cdef readonly bint has_slots
-    cdef readonly int faults
     cdef Automaton _waived
     cdef readonly Admitted multi
     cdef readonly Admitted execution
@@ -41,15 +40,14 @@ cdef class DecisionCache(Revocable):
         target=int, decision=CachedDecision, at=Py_ssize_t, stop=Py_ssize_t, faults=int,
         known=CachedDecision,
     )
-    cpdef CachedDecision find_unread(
-        self, bytes data, const long long[::1] places, Py_ssize_t count, tuple values
-    )
+    cpdef Lookup find_unread(self, bytes data, const long long[::1] places, Py_ssize_t count, tuple values)
     cpdef Lookup find(self, list argv, tuple values=*)
     @cython.locals(name=bytes, form=CommandForm)
     cdef Lookup _find(self, list argv, tuple values)
     @cython.locals(key=bytes, target=int, decision=CachedDecision, faults=int)
     cdef Lookup _find_key(self, CommandForm form, list argv, tuple values)
-    cdef Lookup _miss(self, CachedDecision decision, int faults, bytes key)
+    @cython.locals(known=Lookup)
+    cdef Lookup _miss(self, CachedDecision decision, int faults, bytes data, Py_ssize_t start, Py_ssize_t end)
     @cython.locals(number=Py_ssize_t, slot=int)
     cpdef bint shares_slot(
         self, CachedDecision decision, bytes data, Py_ssize_t start, Py_ssize_t end, object transaction
@@ -66,9 +64,3 @@ cdef class DecisionCache(Revocable):
     @cython.locals(named=NameCheck, words=TypeWords, written=WrittenCheck)
     cdef bint _can_check(self, CachedDecision decision, object what, object access) except -1
     cdef WrittenCheck _written_check(self, CachedDecision decision, object entry)
-
-
-@cython.locals(raw="const unsigned char *")
-cdef Py_ssize_t _slot(bytes data, Py_ssize_t start, Py_ssize_t end) except -1
-@cython.locals(places="long long[::1]", at=Py_ssize_t, number=Py_ssize_t, argument=bytes)
-cdef long long[::1] _places_of(list argv)

@@ -34,19 +34,21 @@ from .forms import (
     FORM,
     KEY,
     KEYS,
+    RECENT_NAMES,
     RULE,
     WAIVED,
     CachedDecision,
     CommandForm,
     Lookup,
+    name_slot,
     new_lookup,
+    places_of,
     stands,
     trims,
 )
 
 MAX_COUNTERS = 4_096  # violation counters; beyond this number, all are forgotten and found anew
 
-_RECENT = 64  # command names to find by three of their letters and their length
 # As C integers when compiled.
 _MAX_CONFIRMED = MAX_CONFIRMED
 _NO_OPTIONS, _TO_END, _TRIMMING = cache_forms.NO_OPTIONS, cache_forms.TO_END, cache_forms.TRIMMING
@@ -83,7 +85,6 @@ class DecisionCache(Revocable):
         # is about keys of no target.
         self._slotted = bytes(policy.home(one).cluster for one in (*policy.targets, None))
         self.has_slots = policy.cluster
-        self.faults = 0  # of the request that `find_unread` found last (`Lookup.faults`)
         self._waived = waived
         evidence = evidence_of(policy, service, Touches(None))
         self.multi = Admitted("MULTI", evidence)  # MULTIs whose whole transaction was sent as one piece …
@@ -92,7 +93,7 @@ class DecisionCache(Revocable):
         self._among = among
         self._classifier: Classifier = policy.classifier
         self._forms: dict[bytes, CommandForm | None] = {}
-        self._recent: list[CommandForm | None] = [None] * _RECENT
+        self._recent: list[CommandForm | None] = [None] * RECENT_NAMES
         self._counted: list[CachedDecision] = []  # decisions with counters, once for each counter
         self._own = OwnKeys(policy.targets, bool(policy.bindings))
         self._calls = Calls(evaluator, service, among, self._own)
@@ -102,22 +103,22 @@ class DecisionCache(Revocable):
 
     # -- looking up
 
-    def find_unread(
-        self, data: bytes, places: array[int], count: int, values: Values
-    ) -> CachedDecision | None:
+    def find_unread(self, data: bytes, places: array[int], count: int, values: Values) -> Lookup | None:
         """Looks up a request of `count` arguments in its raw bytes. None: use `find`.
 
         `places` holds where each argument begins and ends in `data`; `values` are the caller's
-        (CompiledPolicy.values). No object is made. So this knows only forms that `find` has seen lately.
-        The request is admitted if the decision is clean, and `faults` is 0 then.
+        (CompiledPolicy.values). No object is made for an argument. So this knows only forms that `find` has
+        seen lately.
         """
         name_at, name_end = places[0], places[1]
-        form = self._recent[_slot(data, name_at, name_end)] if name_end - name_at > 1 else None
-        if form is None or count < 2 or form.index != 1 or not stands(form.spelled, data, name_at, name_end):
+        form = self._recent[name_slot(data, name_at, name_end)] if name_end - name_at > 1 else None
+        if form is None or form.index != 1 or not stands(form.spelled, data, name_at, name_end):
+            return self._calls.find_unread(data, places, count, values)
+        if count < 2:
             return None
         if form.kind == _SEVERAL_KEYS:
             if count > 2:
-                return None
+                return self._calls.find_unread(data, places, count, values)
         elif form.kind != _NO_OPTIONS:
             at = form.options_at
             stop = count if form.kind == _TO_END else form.options_end(data, places, count)
@@ -131,20 +132,18 @@ class DecisionCache(Revocable):
             return None
         decision = form.on_no_target
         target = self._classifier.first_in(data, key_at, key_end)
+        decision = form.on_no_target
         if target >= 0:
             if self._own.matter and not self._own.holds(target, data, key_at, key_end, values):
                 return None
-            if target >= form.kept:
-                return None
-            known = form.decisions[target]
+            known = form.decisions[target] if target < form.kept else None
             if known is None or known.looks < 0:
                 return None
             decision = known
         faults = decision.faults(data, places, count) if decision.looks else 0
-        if self._waived is not None and faults >= 0 and (faults or not decision.is_clean):
-            faults += _WAIVED * (1 + self._waived.match_span(data, key_at, key_end))
-        self.faults = faults
-        return decision
+        if decision.is_clean and faults == 0:
+            return decision.hit
+        return self._miss(decision, faults, data, key_at, key_end)
 
     def find(self, argv: list[bytes], values: Values = ()) -> Lookup:
         """Looks up a command. Asks the evaluator if the form or the target is new."""
@@ -159,7 +158,7 @@ class DecisionCache(Revocable):
         if form is None:
             return self._calls.find(argv, values)
         if len(name) > 1:
-            self._recent[_slot(name, 0, len(name))] = form
+            self._recent[name_slot(name, 0, len(name))] = form
         if form.kind == _KEYLESS:
             return form.on_no_target.hit
         if form.index >= len(argv):
@@ -180,7 +179,7 @@ class DecisionCache(Revocable):
             return _LONG_KEY
         target = self._classifier.first(key)
         if target < 0:
-            return self._miss(form.on_no_target, 0, key)
+            return self._miss(form.on_no_target, 0, key, 0, len(key))
         if self._own.matter and not self._own.holds(target, key, 0, len(key), values):
             return _UNSURE
         decision = form.decisions[target] if target < form.kept else None
@@ -191,18 +190,22 @@ class DecisionCache(Revocable):
             if decision.written is None:
                 faults = decision.key_faults(key, 0, len(key))
             else:
-                faults = decision.faults(b"".join(argv), _places_of(argv), len(argv))
+                faults = decision.faults(b"".join(argv), places_of(argv), len(argv))
         if decision.is_clean and faults == 0:
             return decision.hit
-        return self._miss(decision, faults, key)
+        return self._miss(decision, faults, key, 0, len(key))
 
-    def _miss(self, decision: CachedDecision, faults: int, key: bytes) -> Lookup:
-        """The answer for a command that is not admitted."""
+    def _miss(self, decision: CachedDecision, faults: int, data: bytes, start: int, end: int) -> Lookup:
+        """The answer for a command with the key `data[start:end]` that is not admitted."""
         if self._waived is not None and faults >= 0:
-            faults += _WAIVED * (1 + self._waived.match(key))
+            faults += _WAIVED * (1 + self._waived.match_span(data, start, end))
         if faults == 0:
             return decision.miss
-        return new_lookup(decision, CONTENT if decision.is_clean else RULE, faults)
+        known = decision.recent_miss
+        if known is None or known.faults != faults:
+            known = new_lookup(decision, CONTENT if decision.is_clean else RULE, faults)
+            decision.recent_miss = known
+        return known
 
     def shares_slot(
         self, decision: CachedDecision, data: bytes, start: int, end: int, transaction: Transaction
@@ -275,7 +278,9 @@ class DecisionCache(Revocable):
         """The form of a command that touches nothing, if it breaks no rule."""
         command = KEYLESS.get(name)
         if command is None:
-            return None  # not remembered, because clients choose the names
+            if name in cache_forms.CALL_LAYOUTS:
+                self._forms[name] = None
+            return None  # other names are not remembered, because clients choose them
         form = None
         if command.name in self._among and self._evaluator.admits_alone(self.service, name):
             one = OneKey(command, 0, False, False, False)
@@ -294,7 +299,6 @@ class DecisionCache(Revocable):
         access = accesses[0] if is_alone else None
         if not self._can_check(decision, what, access):
             decision.looks = -1
-            decision.miss = new_lookup(decision, RULE, -1)
         elif touches.command is not None and access is not None:
             standing = self._evaluator.standing_of_all(self.service, touches.command, access, what)
             decision.outcome = standing.outcome
@@ -335,20 +339,3 @@ class DecisionCache(Revocable):
 
 # Doubts of the evaluator that the cache resolves in each call.
 _LOOKED_AT = checks.NAME | checks.TYPE_IN_KEY | checks.CONTENT | checks.OPEN
-
-
-def _slot(data: bytes, start: int, end: int) -> int:
-    """The place of a command's name among the recent ones. No two of the most frequent names share one."""
-    raw = data
-    return (9 * raw[start] + 10 * raw[start + 1] + raw[end - 1] + end - start) % _RECENT
-
-
-def _places_of(argv: list[bytes]) -> array[int]:
-    """Where each argument begins and ends if they are joined."""
-    places = array("q", bytes(16 * len(argv)))
-    at = 0
-    for number, argument in enumerate(argv):
-        places[2 * number] = at
-        at += len(argument)
-        places[2 * number + 1] = at
-    return places

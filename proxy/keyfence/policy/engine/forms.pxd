@@ -7,7 +7,7 @@ from keyfence.policy.engine.counts cimport Admitted, ViolationCounter
 from keyfence.shapes.skeleton cimport skeleton
 
 cdef int _TO_END, _ONE_OPTION, _TRIMMING, _FLAGS, _KEYLESS, _LETTERS, _NAMED
-cdef Py_ssize_t _RECENT
+cdef Py_ssize_t _RECENT, _RECENT_NAMES
 
 
 @cython.final
@@ -51,20 +51,24 @@ cdef class CommandForm:
 @cython.final
 cdef class KeyKind:
     cdef readonly str name
+    cdef readonly int number
     cdef readonly object target
     cdef readonly int looks
     cdef readonly int run
     cdef readonly bint binds
     cdef public int outcome
     cdef public tuple questions
+    cdef public WrittenCheck written
     cdef public long long turn
     cdef public Py_ssize_t at
+    cdef public KeyKind before
+    cdef public Call recent
 
 
 @cython.final
 cdef class Call(Admitted):
-    cdef readonly object command
     cdef readonly bint is_trusted
+    cdef public int way
     cdef readonly Lookup hit
 
 
@@ -83,6 +87,7 @@ cdef class CachedDecision(Admitted):
     cdef readonly dict by_shape
     cdef public ViolationCounter recent
     cdef int recent_faults
+    cdef public Lookup recent_miss
     cdef readonly Admitted further
     cdef readonly Lookup hit
     cdef readonly Lookup miss
@@ -117,3 +122,7 @@ cpdef Lookup new_lookup(CachedDecision decision, str reason, int faults, Call ca
 cdef Py_ssize_t _slot(bytes data, Py_ssize_t start, Py_ssize_t end) except -1
 @cython.locals(size=Py_ssize_t, at=Py_ssize_t, one="const unsigned char *", other="const unsigned char *")
 cpdef bint stands(bytes text, bytes data, Py_ssize_t start, Py_ssize_t end) except -1
+@cython.locals(raw="const unsigned char *")
+cpdef Py_ssize_t name_slot(bytes data, Py_ssize_t start, Py_ssize_t end) except -1
+@cython.locals(places="long long[::1]", at=Py_ssize_t, number=Py_ssize_t, argument=bytes)
+cpdef long long[::1] places_of(list argv)

@@ -12,7 +12,7 @@ from array import array
 from keyfence.commands import cache_forms
 from keyfence.commands.arguments import integer, word
 from keyfence.commands.extract import OneKey
-from keyfence.commands.model import Access, Command
+from keyfence.commands.model import Access
 from keyfence.policy.compiled.named import KINDS, NameCheck, TypeWords
 from keyfence.policy.compiled.policy import Entry, Target
 from keyfence.policy.compiled.sizes import Question
@@ -26,6 +26,7 @@ MAX_FORMS = 64  # forms of one command; further ones take the slow path …
 MAX_DECISIONS = 131_072  # … and those for which forms times targets exceed this
 LONGEST_FORM = 6  # arguments
 LONGEST_OPTION = 32  # bytes
+RECENT_NAMES = 64  # command names to find by three of their letters and their length
 
 _RECENT = 16  # forms of one command to find by the bytes of their options
 _LETTERS = 65  # the options before scores begin with letters, and no score or coordinate but inf does
@@ -33,6 +34,7 @@ _LETTERS = 65  # the options before scores begin with letters, and no score or c
 _TO_END, _ONE_OPTION = cache_forms.TO_END, cache_forms.ONE_OPTION
 _TRIMMING, _FLAGS = cache_forms.TRIMMING, cache_forms.FLAGS
 _KEYLESS = cache_forms.KEYLESS
+_RECENT_NAMES = RECENT_NAMES
 # The faults of a command are a sum: those of what it writes and, each times a weight, those of its key
 # and the number of the waivers that name the key.
 NAMED = (MOST_FAULTS + 1) ** 2
@@ -164,27 +166,32 @@ UNKNOWN = -1  # an outcome that no answer of the evaluator has shown yet
 class KeyKind:
     """What the keys of one target have in common in commands of one form (`calls`)."""
 
-    def __init__(self, name: str, target: Target, looks: int, run: int) -> None:
-        """`name` is the command's; `run` is the number of the run that the keys are in."""
+    def __init__(self, name: str, number: int, target: Target, looks: int, run: int) -> None:
+        """`name` is the command's; `number` is the target's; `run` is that of the run that the keys are
+        in."""
         self.name = name
+        self.number = number
         self.target = target
         self.looks = looks  # the things to check in each call, as a sum (calls._NAME …); -1: others
         self.run = run
         self.binds = bool(target.alike)  # all keys of a command must share a placeholder's value
         self.outcome = UNKNOWN  # the command's outcome for such a key (`ttl.outcome`)
         self.questions: tuple[Question, ...] = ()  # about the key's size, if the outcome leaves it open
+        self.written: WrittenCheck | None = None  # checks the value behind each key
         self.turn = 0  # the last command that had such a key …
-        self.at = 0  # … and the position of its first one
+        self.at = 0  # … the position of its first one …
+        self.before: KeyKind | None = None  # … and the kind that came before in that command
+        self.recent: Call | None = None  # the answer that was found last for a command with such a key
 
 
 class Call(Admitted):
     """The evaluator's answer about commands with keys of the same kinds, and how many were admitted."""
 
-    def __init__(self, command: Command, evidence: Evidence, is_trusted: bool) -> None:
+    def __init__(self, name: str, evidence: Evidence, is_trusted: bool) -> None:
         """`is_trusted`: it runs a script that may run on a connection that clients share."""
-        super().__init__(command.name, evidence)
-        self.command = command
+        super().__init__(name, evidence)
         self.is_trusted = is_trusted
+        self.way = 0  # how sessions send such commands, once one has; the values are theirs
         self.hit = new_lookup(None, "", 0, self)
 
 
@@ -211,7 +218,8 @@ class CachedDecision(Admitted):
         self.recent_faults = 0  # … for a command with these faults
         self.further = Admitted("", evidence)  # counts refused commands, which are evidence too
         self.hit = new_lookup(self, "", 0)
-        self.miss = new_lookup(self, RULE, 0)
+        self.miss = new_lookup(self, RULE, 0)  # if the checks find nothing either …
+        self.recent_miss: Lookup | None = None  # … and what was found last if they do
 
     def checks(self, named: NameCheck | None, words: TypeWords | None, written: WrittenCheck | None) -> None:
         """Check these in each call."""
@@ -351,3 +359,21 @@ def stands(text: bytes, data: bytes, start: int, end: int) -> bool:
         if one[at] != other[start + at]:
             return False
     return True
+
+
+def name_slot(data: bytes, start: int, end: int) -> int:
+    """The place of the command's name `data[start:end]`, of two letters or more, among RECENT_NAMES. No two
+    of the most frequent names share one."""
+    raw = data
+    return (9 * raw[start] + 10 * raw[start + 1] + raw[end - 1] + end - start) % _RECENT_NAMES
+
+
+def places_of(argv: list[bytes]) -> array[int]:
+    """Where each argument begins and ends if they are joined."""
+    places = array("q", bytes(16 * len(argv)))
+    at = 0
+    for number, argument in enumerate(argv):
+        places[2 * number] = at
+        at += len(argument)
+        places[2 * number + 1] = at
+    return places

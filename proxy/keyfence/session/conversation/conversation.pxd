@@ -46,6 +46,8 @@ cdef class Conversation(SessionBase):
     @cython.locals(slots=ReplySlots)
     cpdef bint may_evaluate(self) except -1
     cdef bint _has_room(self, long long awaited) except -1
+    cpdef object doubt_replies(self)
+    cpdef object mark_shapeable(self, bint fits)
     cdef bint exceeds_share(self, Py_ssize_t size, Py_ssize_t count) except -1
     cdef Py_ssize_t largest_request(self) except -1
     cpdef object _to_upstream(self, bytes request, long long count)

@@ -15,5 +15,7 @@ cdef class Route:
     cdef bint _greets
 
     cpdef bint takes(self, object command, bint is_trusted=*) except -1
+    cpdef object needs_own(self)
+    cpdef object stay(self)
     cpdef object begins_work(self)
     cpdef bint may_share(self) except -1

@@ -126,6 +126,12 @@ class Route:
         self._note(command.name if command is not None else "an unknown command")
         return not self.is_shared
 
+    def needs_own(self) -> None:
+        """A command has come that needs the dedicated connection, and leaves nothing behind: it may block, or
+        runs a script. `takes` says the same."""
+        self.took_others = True
+        self.stay()
+
     def begins_work(self) -> None:
         """A shareable command with keys has arrived."""
         self._greets = False
