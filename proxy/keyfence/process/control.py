@@ -40,7 +40,7 @@ from .findings import FindingsDesk
 from .serving.answers import SPLICED, explained
 from .serving.backend import Backend, WorkerFailed
 from .serving.candidate import PackedCandidate
-from .serving.reload import Origin, admit, changed_settings, unpack
+from .serving.reload import Origin, admit, changed_settings, unpack_beside
 from .serving.runtime import Runtime
 from .systemd import READY, Notify, reloading
 
@@ -312,7 +312,7 @@ class ProcessControl(Control):
         revision_before = authorizer.policy.revision if authorizer is not None else ""
         settings, waiting = admit(before, packed.settings)
         packed = packed._replace(settings=settings)
-        policy = await asyncio.to_thread(unpack, packed)
+        policy = await unpack_beside(packed)
         token = token_of(settings)
         self._change_log(before, settings)
         now = time.time()

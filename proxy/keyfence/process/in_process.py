@@ -23,7 +23,7 @@ from keyfence.telemetry.tally import Row
 from .serving.answers import OF_LEDGER, Answers, from_ledger
 from .serving.backend import Backend, Feed, Ledger, WorkerFailed
 from .serving.candidate import NOTHING, Comparison, PackedCandidate
-from .serving.reload import Packed, unpack
+from .serving.reload import Packed, unpack_beside
 from .serving.runtime import Runtime
 
 
@@ -85,7 +85,7 @@ class InProcess(Backend):
         self._listeners.replace_tls(contexts)
 
     async def set_candidate(self, candidate: PackedCandidate | None) -> None:
-        policy = None if candidate is None else await asyncio.to_thread(unpack, candidate.packed)
+        policy = None if candidate is None else await unpack_beside(candidate.packed)
         self._runtime.take_candidate(policy, 0 if candidate is None else candidate.number)
 
     async def comparison(self) -> Comparison:

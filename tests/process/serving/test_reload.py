@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import gc
 import json
 import os
 import pickle
@@ -21,7 +22,8 @@ from keyfence.config.loading import load_settings
 from keyfence.config.settings import Overrides, Settings
 from keyfence.policy.diagnostics import FileError
 from keyfence.policy.loading.load import load_policy
-from keyfence.process.serving.reload import LIVE, Origin, Packed, admit, unpack
+from keyfence.process.serving import reload
+from keyfence.process.serving.reload import LIVE, Origin, Packed, admit, unpack, unpack_beside
 from keyfence.resp import encode
 from tests.clients.running import ask, configure, eventually, metric
 from tests.policy.cases import POLICIES
@@ -74,6 +76,48 @@ def test_a_separate_process_loads_it(tmp_path: Path) -> None:
     assert policy is not None
     assert policy.name == "apart"
     assert packed.settings.policy == str(path)
+
+
+PIECE = 64 * 1024  # bytes that unpickling takes at a time
+LARGE = f"""
+policy: large
+claims: ["a:"]
+services: [CubeMaster]
+placeholders: {{word: "[a-z]+"}}
+scopes: {{s: {{prefix: "a:", writers: [CubeMaster]}}}}
+keys:
+{"".join(f'  many-{at}: {{key: "a:many{at}:<word>", type: string}}{chr(10)}' for at in range(200))}
+"""
+
+
+def test_a_process_that_serves_unpacks_a_policy_in_pieces(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "policy.yaml"
+    path.write_text(LARGE)
+    packed = asyncio.run(Origin("", Overrides(policy=str(path))).load_apart())
+    assert packed.policy is not None
+    pauses: list[float] = []
+    collected: list[int] = []
+    monkeypatch.setattr(reload.time, "sleep", pauses.append)
+
+    def note(_phase: str, info: dict[str, int]) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            collected.append(info["generation"])
+
+    gc.callbacks.append(note)
+    thresholds = gc.get_threshold()
+    try:
+        policy = asyncio.run(unpack_beside(packed))
+    finally:
+        gc.callbacks.pop()
+    at_once = unpack(packed)
+    assert policy is not None
+    assert at_once is not None
+    assert [target.name for target in policy.targets] == [target.name for target in at_once.targets]
+    assert len(pauses) >= len(packed.policy) // PIECE
+    assert gc.get_threshold() == thresholds
+    assert 2 not in collected
 
 
 def test_the_process_that_serves_knows_the_waivers_file_after_a_reload(tmp_path: Path) -> None:

@@ -7,6 +7,9 @@ cdef int _START
 cdef Py_ssize_t _STRIDE
 
 
+cdef bint _is_state(int number, Py_ssize_t end)
+
+
 cdef class Automaton:
     cdef readonly int width
     cdef readonly bytes classes
@@ -17,6 +20,9 @@ cdef class Automaton:
     cdef const int[::1] _rows
     cdef bint _is_small
     cdef const unsigned short[::1] _steps
+
+    @cython.locals(states=Py_ssize_t, at=Py_ssize_t)
+    cdef bint _leads_to_states(self) except -1
 
     cpdef int match(self, bytes key) except -2
 

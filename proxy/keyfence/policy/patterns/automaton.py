@@ -24,6 +24,10 @@ _STRIDE = 32  # bytes from one look whether the state is dead to the next
 _SMALL = 1 << 16  # up to this product of states and byte classes, there is a single table
 
 
+def _is_state(number: int, end: int) -> bool:
+    return 0 <= number < end and number % _NODE == 0
+
+
 class Automaton:
     """A deterministic automaton over bytes.
 
@@ -48,9 +52,10 @@ class Automaton:
         width = max(classes) + 1 if len(classes) == 256 else 0
         if not width or not rows or len(rows) % width or len(nodes) < 2 * _NODE or len(nodes) % _NODE:
             raise ValueError("automaton: tables do not fit together")
-        exceptions, leads_to, row_of, accepts = (nodes[at::_NODE] for at in range(_NODE))
-        targets = set(rows) | set(leads_to)
-        if min(targets) < 0 or max(targets) >= len(nodes) or any(target % _NODE for target in targets):
+        exceptions, _, row_of, accepts = (nodes[at::_NODE] for at in range(_NODE))
+        self._nodes = nodes
+        self._rows = rows
+        if not self._leads_to_states():
             raise ValueError("automaton: a transition leads outside the table")
         if min(exceptions) < -1 or max(exceptions) >= width:
             raise ValueError("automaton: a byte class does not exist")
@@ -63,10 +68,20 @@ class Automaton:
         self.nodes = nodes
         self.rows = rows
         self.sets = sets
-        self._nodes = nodes
-        self._rows = rows
         self._is_small = self.states * width <= _SMALL
         self._steps: array[int] | None = None  # built for the first key
+
+    def _leads_to_states(self) -> bool:
+        """Whether every transition leads to a state. A loop, because a set of all transitions takes four
+        times as long, and clients wait for it when a policy is reloaded."""
+        states = len(self._nodes)
+        for at in range(1, states, _NODE):
+            if not _is_state(self._nodes[at], states):
+                return False
+        for at in range(len(self._rows)):  # noqa: SIM110 — a generator would make an object of each number
+            if not _is_state(self._rows[at], states):
+                return False
+        return True
 
     def __reduce__(
         self,

@@ -9,6 +9,8 @@ import contextlib
 import gc
 from collections.abc import Iterator
 
+_NEVER = 1_000_000_000  # collections of younger objects, until all objects are looked at
+
 
 @contextlib.contextmanager
 def without_collections() -> Iterator[None]:
@@ -18,6 +20,18 @@ def without_collections() -> Iterator[None]:
         yield
     finally:
         gc.enable()
+
+
+@contextlib.contextmanager
+def with_small_collections() -> Iterator[None]:
+    """Only collections of new objects begin in the body. For a process that serves clients: after a body
+    without collections, the first one would look at all its objects at once."""
+    before = gc.get_threshold()
+    gc.set_threshold(before[0], before[1], _NEVER)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
 
 
 @contextlib.contextmanager

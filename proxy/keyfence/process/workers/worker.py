@@ -24,7 +24,7 @@ from keyfence.policy.enforcement.modes import BreakGlass
 from keyfence.process.serving.answers import Answers
 from keyfence.process.serving.candidate import PackedCandidate
 from keyfence.process.serving.command_recorder import Recorder
-from keyfence.process.serving.reload import Packed, unpack
+from keyfence.process.serving.reload import Packed, unpack, unpack_beside
 from keyfence.process.serving.runtime import (
     Runtime,
     StartError,
@@ -173,11 +173,11 @@ class Worker:
         if kind == "glass":
             runtime.glass[:] = content
         elif kind == "candidate":
-            candidate = None if content is None else await asyncio.to_thread(unpack, content.packed)
+            candidate = None if content is None else await unpack_beside(content.packed)
             runtime.take_candidate(candidate, 0 if content is None else content.number)
         elif kind == "take":
             packed, loaded_at = content
-            policy = await asyncio.to_thread(unpack, packed)
+            policy = await unpack_beside(packed)
             settings = packed.settings
             contexts = [listener_context(settings, index) for index in range(len(settings.listeners))]
             if bool(settings.decision_log) != bool(runtime.settings.decision_log):
