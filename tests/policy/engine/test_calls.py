@@ -468,6 +468,42 @@ def test_one_answer_holds_for_all_keys_of_a_target_and_any_number() -> None:
     assert evaluator.times == 5
 
 
+def test_commands_of_several_kinds_take_turns_and_stay_known_unread() -> None:
+    cache = DecisionCache(EVALUATORS["shop"], 0, ALL)
+    texts = [
+        *(f"SCAN 0 MATCH s:t:{letter}*" for letter in "abcd"),
+        *(f"EVALSHA {SHA1S[name]} 1 s:t:a" for name in ("plain", "reads", "formed")),
+        *(
+            "DEL s:t:a s:s:a",
+            "DEL s:s:b s:t:b",
+            "DEL s:t:c s:t:d",
+            "MSET s:v:a 17 s:t:a x",
+            "MGET s:t:a s:t:b",
+        ),
+        *("XREADGROUP GROUP g c STREAMS s:e:a >", "PUBLISH n:a x", "FCALL bump 2 s:t:a s:s:b"),
+    ]
+    commands = [text.encode().split() for text in texts]
+    for argv in commands * 2:
+        assert EVALUATORS["shop"].decide(0, argv).allowed
+        cache.find(list(argv))
+    for text, argv in zip(texts * 3, commands * 3, strict=True):
+        found = found_unread(cache, argv)
+        assert found is not None, text
+        assert_same(EVALUATORS["shop"], 0, argv, (), found)
+
+
+def test_what_differs_between_keys_of_one_kind_is_checked_unread() -> None:
+    cache = DecisionCache(EVALUATORS["shop"], 0, ALL)
+    right = b"MSET s:v:a 17 s:v:b 18".split()
+    assert admitted(cache, right) is not None
+    wrong = (b"x", b"12345", b"", b"1.5", b"-")
+    assert [found_unread(cache, [*right[:4], value]) for value in wrong] == [None] * len(wrong)
+    assert [found_unread(cache, [*right[:2], value, *right[3:]]) for value in wrong] == [None] * len(wrong)
+    others = (b"s:v:toolong", b"s:o:a", b"s:v:", b"x")  # a key of no entry, one that needs a time to live …
+    assert [found_unread(cache, [*right[:3], key, b"18"]) for key in others] == [None] * len(others)
+    assert found_unread(cache, right) is not None
+
+
 def test_a_command_with_a_violation_is_asked_about_once() -> None:
     evaluator = Asked(parse_policy(SHOP))
     cache = DecisionCache(evaluator, 0, ALL)

@@ -19,7 +19,7 @@ from keyfence.policy.engine.counts import ViolationCounter
 from keyfence.policy.engine.decision_cache import MAX_COUNTERS, DecisionCache
 from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.engine.evidence import evidence_of
-from keyfence.policy.engine.forms import MAX_FORMS, CachedDecision, Lookup
+from keyfence.policy.engine.forms import MAX_FORMS, CachedDecision, Lookup, name_slot
 from keyfence.policy.loading.load import load_policy, parse_policy
 from keyfence.policy.verdict import Ruling
 from keyfence.resp.encode import command
@@ -524,6 +524,18 @@ def test_another_number_of_faults_has_another_counter() -> None:
     one, two, bad = [b"A", b"1"], [b"A", b"1", b"B", b"2"], [b"A", b"1", b"HostIP", b"nowhere"]
     for pairs, is_known in ((one, 0), (one, 1), (two, 0), (bad, 0), (two, 1), (bad, 1), (one, 1)):
         assert evaluated_and_counted(authorizer, number, [b"HSET", route, *pairs]) == bool(is_known)
+
+
+def test_frequent_commands_have_places_of_their_own_among_the_recent_names() -> None:
+    """Otherwise commands that take turns are found as lists only."""
+    single = (
+        "GET SET HGET HSET HGETALL HMGET HMSET HDEL EXPIRE TTL INCR SETEX LPUSH RPUSH LPOP RPOP SADD SREM"
+    )
+    single += " SMEMBERS ZADD ZREM ZRANGE ZSCORE XADD XACK EXISTS DEL UNLINK"
+    others = "DEL UNLINK EXISTS MGET MSET SINTER EVAL EVALSHA FCALL XREAD XREADGROUP BLPOP BRPOP SCAN PUBLISH"
+    for names in (single, single.lower(), others, others.lower()):
+        slots = {name_slot(name, 0, len(name)): name for name in names.encode().split()}
+        assert len(slots) == len(names.split())
 
 
 def test_the_number_of_command_forms_is_bounded() -> None:

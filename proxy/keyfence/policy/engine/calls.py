@@ -59,7 +59,7 @@ LONGEST_FORM = 16  # arguments that decide …
 MOST_BYTES = 1024  # … and their length
 
 _NAME, _VALUE = 1, 2  # what is checked in each call (`KeyKind.looks`)
-_RECENT = 16  # forms of one command to find by the bytes of their deciding arguments
+_RECENT = MAX_FORMS  # as a C integer, when compiled
 _MANY = MANY
 _MAX_CONFIRMED = MAX_CONFIRMED
 _LONG, _FOREIGN = -2, -3  # in place of a target: the key is long, or may not be the caller's own
@@ -192,7 +192,8 @@ class Placed:
         """Forget all commands."""
         self.only = CallForm(len(self.runs), ())  # if only keys decide
         self.forms: dict[tuple[bytes, ...], CallForm] = {}
-        self.recent: list[CallForm | None] = [None] * _RECENT  # those found last
+        # Those found last, by a few bytes of their deciding arguments (`form`).
+        self.recent: list[CallForm | None] = [None] * _RECENT
 
     def form(self, data: bytes, places: array[int], count: int, argv: list[bytes] | None) -> CallForm | None:
         """The form of a command. None for one whose deciding arguments are many or long, or that was not
@@ -205,8 +206,10 @@ class Placed:
         slot = stop - first
         for at in range(first, stop):
             start, end = places[2 * at], places[2 * at + 1]
-            if end > start:
-                slot += end - start + 3 * raw[end - 1]
+            if end - start > 1:
+                slot += (
+                    end - start + 3 * raw[end - 1] + 5 * raw[end - 2] + 7 * raw[start + (end - start) // 2]
+                )
         slot %= _RECENT
         form = self.recent[slot]
         if form is not None and len(form.options) == stop - first:

@@ -122,7 +122,7 @@ cpdef Lookup new_lookup(CachedDecision decision, str reason, int faults, Call ca
 cdef Py_ssize_t _slot(bytes data, Py_ssize_t start, Py_ssize_t end) except -1
 @cython.locals(size=Py_ssize_t, at=Py_ssize_t, one="const unsigned char *", other="const unsigned char *")
 cpdef bint stands(bytes text, bytes data, Py_ssize_t start, Py_ssize_t end) except -1
-@cython.locals(raw="const unsigned char *")
+@cython.locals(raw="const unsigned char *", size=Py_ssize_t, letters=Py_ssize_t)
 cpdef Py_ssize_t name_slot(bytes data, Py_ssize_t start, Py_ssize_t end) except -1
 @cython.locals(places="long long[::1]", at=Py_ssize_t, number=Py_ssize_t, argument=bytes)
 cpdef long long[::1] places_of(list argv)

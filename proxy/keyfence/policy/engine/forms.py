@@ -26,7 +26,7 @@ MAX_FORMS = 64  # forms of one command; further ones take the slow path …
 MAX_DECISIONS = 131_072  # … and those for which forms times targets exceed this
 LONGEST_FORM = 6  # arguments
 LONGEST_OPTION = 32  # bytes
-RECENT_NAMES = 64  # command names to find by three of their letters and their length
+RECENT_NAMES = 256  # command names to find by four of their letters and their length
 
 _RECENT = 16  # forms of one command to find by the bytes of their options
 _LETTERS = 65  # the options before scores begin with letters, and no score or coordinate but inf does
@@ -362,10 +362,11 @@ def stands(text: bytes, data: bytes, start: int, end: int) -> bool:
 
 
 def name_slot(data: bytes, start: int, end: int) -> int:
-    """The place of the command's name `data[start:end]`, of two letters or more, among RECENT_NAMES. No two
-    of the most frequent names share one."""
-    raw = data
-    return (9 * raw[start] + 10 * raw[start + 1] + raw[end - 1] + end - start) % _RECENT_NAMES
+    """The place of the command's name `data[start:end]`, of two letters or more, among RECENT_NAMES. Few of
+    the frequent names share one: commands that do, and take turns, are taken apart into objects."""
+    raw, size = data, end - start
+    letters = 61 * raw[start] + 62 * raw[start + 1] + 60 * raw[start + size // 2] + 23 * raw[end - 1]
+    return (letters + 37 * size) % _RECENT_NAMES
 
 
 def places_of(argv: list[bytes]) -> array[int]:
