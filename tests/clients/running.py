@@ -83,14 +83,16 @@ def settle(keyfence: Keyfence) -> None:
 
 
 def open_files(keyfence: Keyfence) -> Counter[str]:
-    """Returns the process's open files by kind. Sockets all count as one kind."""
+    """Returns the process's open files by kind. Sockets all count as one kind, and so do the files of the
+    findings store, which opens them again if it reads and writes at the same time."""
     folder = Path(f"/proc/{keyfence.process.pid}/fd")
     return Counter(_kind(path) for path in folder.iterdir())
 
 
 def _kind(path: Path) -> str:
     try:
-        return os.readlink(path).partition(":")[0]
+        link = os.readlink(path)
+        return "store" if ".db" in Path(link).suffix else link.partition(":")[0]
     except FileNotFoundError:  # closed since it was listed
         return "gone"
 

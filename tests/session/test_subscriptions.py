@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keyfence.policy.enforcement.modes import ModeRule
-from keyfence.session.conversation.subscriptions import leading_word
+from keyfence.session.conversation.subscriptions import Subscriptions, leading_word
 from keyfence.session.session import Session
 from tests.session.sessions import (
     ADMITTED,
@@ -299,3 +299,36 @@ def test_in_any_pieces_every_reply_is_in_its_place(seed: int, version: int) -> N
         assert got == expected
         assert one.outstanding == 0
         assert not one.closing
+
+
+WORDS = ("SUBSCRIBE", "PSUBSCRIBE", "SSUBSCRIBE")
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(WORDS),
+            st.booleans(),
+            st.lists(st.sampled_from([b"a", b"b", b"c"]), max_size=3),
+        ),
+        max_size=12,
+    )
+)
+def test_the_number_of_subscriptions_is_that_of_different_names(
+    commands: list[tuple[str, bool, list[bytes]]],
+) -> None:
+    known = Subscriptions()
+    expected: dict[str, set[bytes]] = {word: set() for word in WORDS}
+    for word, adds, names in commands:
+        if adds and not names:  # Redis refuses it
+            continue
+        command = word if adds else word.replace("SUBSCRIBE", "UNSUBSCRIBE")
+        known.expect([command.encode(), *names]).confirmed()
+        if adds:
+            expected[word] |= set(names)
+        else:
+            expected[word] -= set(names or expected[word])
+        assert len(known) == sum(map(len, expected.values()))
+        assert bool(known) is any(expected.values())
+    known.clear()
+    assert not known

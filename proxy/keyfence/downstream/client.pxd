@@ -6,6 +6,8 @@ from keyfence.session.conversation.routing cimport Route
 from keyfence.session.conversation.base cimport Outlet, SessionBase
 from keyfence.telemetry.traffic cimport Traffic
 
+cdef Py_ssize_t _MAX_UNSENT
+
 
 cdef class ServerContext:
     cdef public object in_force

@@ -39,6 +39,7 @@ from .turns import Turns
 
 # The bytes that may be received while a request waits for its connection to open.
 MAX_UNSENT = 1024 * 1024
+_MAX_UNSENT = MAX_UNSENT  # as a C integer when compiled
 # While a client does not read, keyfence does not read from the client's dedicated connection either, so that
 # the rest of a large reply waits in Redis. With more than this number of replies due it keeps reading, so
 # that the output limit applies.
@@ -512,7 +513,9 @@ class Client(Owner):
         """Read from the client only while its requests can be sent."""
         if self._transport is None:
             return
-        wanted = self._session.wants_input() and not self._upstream_full and self._links.unsent() < MAX_UNSENT
+        wanted = (
+            self._session.wants_input() and not self._upstream_full and self._links.unsent() < _MAX_UNSENT
+        )
         # Replies on a shared connection cannot be paused, so no more requests are read.
         wanted = wanted and not (self._full and self._session.route.is_shared)
         wanted = wanted and (self._context.reads_on or self._session.in_transaction)

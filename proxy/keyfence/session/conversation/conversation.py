@@ -419,7 +419,7 @@ class Conversation(SessionBase):
             self._barrier.feed(data)
         at = 0
         try:
-            while at < len(data) and not self.closing:
+            while at < len(data) and not self.replies.closing:
                 if self.state == _OPAQUE:
                     self.to_client.append(data[at:])
                     return

@@ -39,6 +39,7 @@ cdef class ReplyQueue(Outlet):
     cdef Py_ssize_t _capture(self, bytes data, Py_ssize_t at) except -1
     @cython.locals(framer=ReplyFramer, end=Py_ssize_t, piece=bytes, owner=cython.int)
     cdef Py_ssize_t _follow_frame(self, bytes data, Py_ssize_t at) except -1
+    @cython.locals(count=cython.int)
     cdef bint _is_message(self, bytes frame) except -1
     cdef int _owner_of_frame(self) except -1
     cdef int _owner_of_reply(self, bytes word) except -1

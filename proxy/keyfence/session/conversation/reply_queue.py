@@ -359,7 +359,10 @@ class ReplyQueue(Outlet):
         others."""
         if frame.startswith(_PUSHED_MESSAGE):
             return True
-        return self.resp == 2 and frame.startswith(_MESSAGE) and bool(self.subscriptions)
+        if self.resp != 2 or self.subscriptions is None or not frame.startswith(_MESSAGE):
+            return False
+        count: int = self.subscriptions.count
+        return count > 0
 
     def _owner_of_frame(self) -> int:
         """The kind of the frame that begins with the captured bytes, as soon as they show it."""

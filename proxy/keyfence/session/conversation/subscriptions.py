@@ -49,9 +49,10 @@ class Subscriptions:
     def __init__(self) -> None:
         self._names: dict[str, set[bytes]] = {"channels": set(), "patterns": set(), "shard channels": set()}
         self._bytes = 0  # of all names
+        self.count = 0  # of all names: kept, because each message asks for it
 
     def __len__(self) -> int:
-        return sum(map(len, self._names.values()))
+        return self.count
 
     def have_room_for(self, argv: Sequence[bytes]) -> bool:
         """Whether the names that a subscription command adds still fit the limits."""
@@ -74,15 +75,17 @@ class Subscriptions:
         if adds:
             known |= changed
             self._bytes += size
+            self.count += len(changed)
         else:
             known -= changed
             self._bytes -= size
+            self.count -= len(changed)
 
     def clear(self) -> None:
         """RESET ends all subscriptions."""
         for names in self._names.values():
             names.clear()
-        self._bytes = 0
+        self._bytes = self.count = 0
 
 
 def needs_names(argv: Sequence[bytes]) -> bool:
