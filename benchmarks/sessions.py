@@ -13,7 +13,7 @@ from typing import NamedTuple
 from benchmarks import several, traffic
 from keyfence.identity.resolver import make_resolver
 from keyfence.policy.compiled.policy import CompiledPolicy
-from keyfence.policy.enforcement.modes import Mode, ModeRule, Modes
+from keyfence.policy.enforcement.modes import Mode, ModeRule, Modes, Waiver
 from keyfence.policy.engine.authorizer import Authorizer, Candidate, InForce
 from keyfence.policy.engine.pending import PendingTtls
 from keyfence.policy.loading.load import load_policy, parse_policy
@@ -37,6 +37,49 @@ keys:
   board: {key: "app:board:<id>", type: zset, members: "<id>", scores: "0..1000000"}
 """
 
+# A small policy, and what a policy may require beside it: each on its own, and all together.
+SHOP = """policy: shop
+claims: ["shop:"]
+services: [app, other]
+placeholders: {id: "[A-Za-z0-9_.-]{1,128}", kind: "[a-z]{1,16}"}
+"""
+PREFIX = """scopes: {a: {prefix: "shop:a:", writers: [app]}}
+keys:
+"""
+BOUND = """bind: {part: {app: [a, b], other: c}}
+scopes: {part: {prefix: "shop:<part>:", writers: [app, other]}}
+keys:
+"""
+ITEM = """  item: {key: "shop:a:item:{<id>}", type: string}
+"""
+OF_A_KIND = """  item: {key: "shop:a:<kind>:{<id>}"}
+"""
+OF_A_PART = """  item: {key: "shop:<part>:<kind>:{<id>}"}
+"""
+SLOTS = "cluster: true\n"
+WORDS = "type_words: {item: string, list: list}\n"
+NAMES = """names:
+  max_length: 128
+  hash_tag: optional
+  levels: {min: 3, max: 6}
+  should: {max_length: 40, charset: "[A-Za-z0-9:_.{}-]", avoid: {itm: item}}
+"""
+WAIVED = (
+    Waiver("app", "scope.write", keys="shop:c:*"),
+    Waiver("app", "scope.write", entry="item", command="SET", keys="shop:c:item:<*>"),
+    Waiver("app", "scope.write", keys="shop:d:<uuid>"),
+)
+RICH = {  # the policy's text, the keys' beginning and end, the waivers
+    "a simple policy": (SHOP + PREFIX + ITEM, "shop:a:item:{", "}", ()),
+    "hash slots": (SHOP + SLOTS + PREFIX + ITEM, "shop:a:item:{", "}", ()),
+    "names kept": (SHOP + NAMES + PREFIX + ITEM, "shop:a:item:{", "}", ()),
+    "names broken": (SHOP + NAMES + PREFIX + ITEM, "shop:a:item:{", f"-{'x' * 40}}}", ()),
+    "type words": (SHOP + WORDS + PREFIX + OF_A_KIND, "shop:a:item:{", "}", ()),
+    "bound": (SHOP + BOUND + OF_A_PART, "shop:a:item:{", "}", ()),
+    "waived": (SHOP + BOUND + OF_A_PART, "shop:c:item:{", "}", WAIVED),
+    "all of it": (SHOP + SLOTS + WORDS + NAMES + BOUND + OF_A_PART, "shop:a:item:{", "}", WAIVED),
+}
+
 Reads = list[tuple[bytes, int]]  # the bytes of each read, and the number of requests in them
 
 
@@ -49,6 +92,7 @@ class Load(NamedTuple):
     reads: Reads
     has_candidate: bool = False  # a candidate policy beside the one in force, which finds the same
     text: str = ""  # of the policy; "": policies/cubesandbox.yaml
+    waivers: tuple[Waiver, ...] = ()
 
     @property
     def commands(self) -> int:
@@ -63,7 +107,7 @@ def policy(text: str = "") -> CompiledPolicy:
 def session_for(load: Load) -> Session:
     """Returns a session that shares an upstream connection, with telemetry and without a decision log."""
     loaded, telemetry = policy(load.text), Telemetry()
-    modes = Modes((ModeRule(load.mode),), loaded.services)
+    modes = Modes((ModeRule(load.mode),), loaded.services, load.waivers)
     candidate = None
     if load.has_candidate:
         telemetry.beside = changes = Changes(1, telemetry.counters)
@@ -86,10 +130,10 @@ def serve(session: Session, reads: Reads) -> None:
         session.to_client = []
 
 
-def sets(count: int, prefix: str = "cube:v1:master:instance:meta:") -> list[bytes]:
+def sets(count: int, prefix: str = "cube:v1:master:instance:meta:", end: str = "") -> list[bytes]:
     """Returns SETs of 64 bytes with random keys."""
     choose = random.Random(1)
-    return [command("SET", f"{prefix}{choose.randrange(10**6):012}", VALUE) for _ in range(count)]
+    return [command("SET", f"{prefix}{choose.randrange(10**6):012}{end}", VALUE) for _ in range(count)]
 
 
 # Commands whose values, fields or elements the policy requires a form of: the service, and the command with
@@ -155,4 +199,10 @@ def loads(commands: int, pipeline: int) -> list[Load]:
     for name in several.MAKE:
         reads = pieces(several.requests(name, commands), pipeline)
         found.append(Load(name, "app", "enforce", reads, text=SEVERAL.read_text()))
+    for name, (text, beginning, end, waivers) in RICH.items():
+        reads = pieces(sets(commands, beginning, end), pipeline)
+        found.append(Load(f"SET, {name}", "app", "enforce", reads, text=text, waivers=waivers))
+    (slots, beginning, end, _), name = RICH["hash slots"], "SET, hash slots, in MULTI"
+    one = [sets(1, beginning, end)[0]] * commands  # all keys of a transaction are in one slot
+    found.append(Load(name, "app", "enforce", in_transactions(pieces(one, pipeline)), text=slots))
     return [load._replace(name=f"{load.name}, {pipeline} a read") for load in found]

@@ -31,6 +31,8 @@ MODULES = (
     "keyfence.policy.wording.prepared",
     "keyfence.policy.wording.instead",
     "keyfence.policy.compiled.written",
+    "keyfence.policy.compiled.named",
+    "keyfence.policy.compiled.hash_slots",
     "keyfence.policy.engine.counts",
     "keyfence.policy.engine.forms",
     "keyfence.policy.engine.calls",

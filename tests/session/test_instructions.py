@@ -22,7 +22,7 @@ LIMITS = {
     "SET, no right, observed": (5.3, 2.7),
     "SET, unknown key, refused": (7.3, 6.1),
     "SET, unknown key, observed": (4.8, 2.3),
-    "SET, all sorts, observed": (6.5, 4.1),
+    "SET, all sorts, observed": (5.2, 2.1),
     "SET, with a candidate": (4.4, 1.7),
     "SET, no right, observed, with a candidate": (10.9, 8.9),
     "SET with options": (3.0, 1.2),
@@ -46,6 +46,15 @@ LIMITS = {
     "BLPOP": (6.2, 1.75),
     "SCAN": (2.9, 0.95),
     "PUBLISH": (4.8, 1.45),
+    "SET, a simple policy": (4.2, 1.05),
+    "SET, hash slots": (4.2, 1.1),
+    "SET, hash slots, in MULTI": (6.3, 2.15),
+    "SET, names kept": (4.5, 1.3),
+    "SET, names broken": (4.7, 1.7),
+    "SET, type words": (4.6, 1.4),
+    "SET, bound": (4.2, 1.05),
+    "SET, waived": (4.5, 1.3),
+    "SET, all of it": (4.9, 1.7),
 }
 
 

@@ -57,7 +57,7 @@ class Comparison:
     ) -> Steps:
         """The candidate's ruling on a command, in turns. `transaction` is what the policy in force knows of
         the open transaction, if there is one."""
-        own = None if transaction is None else self._own(transaction)
+        own = None if transaction is None else self.own(transaction)
         return self.candidate.rule_in_steps(self._number, argv, touches, own, self.values)
 
     def compare(
@@ -78,7 +78,7 @@ class Comparison:
         except Exception as exc:
             self.candidate.failed(exc)
 
-    def _own(self, transaction: Transaction) -> Transaction:
+    def own(self, transaction: Transaction) -> Transaction:
         """What the candidate knows of the transaction."""
         if self._seen is not transaction:
             self._seen, self._transaction = transaction, Transaction()

@@ -40,7 +40,7 @@ cdef class FastPath:
     cdef list _next(self, RequestReader reader)
     cdef object _begin(self)
     cpdef object comparison(self, Executor session, object authorizer)
-    @cython.locals(reader=RequestReader, lookup=Lookup, argv=list)
+    @cython.locals(reader=RequestReader, lookup=Lookup, argv=list, has_slots=bint)
     cdef object _compare_unread(self, Executor session, DecisionCache beside)
     @cython.locals(
         counted=ViolationCounter, kind=ViolationCounter, beside=DecisionCache, lookup=Lookup,
@@ -56,6 +56,10 @@ cdef class FastPath:
     cpdef DecisionCache current_cache(self, Executor session)
     @cython.locals(decision=CachedDecision, counter=ViolationCounter, outcome=int, key=bytes)
     cdef bint _knows(self, Executor session, DecisionCache cache, Lookup lookup, list argv) except -1
+    @cython.locals(key=bytes, index=Py_ssize_t)
+    cdef bint _shares_slot(
+        self, Executor session, DecisionCache cache, CachedDecision decision, list argv
+    ) except -1
     @cython.locals(fits=bint)
     cdef bint _takes(self, Executor session, Lookup lookup, Call call, list argv) except -1
     cdef bint _takes_own(self, Executor session) except -1

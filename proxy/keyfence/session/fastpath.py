@@ -15,7 +15,7 @@ from keyfence.policy.compiled.tenants import Values
 from keyfence.policy.compiled.ttl import GIVES, SETTLES
 from keyfence.policy.engine.authorizer import Authorizer
 from keyfence.policy.engine.counts import Admitted, ViolationCounter
-from keyfence.policy.engine.decision_cache import DecisionCache
+from keyfence.policy.engine.decision_cache import ELSEWHERE, DecisionCache
 from keyfence.policy.engine.forms import CachedDecision, Call, KeyKind, Lookup
 from keyfence.policy.engine.pending import PendingTtls
 from keyfence.resp.limits import ProtocolError
@@ -194,9 +194,12 @@ class FastPath:
         decision = lookup.decision
         if decision is None:
             return lookup.call is not None and self._takes(session, lookup, lookup.call, argv)
+        if cache.has_slots and not self._shares_slot(session, cache, decision, argv):
+            self.lookup = ELSEWHERE
+            return False
         outcome = decision.outcome
         if not lookup.is_admitted:
-            key = _argument(session.reader, argv, decision.form.index)
+            key = b"" if decision.is_covered else _argument(session.reader, argv, decision.form.index)
             counter = decision.counter(lookup.faults, key)
             if counter is None and argv is not None:
                 counter = self._counter_by_shape(session, decision, lookup, argv)
@@ -204,6 +207,7 @@ class FastPath:
                 return False
             if counter.refusal is not None:
                 self.lookup = None  # it has a counter already
+                key = key or _argument(session.reader, argv, decision.form.index)
                 return self._refuses(session, decision, counter, key)
             counter.times += 1
             outcome = counter.outcome
@@ -213,6 +217,24 @@ class FastPath:
             key = _argument(session.reader, argv, decision.form.index)
             self._keep_open(session, cache, decision, outcome, key)
         return True
+
+    def _shares_slot(
+        self, session: Executor, cache: DecisionCache, decision: CachedDecision, argv: list[bytes] | None
+    ) -> bool:
+        """Whether the current request's key is in the hash slot of the open transaction's keys, if the policy
+        of `cache` asks that of it."""
+        transaction = session.transaction
+        if transaction is None:
+            return True
+        queued = transaction.evaluated
+        if cache is self._beside and self._comparison is not None:
+            queued = self._comparison.own(queued)
+        index = decision.form.index
+        if argv is None:
+            data = session.reader.data()
+            return cache.shares_slot(decision, data, _PLACES[2 * index], _PLACES[2 * index + 1], queued)
+        key = argv[index]
+        return cache.shares_slot(decision, key, 0, len(key), queued)
 
     def _takes(self, session: Executor, lookup: Lookup, call: Call, argv: list[bytes] | None) -> bool:
         """Take a request with several keys, a script, a pattern or a channel, which the cache admits. Returns
@@ -335,7 +357,8 @@ class FastPath:
         """Compare what the two policies say of an admitted or refused request, of which no object has been
         made."""
         reader, comparison = session.reader, self._comparison
-        if self._counted is None and comparison is not None and beside.is_current:
+        has_slots = beside.has_slots and session.transaction is not None
+        if self._counted is None and comparison is not None and beside.is_current and not has_slots:
             lookup = beside.find_unread(reader.data(), _PLACES, reader.count, comparison.values)
             if lookup is not None and lookup.is_admitted:
                 self._compared_as(session, comparison, lookup)
@@ -355,6 +378,12 @@ class FastPath:
         beside = self._beside
         lookup = beside.find(argv, comparison.values)
         decision, kind = lookup.decision, None
+        if (
+            decision is not None
+            and beside.has_slots
+            and not self._shares_slot(session, beside, decision, argv)
+        ):
+            lookup, decision = ELSEWHERE, None
         if decision is not None and not lookup.is_admitted:
             kind = decision.counter(lookup.faults, argv[decision.form.index])
         is_known = lookup.is_admitted or kind is not None

@@ -20,7 +20,7 @@ from keyfence.policy.budget import TURN_STEPS
 from keyfence.policy.engine.authorizer import Authorizer, InForce
 from keyfence.policy.engine.decision_cache import DecisionCache
 from keyfence.policy.engine.evidence import evidence_of
-from keyfence.policy.engine.forms import COMMAND, Lookup
+from keyfence.policy.engine.forms import COMMAND, Lookup, shows_more
 from keyfence.policy.verdict import PASS, Ruling
 from keyfence.resp.limits import IDENTIFIED, ProtocolError, RequestLimits
 from keyfence.resp.profile import unchanged
@@ -348,6 +348,8 @@ class Session(Executor):
             return
         prepared = None
         if ruling.refused_by is not None:
+            if shows_more(lookup.faults):
+                return
             drafted = authorizer.drafted(number, argv, touches, ruling.refused_by, self.values)
             if drafted is None:
                 return

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from keyfence.policy.compiled.hash_slots import hash_slot, hash_tag
+from keyfence.policy.compiled.hash_slots import hash_slot, hash_tag, slot_in
 
 
 @pytest.mark.parametrize(
@@ -28,3 +30,10 @@ def test_hash_slots_are_those_of_cluster_keyslot(key: bytes, slot: int) -> None:
 )
 def test_the_hash_tag_follows_the_cluster_specification(key: bytes, tag: bytes) -> None:
     assert hash_tag(key) == tag
+
+
+@given(st.lists(st.sampled_from([*b"{}ab", 0, 255])).map(bytes) | st.binary(), st.binary(max_size=3))
+def test_a_slot_is_found_in_the_midst_of_other_bytes(key: bytes, around: bytes) -> None:
+    data = around + b"{" + key + b"}" + around
+    start = len(around) + 1
+    assert slot_in(data, start, start + len(key)) == hash_slot(key)

@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from keyfence.commands.extract import extract
 from keyfence.policy.analysis.baseline import baseline
 from keyfence.policy.diagnostics import FileError
 from keyfence.policy.enforcement.modes import ModeRule, Modes, Waiver, best_waiver
-from keyfence.policy.enforcement.waiver_keys import WaiverKeys, keys_of_shape
+from keyfence.policy.enforcement.waiver_keys import WaiverKeys, keys_of_shape, waived_keys
 from keyfence.policy.enforcement.waivers import read_waivers, uses, waiver_faults
 from keyfence.policy.engine.authorizer import Authorizer
 from keyfence.policy.loading.load import parse_policy
@@ -372,3 +372,27 @@ def test_a_violation_is_waived_if_any_waiver_covers_it(
         for one in waivers
     )
     assert (best_waiver(waivers, "one", "scope.read", entry, command, key) is not None) == expected
+
+
+WAIVED = ("a:*", "a:<int>:b", "a:<uuid>", "b?c[0-9]", "*:<hex>", "<email>:x", "\\<int>")
+
+
+@given(
+    st.lists(
+        st.sampled_from(["a:", "17", ":b", "b", "c", "deadbeef", "x@y.de", ":x", "<int>", "é"]), max_size=5
+    )
+    .map("".join)
+    .map(str.encode)
+)
+@example(b"a:123e4567-e89b-12d3-a456-426614174000")
+def test_one_automaton_tells_which_waivers_name_a_key(key: bytes) -> None:
+    automaton = waived_keys(WAIVED)
+    assert automaton is not None
+    accepts = automaton.match(key)
+    found = automaton.sets[accepts] if accepts >= 0 else ()
+    assert [WAIVED[at] for at in found] == [one for one in WAIVED if WaiverKeys(one).matches(key)]
+
+
+def test_no_automaton_is_made_of_waivers_that_name_no_keys_or_too_many() -> None:
+    assert waived_keys(()) is None
+    assert waived_keys(tuple(f"*{letter}?????????*{letter}??????????*" for letter in "abcdefgh")) is None

@@ -304,11 +304,6 @@ def test_violation_counters_are_bounded() -> None:
     assert not evaluated_and_counted(authorizer, service, [b"SET", keys[0], b"v"])  # its counter was dropped
 
 
-# Policies that are never cached: two require hash slots (`cluster`), one derives types from words in keys
-# (`type_words`).
-NEVER_CACHED = frozenset({"cosky", "container-registry", "general"})
-
-
 def test_the_cache_admits_examples_that_break_no_rule() -> None:
     """Otherwise the comparisons of cache and evaluator would be empty."""
     rates = {}
@@ -322,8 +317,8 @@ def test_the_cache_admits_examples_that_break_no_rule() -> None:
         ]
         hits = sum(agree(evaluator, service, list(argv), CACHES[name, service]) for service, argv in allowed)
         rates[name] = hits / len(allowed)
-    assert {name for name, rate in rates.items() if not rate} == NEVER_CACHED
-    assert min(rate for rate in rates.values() if rate) > 0.4
+    assert min(rates.values()) > 0.6
+    assert min(rates[name] for name in ("cosky", "container-registry", "general")) > 0.8
     assert rates["contracts"] == rates["families"] == 1
 
 
@@ -342,8 +337,7 @@ def test_the_cache_counts_a_repeated_violation() -> None:
             evaluated_and_counted(authorizer, service, list(argv))
         counted = sum(evaluated_and_counted(authorizer, service, list(argv)) for service, argv in broken)
         rates[name] = counted / len(broken)
-    assert {name for name, rate in rates.items() if not rate} == NEVER_CACHED
-    assert min(rate for rate in rates.values() if rate) > 0.3
+    assert min(rates.values()) > 0.7
     assert rates["cubesandbox"] > 0.9
 
 

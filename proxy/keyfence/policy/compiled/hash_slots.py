@@ -1,14 +1,21 @@
+# cython: annotation_typing=False, boundscheck=False, wraparound=False
 """Redis Cluster's hash slots.
 
 Rule: as in the cluster specification: CRC16 (XMODEM) of the key, or of the text in its first `{…}` if that is
 not empty, modulo 16384.
+
+All indexes are in bounds: callers pass spans within `data`.
 """
 
 from __future__ import annotations
 
+from array import array
 from binascii import crc_hqx
 
 SLOTS = 16384
+_SLOTS = SLOTS  # as a C integer when compiled
+_OPEN, _CLOSE = 123, 125
+_CRC = array("H", [crc_hqx(bytes([byte]), 0) for byte in range(256)])
 
 
 def hash_tag(key: bytes) -> bytes:
@@ -22,3 +29,21 @@ def hash_tag(key: bytes) -> bytes:
 
 def hash_slot(key: bytes) -> int:
     return crc_hqx(hash_tag(key), 0) % SLOTS
+
+
+def slot_in(data: bytes, start: int, end: int) -> int:
+    """The hash slot of the key `data[start:end]`; no object is made."""
+    raw = data
+    begin = start
+    while begin < end and raw[begin] != _OPEN:
+        begin += 1
+    stop = begin + 1
+    while stop < end and raw[stop] != _CLOSE:
+        stop += 1
+    if stop < end and stop > begin + 1:
+        start = begin + 1
+        end = stop
+    crc = 0
+    for at in range(start, end):
+        crc = ((crc << 8) & 0xFF00) ^ _CRC[(crc >> 8) ^ raw[at]]
+    return crc % _SLOTS

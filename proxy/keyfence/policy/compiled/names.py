@@ -87,20 +87,13 @@ class Names:
     def rules(self) -> frozenset[str]:
         """Returns the rules whose violations the naming rules can find."""
         limited = {"key.length"} if self.limits else set()
-        return frozenset(limited | {_rule(check) for check in self.checks})
+        return frozenset(limited | {rule_of(check) for check in self.checks})
 
     @property
     def advised(self) -> list[tuple[str, str]]:
         """Returns (rule, kind) for each naming rule that never refuses, only reports."""
-        found = [(_rule(check), check.kind) for check in self.checks if check.severity == "should"]
+        found = [(rule_of(check), check.kind) for check in self.checks if check.severity == "should"]
         return found + [("key.length", "max_length") for one in self.limits if one.severity == "should"]
-
-    def admits(self, key: bytes) -> bool:
-        """Whether the name keeps every rule. False also if a length in characters has to be counted. Hash
-        tags and limits of single entries are checked elsewhere."""
-        if self.shortest_limit is not None and len(key) > self.shortest_limit:
-            return False
-        return self.automaton is None or self.automaton.match(key) >= 0
 
     def faults(self, key: bytes, limit: Length | None = None) -> Iterator[NameFault]:
         """Yields the faults of a name, one for each rule, in the order of `policy.rules`. `limit` is an
@@ -112,8 +105,8 @@ class Names:
         if self.automaton is None or self.automaton.match(key) >= 0:
             return
         broken = [check for check in self.checks if not check.admits(key)]
-        for rule in {_rule(check) for check in broken}:
-            yield _one_fault(rule, [check for check in broken if _rule(check) == rule], key)
+        for rule in {rule_of(check) for check in broken}:
+            yield _one_fault(rule, [check for check in broken if rule_of(check) == rule], key)
 
     def _length_faults(self, key: bytes, limit: Length | None) -> Iterator[NameFault]:
         limits = [*self.limits, *([LengthLimit("must", limit)] if limit is not None else [])]
@@ -158,7 +151,8 @@ _RULES: Final[Mapping[Kind, str]] = {"charset": "key.charset"}  # all other kind
 _ORDER: Final = tuple(RULES)
 
 
-def _rule(check: Check) -> str:
+def rule_of(check: Check) -> str:
+    """Returns the rule that a name breaks if it fails a check."""
     return _RULES.get(check.kind, "key.format")
 
 

@@ -158,7 +158,9 @@ class Target:
     hash_tag: HashTag = "any"
     # For an entry whose own text is in lower case: the values of its placeholders may have capital letters.
     is_lower: bool = False
-    names_sure: bool = False  # every key that matches keeps all naming rules
+    names_sure: bool = False  # every key that matches keeps all naming rules …
+    bytes_sure: bool = False  # … those on its bytes, all but lengths and hash tags …
+    tag_sure: bool = False  # … that on its hash tag
     ends: float | None = None  # Unix seconds; a legacy form with `on_expiry: refuse` allows nothing then
     has_lapsed: bool = False
     home: int = 0  # the number of its file

@@ -11,6 +11,7 @@ cdef class FormCheck:
     cdef object _accepts
     cdef Classifier _classifier
 
+    @cython.locals(raw="const unsigned char *")
     cdef bint accepts(self, bytes data, Py_ssize_t start, Py_ssize_t end) except -1
 
 
@@ -36,7 +37,7 @@ cdef class WrittenCheck:
         self, bytes data, const long long[::1] places, Py_ssize_t count, Py_ssize_t at, Py_ssize_t step,
         Py_ssize_t last, bint is_single, bint is_scored,
     ) except -2
-    @cython.locals(number=int)
+    @cython.locals(number=int, raw="const unsigned char *", name=bytes)
     cdef int _field(self, bytes data, Py_ssize_t start, Py_ssize_t end) except -3
     @cython.locals(
         raw="const unsigned char *", at=Py_ssize_t, negative=bint, number="long long", digits=int, divisor=double,

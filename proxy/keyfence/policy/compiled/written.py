@@ -53,7 +53,8 @@ class FormCheck:
         """Whether `data[start:end]` has the form."""
         if self._classifier is not None and self._classifier.first_in(data, start, end) >= 0:
             return True
-        return bool(self._accepts(data[start:end]))
+        raw = data
+        return bool(self._accepts(raw[start:end]))
 
 
 def _check_of(form: Form | None) -> FormCheck | None:
@@ -159,7 +160,8 @@ class WrittenCheck:
             number = self._names.first_in(data, start, end)
             if number >= 0:
                 return number
-        fields, name = self._fields, data[start:end]
+        fields, raw = self._fields, data
+        name = raw[start:end]
         form = fields.form_of(name) if fields is not None else None
         if form is not None:
             return self._numbers[id(form)]
@@ -191,7 +193,7 @@ class WrittenCheck:
                 break
             at += 1
         if at < end or digits == 0 or digits > _SAFE_DIGITS:
-            return scores.accepts(data[start:end])
+            return scores.accepts(raw[start:end])
         value = float(number) if divisor == 0.0 else number / divisor
         if negative:
             value = -value

@@ -346,12 +346,10 @@ def compare(pattern: KeyPattern, names: Names) -> Against:
     return Against(keep, broken)
 
 
-def surely_named(pattern: KeyPattern, names: Names) -> bool:
-    """Whether every key of the pattern keeps all naming rules, so that no key has to be checked."""
+def surely_short(pattern: KeyPattern, names: Names) -> bool:
+    """Whether no key of the pattern is too long."""
     limit = names.shortest_limit
-    if limit is not None and pattern.longest > min(limit, UNBOUNDED - 1):
-        return False
-    return not compare(pattern, names).some_break
+    return limit is None or pattern.longest <= min(limit, UNBOUNDED - 1)
 
 
 _BRACES = 1 << ord("{") | 1 << ord("}")

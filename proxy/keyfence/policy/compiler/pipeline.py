@@ -39,7 +39,7 @@ from .entries import build_entries, build_scopes, is_claimed
 from .grants import build_grants
 from .legacy import build_exceptions, build_legacy, build_strays, build_versions
 from .merge import check_together, common_home, home_of, in_order, merged, services_of, strictest
-from .naming import build_names, has_capitals, surely_named, surely_tagged
+from .naming import build_names, compare, has_capitals, surely_short, surely_tagged
 from .requirements import read_type_words
 from .scripts import build_functions, build_scripts
 from .targets import build_targets
@@ -224,12 +224,13 @@ def _with_names(target: Target, names: Names, claims: frozenset[str]) -> Target:
     limit = target.entry.max_length if target.entry is not None else None
     is_lower = target.kind == "entry" and not has_capitals(target)
     names = names.of_forms if is_lower else names
-    sure = (
-        (limit is None or target.pattern.longest <= limit.most)
-        and surely_tagged(target.pattern, target.hash_tag)
-        and (surely_named(target.pattern, names) or not is_claimed(claims, target.pattern))
-    )
-    return replaced(target, names_sure=sure, is_lower=is_lower)
+    tag_sure = surely_tagged(target.pattern, target.hash_tag)
+    sure = tag_sure and (limit is None or target.pattern.longest <= limit.most)
+    bytes_sure = False
+    if not sure or is_claimed(claims, target.pattern):
+        bytes_sure = not compare(target.pattern, names).some_break
+        sure = sure and bytes_sure and surely_short(target.pattern, names)
+    return replaced(target, names_sure=sure, bytes_sure=bytes_sure, tag_sure=tag_sure, is_lower=is_lower)
 
 
 def _automaton(context: CompilerContext, targets: Sequence[Target], section: str) -> Classifier | None:

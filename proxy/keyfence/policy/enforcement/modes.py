@@ -12,10 +12,11 @@ from typing import NamedTuple
 
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.diagnostics import did_you_mean
+from keyfence.policy.patterns.automaton import Automaton
 from keyfence.policy.rules import RULES
 from keyfence.policy.verdict import PASS, Action, Finding, Found, Mode, Ruling, Verdict, Violation, script_in
 
-from .waiver_keys import waiver_keys
+from .waiver_keys import waived_keys, waiver_keys
 
 
 class ModeRule(NamedTuple):
@@ -128,6 +129,18 @@ class Modes:
     def may_waive(self, service: str, rule: str) -> bool:
         """Returns whether there are waivers for this service and rule."""
         return bool(self._waivers.get((service, rule)))
+
+    def waived_keys(self, service: int) -> Automaton | None:
+        """Returns the automaton that tells apart the keys that the service's waivers name. None: they name
+        none, or these are too many (`tells_waived`)."""
+        name = self.services[service]
+        texts = [one.keys for (of, _), held in self._waivers.items() if of == name for one in held]
+        return waived_keys(tuple(filter(None, texts)))
+
+    def tells_waived(self, service: int, rule: str) -> bool:
+        """Returns whether command, entry and `waived_keys` decide if a violation of the rule is waived."""
+        waivers = self._waivers.get((self.services[service], rule), ())
+        return not any(one.keys for one in waivers) or self.waived_keys(service) is not None
 
     def waived(self, violation: Violation | Found, service: str, command: str) -> bool:
         """Returns whether a waiver covers a violation by this command of the service."""

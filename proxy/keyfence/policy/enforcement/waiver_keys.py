@@ -13,8 +13,13 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from keyfence.commands.arguments import glob_escape
+from keyfence.policy.patterns.automaton import Automaton
+from keyfence.policy.patterns.determinize import TooManyStates, build
 from keyfence.policy.patterns.globs import STAR, Glob
-from keyfence.policy.patterns.regular import ANY_BYTE
+from keyfence.policy.patterns.patterns import ClassExpression, Hole, KeyPattern
+from keyfence.policy.patterns.regular import ANY_BYTE, Bytes, Repeat, concat
+
+MAX_STATES = 20_000  # of the automaton of a service's waivers
 
 
 class _Item(NamedTuple):
@@ -135,6 +140,23 @@ def _placeholders(text: str) -> list[re.Match[str]]:
 def waiver_keys(text: str) -> WaiverKeys:
     """Returns a waiver's `keys`, compiled; cached by text."""
     return WaiverKeys(text)
+
+
+@lru_cache(maxsize=1_000)
+def waived_keys(texts: tuple[str, ...]) -> Automaton | None:
+    """Returns the automaton of the keys that these `keys` of waivers match: keys that it accepts alike are
+    matched by the same ones. None: there are none, or it would be too large."""
+    if not texts:
+        return None
+    languages = [
+        concat([Repeat(Bytes(one.mask), 0, None) if one.many else Bytes(one.mask) for one in _items(text)])
+        for text in texts
+    ]
+    patterns = [KeyPattern("", (Hole("", ClassExpression("", language)),)) for language in languages]
+    try:
+        return build(patterns, MAX_STATES)
+    except TooManyStates:
+        return None
 
 
 def unknown_placeholders(text: str) -> list[str]:

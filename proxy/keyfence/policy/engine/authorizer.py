@@ -41,8 +41,8 @@ from .forms import Lookup
 from .pending import PendingTtls
 from .writes import Write, new_write
 
-# Only the command's form, the kind of key and the decision cache's view of the value decide whether these
-# rules are broken.
+# Only the command's form, the kind of key and the decision cache's view of name and value decide whether
+# these rules are broken.
 ALIKE = frozenset(
     {
         "command.forbidden",
@@ -50,6 +50,9 @@ ALIKE = frozenset(
         "scope.write",
         "key.legacy",
         "key.format",
+        "key.length",
+        "key.charset",
+        "key.hash_tag",
         "key.unregistered",
         "type.mismatch",
         "ttl.required",
@@ -62,7 +65,7 @@ ALIKE = frozenset(
     }
 )
 
-# Those of them whose words depend on nothing but that, and on the key.
+# Those of them whose words depend on nothing but that, and on the key; unless `forms.shows_more`.
 PREPARED = ALIKE - {"field.unknown", "value.invalid", "value.size"}
 
 
@@ -238,7 +241,9 @@ class Authorizer:
         """
         known = self._caches.get((service, whose))
         if known is None or not known.is_current:
-            known = self._caches[service, whose] = DecisionCache(self.evaluator, service, among)
+            known = self._caches[service, whose] = DecisionCache(
+                self.evaluator, service, among, self.modes.waived_keys(service)
+            )
             self.evaluator.caches.append(known)
         return known
 
@@ -285,13 +290,12 @@ class Authorizer:
         ttl = touches.accesses[0].ttl
         if ttl is not None and ttl.absolute:
             return None
-        if not self.evaluator.fails_alike(service, decision.form.name, target):
+        if not self.evaluator.fails_alike(service, decision.form.name):
             return None
-        name = self.policy.services[service]
         alike = all(
             violation.rule in ALIKE
-            and not self.modes.may_waive(name, violation.rule)
-            and action == self._always(violation, service)
+            and self.modes.tells_waived(service, violation.rule)
+            and action in ("waived", self._always(violation, service))
             for violation, action in ruling.findings
         )
         if not alike:
@@ -375,7 +379,7 @@ class Authorizer:
         self.steps_on_patterns = evaluator.not_kept = 0
         try:
             touches = extract(argv) if known is None else known
-            if len(touches.accesses) <= MANY and evaluator.admits(service, touches, values):
+            if len(touches.accesses) <= MANY and evaluator.admits(service, touches, values, transaction):
                 return PASS, touches
             name = command_name(argv, touches)
             for found in evaluator.violations(service, argv, touches, transaction, values):

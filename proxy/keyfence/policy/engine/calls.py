@@ -444,6 +444,8 @@ class Calls:
     def _looks(self, placed: Placed, access: Access, target: Target) -> int:
         """What to check in each call of a key; -1: something that is not checked here."""
         command = placed.layout.command
+        if self._evaluator.policy.cluster:
+            return -1  # hash slots are about several keys
         doubts = self._evaluator.standing_of_all(self._service, command, access, target).doubts
         if doubts & _NEVER_KEPT:
             return -1

@@ -41,6 +41,9 @@ BY_KIND: Final = {
     "claim": COMMANDS | FORM,
 }
 
+# The kinds of keys whose names are checked.
+NAMED: Final = frozenset({"entry", "scope", "malformed", "claim"})
+
 
 class Standing(NamedTuple):
     """The answer for all accesses of one kind."""

@@ -15,24 +15,28 @@ from collections.abc import Container, Sequence
 from keyfence.commands import cache_forms
 from keyfence.commands.extract import KEYLESS, ONE_KEY, OneKey, extract
 from keyfence.commands.model import Access, Touches
+from keyfence.policy.compiled.hash_slots import slot_in
+from keyfence.policy.compiled.named import TypeWords
 from keyfence.policy.compiled.policy import MAX_CONFIRMED, Entry, Target
 from keyfence.policy.compiled.tenants import Values
 from keyfence.policy.compiled.written import WrittenCheck
-from keyfence.policy.patterns.automaton import Classifier
+from keyfence.policy.patterns.automaton import Automaton, Classifier
 from keyfence.policy.verdict import COVERED
 
 from . import checks
 from .calls import Calls, OwnKeys
 from .counts import Admitted, Revocable, ViolationCounter
-from .evaluator import Evaluator
+from .evaluator import Evaluator, Transaction
 from .evidence import Evidence, evidence_of
 from .forms import (
     COMMAND,
     CONTENT,
     FORM,
     KEY,
+    KEYS,
     RECENT_NAMES,
     RULE,
+    WAIVED,
     CachedDecision,
     CommandForm,
     Lookup,
@@ -50,28 +54,38 @@ _MAX_CONFIRMED = MAX_CONFIRMED
 _NO_OPTIONS, _TO_END, _TRIMMING = cache_forms.NO_OPTIONS, cache_forms.TO_END, cache_forms.TRIMMING
 _SEVERAL_KEYS, _KEYLESS = cache_forms.SEVERAL_KEYS, cache_forms.KEYLESS
 _NOTHING, _LENGTH = cache_forms.NOTHING, cache_forms.LENGTH
-
-# The things to check in each call (`CachedDecision.looks`).
-_NAME = 1
-_CONTENT = 2
+_WAIVED = WAIVED
 
 # Lookups without a known decision.
 _NO_COMMAND = new_lookup(None, COMMAND, -1)
 _NO_FORM = new_lookup(None, FORM, -1)
 _LONG_KEY = new_lookup(None, KEY, -1)
 _UNSURE = new_lookup(None, RULE, -1)
+ELSEWHERE = new_lookup(None, KEYS, -1)  # its key is in another hash slot than its transaction's keys
 
 
 class DecisionCache(Revocable):
     """The cache of one service."""
 
-    def __init__(self, evaluator: Evaluator, service: int, among: Container[str]) -> None:
-        """`among` are the commands that may be admitted."""
+    def __init__(
+        self,
+        evaluator: Evaluator,
+        service: int,
+        among: Container[str],
+        waived: Automaton | None = None,
+    ) -> None:
+        """`among` are the commands that may be admitted. `waived` tells apart the keys that the service's
+        waivers name; None: they name none."""
         super().__init__()
         policy = evaluator.policy
         self.policy = policy
         self.service = service  # its number
         self.targets: tuple[Target, ...] = policy.targets
+        # Whether keys of a target must share a hash slot with the other keys of a transaction; the last one
+        # is about keys of no target.
+        self._slotted = bytes(policy.home(one).cluster for one in (*policy.targets, None))
+        self.has_slots = policy.cluster
+        self._waived = waived
         evidence = evidence_of(policy, service, Touches(None))
         self.multi = Admitted("MULTI", evidence)  # MULTIs whose whole transaction was sent as one piece …
         self.execution = Admitted("EXEC", evidence)  # … and their EXECs
@@ -94,7 +108,7 @@ class DecisionCache(Revocable):
 
         `places` holds where each argument begins and ends in `data`; `values` are the caller's
         (CompiledPolicy.values). No object is made for an argument. So this knows only forms that `find` has
-        seen lately, and no faults of what is written.
+        seen lately.
         """
         name_at, name_end = places[0], places[1]
         form = self._recent[name_slot(data, name_at, name_end)] if name_end - name_at > 1 else None
@@ -116,17 +130,20 @@ class DecisionCache(Revocable):
         key_at, key_end = places[2], places[3]
         if key_end - key_at > _MAX_CONFIRMED:
             return None
+        decision = form.on_no_target
         target = self._classifier.first_in(data, key_at, key_end)
-        if target < 0:
-            return form.on_no_target.miss
-        if self._own.matter and not self._own.holds(target, data, key_at, key_end, values):
-            return None
-        decision = form.decisions[target] if target < form.kept else None
-        if decision is None:
-            return None
-        if decision.looks != 0 and (decision.looks != _CONTENT or decision.faults(data, places, count) != 0):
-            return None
-        return decision.hit if decision.is_clean else decision.miss
+        decision = form.on_no_target
+        if target >= 0:
+            if self._own.matter and not self._own.holds(target, data, key_at, key_end, values):
+                return None
+            known = form.decisions[target] if target < form.kept else None
+            if known is None or known.looks < 0:
+                return None
+            decision = known
+        faults = decision.faults(data, places, count) if decision.looks else 0
+        if decision.is_clean and faults == 0:
+            return decision.hit
+        return self._miss(decision, faults, data, key_at, key_end)
 
     def find(self, argv: list[bytes], values: Values = ()) -> Lookup:
         """Looks up a command. Asks the evaluator if the form or the target is new."""
@@ -162,20 +179,46 @@ class DecisionCache(Revocable):
             return _LONG_KEY
         target = self._classifier.first(key)
         if target < 0:
-            return form.on_no_target.miss
+            return self._miss(form.on_no_target, 0, key, 0, len(key))
         if self._own.matter and not self._own.holds(target, key, 0, len(key), values):
             return _UNSURE
         decision = form.decisions[target] if target < form.kept else None
         if decision is None:
             decision = self._ask(form, target, argv)
-        if decision.looks <= 0:
-            return decision.hit if decision.is_clean else decision.miss
-        faults = -1
-        if not decision.looks & _NAME or self._evaluator.is_well_named(key, self.targets[target]):
-            faults = decision.faults(b"".join(argv), places_of(argv), len(argv)) if decision.written else 0
-        if decision.is_clean:
-            return decision.hit if faults == 0 else new_lookup(decision, CONTENT, faults)
-        return new_lookup(decision, RULE, faults)
+        faults = decision.looks
+        if faults > 0:
+            if decision.written is None:
+                faults = decision.key_faults(key, 0, len(key))
+            else:
+                faults = decision.faults(b"".join(argv), places_of(argv), len(argv))
+        if decision.is_clean and faults == 0:
+            return decision.hit
+        return self._miss(decision, faults, key, 0, len(key))
+
+    def _miss(self, decision: CachedDecision, faults: int, data: bytes, start: int, end: int) -> Lookup:
+        """The answer for a command with the key `data[start:end]` that is not admitted."""
+        if self._waived is not None and faults >= 0:
+            faults += _WAIVED * (1 + self._waived.match_span(data, start, end))
+        if faults == 0:
+            return decision.miss
+        known = decision.recent_miss
+        if known is None or known.faults != faults:
+            known = new_lookup(decision, CONTENT if decision.is_clean else RULE, faults)
+            decision.recent_miss = known
+        return known
+
+    def shares_slot(
+        self, decision: CachedDecision, data: bytes, start: int, end: int, transaction: Transaction
+    ) -> bool:
+        """Whether the key `data[start:end]` of a command is in the hash slot of its transaction's earlier
+        keys, if it must be. The first key decides the slot, whatever else comes of its command."""
+        number = decision.target if decision.target >= 0 else len(self._slotted) - 1
+        if decision.form.kind == _KEYLESS or not self._slotted[number]:
+            return True
+        slot = slot_in(data, start, end)
+        if transaction.slot is None:
+            transaction.slot = slot
+        return transaction.slot == slot
 
     @property
     def admits_transactions(self) -> bool:
@@ -196,13 +239,13 @@ class DecisionCache(Revocable):
             return
         if len(self._counted) >= MAX_COUNTERS:
             for one in self._counted:
-                one.counters.clear()
-                one.by_shape.clear()
+                one.forget()
             self._counted.clear()
         self._counted.append(decision)
         if mark is not None:
             decision.counters[mark] = counter
-        if counter.shape:
+            decision.recent = None
+        if counter.shape and lookup.faults == 0:
             decision.by_shape[counter.shape] = counter
 
     def may_count(self, lookup: Lookup, argv: list[bytes]) -> bool:
@@ -249,43 +292,50 @@ class DecisionCache(Revocable):
     def _ask(self, form: CommandForm, target: int, argv: Sequence[bytes]) -> CachedDecision:
         """Ask the evaluator about a form and a target, and keep the answer."""
         what = self.targets[target]
-        looks, is_clean, outcome = self._looks(form, target), False, 0
         touches = extract(argv)
+        decision = CachedDecision(form, target, what.kind in COVERED, self._evidence(touches))
         accesses = touches.accesses
-        if looks >= 0 and touches.command is not None and [one.position for one in accesses] == [form.index]:
-            access = accesses[0]
+        is_alone = touches.command is not None and [one.position for one in accesses] == [form.index]
+        access = accesses[0] if is_alone else None
+        if not self._can_check(decision, what, access):
+            decision.looks = -1
+        elif touches.command is not None and access is not None:
             standing = self._evaluator.standing_of_all(self.service, touches.command, access, what)
-            outcome = standing.outcome
+            decision.outcome = standing.outcome
             is_trimmed = form.kind != _TRIMMING or what.entry is None or trims(access, what.entry)
-            is_clean = is_trimmed and not standing.doubts & ~_LOOKED_AT
-        evidence = self._evidence(touches)
-        written = self._written[target, form.content] if looks > 0 and looks & _CONTENT else None
-        is_covered = what.kind in COVERED
-        decision = CachedDecision(form, target, outcome, looks, written, is_clean, is_covered, evidence)
+            decision.is_clean = is_trimmed and not standing.doubts & ~_LOOKED_AT
         form.keep(decision)
         return decision
 
-    def _looks(self, form: CommandForm, target: int) -> int:
-        """The things to check in each command of a form on a target; -1: something that the cache cannot
-        check."""
-        what = self.targets[target]
+    def _can_check(self, decision: CachedDecision, what: Target, access: Access | None) -> bool:
+        """Prepare the checks of each command that a decision is about. False: the cache cannot check
+        something; `access` is what the command touches, if that is a single key."""
+        named = (
+            self._evaluator.name_check(what) if what.kind in checks.NAMED and not what.names_sure else None
+        )
+        words = written = None
+        form = decision.form
         entry = what.entry if what.kind in ("entry", "scope") else None
-        more = self._looks_at_content(form, target, entry) if entry is not None else 0
-        return -1 if more < 0 else more + (0 if what.names_sure else _NAME)
+        if what.kind in ("entry", "scope") and not (entry is not None and entry.types):
+            given = self.policy.home(what).type_words
+            if given and (access is None or checks.carries(access)):
+                return False
+            words = TypeWords(given, access.types) if given and access is not None and access.types else None
+        if entry is not None and entry.looks_into_values and form.shows_content:
+            if form.content == _NOTHING or (form.content == _LENGTH and entry.max_value is not None):
+                return False
+            written = None if form.content == _LENGTH else self._written_check(decision, entry)
+        decision.checks(named, words, written)
+        return True
 
-    def _looks_at_content(self, form: CommandForm, target: int, entry: Entry) -> int:
-        """The same for the written content."""
-        if not form.shows_content or not entry.looks_into_values:
-            return 0
-        if form.content == _LENGTH:
-            return 0 if entry.max_value is None else -1
-        if form.content == _NOTHING:
-            return -1
-        check = self._written.get((target, form.content))
+    def _written_check(self, decision: CachedDecision, entry: Entry) -> WrittenCheck | None:
+        """The check of what commands of this form write to the keys of an entry, if it requires anything."""
+        content = decision.form.content
+        check = self._written.get((decision.target, content))
         if check is None:
-            check = self._written[target, form.content] = WrittenCheck(entry, form.content)
-        return _CONTENT if check.requires else 0
+            check = self._written[decision.target, content] = WrittenCheck(entry, content)
+        return check if check.requires else None
 
 
 # Doubts of the evaluator that the cache resolves in each call.
-_LOOKED_AT = checks.NAME | checks.CONTENT | checks.OPEN
+_LOOKED_AT = checks.NAME | checks.TYPE_IN_KEY | checks.CONTENT | checks.OPEN

@@ -56,8 +56,6 @@ class Evaluator(WideEvaluator):
         self._permissions: dict[tuple[int, str], str] = {}
         self.caches: list[Revocable] = []  # answers that hold until the policy or the command table changes
         super().__init__(policy.without_lapsed(clock()), clock)
-        # `admits` leaves rules about keys together to `evaluate`.
-        self._looks_closer = policy.cluster
         self._binds = any(target.alike for target in policy.targets)
 
     def _take(self, policy: CompiledPolicy) -> None:
@@ -80,7 +78,9 @@ class Evaluator(WideEvaluator):
         """
         return self.evaluate(service, argv, extract(argv), values=values)
 
-    def admits(self, service: int, touches: Touches, values: Values = ()) -> bool:
+    def admits(
+        self, service: int, touches: Touches, values: Values = (), transaction: Transaction | None = None
+    ) -> bool:
         """Whether a command certainly breaks nothing. False: only `evaluate` knows.
 
         It takes a fraction of the time of `evaluate`, which then finds no violation (test_evaluator.py).
@@ -91,8 +91,10 @@ class Evaluator(WideEvaluator):
         if self._next_lapse is not None and self._clock() >= self._next_lapse:
             return False
         command, accesses, channels, pattern, script, databases, problem = touches
-        if command is None or problem or channels or pattern or script or databases or self._looks_closer:
+        if command is None or problem or channels or pattern or script or databases:
             return False
+        if self.policy.cluster and (transaction is not None or len(accesses) > 1):
+            return False  # rules about keys together are left to `evaluate`
         reason = self._permissions.get((service, command.name))
         if reason is None or reason:
             return False
@@ -116,8 +118,8 @@ class Evaluator(WideEvaluator):
         return self._standings.of(command.name, command, access, target, held)
 
     def _depends_on_more(self, service: int) -> bool:
-        """Whether the service's rights depend on other keys of the command, or on the time."""
-        return self._looks_closer or (self._next_lapse is not None and service in self.policy.grants)
+        """Whether the service's rights depend on the time."""
+        return self._next_lapse is not None and service in self.policy.grants
 
     def admits_alone(self, service: int, name: bytes) -> bool:
         """Whether a command without arguments breaks nothing, at any time."""
@@ -134,14 +136,10 @@ class Evaluator(WideEvaluator):
         """Whether rights or grants of the policy end at some time."""
         return self._next_lapse is not None
 
-    def fails_alike(self, service: int, name: str, target: Target | None) -> bool:
-        """Whether a command breaks the same rules on rights, form and time to live for every key of this
-        target that keeps the naming rules (None: for every key of no target)."""
-        if self._looks_closer or self.may_lapse or self.has_grants(service, name):
-            return False
-        return target is None or not (
-            target.kind in ("entry", "scope") and self.policy.home(target).type_words
-        )
+    def fails_alike(self, service: int, name: str) -> bool:
+        """Whether a command with one key breaks the same rules on rights, form and time to live for every key
+        of the same target, or of none."""
+        return not (self.may_lapse or self.has_grants(service, name))
 
     def evaluate(
         self,

@@ -1,11 +1,12 @@
 # C types for forms.py. The same source runs uncompiled; nothing here changes what it does.
 cimport cython
 
+from keyfence.policy.compiled.named cimport NameCheck, TypeWords
 from keyfence.policy.compiled.written cimport WrittenCheck
 from keyfence.policy.engine.counts cimport Admitted, ViolationCounter
 from keyfence.shapes.skeleton cimport skeleton
 
-cdef int _TO_END, _ONE_OPTION, _TRIMMING, _FLAGS, _KEYLESS, _LETTERS
+cdef int _TO_END, _ONE_OPTION, _TRIMMING, _FLAGS, _KEYLESS, _LETTERS, _NAMED
 cdef Py_ssize_t _RECENT, _RECENT_NAMES
 
 
@@ -75,23 +76,32 @@ cdef class Call(Admitted):
 cdef class CachedDecision(Admitted):
     cdef readonly CommandForm form
     cdef readonly int target
-    cdef readonly int outcome
-    cdef readonly int looks
-    cdef readonly WrittenCheck written
-    cdef readonly bint is_clean
     cdef readonly bint is_covered
+    cdef public int outcome
+    cdef public bint is_clean
+    cdef readonly NameCheck named
+    cdef readonly TypeWords words
+    cdef readonly WrittenCheck written
+    cdef public int looks
     cdef readonly dict counters
     cdef readonly dict by_shape
+    cdef public ViolationCounter recent
+    cdef int recent_faults
+    cdef public Lookup recent_miss
     cdef readonly Admitted further
     cdef readonly Lookup hit
     cdef readonly Lookup miss
 
+    cpdef object checks(self, NameCheck named, TypeWords words, WrittenCheck written)
     @cython.locals(
-        check=WrittenCheck, form=CommandForm, at=Py_ssize_t, step=Py_ssize_t, last=Py_ssize_t
+        found=int, check=WrittenCheck, form=CommandForm, at=Py_ssize_t, step=Py_ssize_t, last=Py_ssize_t
     )
     cpdef int faults(self, bytes data, const long long[::1] places, Py_ssize_t count) except -2
-    @cython.locals(counter=ViolationCounter)
+    @cython.locals(found=int)
+    cpdef int key_faults(self, bytes data, Py_ssize_t start, Py_ssize_t end) except -2
+    @cython.locals(recent=ViolationCounter)
     cpdef ViolationCounter counter(self, int faults, bytes key)
+    cpdef object forget(self)
     cpdef object mark(self, int faults, bytes key)
 
 

@@ -13,9 +13,10 @@ from keyfence.commands import cache_forms
 from keyfence.commands.arguments import integer, word
 from keyfence.commands.extract import OneKey
 from keyfence.commands.model import Access
+from keyfence.policy.compiled.named import KINDS, NameCheck, TypeWords
 from keyfence.policy.compiled.policy import Entry, Target
 from keyfence.policy.compiled.sizes import Question
-from keyfence.policy.compiled.written import WrittenCheck
+from keyfence.policy.compiled.written import MOST_FAULTS, WrittenCheck
 from keyfence.shapes.skeleton import skeleton
 
 from .counts import Admitted, ViolationCounter
@@ -34,6 +35,11 @@ _TO_END, _ONE_OPTION = cache_forms.TO_END, cache_forms.ONE_OPTION
 _TRIMMING, _FLAGS = cache_forms.TRIMMING, cache_forms.FLAGS
 _KEYLESS = cache_forms.KEYLESS
 _RECENT_NAMES = RECENT_NAMES
+# The faults of a command are a sum: those of what it writes and, each times a weight, those of its key
+# and the number of the waivers that name the key.
+NAMED = (MOST_FAULTS + 1) ** 2
+WAIVED = NAMED * KINDS
+_NAMED = NAMED
 
 
 class CommandForm:
@@ -68,7 +74,8 @@ class CommandForm:
         self.targets = targets
         self.decisions: list[CachedDecision | None] = []  # by target …
         self.kept = 0  # … with room for this many: for all of them, once one is kept
-        self.on_no_target = CachedDecision(self, -1, 0, 0, None, kind == _KEYLESS, False, evidence)
+        self.on_no_target = CachedDecision(self, -1, False, evidence)
+        self.on_no_target.is_clean = kind == _KEYLESS
         # For a command whose options decide: its forms by their options. For such a form: its options as
         # sent.
         self.forms: dict[tuple[bytes, ...], CommandForm | None] = {}
@@ -192,51 +199,83 @@ class CachedDecision(Admitted):
     """What the evaluator said of one command form on the keys of one target, and how many such commands were
     admitted."""
 
-    def __init__(
-        self,
-        form: CommandForm,
-        target: int,
-        outcome: int,
-        looks: int,
-        written: WrittenCheck | None,
-        is_clean: bool,
-        is_covered: bool,
-        evidence: Evidence,
-    ) -> None:
+    def __init__(self, form: CommandForm, target: int, is_covered: bool, evidence: Evidence) -> None:
         super().__init__(form.name, evidence)
         self.form = form
         self.target = target  # its index; -1: no target, or no key
-        self.outcome = outcome  # the command's outcome for its key's time to live (`ttl.outcome`)
-        self.looks = looks  # the things to check in each call, as a sum (decision_cache._NAME …); -1: others
-        self.written = written  # checks what each call writes
-        self.is_clean = is_clean  # nothing is wrong if these checks find nothing
         self.is_covered = is_covered  # violations are counted together, not for each shape of key
-        # The counters of such commands: by `Lookup.faults`; or if no entry covers the key, by its skeleton.
-        self.counters: dict[int | bytes | None, ViolationCounter] = {}
+        self.outcome = 0  # the command's outcome for its key's time to live (`ttl.outcome`)
+        self.is_clean = False  # nothing is wrong if the checks of a call find nothing
+        # What is checked in each call: the key's name, the words in it, and what is written.
+        self.named: NameCheck | None = None
+        self.words: TypeWords | None = None
+        self.written: WrittenCheck | None = None
+        self.looks = 0  # 1: there is something to check; -1: something that the cache cannot check
+        # The counters of such commands (`mark`).
+        self.counters: dict[int | bytes | tuple[int, bytes] | None, ViolationCounter] = {}
         self.by_shape: dict[str, ViolationCounter] = {}  # the same by shape, for keys of no known skeleton
+        self.recent: ViolationCounter | None = None  # the counter that `counter` has found last …
+        self.recent_faults = 0  # … for a command with these faults
         self.further = Admitted("", evidence)  # counts refused commands, which are evidence too
         self.hit = new_lookup(self, "", 0)
-        self.miss = new_lookup(self, RULE, -1 if looks < 0 else 0)  # if the checks find nothing either
+        self.miss = new_lookup(self, RULE, 0)  # if the checks find nothing either …
+        self.recent_miss: Lookup | None = None  # … and what was found last if they do
+
+    def checks(self, named: NameCheck | None, words: TypeWords | None, written: WrittenCheck | None) -> None:
+        """Check these in each call."""
+        self.named, self.words, self.written = named, words, written
+        self.looks = 0 if named is None and words is None and written is None else 1
 
     def faults(self, data: bytes, places: array[int], count: int) -> int:
-        """The faults of what a call of `count` arguments writes (WrittenCheck.faults)."""
+        """The faults of a call of `count` arguments, which begin and end in `data` where `places` says; 0:
+        there are none; -1: more is wrong than a number can express."""
+        found = 0
         check, form = self.written, self.form
-        if check is None:
-            return 0
-        at, step, last = form.content_at, form.step, form.last
-        return check.faults(data, places, count, at, step, last, form.is_single, form.is_scored)
+        if check is not None:
+            at, step, last = form.content_at, form.step, form.last
+            found = check.faults(data, places, count, at, step, last, form.is_single, form.is_scored)
+            if found < 0:
+                return -1
+        if self.named is not None or self.words is not None:
+            at = 2 * form.index
+            found += self.key_faults(data, places[at], places[at + 1])
+        return found
+
+    def key_faults(self, data: bytes, start: int, end: int) -> int:
+        """The faults that the key `data[start:end]` shows."""
+        found = 0
+        if self.named is not None:
+            found = self.named.faults(data, start, end)
+        if self.words is not None:
+            found += self.words.faults(data, start, end)
+        return found * _NAMED
 
     def counter(self, faults: int, key: bytes) -> ViolationCounter | None:
         """The counter of the violations that every command with these faults on a key like this one has; None
-        if it is not known."""
-        counter = self.counters.get(self.mark(faults, key))
-        return counter if counter is not None and counter.live else None
+        if it is not known. If the target covers its keys, the key itself is not looked at."""
+        recent = self.recent
+        if not self.is_covered or recent is None or faults != self.recent_faults or not recent.live:
+            recent = self.counters.get(self.mark(faults, key))
+            if recent is not None and not recent.live:
+                recent = None
+            self.recent, self.recent_faults = recent, faults
+        return recent
 
-    def mark(self, faults: int, key: bytes) -> int | bytes | None:
-        """What tells such commands from all with other violations; None: nothing that is checked here."""
-        if self.is_covered:
+    def forget(self) -> None:
+        """Forget all counters."""
+        self.counters.clear()
+        self.by_shape.clear()
+        self.recent = None
+
+    def mark(self, faults: int, key: bytes) -> int | bytes | tuple[int, bytes] | None:
+        """What tells such commands from all with other violations; None: nothing that is checked here. If no
+        entry covers the key, its skeleton does, together with the faults."""
+        if faults < 0 or self.is_covered:
             return faults if faults >= 0 else None
-        return (skeleton(key) or None) if faults == 0 else None
+        known = skeleton(key)
+        if not known:
+            return None
+        return (faults, known) if faults else known
 
 
 # The reasons why the cache does not admit a command: labels of a metric (docs/operations.md).
@@ -258,8 +297,8 @@ class Lookup:
     opens: list[tuple[KeyKind, int]] | None
     is_admitted: bool  # the command passes
     reason: str  # why it is not admitted
-    # Encodes the kind and number of faults in the written content; 0: none. -1: unknown, so there is no
-    # common counter.
+    # Encodes the faults of the key's name and of what is written, and the waivers that name the key; 0: none.
+    # -1: unknown, so there is no common counter.
     faults: int
 
 
@@ -279,6 +318,11 @@ def new_lookup(
     lookup.reason = reason
     lookup.faults = faults
     return lookup
+
+
+def shows_more(faults: int) -> bool:
+    """Whether a key has faults whose words depend on more than the key (a length, a number of levels)."""
+    return faults // NAMED % KINDS > 0
 
 
 def is_trimmed(options: tuple[bytes, ...]) -> bool:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from keyfence.commands.model import GROUP, READ, WRITE, Access, Carried, Command, Streamed
 from keyfence.policy.budget import Budget, cost
 from keyfence.policy.compiled.key_commands import UNNAMED, instead_of
+from keyfence.policy.compiled.named import NameCheck
 from keyfence.policy.compiled.names import NameFault, hash_tag_fault, lowered
 from keyfence.policy.compiled.permissions import selects_name
 from keyfence.policy.compiled.policy import CompiledPolicy, Grant, Target, types_in
@@ -35,6 +36,7 @@ from .checks import (
     FORM,
     LIFETIME,
     NAME,
+    NAMED,
     OPEN,
     RIGHTS,
     TIME,
@@ -64,6 +66,7 @@ class KeyEvaluator(Wording):
     def __init__(self, policy: CompiledPolicy, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
         self._grants_known: dict[tuple[int, str], list[Grant]] = {}
+        self._name_checks: dict[tuple[object, ...], NameCheck] = {}
         # The last command's outcomes for times to live and sizes, if there are any.
         self.left_open: list[LeftOpen] = []
         self.not_kept = 0  # the number of its keys that Redis is not asked about, because there are too many
@@ -120,7 +123,7 @@ class KeyEvaluator(Wording):
             command = None if use.is_script else use.command
             return self._standings.of(use.name, command, access, target, held).doubts
         doubts = BY_KIND[target.kind] | (CARRIED if carries(access) else 0)
-        return doubts | NAME if target.kind in _NAMED and not target.names_sure else doubts
+        return doubts | NAME if target.kind in NAMED and not target.names_sure else doubts
 
     def is_clean(self, service: int, name: str, command: Command | None, access: Access) -> bool:
         """Whether an access certainly breaks nothing; if so, records the questions that it leaves open."""
@@ -524,12 +527,17 @@ class KeyEvaluator(Wording):
 
     def is_well_named(self, key: bytes, target: Target) -> bool:
         """Whether a name keeps the naming rules."""
+        return self.name_check(target).faults(key, 0, len(key)) == 0
+
+    def name_check(self, target: Target) -> NameCheck:
+        """The naming rules for the keys of a target. Targets with the same rules share one."""
+        names = self.policy.names(target)
         limit = target.entry.max_length if target.entry is not None else None
-        if limit is not None and len(key) > limit.most:
-            return False
-        if target.hash_tag != "any" and hash_tag_fault(key, target.hash_tag):
-            return False
-        return self.policy.names(target).admits(key)
+        rules = (id(names), limit, "any" if target.tag_sure else target.hash_tag, target.bytes_sure)
+        check = self._name_checks.get(rules)
+        if check is None:
+            check = self._name_checks[rules] = NameCheck(names, *rules[1:])
+        return check
 
     def _name_faults(self, key: bytes, target: Target) -> Iterator[NameFault]:
         limit = target.entry.max_length if target.entry is not None else None
@@ -559,7 +567,6 @@ def _finders(doubts: int) -> tuple[Find, ...]:
     return tuple(find for check, find in _CHECKS if doubts & check)
 
 
-_NAMED = frozenset({"malformed", "claim"})  # kinds whose names are checked too
 # Doubts that the key's name, the presence of written content, and its sources can resolve.
 _BY_A_LOOK = NAME | TYPE_IN_KEY | CONTENT | CARRIED | OPEN | TIME
 _HOLDERS = {READ: "readers", WRITE: "writers"}
