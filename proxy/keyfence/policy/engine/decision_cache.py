@@ -130,7 +130,6 @@ class DecisionCache(Revocable):
         key_at, key_end = places[2], places[3]
         if key_end - key_at > _MAX_CONFIRMED:
             return None
-        decision = form.on_no_target
         target = self._classifier.first_in(data, key_at, key_end)
         decision = form.on_no_target
         if target >= 0:

@@ -36,7 +36,8 @@ _TRIMMING, _FLAGS = cache_forms.TRIMMING, cache_forms.FLAGS
 _KEYLESS = cache_forms.KEYLESS
 _RECENT_NAMES = RECENT_NAMES
 # The faults of a command are a sum: those of what it writes and, each times a weight, those of its key
-# and the number of the waivers that name the key.
+# and the number of the waivers that name the key, which is at most `waiver_keys.MAX_STATES`. So a sum fits
+# 32 bits.
 NAMED = (MOST_FAULTS + 1) ** 2
 WAIVED = NAMED * KINDS
 _NAMED = NAMED
