@@ -23,7 +23,16 @@ from keyfence.commands.model import MANY
 from keyfence.commands.table import COMMANDS
 from keyfence.commands.ttl import TTL_OF
 from keyfence.policy.compiled.tenants import Values
-from keyfence.policy.engine.calls import MAX_CALLS, MAX_FORMS, MAX_KINDS, Placed
+from keyfence.policy.engine.calls import (
+    MAX_CALLS,
+    MAX_FORMS,
+    MAX_KINDS,
+    MAX_MEMBERS,
+    MOST_LOOKED_AT,
+    Calls,
+    OwnKeys,
+    Placed,
+)
 from keyfence.policy.engine.decision_cache import DecisionCache
 from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.engine.evidence import evidence_of
@@ -539,11 +548,40 @@ def test_tables_are_bounded() -> None:
     assert MAX_CALLS < MAX_KINDS
 
 
-def test_a_policy_with_very_many_targets_forgets_and_finds_anew() -> None:
-    entries = "".join(f"  e{number}: {{key: 's:{number}:<id>', type: string}}\n" for number in range(400))
+def policy_of_many(number: int) -> str:
+    entries = "".join(f"  e{at}: {{key: 's:{at}:<id>', type: string}}\n" for at in range(number))
     scopes = "scopes: {s: {prefix: 's:', writers: a}}"
-    policy = f"policy: p\nservices: [a]\nplaceholders: {{id: '[a-z]+'}}\n{scopes}\nkeys:\n{entries}"
-    cache = DecisionCache(Evaluator(parse_policy(policy)), 0, ALL)
+    return f"policy: p\nservices: [a]\nplaceholders: {{id: '[a-z]+'}}\n{scopes}\nkeys:\n{entries}"
+
+
+def test_a_script_with_very_many_arguments_is_left_to_the_evaluator() -> None:
+    """Each kind of key would be learned from all arguments: seconds, for thousands of keys."""
+    evaluator = Asked(parse_policy(SHOP))
+    cache = DecisionCache(evaluator, 0, ALL)
+    script, keys = [b"EVALSHA", SHA1S["plain"].encode()], [b"s:t:%d" % at for at in range(MOST_LOOKED_AT)]
+    most = MOST_LOOKED_AT - 3
+    assert admitted(cache, [*script, b"%d" % most, *keys[:most]]) is not None
+    assert evaluator.times == 1
+    assert cache.find([*script, b"%d" % (most + 1), *keys[: most + 1]]).reason == "form"
+    assert cache.find([*script, b"1", *keys]).reason == "form"
+    assert evaluator.times == 1
+
+
+def test_sets_of_very_many_kinds_are_forgotten_together() -> None:
+    policy = parse_policy(policy_of_many(1100))
+    calls = Calls(Evaluator(policy), 0, ALL, OwnKeys(policy.targets, False))
+    choose = random.Random(1)
+    highest = 0
+    for _ in range(MAX_MEMBERS // 900 + 2):
+        keys = [b"s:%d:x" % number for number in choose.sample(range(1100), 950)]
+        assert calls.find([b"MGET", *keys], ()).is_admitted
+        assert calls.members <= MAX_MEMBERS + MANY
+        highest = max(highest, calls.members)
+    assert calls.members < highest
+
+
+def test_a_policy_with_very_many_targets_forgets_and_finds_anew() -> None:
+    cache = DecisionCache(Evaluator(parse_policy(policy_of_many(400))), 0, ALL)
     choose = random.Random(1)
     for _ in range(2 * MAX_CALLS):
         keys = [b"s:%d:x" % choose.randrange(400) for _ in range(5)]

@@ -21,6 +21,8 @@ import pytest
 from keyfence.config.loading import load_settings
 from keyfence.config.settings import Overrides, Settings
 from keyfence.policy.diagnostics import FileError
+from keyfence.policy.enforcement.modes import Modes
+from keyfence.policy.enforcement.waiver_keys import waived_keys
 from keyfence.policy.loading.load import load_policy
 from keyfence.process.serving import reload
 from keyfence.process.serving.reload import LIVE, Origin, Packed, admit, unpack, unpack_beside
@@ -127,6 +129,22 @@ def test_the_process_that_serves_knows_the_waivers_file_after_a_reload(tmp_path:
     config.write_text("policy: policy.yaml\nwaivers: waivers.yaml\n")
     packed = asyncio.run(Origin(str(config), Overrides()).load_apart())
     assert packed.settings.waivers_file == str(tmp_path / "waivers.yaml")
+
+
+def test_the_automata_of_waivers_are_made_before_a_policy_is_put_in_force(tmp_path: Path) -> None:
+    (tmp_path / "policy.yaml").write_text(POLICY.format(name="apart", writer="CubeMaster"))
+    waiver = "service: CubeProxy, rule: scope.write, owner: me, reason: later, until: 2999-01-01"
+    (tmp_path / "waivers.yaml").write_text(f"waivers: [{{{waiver}, keys: 'a:once-{tmp_path.name}:*'}}]\n")
+    config = tmp_path / "keyfence.yaml"
+    config.write_text("policy: policy.yaml\nwaivers: waivers.yaml\n")
+    packed = asyncio.run(Origin(str(config), Overrides()).load_apart())
+    before = waived_keys.cache_info().misses
+    policy = asyncio.run(unpack_beside(packed))
+    assert policy is not None
+    made = waived_keys.cache_info().misses
+    assert made > before
+    Modes(packed.settings.modes, policy.services, packed.settings.waived())
+    assert waived_keys.cache_info().misses == made
 
 
 def test_without_a_policy_the_settings_alone_are_loaded() -> None:

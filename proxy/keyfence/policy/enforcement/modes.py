@@ -103,6 +103,9 @@ class Modes:
         waivers: Iterable[Waiver] = (),
         default: Mode = "observe",
     ) -> None:
+        """Builds the automata of the waivers, which may take half a second for each service. They are kept for
+        later modes with the same waivers; so an event loop that serves clients makes modes only of waivers of
+        which another thread has made some before (`process.serving.reload`)."""
         self.services = tuple(services)
         self._waivers: dict[tuple[str, str], list[Waiver]] = {}
         for one in dict.fromkeys(waivers):
@@ -110,6 +113,7 @@ class Modes:
         self._modes: list[dict[str, Mode]] = [
             {rule: _first(rules, rule, service, default) for rule in RULES} for service in services
         ]
+        self._waived_keys = [self._automaton(name) for name in self.services]
 
     def mode(self, rule: str, service: int) -> Mode:
         """Returns the mode of a rule for the service with this number."""
@@ -133,7 +137,9 @@ class Modes:
     def waived_keys(self, service: int) -> Automaton | None:
         """Returns the automaton that tells apart the keys that the service's waivers name. None: they name
         none, or these are too many (`tells_waived`)."""
-        name = self.services[service]
+        return self._waived_keys[service]
+
+    def _automaton(self, name: str) -> Automaton | None:
         texts = [one.keys for (of, _), held in self._waivers.items() if of == name for one in held]
         return waived_keys(tuple(filter(None, texts)))
 

@@ -6,7 +6,7 @@ from keyfence.policy.patterns.automaton cimport Classifier
 from keyfence.policy.engine.forms cimport Call, KeyKind, Lookup, name_slot, new_lookup, places_of, stands
 
 cdef int _NAME, _VALUE, _LONG, _FOREIGN, _ZERO, _NINE, _SMALL
-cdef Py_ssize_t _MANY, _MAX_CONFIRMED, _MOST_DIGITS, _RECENT, _LONGEST_WORD
+cdef Py_ssize_t _MANY, _MOST_LOOKED_AT, _MAX_CONFIRMED, _MOST_DIGITS, _RECENT, _LONGEST_WORD
 cdef const long long[::1] _OPTIONS
 cdef bytes _TAKES
 cdef Lookup _NO_COMMAND, _NO_FORM, _LONG_KEY, _WRONG_CONTENT, _UNSURE, _DIFFERENT
@@ -93,6 +93,7 @@ cdef class Calls:
     cdef dict _placed
     cdef list _recent
     cdef Py_ssize_t _kept
+    cdef readonly Py_ssize_t members
     cdef long long _turn
 
     @cython.locals(name=bytes, placed=Placed)
@@ -100,7 +101,7 @@ cdef class Calls:
     @cython.locals(start=Py_ssize_t, end=Py_ssize_t, placed=Placed, lookup=Lookup)
     cpdef Lookup find_unread(self, bytes data, const long long[::1] places, Py_ssize_t count, tuple values)
     @cython.locals(
-        run=Run, form=CallForm, chosen=KeyKind, kinds=Py_ssize_t, size=Py_ssize_t, early=Py_ssize_t,
+        run=Run, form=CallForm, chosen=KeyKind, kinds=Py_ssize_t, size=Py_ssize_t,
         is_recent=bint, binds=bint, opens=list, at=Py_ssize_t, target=int, kind=KeyKind, call=Call,
     )
     cdef Lookup _find(
@@ -116,8 +117,10 @@ cdef class Calls:
     ) except -1
     @cython.locals(chosen=list)
     cdef Call _call(self, Placed placed, CallForm form, KeyKind last, list argv, tuple values)
-    @cython.locals(kind=KeyKind, last=Run, known=Placed)
+    @cython.locals(kind=KeyKind, last=Run)
     cdef KeyKind _learn(self, Placed placed, CallForm form, Run run, Py_ssize_t at, int target, list argv)
+    @cython.locals(placed=Placed)
+    cdef object _forget(self)
     cdef int _looks(self, Placed placed, object access, object target) except -2
     @cython.locals(kind=KeyKind)
     cdef Call _ask(self, Placed placed, list chosen, list argv, tuple values)

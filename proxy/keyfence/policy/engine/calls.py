@@ -54,13 +54,16 @@ from .forms import (
 
 MAX_FORMS = 64  # of one command; beyond this number, all are forgotten and asked for anew …
 MAX_CALLS = 256  # … and so are the answers for one form …
-MAX_KINDS = 16_384  # … and so is everything beyond this number of kinds of keys
+MAX_KINDS = 16_384  # … and so is everything beyond this number of kinds of keys …
+MAX_MEMBERS = 65_536  # … or of kinds in all the sets that have an answer
 LONGEST_FORM = 16  # arguments that decide …
 MOST_BYTES = 1024  # … and their length
+MOST_LOOKED_AT = 64  # arguments, where others than the keys decide: each kind of key is learned from all
 
 _NAME, _VALUE = 1, 2  # what is checked in each call (`KeyKind.looks`)
 _RECENT = MAX_FORMS  # as a C integer, when compiled
 _MANY = MANY
+_MOST_LOOKED_AT = MOST_LOOKED_AT
 _MAX_CONFIRMED = MAX_CONFIRMED
 _LONG, _FOREIGN = -2, -3  # in place of a target: the key is long, or may not be the caller's own
 _ZERO, _NINE = 48, 57
@@ -261,7 +264,8 @@ class Calls:
         self._channels: Classifier = policy.channel_classifier
         self._placed: dict[bytes, Placed] = {}
         self._recent: list[Placed | None] = [None] * RECENT_NAMES
-        self._kept = 0  # kinds of keys
+        self._kept = 0  # kinds of keys …
+        self.members = 0  # … and those in sets with an answer, once for each set
         self._turn = 0  # the number of the current command
 
     def find(self, argv: list[bytes], values: Values) -> Lookup:
@@ -300,6 +304,8 @@ class Calls:
     ) -> Lookup:
         """Looks up a command of one layout. Without `argv`, it makes no object for an argument, and knows
         only what was asked before."""
+        if count > _MOST_LOOKED_AT and not placed.is_decided_by_keys:
+            return _NO_FORM
         for run in placed.runs:
             if not run.place(data, places, count):
                 return _NO_COMMAND
@@ -307,7 +313,7 @@ class Calls:
         if form is None:
             return _NO_FORM
         chosen: KeyKind | None = None  # the last kind of its keys
-        kinds = size = early = 0
+        kinds = size = 0
         is_recent, binds = form.recent is not None, False
         opens: list[tuple[KeyKind, int]] | None = None
         self._turn += 1
@@ -319,27 +325,27 @@ class Calls:
                 if target < 0:
                     return _LONG_KEY if target == _LONG else _UNSURE if target == _FOREIGN else _DIFFERENT
                 if kind is None or kind.number != target:
-                    kind = self._kind(placed, form, run, at, target, argv)
+                    kind = self._kind(placed, form, run, at, target, argv if size < _MANY else None)
                     if kind is None:
                         return _UNSURE
                 if kind.looks != 0 and not self._looks_right(kind, data, places, count, at):
                     return _UNSURE if kind.looks < 0 else _WRONG_CONTENT
                 if kind.turn != self._turn:
+                    if size >= _MANY:
+                        return _DIFFERENT  # the first keys alone count as evidence
                     kind.turn, kind.at, kind.before = self._turn, at, chosen
                     chosen = kind
                     kinds += 1
                     binds = binds or kind.binds
                     is_recent = is_recent and kind.recent is form.recent
                 size += 1
-                if size == _MANY:
-                    early = kinds
                 if kind.outcome != 0:
                     if opens is None:
                         opens = []
                     opens.append((kind, at))
                 at += run.step
-        if (size > _MANY and kinds != early) or (binds and size > 1):
-            return _DIFFERENT  # the first keys alone count as evidence
+        if binds and size > 1:
+            return _DIFFERENT
         call = form.recent
         if not is_recent or kinds != form.recent_kinds:
             call = self._call(placed, form, chosen, argv, values)
@@ -406,6 +412,9 @@ class Calls:
             found = self._ask(placed, chosen[::-1], argv, values)
             if self._evaluator.budget.spent:
                 return None  # the evaluator does not remember the pattern
+            if self.members >= MAX_MEMBERS:
+                self._forget()
+            self.members += len(chosen)
             form.calls[kinds] = found
         form.remember(form.calls[kinds], chosen)
         return form.recent
@@ -434,12 +443,16 @@ class Calls:
             if looks > 0 and looks & _VALUE and what.entry is not None:
                 kind.written = WrittenCheck(what.entry, VALUE)
         if self._kept >= MAX_KINDS:
-            for known in self._placed.values():
-                known.forget()
-            self._kept = 0
+            self._forget()
         self._kept += 1
         form.kinds[number][target] = kind
         return kind
+
+    def _forget(self) -> None:
+        """Forget all commands."""
+        for placed in self._placed.values():
+            placed.forget()
+        self._kept = self.members = 0
 
     def _looks(self, placed: Placed, access: Access, target: Target) -> int:
         """What to check in each call of a key; -1: something that is not checked here."""
@@ -464,8 +477,6 @@ class Calls:
     def _ask(self, placed: Placed, chosen: list[KeyKind], argv: list[bytes], values: Values) -> Call | None:
         """The evaluator's answer about a command with one key of each kind; None if it finds a violation, or
         its answer may be another one for the next command."""
-        if not placed.is_decided_by_keys and len(argv) > MANY:
-            return None
         last = len(placed.runs) - 1
         one = placed.shortened(argv, [kind.at for kind in chosen if kind.run == last])
         touches = extract(one)

@@ -21,6 +21,7 @@ from keyfence.config.settings import Overrides, Settings
 from keyfence.downstream.tls import check_tls
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.diagnostics import Diagnostic, FileError, Place
+from keyfence.policy.enforcement.modes import Modes
 from keyfence.policy.enforcement.waivers import waiver_faults
 from keyfence.policy.loading.load import load_policy
 
@@ -176,6 +177,7 @@ def unpack(packed: Packed) -> CompiledPolicy | None:
         return None
     with without_collections():
         policy: CompiledPolicy = pickle.loads(packed.policy)
+        _prepare_waivers(packed, policy)
     return policy
 
 
@@ -199,7 +201,15 @@ def _unpack_unhurriedly(packed: Packed) -> CompiledPolicy | None:
         return None
     with with_small_collections():
         policy: CompiledPolicy = pickle.Unpickler(_Unhurried(packed.policy)).load()
+        _prepare_waivers(packed, policy)
     return policy
+
+
+def _prepare_waivers(packed: Packed, policy: CompiledPolicy) -> None:
+    """Builds the automata of the waivers before the policy is put in force, because all clients would wait
+    for them then."""
+    settings = packed.settings
+    Modes(settings.modes, policy.services, settings.waived())
 
 
 def changed_settings(before: Settings, after: Settings) -> list[str]:
