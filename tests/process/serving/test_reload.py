@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import gc
 import json
@@ -25,7 +26,7 @@ from keyfence.policy.enforcement.modes import Modes
 from keyfence.policy.enforcement.waiver_keys import waived_keys
 from keyfence.policy.loading.load import load_policy
 from keyfence.process.serving import reload
-from keyfence.process.serving.reload import LIVE, Origin, Packed, admit, unpack, unpack_beside
+from keyfence.process.serving.reload import LIVE, NICER, Origin, Packed, admit, unpack, unpack_beside
 from keyfence.resp import encode
 from tests.clients.running import ask, configure, eventually, metric
 from tests.policy.cases import POLICIES
@@ -90,6 +91,32 @@ scopes: {{s: {{prefix: "a:", writers: [CubeMaster]}}}}
 keys:
 {"".join(f'  many-{at}: {{key: "a:many{at}:<word>", type: string}}{chr(10)}' for at in range(200))}
 """
+
+
+def niceness_of_children() -> set[int]:
+    found = set()
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it has ended
+            fields = path.read_text().rpartition(")")[2].split()
+            if int(fields[1]) == os.getpid():
+                found.add(int(fields[16]))
+    return found
+
+
+def test_the_separate_process_leaves_the_processors_to_clients(tmp_path: Path) -> None:
+    path = tmp_path / "policy.yaml"
+    path.write_text(LARGE)
+
+    async def load() -> set[int]:
+        seen = set()
+        task = asyncio.ensure_future(Origin("", Overrides(policy=str(path))).load_apart())
+        while not task.done():
+            seen |= niceness_of_children()
+            await asyncio.sleep(0.001)
+        await task
+        return seen
+
+    assert max(asyncio.run(load())) == min(os.nice(0) + NICER, 19)
 
 
 def test_a_process_that_serves_unpacks_a_policy_in_pieces(

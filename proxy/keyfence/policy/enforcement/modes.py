@@ -103,9 +103,9 @@ class Modes:
         waivers: Iterable[Waiver] = (),
         default: Mode = "observe",
     ) -> None:
-        """Builds the automata of the waivers, which may take half a second for each service. They are kept for
-        later modes with the same waivers; so an event loop that serves clients makes modes only of waivers of
-        which another thread has made some before (`process.serving.reload`)."""
+        """Builds the automata of the waivers, which may take half a second for each service. They are kept
+        for later modes with the same waivers. So where an event loop serves clients, another thread makes
+        modes of new waivers first (`process.serving.reload`)."""
         self.services = tuple(services)
         self._waivers: dict[tuple[str, str], list[Waiver]] = {}
         for one in dict.fromkeys(waivers):
