@@ -28,6 +28,7 @@ KEYS = 1_000_000
 _KEYS = {"foreign": FOREIGN, "strange": UNKNOWN}  # by load
 LONGEST = 300  # seconds after which a round fails
 PACED_SECONDS = 10.0
+SETTLED_SECONDS, SETTLED_KIB = 2.0, 64.0
 PACED_PREFIX = "cube:v1:master:instance:meta:"
 
 
@@ -199,7 +200,9 @@ def idle(field: Field, target: Target, clients: int) -> float:
         ("127.0.0.1", target.ports[""])
     ) as first:  # excludes the extra cost of the first connection
         _ping(first)
-        before = field.sizes.setdefault(target.name, resident_kib(pids))
+        if target.name not in field.sizes:
+            field.sizes[target.name] = _settled(pids)
+        before = field.sizes[target.name]
         connections = [socket.create_connection(("127.0.0.1", target.ports[""])) for _ in range(clients)]
         for connection in connections:
             _ping(connection)
@@ -208,6 +211,18 @@ def idle(field: Field, target: Target, clients: int) -> float:
             connection.close()
     time.sleep(0.2)
     return (after - before) / clients
+
+
+def _settled(pids: list[int]) -> float:
+    """Returns the KiB of memory of these processes, once they have stayed equal for a while: keyfence opens
+    its findings store after it is ready."""
+    size, since = resident_kib(pids), time.monotonic()
+    while time.monotonic() - since < SETTLED_SECONDS:
+        time.sleep(0.1)
+        now = resident_kib(pids)
+        if abs(now - size) > SETTLED_KIB:
+            size, since = now, time.monotonic()
+    return size
 
 
 def _ping(connection: socket.socket) -> None:
