@@ -1,11 +1,12 @@
 # C types for calls.py. The same source runs uncompiled; nothing here changes what it does.
 cimport cython
 
+from keyfence.policy.compiled.named cimport NameCheck
 from keyfence.policy.compiled.written cimport WrittenCheck
 from keyfence.policy.patterns.automaton cimport Classifier
 from keyfence.policy.engine.forms cimport Call, KeyKind, Lookup, name_slot, new_lookup, places_of, stands
 
-cdef int _NAME, _VALUE, _LONG, _FOREIGN, _ZERO, _NINE, _SMALL
+cdef int _LONG, _FOREIGN, _ZERO, _NINE, _SMALL
 cdef Py_ssize_t _MANY, _MOST_LOOKED_AT, _MAX_CONFIRMED, _MOST_DIGITS, _RECENT, _LONGEST_WORD
 cdef const long long[::1] _OPTIONS
 cdef bytes _TAKES
@@ -111,7 +112,7 @@ cdef class Calls:
     cdef int _target(self, Run run, bytes data, Py_ssize_t start, Py_ssize_t end, tuple values) except -4
     @cython.locals(kind=KeyKind, kinds=dict)
     cdef KeyKind _kind(self, Placed placed, CallForm form, Run run, Py_ssize_t at, int target, list argv)
-    @cython.locals(written=WrittenCheck)
+    @cython.locals(named=NameCheck, written=WrittenCheck)
     cdef bint _looks_right(
         self, KeyKind kind, bytes data, const long long[::1] places, Py_ssize_t count, Py_ssize_t at
     ) except -1
@@ -121,7 +122,7 @@ cdef class Calls:
     cdef KeyKind _learn(self, Placed placed, CallForm form, Run run, Py_ssize_t at, int target, list argv)
     @cython.locals(placed=Placed)
     cdef object _forget(self)
-    cdef int _looks(self, Placed placed, object access, object target) except -2
+    cdef bint _can_check(self, Placed placed, KeyKind kind, object access) except -1
     @cython.locals(kind=KeyKind)
     cdef Call _ask(self, Placed placed, list chosen, list argv, tuple values)
     @cython.locals(kind=KeyKind, run=Run)

@@ -60,7 +60,6 @@ LONGEST_FORM = 16  # arguments that decide …
 MOST_BYTES = 1024  # … and their length
 MOST_LOOKED_AT = 64  # arguments, where others than the keys decide: each kind of key is learned from all
 
-_NAME, _VALUE = 1, 2  # what is checked in each call (`KeyKind.looks`)
 _RECENT = MAX_FORMS  # as a C integer, when compiled
 _MANY = MANY
 _MOST_LOOKED_AT = MOST_LOOKED_AT
@@ -380,11 +379,9 @@ class Calls:
         """Checks what differs between keys of one kind."""
         if kind.looks < 0:
             return False
-        if kind.looks & _NAME:
-            key = data[places[2 * at] : places[2 * at + 1]]
-            if not self._evaluator.is_well_named(key, kind.target):
-                return False
-        written = kind.written
+        named, written = kind.named, kind.written
+        if named is not None and named.faults(data, places[2 * at], places[2 * at + 1]) != 0:
+            return False
         return written is None or written.faults(data, places, count, at + 1, 1, 0, True, False) == 0
 
     def _call(
@@ -428,7 +425,8 @@ class Calls:
         name, number = placed.layout.command.name, run.number
         if run.is_channel:
             channel = self._evaluator.policy.channels[target]
-            kind = KeyKind(name, target, channel, 0 if channel.tenancy is None else -1, number)
+            kind = KeyKind(name, target, channel, number)
+            kind.looks = 0 if channel.tenancy is None else -1
             kind.outcome = FINE
         else:
             what = self._targets[target]
@@ -438,10 +436,9 @@ class Calls:
             wanted = run.at if is_last and alone is not argv else at
             touches = extract(alone)
             accesses = [one for one in touches.accesses if one.position == wanted]
-            looks = self._looks(placed, accesses[0], what) if len(accesses) == 1 else -1
-            kind = KeyKind(name, target, what, looks, number)
-            if looks > 0 and looks & _VALUE and what.entry is not None:
-                kind.written = WrittenCheck(what.entry, VALUE)
+            kind = KeyKind(name, target, what, number)
+            if len(accesses) != 1 or not self._can_check(placed, kind, accesses[0]):
+                kind.looks = -1
         if self._kept >= MAX_KINDS:
             self._forget()
         self._kept += 1
@@ -454,25 +451,25 @@ class Calls:
             placed.forget()
         self._kept = self.members = 0
 
-    def _looks(self, placed: Placed, access: Access, target: Target) -> int:
-        """What to check in each call of a key; -1: something that is not checked here."""
-        command = placed.layout.command
-        if self._evaluator.policy.cluster:
-            return -1  # hash slots are about several keys
-        doubts = self._evaluator.standing_of_all(self._service, command, access, target).doubts
+    def _can_check(self, placed: Placed, kind: KeyKind, access: Access) -> bool:
+        """Prepare the checks of each key of a kind. False: something that is not checked here."""
+        evaluator, command, target = self._evaluator, placed.layout.command, kind.target
+        if evaluator.policy.cluster:
+            return False  # hash slots are about several keys
+        doubts = evaluator.standing_of_all(self._service, command, access, target).doubts
         if doubts & _NEVER_KEPT:
-            return -1
-        if doubts & ~_WITH_GRANTS and self._evaluator.has_grants(self._service, command.name):
-            return -1
-        looks = _NAME if doubts & checks.NAME else 0
-        content = access.content
-        if not doubts & checks.CONTENT or content is None or content.carried is not None:
-            return looks
-        if content != Content(content.value, access.position + 1):
-            return -1
-        entry = target.entry
-        is_any = entry is None or (entry.values is None and entry.max_value is None)
-        return looks if is_any else looks | _VALUE
+            return False
+        if doubts & ~_WITH_GRANTS and evaluator.has_grants(self._service, command.name):
+            return False
+        named = evaluator.name_check(target) if doubts & checks.NAME else None
+        content, entry, written = access.content, target.entry, None
+        if doubts & checks.CONTENT and content is not None and content.carried is None:
+            if content != Content(content.value, access.position + 1):
+                return False
+            if entry is not None and (entry.values is not None or entry.max_value is not None):
+                written = WrittenCheck(entry, VALUE)
+        kind.checks(named, written)
+        return True
 
     def _ask(self, placed: Placed, chosen: list[KeyKind], argv: list[bytes], values: Values) -> Call | None:
         """The evaluator's answer about a command with one key of each kind; None if it finds a violation, or

@@ -53,11 +53,12 @@ cdef class KeyKind:
     cdef readonly str name
     cdef readonly int number
     cdef readonly object target
-    cdef readonly int looks
+    cdef public int looks
     cdef readonly int run
     cdef readonly bint binds
     cdef public int outcome
     cdef public tuple questions
+    cdef public NameCheck named
     cdef public WrittenCheck written
     cdef public long long turn
     cdef public Py_ssize_t at

@@ -167,22 +167,29 @@ UNKNOWN = -1  # an outcome that no answer of the evaluator has shown yet
 class KeyKind:
     """What the keys of one target have in common in commands of one form (`calls`)."""
 
-    def __init__(self, name: str, number: int, target: Target, looks: int, run: int) -> None:
+    def __init__(self, name: str, number: int, target: Target, run: int) -> None:
         """`name` is the command's; `number` is the target's; `run` is that of the run that the keys are
         in."""
         self.name = name
         self.number = number
         self.target = target
-        self.looks = looks  # the things to check in each call, as a sum (calls._NAME …); -1: others
         self.run = run
         self.binds = bool(target.alike)  # all keys of a command must share a placeholder's value
         self.outcome = UNKNOWN  # the command's outcome for such a key (`ttl.outcome`)
         self.questions: tuple[Question, ...] = ()  # about the key's size, if the outcome leaves it open
-        self.written: WrittenCheck | None = None  # checks the value behind each key
+        # What is checked in each call: a key's name, and the value behind it.
+        self.named: NameCheck | None = None
+        self.written: WrittenCheck | None = None
+        self.looks = 0  # as of `CachedDecision`
         self.turn = 0  # the last command that had such a key …
         self.at = 0  # … the position of its first one …
         self.before: KeyKind | None = None  # … and the kind that came before in that command
         self.recent: Call | None = None  # the answer that was found last for a command with such a key
+
+    def checks(self, named: NameCheck | None, written: WrittenCheck | None) -> None:
+        """Check these in each call."""
+        self.named, self.written = named, written
+        self.looks = 0 if named is None and written is None else 1
 
 
 class Call(Admitted):
