@@ -15,6 +15,7 @@ import pickle
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -177,12 +178,8 @@ def pack(settings: Settings, policy: CompiledPolicy | None) -> Packed:
 
 
 def unpack(packed: Packed) -> CompiledPolicy | None:
-    if packed.policy is None:
-        return None
     with without_collections():
-        policy: CompiledPolicy = pickle.loads(packed.policy)
-        _prepare_waivers(packed, policy)
-    return policy
+        return _unpacked(packed, io.BytesIO)
 
 
 class _Unhurried(io.BytesIO):
@@ -201,19 +198,18 @@ async def unpack_beside(packed: Packed) -> CompiledPolicy | None:
 
 
 def _unpack_unhurriedly(packed: Packed) -> CompiledPolicy | None:
+    with with_small_collections():
+        return _unpacked(packed, _Unhurried)
+
+
+def _unpacked(packed: Packed, reader: Callable[[bytes], io.BytesIO]) -> CompiledPolicy | None:
     if packed.policy is None:
         return None
-    with with_small_collections():
-        policy: CompiledPolicy = pickle.Unpickler(_Unhurried(packed.policy)).load()
-        _prepare_waivers(packed, policy)
+    policy: CompiledPolicy = pickle.load(reader(packed.policy))
+    # This builds the automata of the waivers before the policy is put in force: all clients would wait for
+    # them then.
+    Modes(packed.settings.modes, policy.services, packed.settings.waived())
     return policy
-
-
-def _prepare_waivers(packed: Packed, policy: CompiledPolicy) -> None:
-    """Builds the automata of the waivers before the policy is put in force, because all clients would wait
-    for them then."""
-    settings = packed.settings
-    Modes(settings.modes, policy.services, settings.waived())
 
 
 def _give_way() -> None:
