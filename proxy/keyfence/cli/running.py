@@ -17,7 +17,7 @@ from keyfence.policy.units import milliseconds
 from keyfence.telemetry.reports.by_command import render
 from keyfence.telemetry.reports.by_key import as_objects, render_by_key
 
-from .terminal.asking import ask_admin, checked_answer, read_rows, source_of
+from .terminal.asking import ask_admin, checked_answer, print_reload, read_rows, source_of
 from .terminal.options import admin_option, change_options, format_option, is_given, print_json
 from .terminal.output import fail, fail_with, say
 
@@ -116,15 +116,7 @@ def reload(admin: str, token_file: str, form: str, config: str) -> None:
             fail(f"{config} names no admin address; send SIGHUP to keyfence instead", 1)
         admin, token_file = url_of(settings.admin), token_file or settings.admin_token_file
     answer = ask_admin(admin, "/-/reload", {}, RELOAD_TIMEOUT, token_file, form=form)
-    with checked_answer(admin):
-        name, revision, waiting = answer["policy"], answer["revision"], list(answer["needs_restart"])
-        changed = ", ".join(answer["changed"]) or "nothing"
-    if form == "json":
-        print_json(answer)
-    else:
-        say(f"reloaded: policy {name}, revision {revision}; changed: {changed}" if name else "reloaded")
-    for name in waiting:
-        say(f"keyfence: {name} has changed in the configuration; restart keyfence to apply it", err=True)
+    print_reload(admin, answer, "reloaded", form)
 
 
 @click.command()

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from keyfence.cli.terminal.asking import ask_admin, checked_answer
+from keyfence.cli.terminal.asking import ask_admin, checked_answer, print_reload
 from keyfence.cli.terminal.options import Commands, admin_option, change_options, format_option, print_json
 from keyfence.cli.terminal.output import say, wrapped
 from keyfence.policy.show import one_line
@@ -132,12 +132,4 @@ def promote(admin: str, token_file: str, form: str) -> None:
     candidate's revision, so that a restart keeps it. Exit code 1: nothing has changed.
     """
     answer = ask_admin(admin, "/-/candidate/promote", {}, LOAD_TIMEOUT, token_file, form=form)
-    with checked_answer(admin):
-        name, revision, waiting = answer["policy"], answer["revision"], list(answer["needs_restart"])
-        changed = ", ".join(answer["changed"]) or "nothing"
-    if form == "json":
-        print_json(answer)
-    else:
-        say(f"promoted: policy {name}, revision {revision}; changed: {changed}")
-    for setting in waiting:
-        say(f"keyfence: {setting} has changed in the configuration; restart keyfence to apply it", err=True)
+    print_reload(admin, answer, "promoted", form)

@@ -139,3 +139,16 @@ def rows_of(source: str) -> list[Row]:
     found = read_rows(source)
     found.report_missing()
     return found.rows
+
+
+def print_reload(base: str, answer: Any, verb: str, form: str) -> None:
+    """Prints the answer to a reload, which `verb` names, and on standard error what needs a restart."""
+    with checked_answer(base):
+        name, revision, waiting = answer["policy"], answer["revision"], list(answer["needs_restart"])
+        changed = ", ".join(answer["changed"]) or "nothing"
+    if form == "json":
+        print_json(answer)
+    else:
+        say(f"{verb}: policy {name}, revision {revision}; changed: {changed}" if name else verb)
+    for setting in waiting:
+        say(f"keyfence: {setting} has changed in the configuration; restart keyfence to apply it", err=True)
