@@ -50,7 +50,7 @@ def build_channels(context: CompilerContext) -> list[Target]:
                     denied=(0,) * len(context.services),
                     entry=None,
                     text=one.text,
-                    secrets=frozenset(context.secrets.keys() & {hole.name for hole in pattern.holes}),
+                    secrets=context.secrets_in(pattern),
                     bound=one.values,
                     written_by=scripts,
                 )

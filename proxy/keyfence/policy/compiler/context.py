@@ -10,6 +10,7 @@ import dataclasses
 import re
 from collections import ChainMap
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Any
 
 from keyfence.commands.model import DELETE, GROUP, READ, WRITE
@@ -35,6 +36,13 @@ SCOPE_HOLE = "scope"  # <scope> in an entry's key expands over the policy's scop
 
 
 Values = tuple[tuple[str, bytes], ...]  # (placeholder, value)
+
+
+@lru_cache(maxsize=10_000)
+def one_of(names: frozenset[str]) -> frozenset[str]:
+    """Returns one object for all equal sets. Targets have few different ones, and who unpacks the policy need
+    not make the same set thousands of times."""
+    return names
 
 
 @dataclasses.dataclass(slots=True)
@@ -154,16 +162,20 @@ class CompilerContext:
         """Returns the hash tag that a key needs, and the rules that never refuse it. The hash tag is that of
         its entry, or else of its scope, or else of the naming rules."""
         names = self.model.names
-        should = frozenset(own.should if own is not None else ())
+        should = one_of(frozenset(own.should if own is not None else ()))
         if home is not None:
-            should |= home.should
+            should = one_of(should | home.should)
         if own is not None and own.hash_tag is not None:
             return own.hash_tag, should
         if home is not None:
             return home.hash_tag, should
         if names.hash_tag is None and names.should.hash_tag is not None:
-            return names.should.hash_tag, should | {"key.hash_tag"}
+            return names.should.hash_tag, one_of(should | {"key.hash_tag"})
         return names.hash_tag or "any", should
+
+    def secrets_in(self, pattern: KeyPattern) -> frozenset[str]:
+        """Returns the secret placeholders of a pattern."""
+        return one_of(frozenset(self.secrets.keys() & {hole.name for hole in pattern.holes}))
 
     def pattern(self, text: str, path: tuple[str | int, ...]) -> KeyPattern | None:
         """Returns the pattern, or None after recording a fault."""

@@ -179,7 +179,7 @@ def build_entries(context: CompilerContext) -> None:
                         denied=denied,
                         entry=in_scope(context, requirements, one.text, pattern, home),
                         text=one.text,
-                        secrets=frozenset(context.secrets.keys() & {hole.name for hole in pattern.holes}),
+                        secrets=context.secrets_in(pattern),
                         should=should,
                         hash_tag=hash_tag,
                         bound=one.values,

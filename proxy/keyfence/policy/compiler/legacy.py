@@ -142,7 +142,7 @@ def _replaced(
             denied=standard.denied,
             entry=standard.target.entry,
             text=one,
-            secrets=frozenset(context.secrets.keys() & {hole.name for hole in pattern.holes}),
+            secrets=context.secrets_in(pattern),
             standard=standard.pattern,
             own_forms=standard.own,
             unclear=standard.unclear,

@@ -19,7 +19,7 @@ from keyfence.policy.services import UNKNOWN
 from keyfence.policy.source.model import PolicyModel, UnregisteredScripts
 from keyfence.policy.source.yaml import PathKey
 
-from .context import CompilerContext
+from .context import CompilerContext, one_of
 from .entries import is_bare
 from .prefixes import beginnings
 
@@ -121,7 +121,7 @@ def strictest(words: Iterable[UnregisteredScripts]) -> UnregisteredScripts:
 
 
 def _at_home(target: Target, number: int, home: Home, named: Mapping[str, int]) -> Target:
-    target = replaced(target, home=number, should=target.should | home.should)
+    target = replaced(target, home=number, should=one_of(target.should | home.should))
     if target.entry is None or named[target.name] < 2:
         return target
     name = f"{home.policy}/{target.name}"

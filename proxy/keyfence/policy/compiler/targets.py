@@ -15,7 +15,7 @@ from keyfence.policy.compiled.tenants import head
 from keyfence.policy.patterns.patterns import KeyPattern, Literal, prefix_pattern, written
 
 from .bindings import alike
-from .context import CompilerContext, Scope
+from .context import CompilerContext, Scope, one_of
 from .prefixes import PrefixIndex, begins, behind, fixed_parts, order
 
 
@@ -42,7 +42,7 @@ def _malformed(context: CompilerContext) -> list[Target]:
     ]
     secrets: dict[KeyPattern, frozenset[str]] = {}
     for beginning, target in begun:
-        secrets[beginning] = secrets.get(beginning, frozenset()) | target.secrets
+        secrets[beginning] = one_of(secrets.get(beginning, frozenset()) | target.secrets)
     targets = []
     seen: set[KeyPattern] = set()
     covers = _Covers(context, secrets)

@@ -126,9 +126,14 @@ class KeyPattern:
     def __hash__(self) -> int:
         return hash(self.parts)
 
-    def __reduce__(self) -> tuple[type[KeyPattern], tuple[str, tuple[Part, ...]], dict[str, object]]:
-        known = {name: getattr(self, name) for name in _PICKLED}
+    def __reduce__(self) -> tuple[type[KeyPattern], tuple[str, tuple[Part, ...]], tuple[object, ...]]:
+        known = tuple(getattr(self, name) for name in _PICKLED)
         return KeyPattern, (self.text, self.parts), known
+
+    def __setstate__(self, known: tuple[object, ...]) -> None:
+        # One by one: pickle's own way makes a dict for each of thousands of patterns.
+        for name, value in zip(_PICKLED, known, strict=True):
+            setattr(self, name, value)
 
     @cached_property
     def node(self) -> Node:
