@@ -9,11 +9,14 @@ import contextlib
 import os
 import signal
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 
 from benchmarks import paced
 from benchmarks.targets import Field, Target
+from keyfence.process.serving.reload import NICER
 from keyfence.resp.encode import command
 
 VIOLATIONS = 20_000  # per second
@@ -21,6 +24,18 @@ BIG_KEY = "cube:v1:master:instance:meta:big"
 BIG = 100_000_000  # bytes
 PIECE = 1 << 16
 BETWEEN_RELOADS = 3.0  # seconds
+COMPUTING = 1.0  # of these, about as long as keyfence's process takes that loads the policy
+
+# What a reload does to any proxy, because its process needs a processor, with the same priority.
+_COMPUTE = f"""
+import os, time
+os.nice({NICER})
+while True:
+    ends = time.monotonic() + {COMPUTING}
+    while time.monotonic() < ends:
+        pass
+    time.sleep({BETWEEN_RELOADS - COMPUTING})
+"""
 
 
 @contextlib.contextmanager
@@ -54,6 +69,13 @@ def _reloads(stack: contextlib.ExitStack, field: Field, target: Target, _seconds
     _in_thread(stack, reload, done.set)
 
 
+def _computing(stack: contextlib.ExitStack, _field: Field, _target: Target, _seconds: float) -> None:
+    """Another process computes, as often and as long as one that loads the policy for a reload."""
+    child = subprocess.Popen([sys.executable, "-c", _COMPUTE])
+    stack.callback(child.wait)
+    stack.callback(child.kill)
+
+
 def _slow_reader(stack: contextlib.ExitStack, field: Field, target: Target, seconds: float) -> None:
     """One client gets a large value and reads it slowly."""
     with field.redis.client() as client:
@@ -80,5 +102,6 @@ def _in_thread(stack: contextlib.ExitStack, work: Callable[[], None], end: Calla
 DISTURBANCES: Mapping[str, Callable[[contextlib.ExitStack, Field, Target, float], None]] = {
     "violations": _violations,
     "reloads": _reloads,
+    "computing": _computing,
     "slow reader": _slow_reader,
 }

@@ -215,8 +215,9 @@ def _rich() -> list[Workload]:
 
 _PACED_TARGETS = {
     "": ("direct", "haproxy", "keyfence", "2000-entries"),
-    "violations": ("keyfence",),
+    "violations": ("haproxy", "keyfence"),
     "reloads": ("2000-entries",),
+    "computing": ("haproxy", "2000-entries"),
     "slow reader": ("haproxy", "keyfence"),
 }
 
