@@ -14,7 +14,7 @@ from keyfence.policy.services import UNKNOWN
 
 from .serving.backend import Backend
 from .serving.candidate import PackedCandidate
-from .serving.reload import Packed
+from .serving.packing import Packed
 
 
 class Candidates:

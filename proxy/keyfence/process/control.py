@@ -40,7 +40,8 @@ from .findings import FindingsDesk
 from .serving.answers import SPLICED, explained
 from .serving.backend import Backend, WorkerFailed
 from .serving.candidate import PackedCandidate
-from .serving.reload import Origin, admit, changed_settings, unpack_beside
+from .serving.packing import unpack_beside
+from .serving.reload import Origin, admit, changed_settings
 from .serving.runtime import Runtime
 from .systemd import READY, Notify, reloading
 

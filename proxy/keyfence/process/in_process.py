@@ -23,7 +23,7 @@ from keyfence.telemetry.tally import Row
 from .serving.answers import OF_LEDGER, Answers, from_ledger
 from .serving.backend import Backend, Feed, Ledger, WorkerFailed
 from .serving.candidate import NOTHING, Comparison, PackedCandidate
-from .serving.reload import Packed, unpack_beside
+from .serving.packing import Packed, unpack_beside
 from .serving.runtime import Runtime
 
 

@@ -34,7 +34,8 @@ from .in_process import InProcess
 from .operators import OperatorListeners, why_not
 from .serving.backend import Backend
 from .serving.command_recorder import Recorder
-from .serving.reload import Origin, Packed, pack
+from .serving.packing import Packed, pack
+from .serving.reload import Origin
 from .serving.runtime import Runtime, StartError, background, telemetry_of
 from .systemd import READY, STOPPING, notifier
 

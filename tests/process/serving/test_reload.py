@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-import gc
 import json
 import os
-import pickle
 import re
 import signal
 import subprocess
@@ -22,14 +20,10 @@ import pytest
 from keyfence.config.loading import load_settings
 from keyfence.config.settings import Overrides, Settings
 from keyfence.policy.diagnostics import FileError
-from keyfence.policy.enforcement.modes import Modes
-from keyfence.policy.enforcement.waiver_keys import waived_keys
-from keyfence.policy.loading.load import load_policy
-from keyfence.process.serving import reload
-from keyfence.process.serving.reload import LIVE, NICER, Origin, Packed, admit, unpack, unpack_beside
+from keyfence.process.serving.packing import Packed, unpack
+from keyfence.process.serving.reload import LIVE, NICER, Origin, admit
 from keyfence.resp import encode
 from tests.clients.running import ask, configure, eventually, metric
-from tests.policy.cases import POLICIES
 from tests.servers import PATIENCE_SECONDS, PROJECT, Keyfence, RedisServer, running_redis
 
 Start = Callable[..., Keyfence]
@@ -46,29 +40,7 @@ LATER = encode.command("SET", "a:later", "v")
 WORKERS = pytest.mark.parametrize("more", [(), ("workers: 2",)], ids=["alone", "workers"])
 
 
-def own_policies() -> list[str]:
-    return sorted(str(path) for path in POLICIES.glob("*.yaml") if not path.name.endswith(".test.yaml"))
-
-
 # -- as values
-
-
-@pytest.mark.parametrize("path", own_policies(), ids=os.path.basename)
-def test_a_policy_survives_being_handed_to_another_process(path: str) -> None:
-    policy = load_policy(path)
-    handed = pickle.loads(pickle.dumps(policy))
-    assert (handed.revision, handed.services) == (policy.revision, policy.services)
-    for target in policy.targets:
-        key = target.pattern.example()
-        found, expected = handed.target(key), policy.target(key)
-        assert (found and found.name) == (expected and expected.name)
-        if expected is not None and expected.entry is not None and expected.entry.fields is not None:
-            for name, form in expected.entry.fields.named.items():
-                assert found is not None
-                assert found.entry is not None
-                assert found.entry.fields is not None
-                accepts = found.entry.fields.named[name].accepts
-                assert bool(accepts(b"10.0.0.1")) is bool(form.accepts(b"10.0.0.1"))
 
 
 def test_a_separate_process_loads_it(tmp_path: Path) -> None:
@@ -81,7 +53,6 @@ def test_a_separate_process_loads_it(tmp_path: Path) -> None:
     assert packed.settings.policy == str(path)
 
 
-PIECE = 64 * 1024  # bytes that unpickling takes at a time
 LARGE = f"""
 policy: large
 claims: ["a:"]
@@ -119,36 +90,6 @@ def test_the_separate_process_leaves_the_processors_to_clients(tmp_path: Path) -
     assert max(asyncio.run(load())) == min(os.nice(0) + NICER, 19)
 
 
-def test_a_process_that_serves_unpacks_a_policy_in_pieces(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "policy.yaml"
-    path.write_text(LARGE)
-    packed = asyncio.run(Origin("", Overrides(policy=str(path))).load_apart())
-    assert packed.policy is not None
-    pauses: list[float] = []
-    collected: list[int] = []
-    monkeypatch.setattr(reload.time, "sleep", pauses.append)
-
-    def note(_phase: str, info: dict[str, int]) -> None:
-        if threading.current_thread() is not threading.main_thread():
-            collected.append(info["generation"])
-
-    gc.callbacks.append(note)
-    thresholds = gc.get_threshold()
-    try:
-        policy = asyncio.run(unpack_beside(packed))
-    finally:
-        gc.callbacks.pop()
-    at_once = unpack(packed)
-    assert policy is not None
-    assert at_once is not None
-    assert [target.name for target in policy.targets] == [target.name for target in at_once.targets]
-    assert len(pauses) >= len(packed.policy) // PIECE
-    assert gc.get_threshold() == thresholds
-    assert 2 not in collected
-
-
 def test_the_process_that_serves_knows_the_waivers_file_after_a_reload(tmp_path: Path) -> None:
     (tmp_path / "policy.yaml").write_text(POLICY.format(name="apart", writer="CubeMaster"))
     (tmp_path / "waivers.yaml").write_text("waivers: []\n")
@@ -156,22 +97,6 @@ def test_the_process_that_serves_knows_the_waivers_file_after_a_reload(tmp_path:
     config.write_text("policy: policy.yaml\nwaivers: waivers.yaml\n")
     packed = asyncio.run(Origin(str(config), Overrides()).load_apart())
     assert packed.settings.waivers_file == str(tmp_path / "waivers.yaml")
-
-
-def test_the_automata_of_waivers_are_made_before_a_policy_is_put_in_force(tmp_path: Path) -> None:
-    (tmp_path / "policy.yaml").write_text(POLICY.format(name="apart", writer="CubeMaster"))
-    waiver = "service: CubeProxy, rule: scope.write, owner: me, reason: later, until: 2999-01-01"
-    (tmp_path / "waivers.yaml").write_text(f"waivers: [{{{waiver}, keys: 'a:once-{tmp_path.name}:*'}}]\n")
-    config = tmp_path / "keyfence.yaml"
-    config.write_text("policy: policy.yaml\nwaivers: waivers.yaml\n")
-    packed = asyncio.run(Origin(str(config), Overrides()).load_apart())
-    before = waived_keys.cache_info().misses
-    policy = asyncio.run(unpack_beside(packed))
-    assert policy is not None
-    made = waived_keys.cache_info().misses
-    assert made > before
-    Modes(packed.settings.modes, policy.services, packed.settings.waived())
-    assert waived_keys.cache_info().misses == made
 
 
 def test_without_a_policy_the_settings_alone_are_loaded() -> None:

@@ -11,7 +11,7 @@ import pytest
 from keyfence.config.loading import load_settings
 from keyfence.config.settings import Overrides
 from keyfence.process.serving.backend import WorkerFailed
-from keyfence.process.serving.reload import pack
+from keyfence.process.serving.packing import pack
 from keyfence.process.workers import child as module
 from keyfence.process.workers.child import WorkerProcess
 from keyfence.process.workers.sockets import bind_slots

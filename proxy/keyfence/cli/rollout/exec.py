@@ -31,7 +31,8 @@ from keyfence.findings.gate.judgement import judge
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.diagnostics import FileError, did_you_mean
 from keyfence.policy.services import UNKNOWN
-from keyfence.process.serving.reload import Origin, load, pack
+from keyfence.process.serving.packing import pack
+from keyfence.process.serving.reload import Origin, load
 from keyfence.process.serving.spawn import PR_SET_PDEATHSIG
 
 from .gate import baseline_option, keep, known_findings, store_evidence, write_option

@@ -15,7 +15,7 @@ from keyfence.telemetry.counters import Counters
 from keyfence.telemetry.tally import Row
 
 from .candidate import Comparison, PackedCandidate
-from .reload import Packed
+from .packing import Packed
 
 # Takes the increments of a process that serves clients (telemetry.increments).
 Feed = Callable[[dict[str, Any]], None]

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from keyfence.telemetry.candidate.rows import ChangedRow
 
-from .reload import Packed
+from .packing import Packed
 
 
 class PackedCandidate(NamedTuple):

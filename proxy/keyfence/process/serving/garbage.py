@@ -1,15 +1,21 @@
-"""Keeps garbage collections away while many objects are made that stay: modules, and the tables of a policy.
+"""Many objects at once: modules, and the tables of a policy.
 
-Rule: a collection looks at every object and stops every client. Here it would find nothing.
+Rule: no client waits until all of them are made or freed. A garbage collection looks at every object, and all
+clients wait meanwhile. So none begins here. It would find nothing: reference counts free a policy.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import gc
 from collections.abc import Iterator
 
-_NEVER = 1_000_000_000  # collections of younger objects, until all objects are looked at
+# Collections look at 500 new objects, or at 2,000, but never at all: until then come so many smaller ones.
+_SMALL = 500, 3
+_NEVER = 1_000_000_000
+_RELEASED = 100  # objects that are freed in one turn of the loop …
+_PAUSE = 0.002  # … and the seconds until the next turn
 
 
 @contextlib.contextmanager
@@ -27,7 +33,7 @@ def with_small_collections() -> Iterator[None]:
     """Only collections of new objects begin in the body. For a process that serves clients: after a body
     without collections, the first one would look at all its objects at once."""
     before = gc.get_threshold()
-    gc.set_threshold(before[0], before[1], _NEVER)
+    gc.set_threshold(*_SMALL, _NEVER)
     try:
         yield
     finally:
@@ -40,3 +46,10 @@ def importing() -> Iterator[None]:
     with without_collections():
         yield
         gc.freeze()
+
+
+def release_slowly(objects: list[object]) -> None:
+    """Empties the list, a few objects in each turn of the loop, because to free all at once takes long."""
+    del objects[-_RELEASED:]
+    if objects:
+        asyncio.get_running_loop().call_later(_PAUSE, release_slowly, objects)

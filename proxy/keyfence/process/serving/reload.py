@@ -9,15 +9,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-import io
 import os
 import pickle
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 from keyfence.admin.token import token_of
 from keyfence.config.loading import load_settings, named_files
@@ -25,16 +21,15 @@ from keyfence.config.settings import Overrides, Settings
 from keyfence.downstream.tls import check_tls
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.diagnostics import Diagnostic, FileError, Place
-from keyfence.policy.enforcement.modes import Modes
 from keyfence.policy.enforcement.waivers import waiver_faults
 from keyfence.policy.loading.load import load_policy
 
-from .garbage import with_small_collections, without_collections
+from .garbage import without_collections
+from .packing import Packed, pack
 from .spawn import admit_signals, start_python
 
 TIMEOUT = 600.0  # seconds
 NICER = 10  # a tenth of the weight of the processes that serve clients, if processors are short
-PAUSE = 0.0005  # seconds, between two pieces of a policy that is unpacked while clients are served
 
 # The settings that a reload puts in force. All others need a restart.
 LIVE = frozenset(
@@ -65,15 +60,6 @@ def load(settings: Settings) -> CompiledPolicy:
     wrong = waiver_faults(settings.waivers, settings.waivers_source, policy)
     settings.check_against(policy.services, wrong)
     return policy
-
-
-class Packed(NamedTuple):
-    """Settings and policy in a form for another process."""
-
-    settings: Settings
-    policy: bytes | None  # a pickled CompiledPolicy; None: splice mode
-    name: str = ""  # of the policy
-    revision: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -167,49 +153,6 @@ def _failed(why: str) -> FileError:
     return FileError(
         [Diagnostic(Place("keyfence", 1, 1), "error", f"cannot load policy and configuration: {why}")]
     )
-
-
-def pack(settings: Settings, policy: CompiledPolicy | None) -> Packed:
-    """Pack for another process, without the files' texts: only messages about faults need them."""
-    bare = dataclasses.replace(settings, source=None, waivers_source=None)
-    if policy is None:
-        return Packed(bare, None)
-    return Packed(bare, pickle.dumps(policy, pickle.HIGHEST_PROTOCOL), policy.name, policy.revision)
-
-
-def unpack(packed: Packed) -> CompiledPolicy | None:
-    with without_collections():
-        return _unpacked(packed, io.BytesIO)
-
-
-class _Unhurried(io.BytesIO):
-    """Lets other threads work before each read. Unpickling reads 64 KiB at a time, and otherwise keeps the
-    interpreter's lock for long stretches."""
-
-    def read(self, size: int | None = -1, /) -> bytes:
-        time.sleep(PAUSE)
-        return super().read(size)
-
-
-async def unpack_beside(packed: Packed) -> CompiledPolicy | None:
-    """The same in a thread, while this process serves clients: 2,000 entries take 0.1 s of CPU, and no client
-    waits for more than a few milliseconds of it."""
-    return await asyncio.to_thread(_unpack_unhurriedly, packed)
-
-
-def _unpack_unhurriedly(packed: Packed) -> CompiledPolicy | None:
-    with with_small_collections():
-        return _unpacked(packed, _Unhurried)
-
-
-def _unpacked(packed: Packed, reader: Callable[[bytes], io.BytesIO]) -> CompiledPolicy | None:
-    if packed.policy is None:
-        return None
-    policy: CompiledPolicy = pickle.load(reader(packed.policy))
-    # This builds the automata of the waivers before the policy is put in force: all clients would wait for
-    # them then.
-    Modes(packed.settings.modes, policy.services, packed.settings.waived())
-    return policy
 
 
 def _give_way() -> None:

@@ -19,7 +19,7 @@ from keyfence.policy.enforcement.modes import BreakGlass
 from keyfence.process.serving.answers import from_ledger, merged_clients, stats_of
 from keyfence.process.serving.backend import Backend, Feed, Ledger, WorkerFailed
 from keyfence.process.serving.candidate import Comparison, PackedCandidate
-from keyfence.process.serving.reload import Packed
+from keyfence.process.serving.packing import Packed
 from keyfence.process.serving.runtime import Runtime, StartError
 from keyfence.telemetry.candidate.rows import Comparisons, rows_of
 from keyfence.telemetry.counters import Counters

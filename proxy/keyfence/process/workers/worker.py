@@ -24,7 +24,7 @@ from keyfence.policy.enforcement.modes import BreakGlass
 from keyfence.process.serving.answers import Answers
 from keyfence.process.serving.candidate import PackedCandidate
 from keyfence.process.serving.command_recorder import Recorder
-from keyfence.process.serving.reload import Packed, unpack, unpack_beside
+from keyfence.process.serving.packing import Packed, unpack, unpack_beside
 from keyfence.process.serving.runtime import (
     Runtime,
     StartError,
