@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import inspect
 import re
 import socket
@@ -480,3 +481,29 @@ async def test_draining_waits_for_a_long_evaluation() -> None:
         assert not one.is_idle
         stage.context.draining = True
         assert (await reader.read()).startswith(b"-NOPERM")
+
+
+@in_loop
+async def test_a_client_that_has_gone_leaves_nothing_to_a_garbage_collection() -> None:
+    """A collection stops all clients, and until then the policy of that time would stay in memory."""
+
+    def clients() -> int:
+        return sum(isinstance(one, client_module.Client) for one in gc.get_objects())
+
+    async with Stage(answer_all) as stage:
+        gc.collect()
+        gc.disable()
+        try:
+            before = clients()
+            for command in (ADMITTED, REFUSED, ADMITTED + REFUSED):
+                reader, writer = await stage.client()
+                writer.write(command)
+                assert await reader.read(1)
+                assert clients() == before + 1
+                writer.close()
+                await stage.nobody_is_left()
+                for _ in range(3):
+                    await asyncio.sleep(0)
+                assert clients() == before
+        finally:
+            gc.enable()

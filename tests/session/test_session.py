@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 import pytest
 
+from keyfence.policy.engine.authorizer import InForce
 from keyfence.session.conversation.conversation import ROOM
 from keyfence.session.conversation.transactions import MAX_EFFECTS
+from keyfence.session.session import Session
 from tests.session.sessions import (
     ADMITTED,
     PUSH,
@@ -13,7 +18,9 @@ from tests.session.sessions import (
     ROUTE,
     RecordingObserver,
     at_barrier,
+    authorizer_with,
     cmd,
+    identities,
     in_multi,
     is_refusal,
     observed,
@@ -243,3 +250,21 @@ def test_a_client_that_waits_for_auth_may_send_a_little_more() -> None:
     assert not one.wants_input()
     one.from_upstream(b"+OK\r\n")
     assert one.wants_input()
+
+
+def test_an_idle_session_keeps_no_policy_that_is_not_in_force() -> None:
+    holder = InForce(authorizer_with())
+    one = Session(holder, identities(), "CubeMaster", "10.0.0.1", RecordingObserver(), sharing=True)
+    gc.collect()
+    gc.disable()
+    try:
+        one.from_client(ADMITTED * 2 + cmd("SET", "nobody:1", "x") + cmd("SCAN", "0", "MATCH", "a:*"))
+        earlier = weakref.ref(holder.authorizer)
+        holder.authorizer = authorizer_with()
+        one.forget_policy()
+        assert earlier() is None
+        assert one.service == "CubeMaster"
+        one.from_client(ADMITTED)
+        assert passed(one).endswith(ADMITTED)
+    finally:
+        gc.enable()

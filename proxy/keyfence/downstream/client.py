@@ -272,7 +272,7 @@ class Client(Owner):
             if self._session.opaque_as:
                 self._context.telemetry.opaque_ended(self._session.opaque_as)
         self._context.ids.forget(self._session)
-        self._links.close()
+        self._links.leave()
 
     def pause_writing(self) -> None:
         """The client reads too slowly. Pause reading from Redis for it, if possible."""
@@ -475,6 +475,9 @@ class Client(Owner):
 
         self._asks = True
         self._context.ask(question._replace(answered=answered))
+
+    def policy_replaced(self) -> None:
+        self._session.forget_policy()
 
     def tick(self, now: float) -> None:
         """Close the dedicated connection if the client no longer needs it; otherwise keep it alive."""

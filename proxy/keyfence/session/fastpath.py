@@ -80,7 +80,7 @@ class FastPath:
             return None
         authorizer = session.current_authorizer()
         cache = self.cache
-        if cache is None or self._authorizer is not authorizer or not cache.is_current:
+        if cache is None or self._authorizer is not authorizer or not cache.validity.is_current:
             authorizer, number = session.authorizer_and_number()
             known = authorizer.policy.services[number] == session.service
             self._values = session.values
@@ -179,8 +179,10 @@ class FastPath:
         return leaving
 
     def forget(self) -> None:
-        """Forget the cache, because the client is another service now."""
-        self.cache = None
+        """Forget the cache and its policy: the client is another service now, or another policy is in
+        force."""
+        self.cache = self._beside = None
+        self._authorizer = self._pending = self._comparison = self._counted = None
 
     # -- one request
 
@@ -358,7 +360,7 @@ class FastPath:
         made."""
         reader, comparison = session.reader, self._comparison
         has_slots = beside.has_slots and session.transaction is not None
-        if self._counted is None and comparison is not None and beside.is_current and not has_slots:
+        if self._counted is None and comparison is not None and beside.validity.is_current and not has_slots:
             lookup = beside.find_unread(reader.data(), _PLACES, reader.count, comparison.values)
             if lookup is not None and lookup.is_admitted:
                 self._compared_as(session, comparison, lookup)
@@ -373,7 +375,7 @@ class FastPath:
         self._counted = None
         if comparison is None or self._beside is None:
             return
-        if not self._beside.is_current:
+        if not self._beside.validity.is_current:
             self._beside = comparison.cache(KNOWN)
         beside = self._beside
         lookup = beside.find(argv, comparison.values)
@@ -399,7 +401,7 @@ class FastPath:
         comparison, beside = self._comparison, self._beside
         if comparison is None or beside is None:
             return
-        if beside.is_current and beside.admits_transactions:
+        if beside.validity.is_current and beside.admits_transactions:
             self._compared(session, comparison, beside.multi if name == b"MULTI" else beside.execution)
         else:
             self._counted = None

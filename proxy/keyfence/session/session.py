@@ -466,3 +466,9 @@ class Session(Executor):
     def become(self, service: str, user: bytes | None = None) -> None:
         self._fast.forget()
         super().become(service, user)
+
+    def forget_policy(self) -> None:
+        self._fast.forget()
+        if self._long is None:
+            self._fast.lookup = None
+        super().forget_policy()

@@ -39,6 +39,28 @@ class Owner(Sharer):
         raise NotImplementedError
 
 
+class _Gone(Owner):
+    """Stands for a client that has gone, to which nothing matters any more."""
+
+    def upstream_data(self, data: bytes) -> None:
+        pass
+
+    def upstream_unasked(self, data: bytes) -> None:
+        pass
+
+    def upstream_lost(self, reason: str) -> None:
+        pass
+
+    def upstream_refused(self, reason: str) -> None:
+        pass
+
+    def upstream_full(self, full: bool) -> None:
+        pass
+
+
+_GONE = _Gone()
+
+
 class Links(Receiver):
     """Both links of a client. It is the receiver of the dedicated connection and passes its data on."""
 
@@ -149,9 +171,15 @@ class Links(Receiver):
         return not self._shares and self._own is not None and self._own.end()
 
     def close(self) -> None:
-        """Give up both links, because the client is gone."""
+        """Give up both links, because the client gets no more replies."""
         self.drop_own()
         self._leave_share()
+
+    def leave(self) -> None:
+        """The same, because the client has gone. Both would keep each other in memory until a garbage
+        collection, and the client keeps the policy."""
+        self.close()
+        self._owner = _GONE
 
     # -- callbacks of the dedicated connection
 

@@ -22,6 +22,7 @@ from keyfence.shapes.secrecy import Secrecy
 
 from .key_commands import KeyCommands
 from .names import Names
+from .permissions import selects_name
 from .scripts import Registration, script_of, sha1_of
 from .tenants import Binding, Caller, Tenancy, Values, owners_values, value_in, values_of
 from .ttl import TtlRule
@@ -346,6 +347,10 @@ class CompiledPolicy:
         standard = target.standard if target.kind in ("legacy", "stray") else None
         forms = (standard, target.successor)
         return any(hole.name in names for form in forms if form is not None for hole in form.holes)
+
+    def grants_of(self, service: int, name: str) -> list[Grant]:
+        """Returns the service's grants of a command; of "", those of every command."""
+        return [one for one in self.grants.get(service, ()) if selects_name(one.selectors, name)]
 
     def owners_values(self, keys: Iterable[bytes]) -> Values:
         """Returns the values of the caller who owns these keys."""

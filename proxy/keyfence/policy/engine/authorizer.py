@@ -240,11 +240,10 @@ class Authorizer:
         `PendingTtls.keep_open`.
         """
         known = self._caches.get((service, whose))
-        if known is None or not known.is_current:
+        if known is None or not known.validity.is_current:
             known = self._caches[service, whose] = DecisionCache(
                 self.evaluator, service, among, self.modes.waived_keys(service)
             )
-            self.evaluator.caches.append(known)
         return known
 
     def size_questions(self, command: str, position: int, target: int) -> tuple[Question, ...]:

@@ -21,5 +21,6 @@ cdef class ViolationCounter:
     cdef public Prepared refusal
 
 
-cdef class Revocable:
+@cython.final
+cdef class Validity:
     cdef public bint is_current

@@ -1,6 +1,6 @@
 # cython: annotation_typing=False
-"""Counts of equal commands, and answers that can be revoked: the values that the decision cache shares with
-sessions, telemetry and the evaluator.
+"""Counts of equal commands, and whether kept answers still hold: the values that the decision cache shares
+with sessions, telemetry and the evaluator.
 
 Rule: these are plain values. Telemetry gathers the counts from time to time and sets them to 0. A counter
 that is not live is not used any more.
@@ -37,8 +37,8 @@ class ViolationCounter:
         self.refusal: Prepared | None = None  # the reply, if the commands are refused; None if they pass
 
 
-class Revocable:
-    """An answer that holds as long as the policy and the command table from which it was derived."""
+class Validity:
+    """Whether answers hold that were derived from one policy and one command table. All of them share it."""
 
     def __init__(self) -> None:
-        self.is_current = True  # False: derive it anew
+        self.is_current = True  # False: derive them anew

@@ -6,7 +6,7 @@ from keyfence.policy.compiled.named cimport NameCheck, TypeWords
 from keyfence.policy.compiled.written cimport WrittenCheck
 from keyfence.policy.patterns.automaton cimport Automaton, Classifier
 from keyfence.policy.engine.calls cimport Calls, OwnKeys
-from keyfence.policy.engine.counts cimport Admitted, ViolationCounter, Revocable
+from keyfence.policy.engine.counts cimport Admitted, Validity, ViolationCounter
 from keyfence.policy.engine.forms cimport CachedDecision, CommandForm, Lookup, name_slot, new_lookup, places_of, stands
 
 cdef Py_ssize_t _MAX_CONFIRMED
@@ -15,7 +15,8 @@ cdef Lookup _NO_COMMAND, _NO_FORM, _LONG_KEY, _UNSURE
 
 
 @cython.final
-cdef class DecisionCache(Revocable):
+cdef class DecisionCache:
+    cdef readonly Validity validity
     cdef readonly object policy
     cdef readonly int service
     cdef readonly tuple targets

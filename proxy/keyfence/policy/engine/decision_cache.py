@@ -25,7 +25,7 @@ from keyfence.policy.verdict import COVERED
 
 from . import checks
 from .calls import Calls, OwnKeys
-from .counts import Admitted, Revocable, ViolationCounter
+from .counts import Admitted, ViolationCounter
 from .evaluator import Evaluator, Transaction
 from .evidence import Evidence, evidence_of
 from .forms import (
@@ -64,7 +64,7 @@ _UNSURE = new_lookup(None, RULE, -1)
 ELSEWHERE = new_lookup(None, KEYS, -1)  # its key is in another hash slot than its transaction's keys
 
 
-class DecisionCache(Revocable):
+class DecisionCache:
     """The cache of one service."""
 
     def __init__(
@@ -76,8 +76,8 @@ class DecisionCache(Revocable):
     ) -> None:
         """`among` are the commands that may be admitted. `waived` tells apart the keys that the service's
         waivers name; None: they name none."""
-        super().__init__()
         policy = evaluator.policy
+        self.validity = evaluator.validity
         self.policy = policy
         self.service = service  # its number
         self.targets: tuple[Target, ...] = policy.targets

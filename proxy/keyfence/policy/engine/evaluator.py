@@ -29,7 +29,7 @@ from keyfence.policy.wording.messages import said
 from keyfence.policy.wording.prepared import Draft
 
 from .checks import BY_KIND, Standing, Use
-from .counts import Revocable
+from .counts import Validity
 from .wide import WideEvaluator
 
 _TRACKING = COMMANDS[b"CLIENT"].subcommands[b"TRACKING"].command
@@ -54,7 +54,7 @@ class Evaluator(WideEvaluator):
 
     def __init__(self, policy: CompiledPolicy, clock: Callable[[], float] = time.time) -> None:
         self._permissions: dict[tuple[int, str], str] = {}
-        self.caches: list[Revocable] = []  # answers that hold until the policy or the command table changes
+        self.validity = Validity()  # of the answers that others keep
         super().__init__(policy.without_lapsed(clock()), clock)
         self._binds = any(target.alike for target in policy.targets)
 
@@ -65,9 +65,8 @@ class Evaluator(WideEvaluator):
 
     def forget_permissions(self) -> None:
         """Forgets all kept answers, because the command table has changed."""
-        for cache in self.caches:
-            cache.is_current = False
-        self.caches.clear()
+        self.validity.is_current = False
+        self.validity = Validity()
         self._permissions.clear()
         self._grants_known.clear()
 

@@ -15,7 +15,6 @@ from keyfence.policy.budget import Budget, cost
 from keyfence.policy.compiled.key_commands import UNNAMED, instead_of
 from keyfence.policy.compiled.named import NameCheck
 from keyfence.policy.compiled.names import NameFault, hash_tag_fault, lowered
-from keyfence.policy.compiled.permissions import selects_name
 from keyfence.policy.compiled.policy import CompiledPolicy, Grant, Target, types_in
 from keyfence.policy.compiled.sizes import Question, answers, asks, late_excess
 from keyfence.policy.compiled.tenants import OWN, Values, own_key, value_in
@@ -92,8 +91,7 @@ class KeyEvaluator(Wording):
     def _grants_of(self, service: int, name: str) -> list[Grant]:
         known = self._grants_known.get((service, name))
         if known is None:
-            grants = self.policy.grants.get(service, ())
-            known = [grant for grant in grants if selects_name(grant.selectors, name)]
+            known = self.policy.grants_of(service, name)
             if len(self._grants_known) < MAX_GRANTS_KNOWN:
                 self._grants_known[service, name] = known
         return known

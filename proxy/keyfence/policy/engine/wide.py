@@ -22,9 +22,8 @@ from keyfence.policy.compiled.scripts import (
     how_to_register,
     whole_sha1_of,
 )
-from keyfence.policy.compiled.tenants import Place
 from keyfence.policy.reach.channels import Channels
-from keyfence.policy.reach.reach import NOWHERE, Holds, Nearest, Reach, own_scan_pattern, scan_pattern
+from keyfence.policy.reach.reach import Nearest, Reach, holding, own_scan_pattern, scan_pattern
 from keyfence.policy.show import printable
 from keyfence.policy.verdict import Found
 from keyfence.policy.wording.masking import shown_code
@@ -52,31 +51,7 @@ class WideEvaluator(KeyEvaluator):
         self._keys = Reach(policy.classifier, policy.targets)
         self._first_lines: dict[str, str] = {}  # of unregistered scripts, by SHA-1, as people may see them
         self._opened = Reach(policy.classifier, policy.targets, elsewhere=True)
-        self._channels = Channels(
-            policy, self._keys, lambda service, own: self._holds(service, READ, "", own)
-        )
-
-    def _holds(
-        self, service: int, right: int, name: str, own: frozenset[Place] = NOWHERE, by: str = ""
-    ) -> Holds:
-        """Returns a function that says whether a service has a right on all keys of a target, by its rights
-        or by a grant of the command.
-
-        `own` are the places where these keys have the caller's own value. `by` is the registered script that
-        makes the access, "" for a plain command.
-        """
-        grants = self._grants_of(service, name)
-
-        def holds(target: Target) -> bool:
-            held, tenancy = target.rights[service], target.tenancy
-            if tenancy is not None:
-                held = tenancy.held(service, target.rights, own)
-            held &= ~target.denied[service]
-            if right & WRITE and not target.is_written_by(by):
-                held = 0
-            return bool(held & right) or any(grant.includes(target) for grant in grants)
-
-        return holds
+        self._channels = Channels(policy, self._keys)
 
     def _on_all_keys(self, grants: Iterable[Grant], glob: bytes = b"*") -> bool:
         """Whether these grants cover a pattern of keys as it is written, or every key. Each file must grant
@@ -98,7 +73,8 @@ class WideEvaluator(KeyEvaluator):
             return True
         who = (service, right, tuple(map(id, granted)), by)
         own = self._keys.own_places(glob, self.values)
-        return self._keys.covers(glob, self._holds(service, right, name, own, by), who, self.budget, own=own)
+        holds = holding(service, right, granted, own, by)
+        return self._keys.covers(glob, holds, who, self.budget, own=own)
 
     def _pattern(self, service: int, name: str, position: int, glob: bytes, right: int) -> Iterator[Found]:
         """Checks that the service has the right on every key that a glob can match."""
@@ -134,7 +110,7 @@ class WideEvaluator(KeyEvaluator):
             return None
         readable = self._readable.get(service)
         if readable is None:
-            holds = self._holds(service, READ, "")
+            holds = holding(service, READ, self._grants_of(service, ""))
             readable = self._readable[service] = Nearest(
                 scan_pattern(target)
                 for target in self.policy.targets

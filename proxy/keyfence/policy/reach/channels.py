@@ -8,7 +8,6 @@ that it can name.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 
 from keyfence.commands.model import READ, WRITE, Channel
 from keyfence.policy.budget import Budget
@@ -17,7 +16,7 @@ from keyfence.policy.compiled.policy import CompiledPolicy, Target
 from keyfence.policy.compiled.tenants import Place, Values
 from keyfence.policy.patterns.globs import Glob, positions_after
 
-from .reach import MAX_GLOB, NOWHERE, Holds, Reach, Remembered
+from .reach import MAX_GLOB, NOWHERE, Holds, Reach, Remembered, holding
 
 _KEYEVENT_NAME = re.compile(rb"__keyevent@([0-9]+)__:.*", re.DOTALL)
 # The beginning of a pattern after which only a pattern of keys follows.
@@ -26,18 +25,11 @@ _KEYSPACE_NAME = re.compile(rb"__keyspace@([0-9]+)__:(.*)", re.DOTALL)
 
 
 class Channels:
-    """The channels of one policy.
+    """The channels of one policy, of whose keys `keys` knows the reach."""
 
-    `reads(service, own)` returns a function that says whether a service may read all keys of a target, if
-    these have the caller's own value at the places `own`.
-    """
-
-    def __init__(
-        self, policy: CompiledPolicy, keys: Reach, reads: Callable[[int, frozenset[Place]], Holds]
-    ) -> None:
+    def __init__(self, policy: CompiledPolicy, keys: Reach) -> None:
         self._policy = policy
         self._keys = keys
-        self._reads = reads
         self._reach = Reach(policy.channel_classifier, policy.channels)
         self._leaving: Remembered[tuple[str, bytes], bool | None] = Remembered()
         self._elsewhere = [] if policy.databases is None else notifications_elsewhere(policy.databases)
@@ -129,3 +121,8 @@ class Channels:
 
     def _reads_every_key(self, service: int, budget: Budget) -> bool | None:
         return self._keys.covers(b"*", self._reads(service, NOWHERE), (service, READ, ""), budget)
+
+    def _reads(self, service: int, own: frozenset[Place]) -> Holds:
+        """Returns a function that says whether a service may read all keys of a target, if these have the
+        caller's own value at the places `own`. Of its grants, those of every command count."""
+        return holding(service, READ, self._policy.grants_of(service, ""), own)

@@ -13,8 +13,9 @@ from heapq import nsmallest
 from typing import Generic, TypeVar
 
 from keyfence.commands.arguments import glob_escape
+from keyfence.commands.model import WRITE
 from keyfence.policy.budget import PATTERN_STEPS, Budget
-from keyfence.policy.compiled.policy import Target
+from keyfence.policy.compiled.policy import Grant, Target
 from keyfence.policy.compiled.tenants import Place, Places, Values, value_in
 from keyfence.policy.patterns.automaton import Classifier
 from keyfence.policy.patterns.globs import Glob, Graph, KeySet, included, positions_after
@@ -28,6 +29,28 @@ NOWHERE: frozenset[Place] = frozenset()
 Holds = Callable[[Target], bool]
 Question = TypeVar("Question", bound=tuple[object, ...])
 Answer = TypeVar("Answer")
+
+
+def holding(
+    service: int, right: int, grants: Sequence[Grant], own: frozenset[Place] = NOWHERE, by: str = ""
+) -> Holds:
+    """Returns a function that says whether a service has a right on all keys of a target, by its rights or by
+    one of these grants.
+
+    `own` are the places where these keys have the caller's own value. `by` is the registered script that
+    makes the access, "" for a plain command.
+    """
+
+    def holds(target: Target) -> bool:
+        held, tenancy = target.rights[service], target.tenancy
+        if tenancy is not None:
+            held = tenancy.held(service, target.rights, own)
+        held &= ~target.denied[service]
+        if right & WRITE and not target.is_written_by(by):
+            held = 0
+        return bool(held & right) or any(grant.includes(target) for grant in grants)
+
+    return holds
 
 
 class Remembered(Generic[Question, Answer]):

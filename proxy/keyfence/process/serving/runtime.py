@@ -43,6 +43,7 @@ from keyfence.upstream.outages import Outages
 from keyfence.upstream.own_commands import COMMAND, OwnCommand
 from keyfence.upstream.own_user import missing_permissions, what_is_missing
 
+from .garbage import release_slowly
 from .rlimits import room_for
 from .ttl_check import TtlWatch
 from .zeros import declare_zeros
@@ -106,8 +107,10 @@ class Runtime:
             if self.in_force is None:
                 self.in_force = InForce(authorizer)
             else:
-                counters.policy_replaced(self.in_force.authorizer.policy.name)
+                before = self.in_force.authorizer.policy
+                counters.policy_replaced(before.name)
                 self.in_force.authorizer = authorizer
+                self._let_go(before)
             self.telemetry.guard(policy.secrecy)
             counters.policy_loaded(policy.name, policy.revision, loaded_at)
             if not self._quiet:  # a worker's parent has these rows for all
@@ -119,6 +122,13 @@ class Runtime:
             self._context.limits = settings.limits.of_requests()
             self._context.quotas.limits = self._client_limits()
         self._count_lapsed()
+
+    def _let_go(self, policy: CompiledPolicy) -> None:
+        """Free a policy that is used no more."""
+        if self._context is not None:
+            for client in self.clients:
+                client.policy_replaced()
+            release_slowly([*policy.targets])
 
     def _authorizer_of(self, policy: CompiledPolicy) -> Authorizer:
         """The authorizer of a policy under the settings in force, with the candidate beside it."""
@@ -147,12 +157,14 @@ class Runtime:
         if self.in_force is None:
             return
         counters = self.telemetry.counters  # with what the comparison has counted so far
-        self._candidate, self.changes = policy, None
+        before, self._candidate, self.changes = self._candidate, policy, None
         if policy is not None:
             self.changes = Changes(number, counters, mask_keys=self.settings.mask_keys)
             counters.begin_comparison(policy.services, RULES)
         self.telemetry.beside = self.changes
         self.in_force.authorizer = self._authorizer_of(self.in_force.authorizer.policy)
+        if before is not None:
+            self._let_go(before)
 
     def _decision_failed(self, exc: Exception) -> None:
         self.telemetry.counters.internal_error("decision")

@@ -86,6 +86,9 @@ class SessionBase:
     def take_turn(self) -> None:
         """Go on with the evaluation that was interrupted for other clients."""
 
+    def forget_policy(self) -> None:
+        """Another policy is in force. Without this, an idle client would keep the earlier one in memory."""
+
     # -- which connection
 
     def settle(self) -> None:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from keyfence.identity.resolver import Resolver
 from keyfence.net.host_port import host_port
-from keyfence.policy.compiled.tenants import Caller, Values
+from keyfence.policy.compiled.tenants import NOBODY, Caller, Values
 from keyfence.policy.engine.authorizer import Authorizer, InForce
 from keyfence.policy.services import UNKNOWN
 from keyfence.policy.show import printable
@@ -114,7 +114,7 @@ class Executor(Conversation):
         self._in_force = in_force
         self.observer = observer
         self._full_limits = limits
-        self.caller = Caller(None, tuple(names))
+        self.caller = Caller(None, tuple(names)) if names else NOBODY
         self.values: Values = ()  # the caller's values, for the authorizer that was last asked for
         self._valued_as = self.caller
         self._number = 0  # the service's number, for the authorizer and the name that it was last asked for
@@ -206,6 +206,9 @@ class Executor(Conversation):
             self.values = authorizer.policy.values(self.caller)
             self._numbered_by, self._numbered_as, self._valued_as = authorizer, self.service, self.caller
         return authorizer, self._number
+
+    def forget_policy(self) -> None:
+        self._numbered_by = None
 
     def current_authorizer(self) -> Authorizer:
         """The authorizer in force. A transaction keeps the one that it began with."""

@@ -68,7 +68,8 @@ class ReplyQueue(Outlet):
         self._frame = _UNDECIDED  # the kind of the incoming frame, if frames are followed one by one
         self._in_shared_reply = False
         self._kept = b""  # part of a push on the dedicated connection, while the client uses a shared one
-        self._late_pushes: list[bytes] = []  # complete pushes that wait for the end of a shared reply
+        # Complete pushes that wait for the end of a shared reply. Most clients get none in their life.
+        self._late_pushes: list[bytes] | None = None
 
     # -- what is due
 
@@ -211,7 +212,7 @@ class ReplyQueue(Outlet):
         self._in_shared_reply = not whole
         if self._late_pushes and whole:
             self.to_client.extend(self._late_pushes)
-            self._late_pushes.clear()
+            self._late_pushes = None
         if done:
             self.let_out()
         return done
@@ -231,8 +232,10 @@ class ReplyQueue(Outlet):
                 return
             if not framer.at_boundary:
                 break
-            pushes = self._late_pushes if self._in_shared_reply else self.to_client
-            pushes.append(data[at:end])
+            if self._in_shared_reply:
+                self._late_pushes = [*(self._late_pushes or ()), data[at:end]]
+            else:
+                self.to_client.append(data[at:end])
             at = end
         self._kept = data[at:]
         if len(self._kept) > MAX_INSPECTED:
