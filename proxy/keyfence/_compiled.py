@@ -35,6 +35,7 @@ MODULES = (
     "keyfence.policy.compiled.hash_slots",
     "keyfence.policy.engine.counts",
     "keyfence.policy.engine.forms",
+    "keyfence.policy.engine.runs",
     "keyfence.policy.engine.calls",
     "keyfence.policy.engine.decision_cache",
     "keyfence.policy.engine.writes",

@@ -54,7 +54,7 @@ cdef class FastPath:
     cpdef object join(self, RequestReader reader)
     @cython.locals(cache=DecisionCache)
     cpdef DecisionCache current_cache(self, Executor session)
-    @cython.locals(decision=CachedDecision, counter=ViolationCounter, outcome=int, key=bytes)
+    @cython.locals(decision=CachedDecision, call=Call, counter=ViolationCounter, outcome=int, key=bytes)
     cdef bint _knows(self, Executor session, DecisionCache cache, Lookup lookup, list argv) except -1
     @cython.locals(key=bytes, index=Py_ssize_t)
     cdef bint _shares_slot(

@@ -14,8 +14,9 @@ from keyfence.commands.model import MANY
 from keyfence.policy.compiled.tenants import Values
 from keyfence.policy.compiled.ttl import GIVES, SETTLES
 from keyfence.policy.engine.authorizer import Authorizer
+from keyfence.policy.engine.calls import ELSEWHERE
 from keyfence.policy.engine.counts import Admitted, ViolationCounter
-from keyfence.policy.engine.decision_cache import ELSEWHERE, DecisionCache
+from keyfence.policy.engine.decision_cache import DecisionCache
 from keyfence.policy.engine.forms import CachedDecision, Call, KeyKind, Lookup
 from keyfence.policy.engine.pending import PendingTtls
 from keyfence.resp.limits import ProtocolError
@@ -193,12 +194,14 @@ class FastPath:
         only the places of the request's arguments are known."""
         if lookup is None:
             return False
-        decision = lookup.decision
-        if decision is None:
-            return lookup.call is not None and self._takes(session, lookup, lookup.call, argv)
+        decision, call = lookup.decision, lookup.call
+        if decision is None and call is None:
+            return False
         if cache.has_slots and not self._shares_slot(session, cache, decision, argv):
             self.lookup = ELSEWHERE
             return False
+        if decision is None:
+            return call is not None and self._takes(session, lookup, call, argv)
         outcome = decision.outcome
         if not lookup.is_admitted:
             key = b"" if decision.is_covered else _argument(session.reader, argv, decision.form.index)
@@ -221,16 +224,23 @@ class FastPath:
         return True
 
     def _shares_slot(
-        self, session: Executor, cache: DecisionCache, decision: CachedDecision, argv: list[bytes] | None
+        self,
+        session: Executor,
+        cache: DecisionCache,
+        decision: CachedDecision | None,
+        argv: list[bytes] | None,
     ) -> bool:
-        """Whether the current request's key is in the hash slot of the open transaction's keys, if the policy
-        of `cache` asks that of it."""
+        """Whether the current request's keys are in the hash slot of the open transaction's keys, if the
+        policy of `cache` asks that of them. `decision` is what `cache` knows of a single key; None: it has
+        just found several, or a script."""
         transaction = session.transaction
         if transaction is None:
             return True
         queued = transaction.evaluated
         if cache is self._beside and self._comparison is not None:
             queued = self._comparison.own(queued)
+        if decision is None:
+            return cache.call_shares_slot(queued)
         index = decision.form.index
         if argv is None:
             data = session.reader.data()
@@ -381,7 +391,7 @@ class FastPath:
         lookup = beside.find(argv, comparison.values)
         decision, kind = lookup.decision, None
         if (
-            decision is not None
+            (decision is not None or lookup.call is not None)
             and beside.has_slots
             and not self._shares_slot(session, beside, decision, argv)
         ):

@@ -319,7 +319,8 @@ def test_the_cache_admits_what_the_evaluator_allows() -> None:
         ("families", "a", "BLPOP one:s:1 0", (), False),  # another type
         ("families", "a", "RENAME one:t:1 two:t:1", (), False),
         ("families", "a", "MGET one:t:1 one:t:2", (), False),
-        ("cluster", "app", "MGET s:t:a s:t:a", (), False),
+        ("cluster", "app", "MGET s:t:a s:t:a", (), True),
+        ("cluster", "app", "MGET s:t:a s:t:b", (), False),
         ("cluster", "app", "SCAN 0 MATCH s:t:*", (), True),
         # Grants.
         ("grants", "app", "MGET s:t:a s:t:b", (), True),

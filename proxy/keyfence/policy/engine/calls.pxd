@@ -1,15 +1,16 @@
 # C types for calls.py. The same source runs uncompiled; nothing here changes what it does.
 cimport cython
 
+from keyfence.policy.compiled.hash_slots cimport slot_in
 from keyfence.policy.compiled.named cimport NameCheck
 from keyfence.policy.compiled.written cimport WrittenCheck
 from keyfence.policy.patterns.automaton cimport Classifier
 from keyfence.policy.engine.forms cimport Call, KeyKind, Lookup, name_slot, new_lookup, places_of, stands
+from keyfence.policy.engine.runs cimport Run
 
-cdef int _LONG, _FOREIGN, _ZERO, _NINE, _SMALL
-cdef Py_ssize_t _MANY, _MOST_LOOKED_AT, _MAX_CONFIRMED, _MOST_DIGITS, _RECENT, _LONGEST_WORD
-cdef const long long[::1] _OPTIONS
-cdef bytes _TAKES
+cdef int _LONG, _FOREIGN, _CROSSING
+cdef list _MISSES
+cdef Py_ssize_t _MANY, _MOST_LOOKED_AT, _MAX_CONFIRMED, _RECENT
 cdef Lookup _NO_COMMAND, _NO_FORM, _LONG_KEY, _WRONG_CONTENT, _UNSURE, _DIFFERENT
 
 
@@ -25,26 +26,6 @@ cdef class OwnKeys:
 
 
 @cython.final
-cdef class Run:
-    cdef readonly Py_ssize_t number
-    cdef readonly bint is_channel
-    cdef Py_ssize_t start
-    cdef Py_ssize_t last
-    cdef readonly Py_ssize_t step
-    cdef readonly Py_ssize_t limit
-    cdef bint has_keyword
-    cdef long long keyword
-    cdef readonly bint is_counted
-    cdef readonly Py_ssize_t count_at
-    cdef Py_ssize_t first
-    cdef readonly Py_ssize_t at
-    cdef readonly Py_ssize_t stop
-
-    @cython.locals(at=Py_ssize_t, stop=Py_ssize_t)
-    cpdef bint place(self, bytes data, const long long[::1] places, Py_ssize_t count) except -1
-
-
-@cython.final
 cdef class CallForm:
     cdef tuple options
     cdef readonly list kinds
@@ -53,9 +34,13 @@ cdef class CallForm:
     cdef public bint is_seen
     cdef readonly Call recent
     cdef readonly Py_ssize_t recent_kinds
+    cdef public bint is_several
+    cdef CallForm _several
 
     @cython.locals(kind=KeyKind)
     cdef object remember(self, Call call, list chosen)
+    @cython.locals(several=CallForm)
+    cdef CallForm of_several(self)
 
 
 @cython.final
@@ -96,6 +81,9 @@ cdef class Calls:
     cdef Py_ssize_t _kept
     cdef readonly Py_ssize_t members
     cdef long long _turn
+    cdef bint _has_slots
+    cdef bytes _slotted
+    cdef readonly int slot
 
     @cython.locals(name=bytes, placed=Placed)
     cpdef Lookup find(self, list argv, tuple values)
@@ -108,8 +96,12 @@ cdef class Calls:
     cdef Lookup _find(
         self, Placed placed, bytes data, const long long[::1] places, Py_ssize_t count, tuple values, list argv
     )
-    @cython.locals(target=int)
-    cdef int _target(self, Run run, bytes data, Py_ssize_t start, Py_ssize_t end, tuple values) except -4
+    @cython.locals(form=CallForm, run=Run, keys=Py_ssize_t)
+    cdef CallForm _form(
+        self, Placed placed, bytes data, const long long[::1] places, Py_ssize_t count, list argv
+    )
+    @cython.locals(target=int, slot=int)
+    cdef int _target(self, Run run, bytes data, Py_ssize_t start, Py_ssize_t end, tuple values) except -5
     @cython.locals(kind=KeyKind, kinds=dict)
     cdef KeyKind _kind(self, Placed placed, CallForm form, Run run, Py_ssize_t at, int target, list argv)
     @cython.locals(named=NameCheck, written=WrittenCheck)
@@ -124,16 +116,8 @@ cdef class Calls:
     cdef object _forget(self)
     cdef bint _can_check(self, Placed placed, KeyKind kind, object access) except -1
     @cython.locals(kind=KeyKind)
-    cdef Call _ask(self, Placed placed, list chosen, list argv, tuple values)
+    cdef Call _ask(self, Placed placed, CallForm form, list chosen, list argv, tuple values)
     @cython.locals(kind=KeyKind, run=Run)
     cdef KeyKind _kind_at(self, Placed placed, list chosen, object access)
     @cython.locals(run=Run)
     cdef bint _is_kept(self, Placed placed, list argv, object touches) except -1
-
-
-@cython.locals(at=Py_ssize_t, word="long long", taken=Py_ssize_t, number=Py_ssize_t)
-cdef Py_ssize_t _after(bytes data, const long long[::1] places, Py_ssize_t count, long long keyword) except -2
-@cython.locals(raw="const unsigned char *", at=Py_ssize_t, number="long long")
-cdef long long _folded(bytes data, Py_ssize_t start, Py_ssize_t end) except -1
-@cython.locals(raw="const unsigned char *", at=Py_ssize_t, number=Py_ssize_t, byte="unsigned char")
-cdef Py_ssize_t _number(bytes data, Py_ssize_t start, Py_ssize_t end) except -2

@@ -10,7 +10,8 @@ A command is looked up where its bytes lie: `places` has two numbers for each ar
 where it ends. A command that is a list of arguments is joined first. Only such a command is learned from.
 
 The evaluator is asked about a command with one key of each target: further keys of the same targets break
-nothing that these do not break. Rules about several keys together (hash slots) are left to the evaluator.
+nothing that these do not break. Of the rules about several keys together, hash slots are compared here; bound
+placeholders are left to the evaluator.
 """
 
 from __future__ import annotations
@@ -19,10 +20,9 @@ from array import array
 from collections.abc import Container, Sequence
 
 from keyfence.commands.cache_forms import CALL_LAYOUTS, VALUE, CallLayout
-from keyfence.commands.exceptions import XREAD_OPTIONS
 from keyfence.commands.extract import extract
 from keyfence.commands.model import MANY, Access, Content, Touches
-from keyfence.commands.table import KeySpec
+from keyfence.policy.compiled.hash_slots import slot_in
 from keyfence.policy.compiled.policy import MAX_CONFIRMED, Target
 from keyfence.policy.compiled.scripts import Registration
 from keyfence.policy.compiled.sizes import questions
@@ -51,6 +51,7 @@ from .forms import (
     places_of,
     stands,
 )
+from .runs import Run
 
 MAX_FORMS = 64  # of one command; beyond this number, all are forgotten and asked for anew …
 MAX_CALLS = 256  # … and so are the answers for one form …
@@ -64,18 +65,18 @@ _RECENT = MAX_FORMS  # as a C integer, when compiled
 _MANY = MANY
 _MOST_LOOKED_AT = MOST_LOOKED_AT
 _MAX_CONFIRMED = MAX_CONFIRMED
-_LONG, _FOREIGN = -2, -3  # in place of a target: the key is long, or may not be the caller's own
-_ZERO, _NINE = 48, 57
-_MOST_DIGITS = 5
-_SMALL = 32  # the bit that only small letters have
-_LONGEST_WORD = 7  # this many bytes fit a signed number
+# In place of a target, beside -1 for none: the key is long, may not be the caller's own, or is in another
+# hash slot than the command's earlier keys.
+_LONG, _FOREIGN, _CROSSING = -2, -3, -4
 
 _NO_COMMAND = new_lookup(None, COMMAND, -1)
 _NO_FORM = new_lookup(None, FORM, -1)
 _LONG_KEY = new_lookup(None, KEY, -1)
+ELSEWHERE = new_lookup(None, KEYS, -1)  # a key is in another hash slot than an earlier one that it must share
 _WRONG_CONTENT = new_lookup(None, CONTENT, -1)
 _UNSURE = new_lookup(None, RULE, -1)
 _DIFFERENT = new_lookup(None, KEYS, -1)
+_MISSES = [_UNSURE, _DIFFERENT, _LONG_KEY, _UNSURE, ELSEWHERE]  # by what stands in place of a target, negated
 
 # Doubts that depend on a key's name in ways that are not checked here, or on the time.
 _NEVER_KEPT = checks.TYPE_IN_KEY | checks.TIME
@@ -113,48 +114,6 @@ class OwnKeys:
         return True
 
 
-class Run:
-    """A run of keys (or one channel) in commands of one layout."""
-
-    def __init__(self, number: int, spec: KeySpec | None, at: int = 0) -> None:
-        """Without a spec, it is the single argument `at`."""
-        self.number = number
-        self.is_channel = spec is None
-        self.start = at if spec is None else spec.start
-        self.last = 0 if spec is None else spec.last
-        self.step = 1 if spec is None else spec.step
-        self.limit = 1 if spec is None else max(spec.limit, 1)
-        self.has_keyword = spec is not None and bool(spec.keyword)
-        self.keyword = 0 if spec is None else _folded(spec.keyword, 0, len(spec.keyword))
-        self.is_counted = spec is not None and spec.find == "keynum"
-        self.count_at = 0 if spec is None else spec.start + spec.count_at
-        self.first = 0 if spec is None else spec.start + spec.first
-        self.at = self.stop = 0  # its place in the command that was placed last
-
-    def place(self, data: bytes, places: array[int], count: int) -> bool:
-        """Find the run in a command of `count` arguments. False: its place is unclear, or it is empty."""
-        at = self.start
-        if self.is_counted:
-            if self.count_at >= count:
-                return False
-            at = self.first
-            stop = at + self.step * _number(data, places[2 * self.count_at], places[2 * self.count_at + 1])
-        else:
-            if self.has_keyword:
-                at = _after(data, places, count, self.keyword)
-            if self.last >= 0:
-                stop = at + self.last + 1
-            else:
-                if (count - at) % self.limit != 0:
-                    return False
-                stop = at + (count - at) // self.limit + self.last + 1
-        if at < 1 or stop <= at or stop > count or (stop - at) % self.step != 0:
-            return False
-        self.at = at
-        self.stop = stop
-        return True
-
-
 class CallForm:
     """Commands of one layout whose deciding arguments are equal."""
 
@@ -168,6 +127,16 @@ class CallForm:
         self.is_seen = False  # such a command has come before
         self.recent: Call | None = None  # the answer found last …
         self.recent_kinds = 0  # … and the number of the kinds of its keys: those whose `recent` it is too
+        self.is_several = False  # it is about commands with several keys only
+        self._several: CallForm | None = None  # the same form, about those only
+
+    def of_several(self) -> CallForm:
+        """What is known of these commands with several keys, if that is known apart."""
+        several = self._several
+        if several is None:
+            several = self._several = CallForm(len(self.kinds), self.options)
+            several.is_several = True
+        return several
 
     def remember(self, call: Call | None, chosen: Sequence[KeyKind]) -> None:
         """Find this answer first, if the next command has keys of the same kinds."""
@@ -261,6 +230,9 @@ class Calls:
         self._targets: tuple[Target, ...] = policy.targets
         self._classifier: Classifier = policy.classifier
         self._channels: Classifier = policy.channel_classifier
+        self._has_slots = policy.cluster
+        self._slotted = bytes(policy.home(one).cluster for one in policy.targets)
+        self.slot = -1  # the hash slot of the last command's keys; -1: they may be in any
         self._placed: dict[bytes, Placed] = {}
         self._recent: list[Placed | None] = [None] * RECENT_NAMES
         self._kept = 0  # kinds of keys …
@@ -308,7 +280,7 @@ class Calls:
         for run in placed.runs:
             if not run.place(data, places, count):
                 return _NO_COMMAND
-        form = placed.form(data, places, count, argv)
+        form = self._form(placed, data, places, count, argv)
         if form is None:
             return _NO_FORM
         chosen: KeyKind | None = None  # the last kind of its keys
@@ -316,13 +288,14 @@ class Calls:
         is_recent, binds = form.recent is not None, False
         opens: list[tuple[KeyKind, int]] | None = None
         self._turn += 1
+        self.slot = -1
         for run in placed.runs:
             kind = form.last[run.number]
             at = run.at
             while at < run.stop:
                 target = self._target(run, data, places[2 * at], places[2 * at + 1], values)
                 if target < 0:
-                    return _LONG_KEY if target == _LONG else _UNSURE if target == _FOREIGN else _DIFFERENT
+                    return _MISSES[-target]
                 if kind is None or kind.number != target:
                     kind = self._kind(placed, form, run, at, target, argv if size < _MANY else None)
                     if kind is None:
@@ -352,6 +325,20 @@ class Calls:
             return _DIFFERENT if placed.is_decided_by_keys else _UNSURE
         return call.hit if opens is None else new_lookup(None, "", 0, call, opens)
 
+    def _form(
+        self, placed: Placed, data: bytes, places: array[int], count: int, argv: list[bytes] | None
+    ) -> CallForm | None:
+        """The form of a command; None if it is not known. For a cluster, a command with several keys is asked
+        for one rule more than one with a single key."""
+        form = placed.form(data, places, count, argv)
+        if form is None or not self._has_slots:
+            return form
+        keys = 0
+        for run in placed.runs:
+            if not run.is_channel:
+                keys += (run.stop - run.at) // run.step
+        return form.of_several() if keys > 1 else form
+
     def _target(self, run: Run, data: bytes, start: int, end: int, values: Values) -> int:
         """The number of the target of the key or channel at `data[start:end]`. Below 0: there is none that
         a decision is kept for."""
@@ -362,6 +349,12 @@ class Calls:
         target = self._classifier.first_in(data, start, end)
         if target >= 0 and self._own.matter and not self._own.holds(target, data, start, end, values):
             return _FOREIGN
+        if self._has_slots and target >= 0 and self._slotted[target]:
+            slot = slot_in(data, start, end)
+            if self.slot < 0:
+                self.slot = slot
+            elif self.slot != slot:
+                return _CROSSING
         return target
 
     def _kind(
@@ -406,7 +399,7 @@ class Calls:
                 return None  # a pattern takes long, so the session evaluates it first, in its turn
             if len(form.calls) >= MAX_CALLS:
                 form.calls.clear()
-            found = self._ask(placed, chosen[::-1], argv, values)
+            found = self._ask(placed, form, chosen[::-1], argv, values)
             if self._evaluator.budget.spent:
                 return None  # the evaluator does not remember the pattern
             if self.members >= MAX_MEMBERS:
@@ -454,8 +447,6 @@ class Calls:
     def _can_check(self, placed: Placed, kind: KeyKind, access: Access) -> bool:
         """Prepare the checks of each key of a kind. False: something that is not checked here."""
         evaluator, command, target = self._evaluator, placed.layout.command, kind.target
-        if evaluator.policy.cluster:
-            return False  # hash slots are about several keys
         doubts = evaluator.standing_of_all(self._service, command, access, target).doubts
         if doubts & _NEVER_KEPT:
             return False
@@ -471,7 +462,9 @@ class Calls:
         kind.checks(named, written)
         return True
 
-    def _ask(self, placed: Placed, chosen: list[KeyKind], argv: list[bytes], values: Values) -> Call | None:
+    def _ask(
+        self, placed: Placed, form: CallForm, chosen: list[KeyKind], argv: list[bytes], values: Values
+    ) -> Call | None:
         """The evaluator's answer about a command with one key of each kind; None if it finds a violation, or
         its answer may be another one for the next command."""
         last = len(placed.runs) - 1
@@ -494,7 +487,7 @@ class Calls:
             kind.outcome = found
             if open_key is not None and found in UNSIZED and open_key.target.entry is not None:
                 kind.questions = tuple(questions(open_key.target.entry, open_key.access))
-        evidence = evidence_of(evaluator.policy, self._service, touches)
+        evidence = evidence_of(evaluator.policy, self._service, touches, several=form.is_several)
         is_trusted = touches.script is not None and evaluator.policy.shares(touches.script)
         return Call(placed.layout.command.name, evidence, is_trusted)
 
@@ -545,52 +538,3 @@ def _touches_its_keys_alone(registration: Registration, targets: list[Target]) -
         return False
     patterns = registration.patterns
     return not patterns or (len(patterns) == len(targets) == 1 and patterns[0] == targets[0].pattern)
-
-
-def _after(data: bytes, places: array[int], count: int, keyword: int) -> int:
-    """The position after a keyword (`_folded`), before which only known options stand; -1: something else
-    does."""
-    at = 1
-    while at < count:
-        word = _folded(data, places[2 * at], places[2 * at + 1])
-        if word == keyword:
-            return at + 1 if word else -1
-        taken = 0
-        for number in range(len(_TAKES)):
-            if _OPTIONS[number] == word:
-                taken = _TAKES[number]
-        if taken == 0:
-            return -1
-        at += taken
-    return -1
-
-
-def _number(data: bytes, start: int, end: int) -> int:
-    """A plain decimal number; -1 for anything else."""
-    raw = data
-    if start >= end or end - start > _MOST_DIGITS or raw[start] == _ZERO:
-        return -1
-    number = 0
-    for at in range(start, end):
-        byte = raw[at]
-        if byte < _ZERO or byte > _NINE:
-            return -1
-        number = number * 10 + (byte - _ZERO)
-    return number
-
-
-def _folded(data: bytes, start: int, end: int) -> int:
-    """A word as a number, which is the same in capital and small letters; 0 for a longer word than those that
-    are looked for."""
-    raw = data
-    if end - start > _LONGEST_WORD:
-        return 0
-    number = 0
-    for at in range(start, end):
-        number = number << 8 | raw[at] | _SMALL
-    return number
-
-
-# Options that may stand before a keyword, and how many arguments each takes, with itself.
-_OPTIONS = array("q", [_folded(name, 0, len(name)) for name in XREAD_OPTIONS])
-_TAKES = bytes(XREAD_OPTIONS.values())

@@ -53,6 +53,8 @@ cdef class DecisionCache:
     cpdef bint shares_slot(
         self, CachedDecision decision, bytes data, Py_ssize_t start, Py_ssize_t end, object transaction
     ) except -1
+    @cython.locals(slot=int)
+    cpdef bint call_shares_slot(self, object transaction) except -1
     @cython.locals(decision=CachedDecision)
     cpdef bint may_count(self, Lookup lookup, list argv) except -1
     @cython.locals(decision=CachedDecision, one=CachedDecision)

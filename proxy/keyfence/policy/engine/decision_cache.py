@@ -33,7 +33,6 @@ from .forms import (
     CONTENT,
     FORM,
     KEY,
-    KEYS,
     RECENT_NAMES,
     RULE,
     WAIVED,
@@ -61,7 +60,6 @@ _NO_COMMAND = new_lookup(None, COMMAND, -1)
 _NO_FORM = new_lookup(None, FORM, -1)
 _LONG_KEY = new_lookup(None, KEY, -1)
 _UNSURE = new_lookup(None, RULE, -1)
-ELSEWHERE = new_lookup(None, KEYS, -1)  # its key is in another hash slot than its transaction's keys
 
 
 class DecisionCache:
@@ -218,6 +216,14 @@ class DecisionCache:
         if transaction.slot is None:
             transaction.slot = slot
         return transaction.slot == slot
+
+    def call_shares_slot(self, transaction: Transaction) -> bool:
+        """The same for the keys of the command with several keys, a script or a pattern that was looked up
+        last, which are in one slot."""
+        slot = self._calls.slot
+        if slot >= 0 and transaction.slot is None:
+            transaction.slot = slot
+        return slot < 0 or transaction.slot == slot
 
     @property
     def admits_transactions(self) -> bool:

@@ -39,8 +39,9 @@ class Evidence(NamedTuple):
 NONE = Evidence((), ())
 
 
-def evidence_of(policy: CompiledPolicy, service: int, touches: Touches) -> Evidence:
-    """Returns what a command by the service with this number is evidence of."""
+def evidence_of(policy: CompiledPolicy, service: int, touches: Touches, *, several: bool = False) -> Evidence:
+    """Returns what a command by the service with this number is evidence of. `several`: it stands for
+    commands with more such keys."""
     rules = dict.fromkeys(ALWAYS)
     rights: dict[Right, None] = {}
     if touches.databases:
@@ -55,7 +56,7 @@ def evidence_of(policy: CompiledPolicy, service: int, touches: Touches) -> Evide
         target = policy.target(access.key)
         rules |= dict.fromkeys(_rules_of(policy, access, target))
         rights |= dict.fromkeys(_rights_of(policy, service, touches, access, target))
-    if policy.cluster and len(touches.accesses) > 1:
+    if policy.cluster and (several or len(touches.accesses) > 1):
         rules["slot.cross"] = None
     return Evidence(tuple(rules), tuple(rights))
 
