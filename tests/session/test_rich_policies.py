@@ -66,8 +66,13 @@ KEYS = st.builds(
     st.sampled_from(["{1}", "{1}", "{2}", "{1}:x", "1", f"{{{'y' * 14}}}", f"{{{'z' * 40}}}", "{é}", "{}"]),
 ) | st.sampled_from(["user:17", "user:x", "shop:d:{1}", "shop_old:7", "shop"])
 WAYS = ["GET {}", "SET {} v", "SET {} v EX 30", "HSET {} size 3", "HSET {} size big", "LPUSH {} a", "DEL {}"]
-COMMAND = st.builds(str.format, st.sampled_from(WAYS), KEYS) | st.sampled_from(
-    ["PING", "MGET shop:a:item:{1} shop:b:item:{1}", "MGET shop:a:item:{1} shop:b:item:{2}"]
+SEVERAL = ["MGET {} {}", "DEL {} {}", "MSET {} v {} w", "EXISTS {} {}", "BLPOP {} {} 1", "COPY {} {}"]
+COMMAND = (
+    st.builds(str.format, st.sampled_from(WAYS), KEYS)
+    | st.builds(str.format, st.sampled_from(SEVERAL), KEYS, KEYS)
+    | st.sampled_from(
+        ["PING", "MGET shop:a:item:{1} shop:b:item:{1}", "MGET shop:a:item:{1} shop:b:item:{2}"]
+    )
 )
 
 
@@ -174,6 +179,9 @@ KNOWN = {
     "no own key, waived": ("all", "enforce", "SET shop:c:item:{{{}}} v"),
     "a waived entry": ("all", "enforce", "HSET shop:c:cart:{{{}}} size 3"),
     "an unknown key, waived": ("words", "enforce", "GET user:{}"),
+    "several keys in one slot": ("slots", "enforce", "MGET shop:a:item:{{{0}}} shop:a:bag:{{{0}}}"),
+    "one of several keys": ("slots", "enforce", "DEL shop:a:item:{{{}}}"),
+    "a list to wait for, and slots": ("slots", "enforce", "BLPOP shop:a:list:{{{0}}} shop:a:item:{{{0}}} 1"),
     "wrong content, waived rights": ("all", "observe", "HSET shop:c:cart:{{{}}} size big"),
 }
 
@@ -204,6 +212,34 @@ def test_the_slot_of_a_transaction_is_that_of_its_first_key_even_if_this_is_refu
         serve(one, redis, Batch(True, [refused, same, elsewhere]).sent())
     rules = Counter(rule for _, _, rule, _ in observer.found)
     assert rules == {"scope.write": 3, "slot.cross": 3}
+
+
+@pytest.mark.parametrize("first", ["SET shop:a:item:{1} v", "MGET shop:a:item:{1} shop:a:list:{1}"])
+@pytest.mark.parametrize("second", ["SET shop:a:item:{2} v", "MGET shop:a:item:{2} shop:a:list:{2}"])
+def test_several_keys_share_the_slot_of_their_transaction(first: str, second: str) -> None:
+    observer = RecordingObserver()
+    held = InForce(authorizer(POLICIES["slots"], MODES["enforce"]))
+    one, redis = session("app", in_force=held, observer=observer), FakeRedis()
+    for command in (first, second) * 2:  # each is known, and fine on its own
+        serve(one, redis, cmd(command))
+    assert observer.found == []
+    for count in range(1, 4):
+        serve(one, redis, Batch(True, [first, first, second]).sent())
+        assert Counter(rule for _, _, rule, _ in observer.found) == {"slot.cross": count}
+
+
+def test_several_keys_of_different_slots_do_not_keep_those_of_one_slot_from_being_known() -> None:
+    observer = RecordingObserver()
+    held = InForce(authorizer(POLICIES["slots"], MODES["enforce"]))
+    one, redis = session("app", in_force=held, observer=observer, sharing=True), FakeRedis()
+    crossing, fine = "MGET shop:a:item:{1} shop:a:item:{2}", "MGET shop:a:item:{1} shop:a:list:{1}"
+    serve(one, redis, cmd(crossing) + cmd(fine))
+    known = len(observer.at_length)
+    for _ in range(3):
+        serve(one, redis, cmd(fine))
+    assert len(observer.at_length) == known
+    serve(one, redis, cmd(crossing))
+    assert Counter(observer.found) == {("app", "MGET", "slot.cross", "refused"): 2}
 
 
 def test_a_refusal_that_quotes_a_names_length_is_worded_for_each_key() -> None:

@@ -10,8 +10,7 @@ A command is looked up where its bytes lie: `places` has two numbers for each ar
 where it ends. A command that is a list of arguments is joined first. Only such a command is learned from.
 
 The evaluator is asked about a command with one key of each target: further keys of the same targets break
-nothing that these do not break. Of the rules about several keys together, hash slots are compared here; bound
-placeholders are left to the evaluator.
+nothing that these do not break. Hash slots are compared here.
 """
 
 from __future__ import annotations
@@ -430,6 +429,8 @@ class Calls:
             touches = extract(alone)
             accesses = [one for one in touches.accesses if one.position == wanted]
             kind = KeyKind(name, target, what, number)
+            # Without grants, the answer about one key of each target is that about all of them.
+            kind.binds = kind.binds and self._evaluator.has_grants(self._service, name)
             if len(accesses) != 1 or not self._can_check(placed, kind, accesses[0]):
                 kind.looks = -1
         if self._kept >= MAX_KINDS:

@@ -55,7 +55,7 @@ cdef class KeyKind:
     cdef readonly object target
     cdef public int looks
     cdef readonly int run
-    cdef readonly bint binds
+    cdef public bint binds
     cdef public int outcome
     cdef public tuple questions
     cdef public NameCheck named

@@ -174,7 +174,8 @@ class KeyKind:
         self.number = number
         self.target = target
         self.run = run
-        self.binds = bool(target.alike)  # all keys of a command must share a placeholder's value
+        # All keys of a command must share a placeholder's value, but for those that a grant covers.
+        self.binds = bool(target.alike)
         self.outcome = UNKNOWN  # the command's outcome for such a key (`ttl.outcome`)
         self.questions: tuple[Question, ...] = ()  # about the key's size, if the outcome leaves it open
         # What is checked in each call: a key's name, and the value behind it.
