@@ -205,4 +205,8 @@ def loads(commands: int, pipeline: int) -> list[Load]:
     (slots, beginning, end, _), name = RICH["hash slots"], "SET, hash slots, in MULTI"
     one = [sets(1, beginning, end)[0]] * commands  # all keys of a transaction are in one slot
     found.append(Load(name, "app", "enforce", in_transactions(pieces(one, pipeline)), text=slots))
+    for count in (1, 10):
+        requests = [command("DEL", *[f"{beginning}{at:08}{end}"] * count) for at in range(commands)]
+        reads = pieces(requests, pipeline)
+        found.append(Load(f"DEL of {count}, hash slots", "app", "enforce", reads, text=slots))
     return [load._replace(name=f"{load.name}, {pipeline} a read") for load in found]

@@ -49,6 +49,8 @@ LIMITS = {
     "SET, a simple policy": (4.2, 1.05),
     "SET, hash slots": (4.2, 1.1),
     "SET, hash slots, in MULTI": (6.3, 2.15),
+    "DEL of 1, hash slots": (6.5, 1.5),
+    "DEL of 10, hash slots": (2.8, 1.9),
     "SET, names kept": (4.5, 1.3),
     "SET, names broken": (4.7, 1.7),
     "SET, type words": (4.6, 1.4),
