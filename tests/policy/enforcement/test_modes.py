@@ -6,7 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keyfence.policy.enforcement.modes import BreakGlass, ModeRule, Modes, Waiver, advised, mode_faults
+from keyfence.policy.enforcement.modes import (
+    BreakGlass,
+    ModeRule,
+    Modes,
+    ServiceWaivers,
+    Waiver,
+    advised,
+    best_waiver,
+    mode_faults,
+)
 from keyfence.policy.loading.load import parse_policy
 from keyfence.policy.rules import RULES
 from keyfence.policy.verdict import PASS, Mode, Severity, Verdict, Violation
@@ -124,6 +133,43 @@ def test_a_waiver_covers_only_what_it_names(waiver: Waiver, is_waived: bool) -> 
     modes = Modes([ModeRule("enforce")], SERVICES, [waiver])
     expected = (["waived"], "") if is_waived else (["refused"], "scope.write")
     assert actions(modes, violation("scope.write")) == expected
+
+
+KEYS = ["user:1", "user:17", "user:x", "user:17:cart", "team:a", "team:b", "a" * 40, ""]
+WAIVERS = st.builds(
+    Waiver,
+    st.sampled_from(SERVICES[:2]),
+    st.sampled_from(NAMED),
+    st.sampled_from(["", "", "e", "other"]),
+    st.sampled_from(["", "SET", "GET"]),
+    st.sampled_from(["", "", "user:<int>", "user:*", "user:1?", "team:[ab]", "<id>:<id>", "*"]),
+)
+
+
+@given(
+    st.lists(WAIVERS, max_size=12),
+    st.sampled_from(SERVICES[:2]),
+    st.sampled_from(NAMED),
+    st.sampled_from(["", "e"]),
+    st.sampled_from(["SET", "DEL"]),
+    st.sampled_from(KEYS),
+)
+def test_a_violation_is_waived_if_one_of_all_waivers_covers_it(
+    waivers: list[Waiver], service: str, rule: str, entry: str, command: str, key: str
+) -> None:
+    modes = Modes([], SERVICES, waivers)
+    found = violation(rule, entry=entry)._replace(key=key.encode())
+    expected = best_waiver(waivers, service, rule, entry, command, key.encode())
+    assert modes.waived(found, service, command) == (expected is not None)
+
+
+def test_few_of_many_waivers_are_looked_at() -> None:
+    many = [Waiver("one", "scope.write", keys=f"user:{at}:*") for at in range(500)]
+    many += [Waiver("one", "scope.write", entry=f"entry-{at}") for at in range(500)]
+    held = ServiceWaivers([*many, Waiver("one", "scope.write", "e", keys="user:<int>:cart")])
+    assert len(held.near("scope.write", "e", b"user:17:cart")) == 2
+    assert len(held.near("scope.write", "entry-7", b"team:17")) == 1
+    assert held.near("scope.write", "e", b"team:17") == []
 
 
 def test_a_waiver_does_not_enable_a_disabled_rule() -> None:

@@ -80,6 +80,31 @@ def _specificity(one: Waiver) -> tuple[bool, ...]:
     return bool(one.entry), bool(one.keys or one.script), bool(one.command)
 
 
+class ServiceWaivers:
+    """The waivers of one service, found without a look at each."""
+
+    def __init__(self, waivers: Iterable[Waiver]) -> None:
+        self._of_keys: list[Waiver] = []
+        self._others: dict[tuple[str, str], list[Waiver]] = {}  # by rule and entry
+        for one in waivers:
+            if one.keys:
+                self._of_keys.append(one)
+            else:
+                self._others.setdefault((one.rule, one.entry), []).append(one)
+        # Tells apart the keys that they name. None: they name none, or these are too many.
+        self.automaton = waived_keys(tuple(one.keys for one in self._of_keys))
+
+    def near(self, rule: str, entry: str, key: bytes) -> list[Waiver]:
+        """Returns those that may cover a violation, and few others."""
+        found = [*self._others.get((rule, ""), ()), *(self._others.get((rule, entry), ()) if entry else ())]
+        if self.automaton is None:
+            return found + self._of_keys
+        accept = self.automaton.match(key)
+        return (
+            found + [self._of_keys[index] for index in self.automaton.sets[accept]] if accept >= 0 else found
+        )
+
+
 @dataclasses.dataclass(slots=True)
 class BreakGlass:
     """A period in which nothing is refused, for one rule or service or for all. "" means all."""
@@ -113,7 +138,10 @@ class Modes:
         self._modes: list[dict[str, Mode]] = [
             {rule: _first(rules, rule, service, default) for rule in RULES} for service in services
         ]
-        self._waived_keys = [self._automaton(name) for name in self.services]
+        self._of_service = {
+            name: ServiceWaivers(one for (of, _), held in self._waivers.items() if of == name for one in held)
+            for name in self.services
+        }
 
     def mode(self, rule: str, service: int) -> Mode:
         """Returns the mode of a rule for the service with this number."""
@@ -137,11 +165,7 @@ class Modes:
     def waived_keys(self, service: int) -> Automaton | None:
         """Returns the automaton that tells apart the keys that the service's waivers name. None: they name
         none, or these are too many (`tells_waived`)."""
-        return self._waived_keys[service]
-
-    def _automaton(self, name: str) -> Automaton | None:
-        texts = [one.keys for (of, _), held in self._waivers.items() if of == name for one in held]
-        return waived_keys(tuple(filter(None, texts)))
+        return self._of_service[self.services[service]].automaton
 
     def tells_waived(self, service: int, rule: str) -> bool:
         """Returns whether command, entry and `waived_keys` decide if a violation of the rule is waived."""
@@ -150,12 +174,12 @@ class Modes:
 
     def waived(self, violation: Violation | Found, service: str, command: str) -> bool:
         """Returns whether a waiver covers a violation by this command of the service."""
-        waivers = self._waivers.get((service, violation.rule))
-        if not waivers:
+        rule, entry, key = violation.rule, violation.entry, violation.key or b""
+        if (service, rule) not in self._waivers:
             return False
-        key = violation.key or b""
-        rule, entry, script = violation.rule, violation.entry, script_in(violation.rule, violation.shape)
-        return best_waiver(waivers, service, rule, entry, command, key, script) is not None
+        near = self._of_service[service].near(rule, entry, key)
+        script = script_in(rule, violation.shape)
+        return best_waiver(near, service, rule, entry, command, key, script) is not None
 
     def rule_on(
         self, verdict: Verdict, service: int, command: str, now: float, glass: Sequence[BreakGlass] = ()
