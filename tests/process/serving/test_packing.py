@@ -94,7 +94,7 @@ def test_a_process_that_serves_unpacks_a_policy_in_pieces(
     pauses: list[float] = []
     collected: list[int] = []
     monkeypatch.setattr(packing.time, "sleep", pauses.append)
-    monkeypatch.setattr(packing, "PIECE_SECONDS", -1.0)  # after each target, however fast the machine is
+    monkeypatch.setattr(packing, "PIECE_SECONDS", -1.0)  # after each part, however fast the machine is
 
     def note(_phase: str, info: dict[str, int]) -> None:
         if threading.current_thread() is not threading.main_thread():
@@ -107,7 +107,8 @@ def test_a_process_that_serves_unpacks_a_policy_in_pieces(
     finally:
         gc.callbacks.pop()
     assert policy is not None
-    assert pauses == [packing.PAUSE_SECONDS] * len(policy.targets)
+    automata = 4  # and classifiers
+    assert pauses == [packing.PAUSE_SECONDS] * (len(policy.targets) + automata)
     assert gc.get_threshold() == thresholds
     assert collected
     assert 2 not in collected

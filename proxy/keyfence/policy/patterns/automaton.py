@@ -184,6 +184,10 @@ class Verifiable(Protocol):
     def matches(self, key: bytes) -> bool: ...
 
 
+# By accept set, where its patterns begin in a list of all; and the bounds of each pattern's lengths.
+Tables = tuple["array[int]", "array[int]", "array[int]"]
+
+
 class Classifier:
     """Finds the pattern that a key belongs to, including lengths.
 
@@ -191,11 +195,17 @@ class Classifier:
     match (`sure_lengths`). Only the other keys are matched again by the pattern itself.
     """
 
-    def __init__(self, automaton: Automaton, patterns: tuple[Verifiable, ...]) -> None:
-        if any(index < 0 or index >= len(patterns) for members in automaton.sets for index in members):
-            raise ValueError("classifier: the automaton has a pattern index without a pattern")
+    def __init__(
+        self, automaton: Automaton, patterns: tuple[Verifiable, ...], tables: Tables | None = None
+    ) -> None:
+        """`tables` are those of an equal classifier, from which this one was pickled."""
         self.automaton = automaton
         self.patterns = patterns
+        self._members, self._begins, self._bounds = tables or self._tables(automaton, patterns)
+
+    def _tables(self, automaton: Automaton, patterns: tuple[Verifiable, ...]) -> Tables:
+        if any(index < 0 or index >= len(patterns) for members in automaton.sets for index in members):
+            raise ValueError("classifier: the automaton has a pattern index without a pattern")
         members = array("i")
         begins = array("i", [0])
         for accept_set in automaton.sets:
@@ -205,12 +215,11 @@ class Classifier:
         for pattern in patterns:
             sure = pattern.sure_lengths if pattern.needs_verification else (0, pattern.longest)
             bounds.extend((pattern.shortest, *sure, pattern.longest))
-        self._members = members
-        self._begins = begins
-        self._bounds = bounds
+        return members, begins, bounds
 
-    def __reduce__(self) -> tuple[type[Classifier], tuple[Automaton, tuple[Verifiable, ...]]]:
-        return Classifier, (self.automaton, self.patterns)
+    def __reduce__(self) -> tuple[type[Classifier], tuple[Automaton, tuple[Verifiable, ...], Tables]]:
+        tables = array("i", self._members), array("i", self._begins), array("q", self._bounds)
+        return Classifier, (self.automaton, self.patterns, tables)
 
     def first(self, key: bytes) -> int:
         """The index of the first pattern, in order of precedence, that matches the key; -1 if none does."""

@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import sys
 from collections.abc import Iterator
 
-# Collections look at 500 new objects, or at 2,000, but never at all: until then come so many smaller ones.
-_SMALL = 500, 3
-_NEVER = 1_000_000_000
+_SMALL = 500, 3  # collections look at 500 new objects, or at 2,000
+_NEVER = 1_000_000_000  # until a collection looks at all objects come so many smaller ones
+_GROWN = 500_000  # blocks of memory; about 40 MiB
 _RELEASED = 100  # objects that are freed in one turn of the loop …
 _PAUSE = 0.002  # … and the seconds until the next turn
 
@@ -30,8 +31,8 @@ def without_collections() -> Iterator[None]:
 
 @contextlib.contextmanager
 def with_small_collections() -> Iterator[None]:
-    """Only collections of new objects begin in the body. For a process that serves clients: after a body
-    without collections, the first one would look at all its objects at once."""
+    """Only collections of few new objects begin in the body. For a process that serves clients: after a body
+    without collections, the first one would look at all new objects at once."""
     before = gc.get_threshold()
     gc.set_threshold(*_SMALL, _NEVER)
     try:
@@ -46,6 +47,28 @@ def importing() -> Iterator[None]:
     with without_collections():
         yield
         gc.freeze()
+
+
+class FullCollections:
+    """Has all objects looked at when their number has grown.
+
+    Python itself counts the objects that come, but not those that go. So it would begin such a collection
+    after each reload, although as many objects have been freed.
+    """
+
+    def __init__(self) -> None:
+        """From now on, Python begins none by itself."""
+        young, middle, _ = gc.get_threshold()
+        gc.set_threshold(young, middle, _NEVER)
+        self._after_last = sys.getallocatedblocks()
+
+    def tick(self) -> None:
+        """Call this about once a second."""
+        now = sys.getallocatedblocks()
+        self._after_last = min(self._after_last, now)
+        if now - self._after_last > max(_GROWN, self._after_last // 4):
+            gc.collect()
+            self._after_last = sys.getallocatedblocks()
 
 
 def release_slowly(objects: list[object]) -> None:

@@ -27,7 +27,7 @@ class Packed(NamedTuple):
     """Settings and policy in a form for another process."""
 
     settings: Settings
-    policy: bytes | None  # a pickled CompiledPolicy, behind its targets; None: splice mode
+    policy: bytes | None  # a pickled CompiledPolicy, behind its parts; None: splice mode
     name: str = ""  # of the policy
     revision: str = ""
 
@@ -39,8 +39,11 @@ def pack(settings: Settings, policy: CompiledPolicy | None) -> Packed:
         return Packed(bare, None)
     into = io.BytesIO()
     pickler = pickle.Pickler(into, pickle.HIGHEST_PROTOCOL)
-    # Nearly all of a policy are its targets. They come one by one, and the policy refers to them.
-    for part in (len(policy.targets), *policy.targets, policy):
+    # Nearly all of a policy are its targets and the automata. They come one by one, and the policy refers to
+    # them.
+    classifiers = (policy.classifier, policy.channel_classifier)
+    parts = (*policy.targets, *(one.automaton for one in classifiers), *classifiers)
+    for part in (len(parts), *parts, policy):
         pickler.dump(part)
     return Packed(bare, into.getvalue(), policy.name, policy.revision)
 
@@ -70,7 +73,7 @@ def _unpack_in_pieces(packed: Packed) -> CompiledPolicy | None:
 
 
 def _unpacked(packed: Packed, each: Callable[[], None]) -> CompiledPolicy | None:
-    """Calls `each` after each target."""
+    """Calls `each` after each part."""
     if packed.policy is None:
         return None
     unpickler = pickle.Unpickler(io.BytesIO(packed.policy))

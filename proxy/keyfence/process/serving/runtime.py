@@ -43,7 +43,7 @@ from keyfence.upstream.outages import Outages
 from keyfence.upstream.own_commands import COMMAND, OwnCommand
 from keyfence.upstream.own_user import missing_permissions, what_is_missing
 
-from .garbage import release_slowly
+from .garbage import FullCollections, release_slowly
 from .rlimits import room_for
 from .ttl_check import TtlWatch
 from .zeros import declare_zeros
@@ -327,8 +327,10 @@ class Runtime:
 
     async def tick_forever(self) -> None:
         """Each second: flush telemetry, count lapsed exceptions, report outages."""
+        collections = FullCollections()
         while True:
             await asyncio.sleep(1)
+            collections.tick()
             self.telemetry.flush()
             self._count_lapsed()
             if self._outages is not None:
