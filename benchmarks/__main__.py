@@ -30,8 +30,8 @@ generator included, runs on this machine over loopback. Each round goes through 
 round begins. The tables show medians over the rounds, with the lowest and the highest value. Numbers compare
 only within this run. The load comes from redis-benchmark with a million random keys, and from a replay of
 CubeSandbox's traffic (benchmarks/traffic.py). keyfence enforces the whole of policies/cubesandbox.yaml, with
-telemetry and decision log on. CPU times are those of each process (utime and stime of /proc/PID/stat, all
-threads), divided by the number of commands sent. They are precise to 10 ms in each round."""
+telemetry and decision log on. CPU times are those of each process (/proc/PID/task/*/schedstat, in
+nanoseconds), divided by the number of commands sent."""
 
 
 def main() -> None:

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from sqlalchemy import text
 
-from benchmarks.processes import cpu_seconds, machine, tree
+from benchmarks.processes import machine, nanoseconds, tree
 from keyfence.findings.database import Database
 from keyfence.findings.finding import DAY, HOUR
 from keyfence.findings.store import Store
@@ -96,11 +96,11 @@ def fill(url: str, findings: int) -> None:
 def paint(keyfence: Keyfence, path: str) -> tuple[float, float]:
     """The seconds until a page has come, and the processor time that it took keyfence."""
     pids = tree(keyfence.process.pid)
-    before, began = cpu_seconds(pids), time.perf_counter()
+    before, began = nanoseconds(pids), time.perf_counter()
     request = urllib.request.Request(keyfence.ready.admin + path, headers=_HTML)
     with urllib.request.urlopen(request) as response:
         response.read()
-    return time.perf_counter() - began, cpu_seconds(pids) - before
+    return time.perf_counter() - began, (nanoseconds(pids) - before) / 1e9
 
 
 @contextlib.asynccontextmanager
@@ -153,10 +153,10 @@ async def cost(
         async with open_pages(keyfence, views) as events:
             await asyncio.sleep(5)
             pids = tree(keyfence.process.pid)
-            cpu, began, seen = cpu_seconds(pids), time.perf_counter(), sum(events)
+            cpu, began, seen = nanoseconds(pids), time.perf_counter(), sum(events)
             await asyncio.sleep(seconds)
             took = time.perf_counter() - began
-            share = (cpu_seconds(pids) - cpu) / took
+            share = (nanoseconds(pids) - cpu) / 1e9 / took
             return share, (sum(events) - seen) / took / max(len(views), 1)
     finally:
         if traffic is not None:

@@ -10,8 +10,6 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-_TICKS = os.sysconf("SC_CLK_TCK")
-
 
 def tree(pid: int) -> list[int]:
     """Returns the ids of a process and its descendants, such as keyfence's workers."""
@@ -20,15 +18,6 @@ def tree(pid: int) -> list[int]:
         for thread in Path(f"/proc/{process}/task").glob("*/children"):
             found.extend(map(int, thread.read_text().split()))
     return found
-
-
-def cpu_seconds(pids: list[int]) -> float:
-    """Returns the user and system time that all threads of these processes have used so far."""
-    total = 0
-    for pid in pids:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        total += int(fields[11]) + int(fields[12])
-    return total / _TICKS
 
 
 def nanoseconds(pids: Iterable[int]) -> int:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from benchmarks.disturbances import disturbance
 from benchmarks.paced import Task, paced
-from benchmarks.processes import cpu_seconds, resident_kib, tree
+from benchmarks.processes import nanoseconds, resident_kib, tree
 from benchmarks.targets import Field, Target, wait_for_port
 from keyfence.resp.encode import command
 
@@ -79,7 +79,7 @@ def run(field: Field, target: Target, workload: Workload, scale: float) -> Round
     pids = tree(target.pid) if target.pid else []
     redis = [field.redis.embedded.pid]
     _before(field, workload, requests)
-    before, redis_before = cpu_seconds(pids), cpu_seconds(redis)
+    before, redis_before = nanoseconds(pids), nanoseconds(redis)
     try:
         if workload.load in ("set", "get", "command", *_KEYS):
             figures = _redis_benchmark(target, workload, requests)
@@ -92,8 +92,8 @@ def run(field: Field, target: Target, workload: Workload, scale: float) -> Round
     if isinstance(figures, str):
         return figures
     done = figures.pop("requests")
-    cpu = (cpu_seconds(pids) - before) / done * 1e6
-    redis_cpu = (cpu_seconds(redis) - redis_before) / done * 1e6
+    cpu = (nanoseconds(pids) - before) / done / 1e3
+    redis_cpu = (nanoseconds(redis) - redis_before) / done / 1e3
     return Round(
         **{**figures, "errors": figures["errors"] / done},
         cpu=cpu,
