@@ -468,7 +468,7 @@ class Session(Executor):
         super().become(service, user)
 
     def forget_policy(self) -> None:
-        self._fast.forget()
-        if self._long is None:
+        if self.transaction is None and self._long is None:  # these keep the policy that they began with
+            self._fast.forget()
             self._fast.lookup = None
-        super().forget_policy()
+            super().forget_policy()
