@@ -11,7 +11,7 @@ from harness import fuzz, instrumented
 
 with instrumented("keyfence.commands"):
     from keyfence.commands.extract import extract
-    from keyfence.commands.model import DELETE, GROUP, READ, WRITE
+    from keyfence.commands.model import DELETE, GROUP, READ, WRITE, Problem
     from keyfence.commands.table import COMMANDS
 
 NAMES = sorted(name.split() for name in COMMANDS)
@@ -41,6 +41,13 @@ def argv_of(data: bytes) -> list[bytes]:
     return argv
 
 
+def what(problem: Problem | None) -> object:
+    """Returns a problem without the names in it, whose case matters."""
+    if problem is None:
+        return None
+    return problem.rule, problem.position, problem.reason, [unseen.needs for unseen in problem.unseen]
+
+
 def check(data: bytes) -> None:
     """Checks the accesses of one command, and that the case of its arguments does not change them."""
     argv = argv_of(data)
@@ -54,7 +61,7 @@ def check(data: bytes) -> None:
     assert [(a.position, a.needs) for a in swapped.accesses] == [
         (a.position, a.needs) for a in touches.accesses
     ], argv
-    assert swapped.problem == touches.problem, argv
+    assert what(swapped.problem) == what(touches.problem), argv
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from keyfence.commands.model import Streamed
 from keyfence.policy.enforcement.modes import (
     BreakGlass,
     ModeRule,
@@ -227,3 +228,9 @@ def test_advised_parts_are_listed_by_rule() -> None:
         "type.mismatch": ["k"],
         "ttl.required": ["k", "s"],
     }
+
+
+def test_a_key_of_which_only_the_beginning_is_held_is_waived_like_others() -> None:
+    modes = Modes([], SERVICES, [Waiver("one", "slot.cross", keys="big:*")])
+    held = violation("slot.cross")._replace(key=Streamed(b"big:x", 10_000_000))
+    assert modes.waived(held, "one", "DEL")

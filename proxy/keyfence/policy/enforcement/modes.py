@@ -99,7 +99,7 @@ class ServiceWaivers:
         found = [*self._others.get((rule, ""), ()), *(self._others.get((rule, entry), ()) if entry else ())]
         if self.automaton is None:
             return found + self._of_keys
-        accept = self.automaton.match(key)
+        accept = self.automaton.match(bytes(key))  # a key that is streamed is a subclass of bytes
         return (
             found + [self._of_keys[index] for index in self.automaton.sets[accept]] if accept >= 0 else found
         )
