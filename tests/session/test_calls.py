@@ -24,7 +24,7 @@ from keyfence.telemetry.telemetry import Telemetry
 from keyfence.telemetry.usage import Usage
 from tests.policy.engine.test_calls import FORMS, SHA1S, SHOP, random_call
 from tests.session.fake_redis import FakeRedis
-from tests.session.sessions import cmd, passed, sent
+from tests.session.sessions import RecordingObserver, cmd, passed, sent, session
 
 POLICY = parse_policy(SHOP)
 RELOADED = parse_policy(
@@ -217,3 +217,25 @@ def test_the_commands_that_the_cache_knows_have_one_reply() -> None:
     assert PLAIN | {"BLPOP", "XREADGROUP", "EVALSHA", "FCALL"} <= KNOWN
     assert KNOWN - PLAIN == SCRIPTS | BLOCKING
     assert not (SCRIPTS | BLOCKING) & SHAREABLE
+
+
+@pytest.mark.parametrize("cluster", ["", "cluster: true\n"])
+@pytest.mark.parametrize("command", ["MSET k:{a} v", "MSET k:{a} v k:{a}b v", "INCR k:{a}"])
+def test_a_grant_leaves_open_what_the_rights_leave_open(cluster: str, command: str) -> None:
+    """A service that has both rights and a grant may set a time to live that only Redis knows."""
+    policy = parse_policy(
+        f"policy: p\n{cluster}services: [app]\n"
+        'placeholders: {id: "[a-z{}]{1,9}"}\n'
+        'keys: {lock: {key: "k:<id>", type: string, writers: [app], ttl: {max: 1h}}}\n'
+        'grants: {app: {commands: "*", keys: ["k:*"]}}\n'
+    )
+    keys = sum(word.startswith("k:") for word in command.split())
+    for recorded in (True, False):
+        observer, pending = RecordingObserver(), PendingTtls()
+        observer.recorder = (lambda *_: None) if recorded else None
+        modes = Modes([ModeRule("enforce")], policy.services)
+        held = InForce(Authorizer(policy, modes, clock=lambda: 1e9, pending=pending))
+        one = session("app", in_force=held, observer=observer)
+        for _ in range(3):
+            one.from_client(cmd(command))
+        assert len(pending) == keys

@@ -220,11 +220,11 @@ class Evaluator(WideEvaluator):
     def _all_accesses(self, service: int, name: str, touches: Touches) -> Iterator[Found | None]:
         accesses = touches.accesses
         is_script = touches.script is not None
-        several = len(accesses) > 1  # `admits` has found that a single one is not clean
         for access in accesses:
             if self.budget.works(cost(access.key)):
                 yield None
-            if not (several and self.is_clean(service, name, None if is_script else touches.command, access)):
+            # Of a clean key, its time to live and its size may stay open, also if a grant covers it.
+            if not self.is_clean(service, name, None if is_script else touches.command, access):
                 yield from self._access(Use(service, name, touches.command, access, is_script))
 
     # -- the command itself
