@@ -21,6 +21,7 @@ from keyfence.downstream.client import ServerContext
 from keyfence.downstream.listeners import Listeners
 from keyfence.policy.enforcement.modes import ModeRule
 from keyfence.policy.engine.authorizer import InForce
+from keyfence.process.serving.garbage import without_collections
 from keyfence.resp.limits import IDENTIFIED
 from keyfence.telemetry.telemetry import Telemetry
 from keyfence.upstream.health import Upstream, UpstreamAddress
@@ -492,8 +493,7 @@ async def test_a_client_that_has_gone_leaves_nothing_to_a_garbage_collection() -
 
     async with Stage(answer_all) as stage:
         gc.collect()
-        gc.disable()
-        try:
+        with without_collections():
             before = clients()
             for command in (ADMITTED, REFUSED, ADMITTED + REFUSED):
                 reader, writer = await stage.client()
@@ -505,5 +505,3 @@ async def test_a_client_that_has_gone_leaves_nothing_to_a_garbage_collection() -
                 for _ in range(3):
                     await asyncio.sleep(0)
                 assert clients() == before
-        finally:
-            gc.enable()

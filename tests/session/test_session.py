@@ -8,6 +8,7 @@ import weakref
 import pytest
 
 from keyfence.policy.engine.authorizer import InForce
+from keyfence.process.serving.garbage import without_collections
 from keyfence.session.conversation.conversation import ROOM
 from keyfence.session.conversation.transactions import MAX_EFFECTS
 from keyfence.session.session import Session
@@ -256,8 +257,7 @@ def test_an_idle_session_keeps_no_policy_that_is_not_in_force() -> None:
     holder = InForce(authorizer_with())
     one = Session(holder, identities(), "CubeMaster", "10.0.0.1", RecordingObserver(), sharing=True)
     gc.collect()
-    gc.disable()
-    try:
+    with without_collections():
         one.from_client(ADMITTED * 2 + cmd("SET", "nobody:1", "x") + cmd("SCAN", "0", "MATCH", "a:*"))
         earlier = weakref.ref(holder.authorizer)
         holder.authorizer = authorizer_with()
@@ -266,5 +266,3 @@ def test_an_idle_session_keeps_no_policy_that_is_not_in_force() -> None:
         assert one.service == "CubeMaster"
         one.from_client(ADMITTED)
         assert passed(one).endswith(ADMITTED)
-    finally:
-        gc.enable()

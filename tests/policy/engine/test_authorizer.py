@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import weakref
-from collections.abc import Iterator
 
 import pytest
 
 from keyfence.policy.enforcement.modes import ModeRule, Modes
 from keyfence.policy.engine.authorizer import Authorizer
 from keyfence.policy.loading.load import load_policy
+from keyfence.process.serving.garbage import without_collections
 from keyfence.session.fastpath import KNOWN
 from tests.policy.cases import POLICIES
 
@@ -26,19 +25,10 @@ COMMANDS = {
 }
 
 
-@contextlib.contextmanager
-def without_collections() -> Iterator[None]:
-    gc.collect()
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
-
-
 @pytest.mark.parametrize("argv", COMMANDS.values(), ids=COMMANDS)
 def test_a_used_authorizer_goes_with_its_last_reference(argv: list[bytes]) -> None:
     policy = load_policy(POLICIES / "cubesandbox.yaml")
+    gc.collect()
     with without_collections():
         authorizer = Authorizer(policy, Modes((ModeRule("enforce"),), policy.services))
         for service in range(len(policy.services)):

@@ -24,6 +24,7 @@ from keyfence.process.serving.packing import Packed, unpack
 from keyfence.process.serving.reload import LIVE, NICER, Origin, admit
 from keyfence.resp import encode
 from tests.clients.running import ask, configure, eventually, metric
+from tests.process.serving.test_packing import LARGE
 from tests.servers import PATIENCE_SECONDS, PROJECT, Keyfence, RedisServer, running_redis
 
 Start = Callable[..., Keyfence]
@@ -51,17 +52,6 @@ def test_a_separate_process_loads_it(tmp_path: Path) -> None:
     assert policy is not None
     assert policy.name == "apart"
     assert packed.settings.policy == str(path)
-
-
-LARGE = f"""
-policy: large
-claims: ["a:"]
-services: [CubeMaster]
-placeholders: {{word: "[a-z]+"}}
-scopes: {{s: {{prefix: "a:", writers: [CubeMaster]}}}}
-keys:
-{"".join(f'  many-{at}: {{key: "a:many{at}:<word>", type: string}}{chr(10)}' for at in range(200))}
-"""
 
 
 def niceness_of_children() -> set[int]:
