@@ -573,7 +573,7 @@ def test_a_script_with_very_many_arguments_is_left_to_the_evaluator() -> None:
 
 def test_sets_of_very_many_kinds_are_forgotten_together() -> None:
     policy = parse_policy(policy_of_many(1100))
-    calls = Calls(Evaluator(policy), 0, ALL, OwnKeys(policy.targets, False))
+    calls = Calls(Evaluator(policy), 0, ALL, OwnKeys(policy.targets, False), b"")
     choose = random.Random(1)
     highest = 0
     for _ in range(MAX_MEMBERS // 900 + 2):

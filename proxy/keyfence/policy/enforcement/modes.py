@@ -100,9 +100,8 @@ class ServiceWaivers:
         if self.automaton is None:
             return found + self._of_keys
         accept = self.automaton.match(bytes(key))  # a key that is streamed is a subclass of bytes
-        return (
-            found + [self._of_keys[index] for index in self.automaton.sets[accept]] if accept >= 0 else found
-        )
+        members = self.automaton.sets[accept] if accept >= 0 else ()
+        return found + [self._of_keys[index] for index in members]
 
 
 @dataclasses.dataclass(slots=True)
@@ -130,7 +129,7 @@ class Modes:
     ) -> None:
         """Builds the automata of the waivers, which may take half a second for each service. They are kept
         for later modes with the same waivers. So where an event loop serves clients, another thread makes
-        modes of new waivers first (`process.serving.reload`)."""
+        modes of new waivers first (`process.serving.packing`)."""
         self.services = tuple(services)
         self._waivers: dict[tuple[str, str], list[Waiver]] = {}
         for one in dict.fromkeys(waivers):

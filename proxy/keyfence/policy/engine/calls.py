@@ -219,8 +219,11 @@ class Placed:
 class Calls:
     """The answers for one service."""
 
-    def __init__(self, evaluator: Evaluator, service: int, among: Container[str], own: OwnKeys) -> None:
-        """`among` are the commands that may be admitted."""
+    def __init__(
+        self, evaluator: Evaluator, service: int, among: Container[str], own: OwnKeys, slotted: bytes
+    ) -> None:
+        """`among` are the commands that may be admitted. `slotted` says of each target whether its keys must
+        share a hash slot; empty: nobody's must."""
         policy = evaluator.policy
         self._evaluator = evaluator
         self._service = service
@@ -229,8 +232,8 @@ class Calls:
         self._targets: tuple[Target, ...] = policy.targets
         self._classifier: Classifier = policy.classifier
         self._channels: Classifier = policy.channel_classifier
-        self._has_slots = policy.cluster
-        self._slotted = bytes(policy.home(one).cluster for one in policy.targets)
+        self._has_slots = bool(slotted)
+        self._slotted = slotted
         self.slot = -1  # the hash slot of the last command's keys; -1: they may be in any
         self._placed: dict[bytes, Placed] = {}
         self._recent: list[Placed | None] = [None] * RECENT_NAMES

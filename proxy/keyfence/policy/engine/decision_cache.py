@@ -79,10 +79,11 @@ class DecisionCache:
         self.policy = policy
         self.service = service  # its number
         self.targets: tuple[Target, ...] = policy.targets
-        # Whether keys of a target must share a hash slot with the other keys of a transaction; the last one
-        # is about keys of no target.
-        self._slotted = bytes(policy.home(one).cluster for one in (*policy.targets, None))
         self.has_slots = policy.cluster
+        # Then: whether keys of a target must share a hash slot with the other keys of a command and of its
+        # transaction; the last one is about keys of no target.
+        homes = (policy.home(one) for one in (*policy.targets, None))
+        self._slotted = bytes(home.cluster for home in homes) if self.has_slots else b""
         self._waived = waived
         evidence = evidence_of(policy, service, Touches(None))
         self.multi = Admitted("MULTI", evidence)  # MULTIs whose whole transaction was sent as one piece …
@@ -94,7 +95,7 @@ class DecisionCache:
         self._recent: list[CommandForm | None] = [None] * RECENT_NAMES
         self._counted: list[CachedDecision] = []  # decisions with counters, once for each counter
         self._own = OwnKeys(policy.targets, bool(policy.bindings))
-        self._calls = Calls(evaluator, service, among, self._own)
+        self._calls = Calls(evaluator, service, among, self._own, self._slotted)
         # By target and what a command writes.
         self._written: dict[tuple[int, int], WrittenCheck] = {}
         self._transactions = -1  # whether whole transactions are admitted; -1: not asked yet
