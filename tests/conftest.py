@@ -11,6 +11,7 @@ from contextlib import ExitStack
 import pytest
 from hypothesis import settings
 
+from keyfence.session.conversation import base
 from tests.servers import (
     NO_SERVER,
     Certificates,
@@ -45,6 +46,7 @@ def pytest_configure(config: pytest.Config) -> None:
     state = tempfile.TemporaryDirectory(prefix="keyfence-state-")
     config.add_cleanup(state.cleanup)
     os.environ["XDG_STATE_HOME"] = state.name
+    base.TURN_SECONDS = 3600.0  # no turn ends because the machine is slow; tests of turns set their own
     if getattr(config.option, "numprocesses", None) and not server_binaries():
         pytest.exit(NO_SERVER, returncode=3)
 

@@ -12,6 +12,7 @@ import pytest
 from keyfence.policy import budget
 from keyfence.policy.engine import authorizer
 from keyfence.session import session as session_module
+from keyfence.session.conversation import base
 from tests.adversary.conftest import Search
 from tests.session.sessions import ROUTE, RecordingObserver, cmd, session
 from tests.session.test_session_in_any_order import (
@@ -53,9 +54,10 @@ class InTurns(Conversation):
 def test_search_for_conversations_that_go_wrong_in_turns(
     search: Search, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(session_module, "MANY", 1)
+    monkeypatch.setattr(session_module, "AT_ONCE", 1)
+    monkeypatch.setattr(base, "TURN_SECONDS", 0.0)
     monkeypatch.setattr(authorizer, "MANY", -1)
-    monkeypatch.setattr(budget, "TURN_STEPS", 1)
+    monkeypatch.setattr(budget, "PAUSE_STEPS", 1)
     turns = 0
     for rng in search.attempts_of_at_least(50):
         one_step = [*WORDS, *SEVERAL * 3, [b"MULTI"], [b"EXEC"]]

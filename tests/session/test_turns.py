@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 
 from keyfence.commands.model import MANY
-from keyfence.policy.budget import TURN_STEPS, Budget
 from keyfence.policy.enforcement.modes import BreakGlass, ModeRule
 from keyfence.policy.engine.authorizer import InForce
-from keyfence.policy.reach.reach import Reach
+from keyfence.session.conversation import base
 from keyfence.session.conversation.conversation import ABORT_MARKER
 from keyfence.session.session import Session
 from tests.session.sessions import (
@@ -27,6 +26,12 @@ from tests.session.sessions import (
 
 COUNT = 4 * MANY
 UNKNOWN_KEYS = cmd("EXISTS", *[b"nobody:%d" % number for number in range(COUNT)])
+
+
+@pytest.fixture(autouse=True)
+def _shortest_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A turn ends as soon as it may."""
+    monkeypatch.setattr(base, "TURN_SECONDS", 0.0)
 
 
 def turns(one: Session) -> int:
@@ -169,23 +174,18 @@ def test_a_large_request_with_a_streamed_argument_may_take_several_turns() -> No
     assert one.reopen or not passed(one)
 
 
-def dear_patterns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Makes each pattern take as many steps as a turn has."""
-
-    def covers(
-        _reach: Reach, _glob: bytes, _holds: object, _who: object, budget: Budget, **_: object
-    ) -> bool:
-        return budget.take(TURN_STEPS)
-
-    monkeypatch.setattr(Reach, "covers", covers)
+SCAN = cmd("SCAN", "0", "MATCH", "cube:v1:master:*")
 
 
-SCAN = cmd("SCAN", "0", "MATCH", "cube:v1:shared:*")
+def without_cache() -> RecordingObserver:
+    """Has each command evaluated."""
+    observer = RecordingObserver()
+    observer.recorder = lambda *_: None
+    return observer
 
 
-def test_a_pipeline_of_patterns_is_evaluated_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    dear_patterns(monkeypatch)
-    one = session()
+def test_a_pipeline_is_evaluated_in_turns() -> None:
+    one = session("CubeMaster", observer=without_cache())
     one.from_client(SCAN * 3 + ADMITTED)
     assert passed(one) == SCAN
     for rest in (SCAN, SCAN, ADMITTED):
@@ -195,9 +195,8 @@ def test_a_pipeline_of_patterns_is_evaluated_in_turns(monkeypatch: pytest.Monkey
     assert not one.wants_turn
 
 
-def test_a_transaction_of_patterns_is_opened_and_goes_on_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    dear_patterns(monkeypatch)
-    one = session(sharing=True)
+def test_a_transaction_is_opened_and_goes_on_in_turns() -> None:
+    one = session("CubeMaster", sharing=True)
     one.from_client(cmd("MULTI") + SCAN * 3 + cmd("EXEC"))
     assert one.wants_turn
     assert passed(one) == cmd("MULTI") + SCAN

@@ -52,7 +52,6 @@ cdef class Client(Owner):
     cdef public double idle_since
     cdef public double partial_since
     cdef readonly bint _dismissed
-    cdef bint _awaits_turn
     cdef int _until_timed
     cdef double _read_at
     cdef double _timed_from

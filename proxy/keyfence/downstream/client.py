@@ -133,7 +133,6 @@ class Client(Owner):
         self.idle_since = 0.0
         self.partial_since = 0.0  # when the incomplete request began; 0.0: there is none
         self._dismissed = False
-        self._awaits_turn = False
         # A client's second read is timed, and then each 64th. The first one may wait for a connection.
         self._until_timed = 1
         self._read_at = 0.0  # when the bytes in hand were read; 0.0: they are not timed
@@ -394,9 +393,8 @@ class Client(Owner):
             return
         if session.service != self._counted_as and self._is_served and not self._become():
             return
-        if session.wants_turn and not self._awaits_turn:
-            self._awaits_turn = True
-            self._context.turns.ask(self)
+        if session.turn_ends or session.wants_turn:
+            self._context.turns.follow(self, session)
         outlet = session.outlet
         if outlet.to_client:
             self.active = True
@@ -429,8 +427,7 @@ class Client(Owner):
             self._settle_reading()
 
     def take_turn(self) -> None:
-        """Continue an interrupted evaluation."""
-        self._awaits_turn = False
+        """Go on with the requests that waited for other clients' turns."""
         if self._transport is None or self._closing:
             return
         try:

@@ -1,7 +1,7 @@
-"""The turns of clients whose requests take long to evaluate.
+"""The turns of clients: how the time of the loop is shared.
 
-Rule: one client has a turn in each round of the loop. So the others wait for one turn only, for any number of
-such requests.
+Rule: one client's requests take at most one turn of its session in a round of the loop, and of all clients that
+have more to do, one continues in each round. So the others wait for one turn, for any number of such clients.
 """
 
 from __future__ import annotations
@@ -10,27 +10,41 @@ import asyncio
 from collections import deque
 from typing import Protocol
 
+from keyfence.session.conversation.base import SessionBase
+
 
 class TurnTaker(Protocol):
-    """A client that continues a long evaluation."""
+    """A client with requests that wait for its next turn."""
 
     def take_turn(self) -> None: ...
 
 
 class Turns:
-    """The clients that wait for their turn."""
+    """The clients that wait for their turn, and the sessions that have begun one in this round."""
 
     def __init__(self) -> None:
-        self._waiting: deque[TurnTaker] = deque()
+        self._waiting: dict[TurnTaker, None] = {}  # in the order in which they asked
+        self._begun: set[SessionBase] = set()
 
-    def ask(self, client: TurnTaker) -> None:
-        """Let a client continue a long evaluation when its turn comes."""
-        self._waiting.append(client)
-        if len(self._waiting) == 1:
-            asyncio.get_running_loop().call_soon(self._give)
+    def follow(self, client: TurnTaker, session: SessionBase) -> None:
+        """Take note of the client's session, which has begun its turn or wants another one."""
+        if session.turn_ends and session not in self._begun:
+            if not self._begun:
+                asyncio.get_running_loop().call_soon(self._end_round)
+            self._begun.add(session)
+        if session.wants_turn and client not in self._waiting:
+            if not self._waiting:
+                asyncio.get_running_loop().call_soon(self._give)
+            self._waiting[client] = None
+
+    def _end_round(self) -> None:
+        for session in self._begun:
+            session.turn_ends = 0.0
+        self._begun.clear()
 
     def _give(self) -> None:
-        self._waiting[0].take_turn()
-        self._waiting.popleft()
+        client = next(iter(self._waiting))
+        del self._waiting[client]
         if self._waiting:
             asyncio.get_running_loop().call_soon(self._give)
+        client.take_turn()

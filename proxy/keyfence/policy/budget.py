@@ -13,8 +13,9 @@ from __future__ import annotations
 # command delays other clients by a few milliseconds.
 PATTERN_STEPS = 8_000
 COMMAND_STEPS = 16_000
-# After this many steps a long evaluation pauses and lets other clients take their turn.
-TURN_STEPS = 2_000
+# After this many steps an evaluation comes to a place where it may pause. They take well under a millisecond,
+# also if each of them finds a violation. The session knows the time, and whether to pause.
+PAUSE_STEPS = 100
 
 
 def cost(name: bytes) -> int:
@@ -25,21 +26,21 @@ def cost(name: bytes) -> int:
 class Budget:
     """The steps that one command has taken, and those left for its patterns."""
 
-    __slots__ = ("_turn", "limit", "spent", "worked")
+    __slots__ = ("_unpaused", "limit", "spent", "worked")
 
     def __init__(self, limit: int = COMMAND_STEPS) -> None:
         self.limit = limit
         self.spent = 0  # on patterns
         self.worked = 0  # on all else
-        self._turn = 0
+        self._unpaused = 0
 
     def works(self, steps: int) -> bool:
-        """Counts steps that no limit bounds. Returns whether other clients should have their turn now."""
+        """Counts steps that no limit bounds. Returns whether the evaluation may pause here."""
         self.worked += steps
-        self._turn += steps
-        if self._turn < TURN_STEPS:
+        self._unpaused += steps
+        if self._unpaused < PAUSE_STEPS:
             return False
-        self._turn = 0
+        self._unpaused = 0
         return True
 
     @property

@@ -37,8 +37,8 @@ cdef class FastPath:
         reader=RequestReader, beside=DecisionCache, argv=list, peeked=bint, may_admit=bint, largest=Py_ssize_t
     )
     cpdef list read(self, Executor session, DecisionCache cache)
-    cdef list _next(self, RequestReader reader)
-    cdef object _begin(self)
+    cdef list _next(self, Executor session, RequestReader reader)
+    cdef object _begin(self, Executor session)
     cpdef object comparison(self, Executor session, object authorizer)
     @cython.locals(reader=RequestReader, lookup=Lookup, argv=list, has_slots=bint)
     cdef object _compare_unread(self, Executor session, DecisionCache beside)
@@ -79,7 +79,7 @@ cdef class FastPath:
     cdef object _keep_open(
         self, Executor session, DecisionCache cache, CachedDecision decision, int outcome, object key
     )
-    cdef object _begin_timing(self)
+    cdef object _begin_timing(self, Executor session)
     @cython.locals(refused=bytes)
     cpdef bytes take_refusal(self)
     @cython.locals(leaving=Call)

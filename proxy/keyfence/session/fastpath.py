@@ -38,6 +38,9 @@ MOST_ARGUMENTS = 16 * MANY
 # Measuring the time costs a tenth of a decision, so only one decision in this many is timed.
 TIMED_EACH = 64
 
+# A request with more arguments is evaluated in steps, because each argument may be a violation.
+AT_ONCE = 250
+
 # How commands with several keys, a script, a pattern or a channel are sent (`Call.way`): on any connection,
 # on the client's own because they may block or run a script, or on any although they run a script.
 _AS_PLAIN, _BLOCKS, _RUNS_SCRIPT, _TRUSTED = 1, 2, 3, 4
@@ -107,10 +110,11 @@ class FastPath:
     def read(self, session: Executor, cache: DecisionCache | None) -> list[bytes] | None:
         """Add every request that `cache` (from `current_cache`) admits to the run. Returns the first one that
         it does not admit, or that it refuses (`take_refusal`) or admits on another connection only
-        (`take_leaving`); None if no further request is complete. Raises ProtocolError."""
+        (`take_leaving`); None if no further request is complete, or if the client's turn is over. Raises
+        ProtocolError."""
         reader = session.reader
         if cache is None or session.partly_sent:
-            return self._next(reader)
+            return self._next(session, reader)
         largest = session.largest_request()
         beside = self._beside
         self._needed_own = False
@@ -129,7 +133,7 @@ class FastPath:
                 argv = reader.reparse() if peeked else reader.next()
                 if not argv:
                     return argv
-                self._begin()
+                self._begin(session)
                 if reader.end - reader.start > largest or len(argv) > MOST_ARGUMENTS:
                     return argv
                 if beside is not None and len(argv) > MANY:
@@ -144,22 +148,25 @@ class FastPath:
                     self.compare(session, argv)
                 if self._refused is not None or self._leaving is not None:
                     return argv
+                if session.wants_turn:
+                    self.join(reader)
+                    return None
             self.join(reader)
 
-    def _next(self, reader: RequestReader) -> list[bytes] | None:
+    def _next(self, session: Executor, reader: RequestReader) -> list[bytes] | None:
         """The next request, where each is evaluated."""
         argv = reader.next()
         if argv:
-            self._begin()
+            self._begin(session)
         return argv
 
-    def _begin(self) -> None:
+    def _begin(self, session: Executor) -> None:
         """Nothing is known yet of the request in hand. The decision about it may be timed."""
         self.lookup = None
         self._started = 0.0
         self._until_timed -= 1
         if self._until_timed < 0:
-            self._begin_timing()
+            self._begin_timing(session)
 
     def join(self, reader: RequestReader) -> None:
         """Add the current request, which directly follows the run, to the run."""
@@ -431,10 +438,13 @@ class FastPath:
 
     # -- how long decisions take
 
-    def _begin_timing(self) -> None:
-        """Time the decision that begins: a session's first one, and then each 64th."""
+    def _begin_timing(self, session: Executor) -> None:
+        """Time the decision that begins: a session's first one, and then each 64th. The turn's time is
+        looked at as rarely."""
         self._until_timed = TIMED_EACH - 1
         self._started = perf_counter()
+        if session.turn_is_over():
+            session.wants_turn = True
 
     def take_timing(self) -> float:
         """Return when the current decision began; 0.0: it is not timed. The caller measures it from now
@@ -450,12 +460,17 @@ class FastPath:
 
 
 def exec_follows(reader: RequestReader, most_bytes: int, most_requests: int) -> bool:
-    """Whether an EXEC has arrived after the current request, with no more than this in between. It advances
-    the reader; the caller sets it back."""
+    """Whether the transaction that begins with the current request has arrived up to its EXEC, with no more
+    than this in between. It advances the reader; the caller sets it back.
+
+    It looks no further than to a MULTI or DISCARD, so it looks at no request twice.
+    """
     start = reader.start
     count = 0
     name = b""
     while not is_named(name, b"EXEC"):
+        if is_named(name, b"DISCARD") or is_named(name, b"MULTI"):
+            return False
         if reader.peek():
             name = reader.data()[reader.name_at : reader.name_end] if reader.count == 1 else b""
         else:
@@ -463,7 +478,7 @@ def exec_follows(reader: RequestReader, most_bytes: int, most_requests: int) -> 
                 argv = reader.next()
             except ProtocolError:
                 return False  # it is found again after the requests before it
-            if not argv or len(argv) > MANY:
+            if not argv or len(argv) > AT_ONCE:
                 return False
             name = argv[0] if len(argv) == 1 else b""
         if reader.end - start > most_bytes or count > most_requests:

@@ -13,6 +13,7 @@ from keyfence.commands.model import Touches
 from keyfence.policy.engine.authorizer import Authorizer, Steps
 from keyfence.policy.engine.evaluator import Transaction
 from keyfence.policy.verdict import PASS, Peer, Ruling
+from keyfence.session.conversation.base import SessionBase
 from keyfence.session.conversation.executor import Handler
 
 from .comparison import Comparison
@@ -51,18 +52,20 @@ class LongEvaluation:
         self._by_candidate: Ruling | None = None  # the candidate's ruling, once it is known
         self._is_ruled = False  # `answer` is known; the candidate has its turns
 
-    def advance(self) -> bool:
-        """Evaluate for one turn. Returns whether it has ended."""
+    def advance(self, session: SessionBase) -> bool:
+        """Evaluate until the session's turn is over. Returns whether the evaluation has ended."""
         times = self.is_timed and not self._is_ruled
         start = perf_counter() if times else 0.0
         try:
-            next(self._steps)
+            while True:
+                next(self._steps)
+                if session.turn_is_over():
+                    return False
         except StopIteration as end:
             return self._end(end.value)
         finally:
             if times:
                 self.seconds += perf_counter() - start
-        return False
 
     def _end(self, answer: tuple[Ruling, Touches]) -> bool:
         """The policy in force has ruled, or the candidate after it. Returns whether all is evaluated."""

@@ -13,7 +13,6 @@ cdef int _OPAQUE, _BECOMING_OPAQUE, _CLOSING
 cdef class Session(Executor):
     cdef FastPath _fast
     cdef object _long
-    cdef long long _steps
 
     @cython.locals(fast=FastPath, cache=DecisionCache, argv=list)
     cpdef object _read_requests(self)

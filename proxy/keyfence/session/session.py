@@ -13,10 +13,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from time import monotonic
 
-from keyfence.commands.model import MANY, Streamed, Touches
+from keyfence.commands.model import Streamed, Touches
 from keyfence.commands.own import KEYFENCE
 from keyfence.identity.resolver import Resolver
-from keyfence.policy.budget import TURN_STEPS
 from keyfence.policy.engine.authorizer import Authorizer, InForce
 from keyfence.policy.engine.decision_cache import DecisionCache
 from keyfence.policy.engine.evidence import evidence_of
@@ -37,7 +36,7 @@ from keyfence.session.handlers.inband import TOO_LONG
 from keyfence.session.handlers.table import HANG_UP, OWN, SUBCOMMAND_HANDLERS, TOO_LARGE, handler_of
 from keyfence.session.handlers.transactions import open_transaction
 
-from .fastpath import FastPath, exec_follows, is_named
+from .fastpath import AT_ONCE, FastPath, exec_follows, is_named
 from .long_evaluation import LongEvaluation
 
 _OPAQUE = int(State.OPAQUE)
@@ -91,7 +90,6 @@ class Session(Executor):
         )
         self._fast = FastPath()
         self._long: LongEvaluation | None = None  # the evaluation under way
-        self._steps = 0  # steps on patterns since the last turn
 
     # -- from the client
 
@@ -125,7 +123,11 @@ class Session(Executor):
                 self.replies.pass_over()
             elif self._decide(cache, argv):
                 cache = fast.current_cache(self)
+            if self.turn_is_over():
+                self.wants_turn = True
         self._send_run()
+        if self.wants_turn and self._long is None and not self.reader.pending():
+            self.wants_turn = False  # nothing is left for another turn
         if self.exceeds_share(self.reader.announced(), 0) and self.may_evaluate():
             self._large_request()
         self.reader.let_go()
@@ -193,7 +195,8 @@ class Session(Executor):
                 self._open_before(transaction, start, end, argv)
                 return True
             fast.join(reader)
-            if self.wants_turn:
+            if self.turn_is_over():
+                self.wants_turn = True
                 self._open_before(transaction, start, end, None)
                 return True
         self.transaction = None
@@ -255,7 +258,7 @@ class Session(Executor):
             return False
         authorizer, number = self.authorizer_and_number()
         size = self.reader.end - self.reader.start
-        if len(argv) <= MANY:
+        if len(argv) <= AT_ONCE:
             ruling, touches = self._authorize(authorizer, number, argv)
         else:
             long = self._begin_long(authorizer, number, argv, handler)
@@ -388,13 +391,9 @@ class Session(Executor):
             number, argv, evaluated, self.profile.database, self.peer, self.sender, self.values
         )
         self._fast.end_timing(self)
-        self._steps += authorizer.steps_on_patterns
         comparison = self._fast.comparison(self, authorizer)
         if comparison is not None:
             comparison.compare(argv, answer[1], evaluated, self.peer, answer[0])
-            self._steps += comparison.candidate.steps_on_patterns
-        if self._steps >= TURN_STEPS:
-            self.wants_turn = True  # the requests after it are evaluated later
         return answer
 
     # -- evaluations that take more than one turn
@@ -424,7 +423,7 @@ class Session(Executor):
 
     def _advance(self, long: LongEvaluation) -> bool:
         """Give a long evaluation its turn. Returns whether it has ended; otherwise it needs another turn."""
-        has_ended = long.advance()
+        has_ended = long.advance(self)
         if has_ended and long.is_timed:
             self.observer.decided(self.service, long.seconds)
         if has_ended:
@@ -435,7 +434,7 @@ class Session(Executor):
 
     def take_turn(self) -> None:
         self.wants_turn = False
-        self._steps = 0
+        self.turn_ends = 0.0
         long = self._long
         if self.closing:
             self._long = None

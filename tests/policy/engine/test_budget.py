@@ -14,7 +14,7 @@ import pytest
 
 from benchmarks.large_policies import policy_text
 from keyfence.commands.extract import extract
-from keyfence.policy.budget import COMMAND_STEPS, PATTERN_STEPS, TURN_STEPS, Budget
+from keyfence.policy.budget import COMMAND_STEPS, PATTERN_STEPS, PAUSE_STEPS, Budget
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.enforcement.modes import ModeRule, Modes, Waiver
 from keyfence.policy.engine.authorizer import Authorizer
@@ -22,8 +22,10 @@ from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.loading.load import load_policy, parse_policy
 from keyfence.policy.reach.reach import Nearest, Remembered
 from keyfence.policy.verdict import LISTED
+from keyfence.session.conversation import base
 from keyfence.session.long_evaluation import LongEvaluation
 from keyfence.telemetry.telemetry import Telemetry
+from tests.session.sessions import session
 from tests.steps import steps_of
 
 # The bounds that docs/operations.md promises, in the steps that `tests.steps` counts.
@@ -227,16 +229,17 @@ def test_metrics_and_log_have_the_counts(tmp_path: Path) -> None:
 # -- evaluation in steps
 
 
-def test_an_evaluation_in_steps_has_the_result_of_one_at_once() -> None:
+def test_an_evaluation_in_steps_has_the_result_of_one_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     loaded = policy()
     authorizer = Authorizer(loaded, Modes([ModeRule("enforce")], loaded.services), clock=lambda: 1e9)
     service = loaded.number("CubeProxy")
     argv = [b"DEL", *[ROUTE % n for n in range(3000)], *[b"stray:%d" % n for n in range(3000)]]
     steps = authorizer.authorize_in_steps(service, argv)
     turns = 0
+    monkeypatch.setattr(base, "TURN_SECONDS", 0.0)
     case = LongEvaluation(authorizer, service, argv, None, b"", steps)
-    while not case.advance():
+    while not case.advance(session()):
         turns += 1
         authorizer.authorize(service, [b"GET", b"stray:1"])  # another client's command
     assert case.answer[0] == authorizer.authorize(service, argv)[0]
-    assert turns >= 2 * 6000 // TURN_STEPS
+    assert turns >= 2 * 6000 // PAUSE_STEPS

@@ -157,7 +157,6 @@ class Authorizer:
         self.glass = glass if glass is not None else []
         self.evaluator = Evaluator(policy, clock)
         self.pending = pending
-        self.steps_on_patterns = 0  # steps that the last evaluation took
         self._caches: dict[tuple[int, str], DecisionCache] = {}
         self._questions_known: dict[tuple[str, int], tuple[Question, ...]] = {}
         self._clock = clock
@@ -222,7 +221,7 @@ class Authorizer:
         connection: object = None,
         values: Values = (),
     ) -> Steps:
-        """Like `authorize`, but yields after each turn, so that other commands can be authorized meanwhile.
+        """Like `authorize`, but yields where it may pause, so that other commands can be authorized meanwhile.
 
         Policy and modes stay those of the beginning. Break-glass is read at the end.
         """
@@ -375,7 +374,7 @@ class Authorizer:
         evaluator, touches = self.evaluator, _NOTHING
         gathering: Gathering[Action] = Gathering()
         is_any = False
-        self.steps_on_patterns = evaluator.not_kept = 0
+        evaluator.not_kept = 0
         try:
             touches = extract(argv) if known is None else known
             if len(touches.accesses) <= MANY and evaluator.admits(service, touches, values, transaction):
@@ -394,7 +393,6 @@ class Authorizer:
                 action = self.modes.action(found, service, name)
                 if action is not None:
                     gathering.take(found, action)
-            self.steps_on_patterns = evaluator.budget.spent
         except Exception as exc:
             verdict = self._internal_error(argv, exc)
             return self._rule_on(verdict, service, command_name(argv, touches)), touches

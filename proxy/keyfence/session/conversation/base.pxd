@@ -19,11 +19,13 @@ cdef class SessionBase:
     cdef public bint reopen
     cdef public str opaque_as
     cdef public bint wants_turn
+    cdef public double turn_ends
     cdef public object question
 
     cpdef object from_client(self, bytes data)
     cpdef object from_upstream(self, bytes data)
     cpdef object from_shared(self, bytes data, long long completed, bint whole)
+    cpdef bint turn_is_over(self) except -1
     cpdef object settle(self)
     cpdef bint wants_input(self) except -1
     cpdef Py_ssize_t backlog(self) except -1

@@ -7,11 +7,17 @@ these classes, so that compiled modules reach it without a look-up by name.
 
 from __future__ import annotations
 
+from time import perf_counter
+
 from keyfence.policy.compiled.tenants import NOBODY
 from keyfence.resp.profile import Profile
 
 from .questions import Question
 from .routing import Route
+
+# How long one client may keep the process's loop busy before other clients have their turn. All work for a
+# client draws from this: it ends between two requests, or at a pause within a long one.
+TURN_SECONDS = 0.002
 
 
 class Outlet:
@@ -38,6 +44,9 @@ class SessionBase:
         self.reopen = False  # the dedicated connection must be replaced before anything is sent on it
         self.opaque_as = ""  # the service under which it is counted as opaque; "": it is not
         self.wants_turn = False  # other clients have their turn first; then `take_turn` goes on
+        # When the client's turn in this round of the loop is over (`perf_counter`); 0.0: it has not begun.
+        # The owner sets it back when the next round begins.
+        self.turn_ends = 0.0
 
     @property
     def to_client(self) -> list[bytes]:
@@ -82,6 +91,14 @@ class SessionBase:
     def upstream_lost(self, reason: str) -> None:
         """The connection ended."""
         raise NotImplementedError
+
+    def turn_is_over(self) -> bool:
+        """Whether the client has used up its turn. The first question of a turn begins it."""
+        now = perf_counter()
+        if not self.turn_ends:
+            self.turn_ends = now + TURN_SECONDS
+            return TURN_SECONDS <= 0.0
+        return now >= self.turn_ends
 
     def take_turn(self) -> None:
         """Go on with the evaluation that was interrupted for other clients."""
