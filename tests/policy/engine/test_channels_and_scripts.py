@@ -489,6 +489,25 @@ def test_keys_of_one_command_share_a_hash_slot() -> None:
     assert rules(evaluator, "a", "GET", "k:{a}:1") == []
 
 
+@pytest.mark.parametrize("pattern", ["k:{a}:*", "k:{a}:*->name", "#", "k:{b}:name"])
+def test_sort_reads_keys_of_its_own_hash_slot(pattern: str) -> None:
+    evaluator = Evaluator(parse_policy(CLUSTER))
+    assert rules(evaluator, "a", "SORT", "k:{a}:1", "BY", pattern, "GET", pattern) == []
+
+
+@pytest.mark.parametrize("pattern", ["k:{b}:*", "k:{b}:*->name", "k:{*}", "k:*", "k:{}:*", "k:{a*}"])
+def test_sort_reads_no_keys_that_may_be_in_another_hash_slot(pattern: str) -> None:
+    evaluator = Evaluator(parse_policy(CLUSTER))
+    assert rules(evaluator, "a", "SORT_RO", "k:{a}:1", "GET", "k:{a}:*", "GET", pattern) == ["slot.cross"]
+    # If it may not read them at all, this says enough.
+    assert rules(evaluator, "a", "SORT_RO", "k:{a}:1", "GET", "elsewhere:*") == ["command.unknown"]
+
+
+def test_outside_a_cluster_sort_may_read_keys_of_any_hash_slot() -> None:
+    evaluator = Evaluator(parse_policy(CLUSTER.replace("cluster: true", "")))
+    assert rules(evaluator, "a", "SORT", "k:{a}:1", "GET", "k:{b}:*") == []
+
+
 def test_keys_of_one_transaction_share_a_hash_slot() -> None:
     evaluator = Evaluator(parse_policy(CLUSTER))
     transaction = Transaction()

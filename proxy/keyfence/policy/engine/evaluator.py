@@ -18,11 +18,12 @@ from keyfence.commands.model import ANY_KEY, READ, WRITE, Access, Channel, Comma
 from keyfence.commands.own import own_name
 from keyfence.commands.table import COMMANDS
 from keyfence.policy.budget import Budget, cost
-from keyfence.policy.compiled.hash_slots import hash_slot
+from keyfence.policy.compiled.hash_slots import hash_slot, hash_tag
 from keyfence.policy.compiled.keyspace import INVALIDATIONS
 from keyfence.policy.compiled.permissions import forbidden_by_default, lets_unknown, names, selects
 from keyfence.policy.compiled.policy import CompiledPolicy, Target
 from keyfence.policy.compiled.tenants import Values, differing
+from keyfence.policy.patterns.globs import Glob
 from keyfence.policy.show import printable, shown_name
 from keyfence.policy.verdict import ALLOWED, Found, Gathering, Verdict, Violation
 from keyfence.policy.wording.messages import said
@@ -47,6 +48,14 @@ class Transaction:
 
     def __init__(self) -> None:
         self.slot: int | None = None  # the hash slot of the first key, if the policy is for a cluster
+
+
+def _named_by_elements(touches: Touches) -> Sequence[Access]:
+    """Returns what the BY and GET patterns of SORT read: a glob for each, in place of a key."""
+    problem = touches.problem
+    if problem is None or problem.rule != "command.unknown" or tuple(problem.unseen) == ANY_KEY:
+        return ()
+    return [Access(problem.position, one.glob, one.needs) for one in problem.unseen]
 
 
 class Evaluator(WideEvaluator):
@@ -189,15 +198,18 @@ class Evaluator(WideEvaluator):
             yield from self._channel(service, name, channel)
         accesses = touches.accesses
         registration = self.policy.registration(touches.script) if touches.script is not None else None
+        named = _named_by_elements(touches)
         if touches.script is not None and registration is not None:
             yield from self._registered(service, touches, touches.script, registration)
         else:
-            yield from self._unknown_parts(service, name, argv, touches)
+            for unknown in self._unknown_parts(service, name, argv, touches):
+                named = ()
+                yield unknown
             yield from self._all_accesses(service, name, touches)
         if registration is not None and touches.script is not None:
             accesses = (*accesses, *registration.made(touches.script, values))
         crosses = False
-        for found in self._slots(name, accesses, transaction) if self.policy.cluster else ():
+        for found in self._slots(name, accesses, named, transaction) if self.policy.cluster else ():
             crosses = crosses or found is not None
             yield found
         if not crosses:
@@ -369,9 +381,16 @@ class Evaluator(WideEvaluator):
             yield from self._database(service, name, position, number)
 
     def _slots(
-        self, name: str, accesses: Sequence[Access], transaction: Transaction | None
+        self,
+        name: str,
+        accesses: Sequence[Access],
+        named: Sequence[Access],
+        transaction: Transaction | None,
     ) -> Iterator[Found | None]:
-        """Checks that all keys of a command, and of its transaction, are in one hash slot."""
+        """Checks that all keys of a command, and of its transaction, are in one hash slot.
+
+        `named`: the globs of keys that sorted elements name.
+        """
         first = transaction.slot if transaction is not None else None
         for access in accesses:
             if self.budget.works(cost(access.key)):
@@ -389,8 +408,30 @@ class Evaluator(WideEvaluator):
                 words = said(message, hint)
                 yield self._violation("slot.cross", access.position, access.key, target, words)
                 break
+        else:
+            yield from self._named_slots(name, named, first)
         if transaction is not None:
             transaction.slot = first
+
+    def _named_slots(self, name: str, named: Sequence[Access], first: int | None) -> Iterator[Found | None]:
+        """Checks that the hash tag of each glob shows that its keys are in the hash slot of the others."""
+        for access in named:
+            if self.budget.works(cost(access.key)):
+                yield None
+            known = Glob(access.key).literal_prefix
+            slot = hash_slot(known) if hash_tag(known) != known else None
+            if not self.policy.home(self.policy.target(known)).cluster:
+                continue
+            if slot is not None and first in (None, slot):
+                first = slot
+                continue
+            where = "may be in any hash slot"
+            if slot is not None:
+                where = f"are in hash slot {slot}, an earlier key in {first}"
+            message = f"{name} reads keys that match {self._shown(access.key, None)}; they {where}"
+            words = said(message, "give the pattern the hash tag of the sorted key, as {tag}")
+            yield self._violation("slot.cross", access.position, access.key, None, words)
+            return
 
     def _bindings(self, service: int, name: str, accesses: Sequence[Access]) -> Iterator[Found | None]:
         """Checks that a bound placeholder has one value in a command, except on keys that a grant covers."""
