@@ -101,7 +101,11 @@ def _restricts(keys: Keys) -> bool:
 
 
 def _has_groups(keys: Keys) -> bool:
-    """Whether the service may use consumer groups of these keys."""
+    """Whether the service may use consumer groups of these keys.
+
+    In ACL their commands need the right to write the stream, but not in the policy. So they have selectors of
+    their own.
+    """
     return bool(keys.held & GROUP) and (not keys.types or "stream" in keys.types)
 
 
@@ -140,7 +144,6 @@ def _selectors_of_types(keys: Sequence[Keys], commands: Commands) -> Iterator[st
             yield _selector(patterns, words(commands.of_type[one]))
     groups = [key for key in keys if _has_groups(key)]
     if groups and commands.groups:
-        # They need the right to write the stream in ACL, but not in the policy.
         yield _selector(
             [f"~{glob}" for glob in dict.fromkeys(one.glob for one in groups)], words(commands.groups)
         )
@@ -157,13 +160,14 @@ def _selectors_of_restricted(keys: Sequence[Keys], commands: Commands) -> Iterat
         restriction = entry.commands if entry is not None else None
         assert restriction is not None
         typed = (commands.of_type[name] for name in (one.types or DATA_TYPES) if name in commands.of_type)
-        names = commands.generic.union(*typed) | (commands.groups if _has_groups(one) else frozenset())
+        names = commands.generic.union(*typed)
         if "delete" in restriction.never:
             names -= REMOVING
-        listed = {name for name in names if _admits(restriction.forbid, restriction.allow, name)}
-        patterns = _patterns([one])
-        if patterns and listed:
-            yield _selector(patterns, words(listed))
+        groups = commands.groups if _has_groups(one) else frozenset()
+        for patterns, some in ((_patterns([one]), names), ([f"~{one.glob}"], groups)):
+            listed = {name for name in some if _admits(restriction.forbid, restriction.allow, name)}
+            if patterns and listed:
+                yield _selector(patterns, words(listed))
 
 
 def _admits(forbid: frozenset[str], allow: frozenset[str], name: str) -> bool:
