@@ -67,6 +67,7 @@ class ExpectationModel(_Model):
 class CaseModel(ExpectationModel):
     """A test: one command, or `sequence`."""
 
+    sentence: Names = []  # the numbers of the convention's sentences that this test shows
     sequence: list[ExpectationModel] | None = None
     given: dict[str, Lives] = {}  # keys that exist before the test
     mode: Literal["enforce", "observe"] = "enforce"  # enforce: a command that breaks a rule is not run
@@ -103,6 +104,7 @@ class Case(NamedTuple):
 
     path: tuple[str | int, ...]
     about: str
+    sentences: list[str]
     steps: list[Step]
     given: Mapping[bytes, str]
     enforces: bool
@@ -130,7 +132,7 @@ class CaseFile:
                 self._fault(at, "'service' is missing: which service sends this?")
             steps.append(self._step(one, at, service, caller))
         about = model.about or " ".join(word.decode(errors="replace") for word in steps[0].argv)
-        return Case(path, about, steps, _keys(model.given), model.mode == "enforce")
+        return Case(path, about, model.sentence, steps, _keys(model.given), model.mode == "enforce")
 
     def _expectations(
         self, model: CaseModel, path: tuple[str | int, ...]
