@@ -26,12 +26,16 @@ LEAST = 0.95  # of a convention's tests
 VALUES = "the log holds no values, so the draft cannot list the words that are allowed"
 FORM = "the values that were seen have no common form"
 SCRIPT = "only the script's text shows which keys it makes of its arguments"
+UNSEEN = "a draft forbids no commands that are allowed by default"
+COMMANDS = "a draft restricts no commands on a key that its service may write"
 LATER = "only a script sets this time to live, and no log shows it"
 KNOWN = {
     "cubesandbox": {
         "a state that is none": VALUES,
         "a state of the code": VALUES,
         "and the other one": VALUES,
+        "only HDEL removes": COMMANDS,
+        "an event leaves by the trimming of XADD only": COMMANDS,
         "writes nothing else": "a service that may COPY to a key may write it; only a grant is narrower",
     },
     "card-relay": {},
@@ -47,6 +51,7 @@ KNOWN = {
         "a renewal for a week": SCRIPT,
         "too few arguments": SCRIPT,
         "an id that is none": SCRIPT,
+        "a transaction takes the place of no script": UNSEEN,
         "user-index stays": "the key was only read, so nothing shows whether it may expire",
         "user-roles stays": "the key was only read, so nothing shows whether it may expire",
     },

@@ -82,7 +82,7 @@ def _varied(policy: CompiledPolicy, argv: Sequence[bytes], number: int, seed: in
     for word in argv[1:]:
         if _ID.fullmatch(word) and word not in values:
             values[word] = _other(word.decode(), number, seed, words=False).encode()
-    return [_replaced(word, values, is_name=word in keys or word in names) for word in argv]
+    return [_replaced(word, values, is_name=word in keys or word in names or b"*" in word) for word in argv]
 
 
 def _channel(policy: CompiledPolicy, name: bytes) -> Any:
