@@ -131,7 +131,8 @@ def _field(name: str) -> str:
 
 def _lifetime(entry: Mapping[str, Any]) -> str:
     length = entry["more"].get(STREAM_LENGTH)
-    return entry["ttl"] or (f"{STREAM_LENGTH} {length}" if length else NOTHING)
+    told = [entry["ttl"], f"{STREAM_LENGTH} {length}" if length else ""]
+    return "; ".join(filter(None, told)) or NOTHING
 
 
 def _placeholders(policy: CompiledPolicy) -> Iterator[Row]:
