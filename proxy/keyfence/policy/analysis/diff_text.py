@@ -139,6 +139,7 @@ def _bindings(policy: CompiledPolicy) -> str:
 
 def _changes_of_home(whose: str, old: Home, new: Home) -> Iterator[Change]:
     yield from _sets(f"{whose}claims", old.claims, new.claims)
+    yield from _sets(f"{whose}delegated claims", old.delegates, new.delegates)
     yield from _sets(f"{whose}only a should", old.should, new.should)
     for what, was, now in (
         ("keys of one command in one hash slot", _required(old.cluster), _required(new.cluster)),

@@ -23,7 +23,7 @@ from keyfence.policy.compiler.context import SCOPE_HOLE
 from keyfence.policy.compiler.families import own_members
 from keyfence.policy.compiler.naming import compare
 from keyfence.policy.compiler.pipeline import compile_policies
-from keyfence.policy.compiler.prefixes import PrefixIndex, begins, behind, lies_in, order
+from keyfence.policy.compiler.prefixes import PrefixIndex, beginnings, begins, behind, lies_in, order
 from keyfence.policy.diagnostics import Diagnostic, FileError
 from keyfence.policy.loading.load import policy_faults, policy_name, read_policies
 from keyfence.policy.loading.recovery import Recovered
@@ -221,6 +221,7 @@ class _Lint:
         self._never_created()
         self._short_hashes()
         self._stricter_files()
+        self._nested_claims()
         self._misnamed()
         if whole:
             self._idle_services()
@@ -252,7 +253,7 @@ class _Lint:
         for one, other in overlapping_pairs(self.policy.classifier.automaton):
             left, right = targets[one], targets[other]
             kinds = {left.kind, right.kind}
-            if kinds == {"scope"} and right.home == self.home:
+            if kinds == {"scope"} and left.home == right.home == self.home:
                 self._tied_scopes(left, right)
                 continue
             if not kinds <= {"entry", "legacy"} or right.home != self.home:
@@ -519,6 +520,22 @@ class _Lint:
             message = f"another file of the folder is stricter, so {holds} applies"
             message += "; register the scripts, or write declared in every file"
             self._warn("stricter-file", ("unregistered_scripts",), message)
+
+    def _nested_claims(self) -> None:
+        """Finds claims inside claims of other files that did not agree, and agreements that nobody uses."""
+        homes = self.policy.homes
+        around = {claim: number for number, home in enumerate(homes) for claim in home.claims}
+        for index, claim in enumerate(self.model.claims):
+            outer = next((one for one in beginnings(claim, around) if one != claim), None)
+            if outer is None or around[outer] == self.home or claim in homes[around[outer]].delegates:
+                continue
+            message = f"{claim!r} is inside the claim {outer!r} of {homes[around[outer]].file}, and its keys "
+            message += f"are taken out of that file; if both teams agree, write there: delegates: [{claim!r}]"
+            self._warn("claim-inside", ("claims", index), message)
+        for index, claim in enumerate(self.model.delegates if len(homes) > 1 else ()):
+            if claim not in around:
+                message = f"no file claims {claim!r}, so its keys still belong to this one"
+                self._warn("idle-delegate", ("delegates", index), message)
 
     def _expiries(self) -> None:
         """Finds end dates that have passed or are near."""

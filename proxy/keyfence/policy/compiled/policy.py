@@ -115,6 +115,7 @@ class Home:
     type_words: dict[bytes, tuple[str, ...]] = dataclasses.field(default_factory=dict)  # segment: types
     owner: str = ""  # the team
     docs: str = ""  # the address of the page that describes the convention
+    delegates: tuple[str, ...] = ()  # the claims inside its own that other files may have
 
     def page_of(self, entry: str) -> str:
         """Returns the address of an entry's part of that page, of the page itself for "", or "" for none."""

@@ -29,12 +29,7 @@ ALL_RIGHTS = READ | WRITE | DELETE | GROUP
 def build_scopes(context: CompilerContext) -> None:
     """Builds the scopes with their rights, in the context."""
     known: dict[KeyPattern, str] = {}
-    for index, claim in enumerate(context.model.claims):
-        hole = context.placeholder_in(claim)
-        if hole:
-            message = f"{claim!r}: a claim is plain text, so {hole} means just this text"
-            remedy = f"write {claim.partition(hole)[0]!r}, or a claim for each value"
-            context.error(("claims", index), f"{message}; {remedy}")
+    _check_claims(context)
     for name, model in context.model.scopes.items():
         path = ("scopes", name)
         held, denied = context.rights(model, path)
@@ -66,6 +61,28 @@ def build_scopes(context: CompilerContext) -> None:
             context.scopes.append(Scope(name, one.text, pattern, rights, left, tuple(denied), *rest))
     _find_places(context)
     _inherit_denials(context)
+
+
+def _check_claims(context: CompilerContext) -> None:
+    """Records claims that look like patterns, and delegated ones that are not inside the file's claims."""
+    claims, delegated = context.model.claims, context.model.delegates
+    for path, claim in [
+        *((("claims", index), claim) for index, claim in enumerate(claims)),
+        *((("delegates", index), claim) for index, claim in enumerate(delegated)),
+    ]:
+        hole = context.placeholder_in(claim)
+        if hole:
+            message = f"{claim!r}: a claim is plain text, so {hole} means just this text"
+            remedy = f"write {claim.partition(hole)[0]!r}, or a claim for each value"
+            context.error(path, f"{message}; {remedy}")
+    for index, claim in enumerate(delegated):
+        if claim in context.claims:
+            message = f"this file claims {claim!r} itself; take it out of claims or of delegates"
+            context.error(("delegates", index), message)
+        elif not any(claim.startswith(one) for one in claims):
+            listed = ", ".join(claims) or "none"
+            message = f"{claim!r} is not inside this file's claims ({listed}); remove it"
+            context.error(("delegates", index), message, relies_on=[("claims",)])
 
 
 def _find_places(context: CompilerContext) -> None:

@@ -1,7 +1,8 @@
 """Merges several policy files into one policy: each team's file rules its own part of the key space.
 
-Rule: a key belongs to one file. Claims of two files never overlap. A key that no file claims belongs to the
-one file without claims, if there is one. So no file can give or take rights on keys of another.
+Rule: a key belongs to one file: the one with the longest claim that the key begins with. A key that no file
+claims belongs to the one file without claims, if there is one. So no file can give or take rights on keys of
+another, and the order of the files does not matter.
 """
 
 from __future__ import annotations
@@ -10,17 +11,18 @@ import dataclasses
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar, get_args
+from typing import Any, NamedTuple, TypeVar, get_args
 
 from keyfence.policy.compiled.policy import Home, Target
 from keyfence.policy.compiled.scripts import Registration
+from keyfence.policy.patterns.patterns import KeyPattern
 from keyfence.policy.records import replaced
 from keyfence.policy.services import UNKNOWN
 from keyfence.policy.source.model import PolicyModel, UnregisteredScripts
 from keyfence.policy.source.yaml import PathKey
 
 from .context import CompilerContext, one_of
-from .entries import is_bare
+from .entries import is_bare, is_claimed, text_of
 from .prefixes import beginnings
 
 Key = TypeVar("Key")
@@ -30,7 +32,38 @@ Scripts = Mapping[bytes, Registration]  # by the SHA-1s of their texts
 # Sections whose names must differ across all files, because reports and waivers use them.
 _NAMED = ("channels", "scripts", "functions")
 # Kinds of target that may lie outside their file's claims, in the order in which they decide there.
-_OUTSIDE = ("entry", "legacy", "stray")
+_OUTSIDE = ("entry", "legacy", "stray", "malformed", "scope")
+
+
+class Region(NamedTuple):
+    """A part of the key space that belongs to one file, around the parts in it that belong to others."""
+
+    depth: int  # the number of other regions around it
+    home: int  # the number of the file
+    claim: str
+
+
+class Claims:
+    """Says which file owns a key: of all claims that the key begins with, the longest one decides."""
+
+    def __init__(self, claims: Iterable[tuple[int, Sequence[str]]]) -> None:
+        """Takes the claims of each file, with its number."""
+        self._homes = {claim: home for home, listed in claims for claim in listed}
+
+    def longest(self, text: str) -> str | None:
+        """Returns the claim that decides about all keys with this beginning; None if there is none."""
+        return next(beginnings(text, self._homes), None)
+
+    def region(self, text: str) -> Region | None:
+        """Returns the region that contains all keys with this beginning; None if no file claims them."""
+        around = [(claim, self._homes[claim]) for claim in beginnings(text, self._homes)]
+        # Claims of one file inside each other are one region, unless another file's claim is between them.
+        regions = [
+            (claim, home)
+            for index, (claim, home) in enumerate(around)
+            if index + 1 == len(around) or around[index + 1][1] != home
+        ]
+        return Region(len(regions) - 1, regions[0][1], regions[0][0]) if regions else None
 
 
 def services_of(models: Iterable[PolicyModel]) -> tuple[str, ...]:
@@ -57,6 +90,7 @@ def home_of(context: CompilerContext, **more: Any) -> Home:
         file=context.source.file,
         contact=model.owner.contact or model.owner.team,
         claims=tuple(model.claims),
+        delegates=tuple(model.delegates),
         should=frozenset(model.should),
         cluster=model.cluster,
         owner=model.owner.team,
@@ -87,23 +121,32 @@ def common_home(homes: Sequence[Home]) -> Home:
 def in_order(parts: Sequence[tuple[Home, Sequence[Target]]]) -> list[Target]:
     """Returns the targets of all files in the order in which they decide, each with its file's number.
 
-    A legacy form outside its file's claims covers only keys that no file claims, and so does an entry that is
-    one key without a prefix. If several files have an entry of one name, such as `lock`, the policy's name is
+    A region inside another one decides first, so a key gets an answer of the file that owns it. An entry
+    that is one key without a prefix, or a legacy form, may lie outside its file's claims. It covers only keys
+    that no file claims. If several files have an entry of one name, such as `lock`, the policy's name is
     added: `shop/lock`.
     """
     named = Counter(name for _, targets in parts for name in {one.name for one in targets if one.entry})
     stamped = [
-        (home, [_at_home(target, number, home, named) for target in targets])
+        [_at_home(target, number, home, named) for target in targets]
         for number, (home, targets) in enumerate(parts)
     ]
     if len(stamped) == 1:
-        return stamped[0][1]
-    claimed = [(home, targets) for home, targets in stamped if home.claims]
-    rest = [targets for home, targets in stamped if not home.claims]
-    inside = [[one for one in targets if not _is_outside(one, home)] for home, targets in claimed]
-    outside = [one for home, targets in claimed for one in targets if _is_outside(one, home)]
+        return stamped[0]
+    claims = Claims((number, home.claims) for number, (home, _) in enumerate(parts))
+    inside: dict[Region, list[Target]] = {}
+    outside, rest = [], []
+    for target in itertools.chain(*stamped):
+        region = claims.region(_beginning(target))
+        if not parts[target.home][0].claims:
+            rest.append(target)
+        elif region is not None and region.home == target.home:
+            inside.setdefault(region, []).append(target)
+        elif region is None or target.kind != "malformed":
+            outside.append(target)
     outside.sort(key=lambda one: (_OUTSIDE.index(one.kind), one.pattern.specificity))
-    return list(itertools.chain(*inside, outside, *rest))
+    ordered = sorted(inside, key=lambda region: -region.depth)
+    return [*itertools.chain(*(inside[region] for region in ordered)), *outside, *rest]
 
 
 def merged(maps: Iterable[Mapping[Key, Value]]) -> dict[Key, Value]:
@@ -128,9 +171,8 @@ def _at_home(target: Target, number: int, home: Home, named: Mapping[str, int]) 
     return dataclasses.replace(target, name=name, entry=dataclasses.replace(target.entry, name=name))
 
 
-def _is_outside(target: Target, home: Home) -> bool:
-    beginning = target.pattern.literal_prefix.decode("utf-8", "surrogateescape")
-    return target.kind in _OUTSIDE and not beginning.startswith(home.claims)
+def _beginning(target: Target) -> str:
+    return text_of(target.pattern.literal_prefix)
 
 
 def _check_claims(contexts: Sequence[CompilerContext]) -> None:
@@ -143,49 +185,65 @@ def _check_claims(contexts: Sequence[CompilerContext]) -> None:
             message = f"no claims, and {first.file} has none either: only one file can own the unclaimed keys"
             context.error(("policy",), message)
         catch_all = catch_all or context
-    _check_overlaps(contexts)
+    _check_same_claims(contexts)
+    claims = Claims((context.home, context.model.claims) for context in contexts)
+    places = {claim: (context, path) for context in contexts for path, claim in _claims(context)}
+    for context in contexts:
+        for target, path in _placed(context):
+            claim = claims.longest(target)
+            other, there = places[claim] if claim is not None else (context, path)
+            if other is not context:
+                place = other.source.place(there)
+                message = f"{target!r} is in the claim {claim!r} of {place.file}:{place.line}"
+                context.error(path, f"{message}; register it there", of_key=path[0] in ("legacy", "instead"))
     _check_bare_keys(contexts)
 
 
+def _placed(context: CompilerContext) -> Iterator[tuple[str, PathKey]]:
+    """Yields the beginnings of the file's keys that another file's claim must not contain, each with its
+    place: of keys without a prefix, and of everything in the file's own claims."""
+    found: dict[tuple[str, PathKey], None] = {}
+    for target in context.entries:
+        if is_bare(target.pattern) or _is_claimed(context, target.pattern):
+            found[_beginning(target), ("keys", target.name, "key")] = None
+    for scope in context.scopes:
+        if _is_claimed(context, scope.pattern):
+            found[text_of(scope.pattern.literal_prefix), ("scopes", scope.name, "prefix")] = None
+    for target in context.legacy:
+        if _is_claimed(context, target.pattern):
+            found[_beginning(target), ("legacy", "keys", target.text)] = None
+    yield from found
+
+
+def _is_claimed(context: CompilerContext, pattern: KeyPattern) -> bool:
+    return bool(context.claims) and is_claimed(context.claims, pattern)
+
+
 def _check_bare_keys(contexts: Sequence[CompilerContext]) -> None:
-    """Records keys without a prefix that are outside their file's claims and belong to another file too."""
-    claims = {claim: (context, path) for context in contexts for path, claim in _claims(context)}
+    """Records keys without a prefix that are entries of two files."""
     first: dict[bytes, tuple[CompilerContext, str]] = {}
     for context in contexts:
         for target in context.entries:
             if not is_bare(target.pattern):
                 continue
             key = target.pattern.literal_prefix
-            text, path = key.decode("utf-8", "surrogateescape"), ("keys", target.name, "key")
-            claim = next(beginnings(text, claims), "")
-            other, there = claims[claim] if claim else (context, path)
-            if other is not context:
-                place = other.source.place(there)
-                message = f"{text!r} is in the claim {claim!r} of {place.file}:{place.line}"
-                context.error(path, f"{message}; register it there")
             other, name = first.setdefault(key, (context, target.name))
             if other is not context:
                 place = other.source.place(("keys", name, "key"))
-                context.error(path, f"{text!r} is also an entry's key in {place.file}:{place.line}")
+                message = f"{text_of(key)!r} is also an entry's key in {place.file}:{place.line}"
+                context.error(("keys", target.name, "key"), message)
 
 
-def _check_overlaps(contexts: Sequence[CompilerContext]) -> None:
-    """Records claims of two files where one begins with the other. Claims are sorted, so those that begin
-    with another one follow right behind it, and each is compared with few others."""
-    ordered = sorted(
-        (claim, number, path) for number, context in enumerate(contexts) for path, claim in _claims(context)
-    )
-    open_ones: list[tuple[str, int, PathKey]] = []  # each begins with the one before it
-    for one in ordered:
-        while open_ones and not one[0].startswith(open_ones[-1][0]):
-            open_ones.pop()
-        for other in open_ones:
-            if one[1] != other[1]:
-                (mine, number, left), (theirs, later, right) = sorted((one, other), key=lambda each: each[1])
-                place = contexts[number].source.place(left)
-                message = f"the claim {theirs!r} overlaps {mine!r} of {place.file}:{place.line}; divide them"
-                contexts[later].error(right, f"{message}, so that each key belongs to one file")
-        open_ones.append(one)
+def _check_same_claims(contexts: Sequence[CompilerContext]) -> None:
+    """Records claims that two files have."""
+    first: dict[str, tuple[CompilerContext, PathKey]] = {}
+    for context in contexts:
+        for path, claim in _claims(context):
+            other, there = first.setdefault(claim, (context, path))
+            if other is not context:
+                place = other.source.place(there)
+                message = f"{place.file}:{place.line} claims {claim!r} too; each key belongs to one file"
+                context.error(path, f"{message}, so claim a longer beginning, or take the claim out of one")
 
 
 def _claims(context: CompilerContext) -> Iterator[tuple[PathKey, str]]:

@@ -20,9 +20,11 @@ from .yaml import Source, tokens
 
 # Codes do not change: policy files and CI jobs name them. docs/tools.md has the same table.
 CODES: Mapping[str, str] = {
+    "claim-inside": "a claim is inside another file's claim, and that file does not delegate it",
     "colon": "a placeholder admits `:`, so it can span segments",
     "ends-soon": "an exception (legacy, a grant) ends within 14 days",
     "foreign-entry": "an entry can be written by other services, but by no writer of its scope",
+    "idle-delegate": "no file of the folder claims what this one delegates",
     "idle-rights": "no entry takes the rights at the policy's top",
     "idle-service": "a service can do nothing with any key or channel",
     "legacy-overlap": "a legacy form also matches keys of the convention",

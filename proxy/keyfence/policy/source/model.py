@@ -432,6 +432,7 @@ class PolicyModel(Rights):
     about: str = ""
     owner: Owner = Owner()
     claims: Names = []
+    delegates: Names = []  # the claims that files of other teams have inside these
     services: list[str] = []  # the file may also name those of other files in its folder
     databases: list[Annotated[int, Field(ge=0)]] | None = None
     should: list[RuleName] = []
