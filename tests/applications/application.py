@@ -43,10 +43,14 @@ class Fence:
         labels = {"command": command} if command else {}
         return metric(self.keyfence, "keyfence_commands_total", outcome="forwarded", **labels)
 
+    def found(self) -> list[dict[str, object]]:
+        """Returns the lines of the decision log, except those of probes."""
+        found = [json.loads(line) for line in self.log.read_text().splitlines()] if self.log.exists() else []
+        return [one for one in found if not is_probe(one)]
+
     def found_nothing(self) -> None:
         """Asserts that the application broke no rule, and that keyfence followed every session."""
-        found = [json.loads(line) for line in self.log.read_text().splitlines()] if self.log.exists() else []
-        assert [one for one in found if not is_probe(one)] == []
+        assert self.found() == []
         assert metric(self.keyfence, "keyfence_sessions_opaque_total") == 0
         assert metric(self.keyfence, "keyfence_internal_errors_total") == 0
 

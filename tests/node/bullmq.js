@@ -1,7 +1,8 @@
 // BullMQ: a worker, jobs at once, later, in bulk and with retries, and a flow of a parent and its children.
 "use strict";
 
-const { FlowProducer, Queue, QueueEvents, Worker } = require("bullmq");
+// Usage: node bullmq.js HOST:PORT [PACKAGE]. The package is BullMQ, in the version of that name in package.json.
+const { FlowProducer, Queue, QueueEvents, Worker } = require(process.argv[3] || "bullmq");
 
 async function main() {
   const [host, port] = process.argv[2].split(":");

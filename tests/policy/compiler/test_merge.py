@@ -185,8 +185,8 @@ def test_one_file_in_a_folder_compiles_like_the_file_alone(tmp_path: Path) -> No
         (
             'claims: ["a:", "c:"]',
             'claims: ["b:", "c:"]',
-            "2:16: error: a.yaml:2 claims 'c:' too; each key belongs to one file, so claim a longer beginning, "
-            "or take the claim out of one",
+            "2:16: error: a.yaml:2 claims 'c:' too; each key belongs to one file, so claim a longer "
+            "beginning, or take the claim out of one",
         ),
         (
             "about: x",
@@ -434,8 +434,8 @@ INSIDE = [
     ("a scan of everything", "web", "SCAN 0 MATCH hb:*", ["scan.scope"], ""),
     ("a scan of the outer file's keys", "web", "SCAN 0 MATCH hb:c*", [], ""),
     ("a scan of the inner file's keys", "courier", "SCAN 0 MATCH hb:{dispatch}:*", [], ""),
-    ("a script on keys of both", "web", "EVAL x 2 hb:cart:a hb:{dispatch}:ride:a", ["scope.read", "scope.write"],
-     "#dispatch"),
+    ("a script on keys of both", "web", "EVAL x 2 hb:cart:a hb:{dispatch}:ride:a",
+     ["scope.read", "scope.write"], "#dispatch"),
 ]  # fmt: skip
 
 
@@ -469,8 +469,8 @@ def test_check_warns_of_a_claim_inside_another_one_that_is_not_delegated(
     outer.write_text(HUB.replace('delegates: ["hb:{dispatch}:"]', 'delegates: ["hb:{despatch}:"]'))
     assert sorted(warnings()) == sorted(
         [
-            f"{inner}:3:10: warning: 'hb:{{dispatch}}:' is inside the claim 'hb:' of {outer}, and its keys are "
-            "taken out of that file; if both teams agree, write there: delegates: ['hb:{dispatch}:']",
+            f"{inner}:3:10: warning: 'hb:{{dispatch}}:' is inside the claim 'hb:' of {outer}, and its keys "
+            "are taken out of that file; if both teams agree, write there: delegates: ['hb:{dispatch}:']",
             f"{outer}:4:13: warning: no file claims 'hb:{{despatch}}:', so its keys still belong to this one",
         ]
     )
@@ -495,7 +495,10 @@ def test_what_a_file_says_about_keys_in_another_file_s_claim_is_an_error(
         policy_of(tmp_path, a=outer, b=DISPATCH)
     (fault,) = caught.value.diagnostics
     assert fault.place.file.endswith("a.yaml")
-    assert fault.message == f"{told} is in the claim 'hb:{{dispatch}}:' of {tmp_path}/b.yaml:3; register it there"
+    assert (
+        fault.message
+        == f"{told} is in the claim 'hb:{{dispatch}}:' of {tmp_path}/b.yaml:3; register it there"
+    )
 
 
 @pytest.mark.parametrize(

@@ -188,7 +188,7 @@ def _rules_of_policy(policy: CompiledPolicy) -> Iterator[str]:
         yield "channel.write"
     if policy.scripts or policy.functions:
         yield "script.keys"
-    if policy.unregistered_scripts != "declared":
+    if any(policy.unregistered_scripts(number) != "declared" for number in range(len(policy.services))):
         yield "script.unregistered"
 
 

@@ -117,7 +117,7 @@ def changes_of_policy(old: CompiledPolicy, new: CompiledPolicy) -> Iterator[Chan
     yield from _sets("services", old.services, new.services)
     for what, was, now in (
         ("databases", _databases(old), _databases(new)),
-        ("unregistered scripts", old.unregistered_scripts, new.unregistered_scripts),
+        ("unregistered scripts", _unregistered(old), _unregistered(new)),
         ("placeholders bound to callers", _bindings(old), _bindings(new)),
         ("end dates", plain(dict(_ends(old))), plain(dict(_ends(new)))),
     ):
@@ -131,6 +131,11 @@ def changes_of_policy(old: CompiledPolicy, new: CompiledPolicy) -> Iterator[Chan
     yield from _sets("policies", before, after)
     for name in before.keys() & after.keys():
         yield from _changes_of_home(f"{name}: ", before[name], after[name])
+
+
+def _unregistered(policy: CompiledPolicy) -> str:
+    defaults = dict.fromkeys(home.unregistered_scripts.default for home in policy.homes)
+    return "; ".join((*defaults, *policy.unregistered_exceptions))
 
 
 def _bindings(policy: CompiledPolicy) -> str:
@@ -196,14 +201,16 @@ def changes_of_scripts(old: CompiledPolicy, new: CompiledPolicy) -> Iterator[Cha
         ("script", old.scripts, new.scripts),
         ("function", old.functions, new.functions),
     ):
+        alike: dict[tuple[str, str], list[str]] = {}  # a library has hundreds of scripts
         for name in sorted({*left, *right}):
             before, after = left.get(name), right.get(name)
             was = "" if before is None else _registration_text(before)
             now = "" if after is None else _registration_text(after)
             if was != now:
-                shown = printable(name)
-                sentence = f"{what} {shown}: {now or 'not registered'}, was {was or 'not registered'}"
-                yield Change("scripts", sentence, (), was, now)
+                alike.setdefault((was, now), []).append(printable(name))
+        for (was, now), names in alike.items():
+            sentence = f"{what} {listed(names)}: {now or 'not registered'}, was {was or 'not registered'}"
+            yield Change("scripts", sentence, (), was, now)
 
 
 def _template_text(template: Template) -> str:

@@ -16,7 +16,7 @@ from pathlib import Path
 from keyfence.commands.model import WRITE
 from keyfence.policy.compiled.names import lowered
 from keyfence.policy.compiled.policy import CompiledPolicy, Target
-from keyfence.policy.compiled.scripts import SHA1_DIGITS
+from keyfence.policy.compiled.scripts import RUNNING, SHA1_DIGITS, strictest
 from keyfence.policy.compiled.tenants import head
 from keyfence.policy.compiled.ttl import BRING_TTL
 from keyfence.policy.compiler.context import SCOPE_HOLE
@@ -34,7 +34,7 @@ from keyfence.policy.patterns.set_operations import covered, overlap, overlappin
 from keyfence.policy.reach.reach import scan_pattern
 from keyfence.policy.show import printable
 from keyfence.policy.source.ignores import settle
-from keyfence.policy.source.model import PolicyModel, Rights
+from keyfence.policy.source.model import PolicyModel, Rights, UnregisteredScripts
 from keyfence.policy.source.yaml import Source, read_source
 
 NOTICE = datetime.timedelta(days=14)  # how long before an end date the warnings begin
@@ -515,11 +515,28 @@ class _Lint:
 
         The strictest file decides, because a script can touch its keys too.
         """
-        mine, holds = self.model.unregistered_scripts, self.policy.unregistered_scripts
-        if mine == "declared" != holds:
-            message = f"another file of the folder is stricter, so {holds} applies"
-            message += "; register the scripts, or write declared in every file"
-            self._warn("stricter-file", ("unregistered_scripts",), message)
+        mine = self.policy.homes[self.home].unregistered_scripts
+        others = [
+            one.unregistered_scripts for number, one in enumerate(self.policy.homes) if number != self.home
+        ]
+        model, field = self.model.unregistered_scripts, "unregistered_scripts"
+        lenient: list[
+            tuple[tuple[str, ...], UnregisteredScripts, Sequence[int]]
+        ] = []  # where, the word, for which services
+        every = range(len(self.policy.services))
+        if model.default in RUNNING:
+            lenient.append(((field,), model.default, every[-1:]))
+        for number, word in mine.services:
+            lenient.append(((field, "services", self.policy.services[number]), word, (number,)))
+        for name, scope in self.model.scopes.items():
+            if scope.unregistered_scripts is not None:
+                lenient.append((("scopes", name, field), scope.unregistered_scripts, every))
+        for path, said, services in lenient:
+            holds = [strictest([said, *(one.of(number) for one in others)]) for number in services]
+            if said in RUNNING and said not in holds:
+                message = f"another file of the folder is stricter, so {strictest(holds)} applies; "
+                message += f"register the scripts, or write {said} in every file"
+                self._warn("stricter-file", path, message)
 
     def _nested_claims(self) -> None:
         """Finds claims inside claims of other files that did not agree, and agreements that nobody uses."""

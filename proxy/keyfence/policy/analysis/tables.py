@@ -62,7 +62,8 @@ def tables(policy: CompiledPolicy) -> dict[str, Any]:
             if one.kind == "channel"
         ],
         "scripts": sorted({one.name for one in (*policy.scripts.values(), *policy.functions.values())}),
-        "unregistered_scripts": policy.unregistered_scripts,
+        "unregistered_scripts": policy.unregistered_scripts(len(policy.services) - 1),
+        "unregistered_exceptions": policy.unregistered_exceptions,
     }
 
 

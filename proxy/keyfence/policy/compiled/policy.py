@@ -23,7 +23,7 @@ from keyfence.shapes.secrecy import Secrecy
 from .key_commands import KeyCommands
 from .names import Names
 from .permissions import selects_name
-from .scripts import Registration, script_of, sha1_of
+from .scripts import LOAD_ONLY, RUNNING, Registration, Unregistered, script_of, sha1_of, strictest
 from .tenants import Binding, Caller, Tenancy, Values, owners_values, value_in, values_of
 from .ttl import TtlRule
 
@@ -116,6 +116,7 @@ class Home:
     owner: str = ""  # the team
     docs: str = ""  # the address of the page that describes the convention
     delegates: tuple[str, ...] = ()  # the claims inside its own that other files may have
+    unregistered_scripts: Unregistered = LOAD_ONLY  # what scripts that are not registered may do
 
     def page_of(self, entry: str) -> str:
         """Returns the address of an entry's part of that page, of the page itself for "", or "" for none."""
@@ -150,6 +151,8 @@ class Target:
     own_forms: tuple[KeyPattern | None, ...] = ()
     unclear: frozenset[int] = frozenset()  # for a legacy form: services that have several such members
     is_open: bool = False  # for a scope: it allows keys that no entry covers
+    # What scripts that are not registered may do with its keys; None: its scope does not say.
+    unregistered_scripts: UnregisteredScripts | None = None
     successor: KeyPattern | None = None  # for a replaced entry: the form of the entry that replaces it
     denied_before: tuple[int, ...] = ()  # for a replaced entry: `denied` before its replacement
     bound: tuple[tuple[str, bytes], ...] = ()  # the values of bound placeholders: (placeholder, value)
@@ -271,7 +274,6 @@ class CompiledPolicy:
     channel_classifier: Classifier
     scripts: dict[bytes, Registration]  # by SHA-1 in lower case, or by its first digits
     functions: dict[bytes, Registration]  # by `arguments.function_name`
-    unregistered_scripts: UnregisteredScripts
     cluster: bool
     homes: tuple[Home, ...]
     common: Home  # for keys that belong to no file
@@ -377,6 +379,56 @@ class CompiledPolicy:
         if not self.scripts:
             return None
         return script_of(self.scripts, sha1_of(script))
+
+    @property
+    def scopes_unregistered(self) -> bool:
+        """Whether the keys that a script declares decide what it may do if it is not registered."""
+        return any(one.unregistered_scripts is not None for one in self.targets)
+
+    def unregistered_scripts(
+        self, service: int, words: Mapping[int, UnregisteredScripts] | None = None
+    ) -> UnregisteredScripts:
+        """Returns what a service may do with a script that is not registered: the strictest of what the files
+        say. `words` has those of the files that own keys that the script declares (`unregistered_at`)."""
+        given = words or {}
+        return strictest(
+            given.get(number, home.unregistered_scripts.of(service)) for number, home in enumerate(self.homes)
+        )
+
+    def unregistered_at(self, service: int, key: bytes) -> Mapping[int, UnregisteredScripts]:
+        """Returns what the file that owns a key says about scripts that declare it, by the file's number. A
+        key that no file owns leaves the word to all files."""
+        target = self.target(key)
+        homes = self.homes if target is None else (self.homes[target.home],)
+        first, scope = (0, None) if target is None else (target.home, target.unregistered_scripts)
+        return {
+            number: home.unregistered_scripts.of(service, scope) for number, home in enumerate(homes, first)
+        }
+
+    def may_run_unregistered(self, service: int) -> bool:
+        """Whether the service may run some script that is not registered."""
+        words: dict[int, set[UnregisteredScripts | None]] = {}
+        for target in self.targets:
+            words.setdefault(target.home, {None}).add(target.unregistered_scripts)
+        return all(
+            any(home.unregistered_scripts.of(service, word) in RUNNING for word in words.get(number, {None}))
+            for number, home in enumerate(self.homes)
+        )
+
+    @property
+    def unregistered_exceptions(self) -> list[str]:
+        """What single services and scopes say about scripts that are not registered, for people."""
+        services = (
+            f"{self.services[number]}: {word}"
+            for home in self.homes
+            for number, word in home.unregistered_scripts.services
+        )
+        scopes = (
+            f"keys of the scope {one.name}: {one.unregistered_scripts}"
+            for one in self.targets
+            if one.kind == "scope" and one.unregistered_scripts is not None
+        )
+        return list(dict.fromkeys((*services, *scopes)))
 
     def shares(self, script: Script) -> bool:
         """Whether the policy lets this script run on a connection that clients share."""

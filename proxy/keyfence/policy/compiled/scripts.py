@@ -9,12 +9,14 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple, get_args
 
 from keyfence.commands.arguments import glob_escape
 from keyfence.commands.model import READ, WRITE, Access, Script, Streamed, Ttl
 from keyfence.policy.patterns.patterns import KeyPattern
+from keyfence.policy.show import printable
+from keyfence.policy.source.model import UnregisteredScripts
 from keyfence.policy.units import milliseconds
 
 from .hash_slots import hash_tag
@@ -34,6 +36,35 @@ _INTEGER = re.compile(rb"-?[0-9]{1,18}")
 _TEMPLATE_PART = re.compile(
     r"<(?P<list>KEYS|ARGV)\.(?P<number>[1-9][0-9]{0,3})>|<(?P<name>[^<>]+)>|(?P<star>\*)"
 )
+
+
+PREFIX = "prefix"  # in a template: the prefix of the declared keys, of those that a registration lists
+
+
+def strictest(words: Iterable[UnregisteredScripts]) -> UnregisteredScripts:
+    """Returns the strictest of several words on scripts that are not registered."""
+    return max(words, key=_STRICTNESS.index)
+
+
+_STRICTNESS: tuple[UnregisteredScripts, ...] = get_args(UnregisteredScripts)
+RUNNING = frozenset({"declared", "report"})  # the words that let a script run
+
+
+class Unregistered(NamedTuple):
+    """What one file says about scripts that are not registered."""
+
+    default: UnregisteredScripts = "load_only"
+    services: tuple[tuple[int, UnregisteredScripts], ...] = ()  # the words of single services, by number
+
+    def of(self, service: int, scope: UnregisteredScripts | None = None) -> UnregisteredScripts:
+        """Returns the word for a service, on keys of a scope with a word of its own, if any. The words of the
+        service and of the scope replace that of the file, and the stricter one counts."""
+        own = next((word for number, word in self.services if number == service), None)
+        given = [word for word in (own, scope) if word is not None]
+        return strictest(given) if given else self.default
+
+
+LOAD_ONLY = Unregistered()
 
 
 class Uncaptured(ValueError):
@@ -126,6 +157,16 @@ class Template:
                 )
         self._literal(text[at:])
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Template) and self._meaning == other._meaning
+
+    def __hash__(self) -> int:
+        return hash(self._meaning)
+
+    @property
+    def _meaning(self) -> tuple[object, ...]:
+        return self.text, tuple(self.parts), self.types, self.ttl, self.runs
+
     def _literal(self, text: str) -> None:
         if "<" in text or ">" in text:
             raise ValueError("a < or > outside a placeholder; write <KEYS.n> or <ARGV.n>")
@@ -191,6 +232,21 @@ class Registration:
     shared: bool = False  # it may run on a connection that clients share
     bound: tuple[tuple[str, int], ...] = ()  # placeholders bound to the caller, with their numbers
     runs: frozenset[str] | None = None  # the commands that it runs on its keys; None: any
+    # All declared keys begin with one of these, and <prefix> stands for it. Empty: keys may begin in any way.
+    prefixes: tuple[bytes, ...] = ()
+
+    @property
+    def forms(self) -> str:
+        """The forms of the declared keys, for people."""
+        return ", ".join(
+            [one.text for one in self.patterns] or [f"{printable(one)}…" for one in self.prefixes]
+        )
+
+    def with_prefixes(self, more: Sequence[bytes]) -> Registration:
+        """Returns the same registration for keys with further prefixes."""
+        if set(more) <= set(self.prefixes):
+            return self
+        return dataclasses.replace(self, prefixes=tuple(dict.fromkeys((*self.prefixes, *more))))
 
     def takes(self, keys: int) -> bool:
         """Whether a call may declare this number of keys."""
@@ -198,12 +254,17 @@ class Registration:
 
     def captured(self, script: Script) -> dict[str, bytes] | None:
         """Returns the values of the placeholders in the declared keys; None if a key does not match its
-        pattern, or a placeholder has two values."""
+        pattern, or a placeholder has two values, or the keys have no prefix in common that is listed."""
         captured: dict[str, bytes] = {}
+        if self.prefixes:
+            found = [one for one in self.prefixes if all(key.startswith(one) for key in script.keys)]
+            if not found or not script.keys:
+                return None
+            captured[PREFIX] = max(found, key=len)
         for pattern, key in zip(self.patterns, script.keys, strict=False):
-            found = pattern.capture(key)
-            if found is None or any(
-                captured.setdefault(name, value) != value for name, value in found.items()
+            values = pattern.capture(key)
+            if values is None or any(
+                captured.setdefault(name, value) != value for name, value in values.items()
             ):
                 return None
         return captured

@@ -26,7 +26,14 @@ from keyfence.policy.patterns.patterns import (
     parse_pattern,
 )
 from keyfence.policy.patterns.value_forms import Form, parse_form
-from keyfence.policy.source.model import EntryModel, HashTag, PolicyModel, Rights, ScopeModel
+from keyfence.policy.source.model import (
+    EntryModel,
+    HashTag,
+    PolicyModel,
+    Rights,
+    ScopeModel,
+    UnregisteredScripts,
+)
 from keyfence.policy.source.yaml import PathKey, Source
 
 from .prefixes import PrefixIndex, parse_prefix
@@ -62,6 +69,7 @@ class Scope:
     hash_tag: HashTag = "any"
     should: frozenset[str] = frozenset()
     asked: Entry | None = None  # requirements on keys whose entry does not set its own
+    unregistered_scripts: UnregisteredScripts | None = None  # what unregistered scripts may do with its keys
 
 
 class CompilerContext:

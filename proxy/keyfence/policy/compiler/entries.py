@@ -57,7 +57,7 @@ def build_scopes(context: CompilerContext) -> None:
             whose = holders(context, one.values)
             rights, left = held_by(held, reading, whose), held_by(reading, reading, whose)
             tenancy = tenancy_of(context, pattern, left, (*path, "prefix"))
-            rest = (one.values, tenancy, scripts, hash_tag, should, asked)
+            rest = (one.values, tenancy, scripts, hash_tag, should, asked, model.unregistered_scripts)
             context.scopes.append(Scope(name, one.text, pattern, rights, left, tuple(denied), *rest))
     _find_places(context)
     _inherit_denials(context)
@@ -204,6 +204,7 @@ def build_entries(context: CompilerContext) -> None:
                         written_by=scripts or (home.written_by if home is not None else scripts),
                         rights_of="" if any(own[0]) else TOP if home is None else home.name,
                         family=family,
+                        unregistered_scripts=home.unregistered_scripts if home is not None else None,
                     )
                 )
                 context.members.setdefault(name, []).append((family, len(context.homes)))

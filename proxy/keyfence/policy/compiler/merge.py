@@ -11,14 +11,14 @@ import dataclasses
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar, get_args
+from typing import Any, NamedTuple, TypeVar
 
 from keyfence.policy.compiled.policy import Home, Target
 from keyfence.policy.compiled.scripts import Registration
 from keyfence.policy.patterns.patterns import KeyPattern
 from keyfence.policy.records import replaced
 from keyfence.policy.services import UNKNOWN
-from keyfence.policy.source.model import PolicyModel, UnregisteredScripts
+from keyfence.policy.source.model import PolicyModel
 from keyfence.policy.source.yaml import PathKey
 
 from .context import CompilerContext, one_of
@@ -158,9 +158,13 @@ def merged(maps: Iterable[Mapping[Key, Value]]) -> dict[Key, Value]:
     return found
 
 
-def strictest(words: Iterable[UnregisteredScripts]) -> UnregisteredScripts:
-    """Returns the strictest of what the files say about scripts that are not registered."""
-    return max(words, key=get_args(UnregisteredScripts).index)
+def merged_scripts(parts: Iterable[Scripts]) -> dict[bytes, Registration]:
+    """Merges the scripts of all files. The name in the first file counts, and the prefixes of all."""
+    found: dict[bytes, Registration] = {}
+    for scripts in parts:
+        for sha1, one in scripts.items():
+            found[sha1] = found.get(sha1, one).with_prefixes(one.prefixes)
+    return found
 
 
 def _at_home(target: Target, number: int, home: Home, named: Mapping[str, int]) -> Target:
@@ -266,15 +270,19 @@ def _check_scripts(contexts: Sequence[CompilerContext], scripts: Sequence[Script
     """Records scripts that two files register differently. A script, such as one that releases a lock, may be
     in several files if they say the same about it; the name in the first file counts."""
     first: dict[bytes, tuple[CompilerContext, Registration]] = {}
+    reported: set[tuple[str, str]] = set()  # a library has hundreds of scripts
     for context, known in zip(contexts, scripts, strict=True):
         for sha1, mine in known.items():
             other, theirs = first.setdefault(sha1, (context, mine))
-            if dataclasses.replace(theirs, name=mine.name) != mine:
+            if (theirs.name, mine.name) in reported:
+                continue
+            if dataclasses.replace(theirs, name=mine.name, prefixes=mine.prefixes) != mine:
                 fault, remedy = "says something else about its keys", "write the same in both"
             elif mine.name != theirs.name and mine.name in _writers_by_script(context):
                 fault, remedy = "is under written_by", "register it in one file"
             else:
                 continue
+            reported.add((theirs.name, mine.name))
             place = other.source.place(("scripts", theirs.name), of_key=True)
             message = (
                 f"{mine.name} has the same SHA-1 as {theirs.name} in {place.file}:{place.line}, and {fault}"

@@ -38,10 +38,10 @@ from .context import SCOPE_HOLE, CompilerContext
 from .entries import build_entries, build_scopes, is_claimed
 from .grants import build_grants
 from .legacy import build_exceptions, build_legacy, build_strays, build_versions
-from .merge import check_together, common_home, home_of, in_order, merged, services_of, strictest
+from .merge import check_together, common_home, home_of, in_order, merged, merged_scripts, services_of
 from .naming import build_names, compare, has_capitals, surely_short, surely_tagged
 from .requirements import read_type_words
-from .scripts import build_functions, build_scripts
+from .scripts import build_functions, build_scripts, build_unregistered
 from .targets import build_targets
 
 MAX_TARGETS = 50_000
@@ -110,9 +110,8 @@ def compile_policies(
         },
         channels=tuple(channels),
         channel_classifier=channel_classifier,
-        scripts=merged(part.scripts for part in parts),
+        scripts=merged_scripts(part.scripts for part in parts),
         functions=merged(part.functions for part in parts),
-        unregistered_scripts=strictest(model.unregistered_scripts for model in models),
         cluster=any(home.cluster for home in homes),
         homes=homes,
         common=common,
@@ -145,7 +144,12 @@ def _part(context: CompilerContext, bindings: list[Binding]) -> _Part:
     commands, should = context.model.commands, frozenset(context.model.should)
     return _Part(
         context=context,
-        home=home_of(context, names=names, type_words=context.type_words),
+        home=home_of(
+            context,
+            names=names,
+            type_words=context.type_words,
+            unregistered_scripts=build_unregistered(context),
+        ),
         targets=[_with_names(target, names, context.claims) for target in build_targets(context)],
         channels=[dataclasses.replace(one, home=number, should=should) for one in build_channels(context)],
         scripts=build_scripts(context),

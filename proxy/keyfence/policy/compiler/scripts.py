@@ -1,6 +1,7 @@
 """Compiles the scripts and functions that a policy registers.
 
-Rule: only the SHA-1 of its text identifies a script. A function is identified by its name as Redis reads it.
+Rule: only the SHA-1 of its text identifies a script, also one of a library that keyfence knows. A function is
+identified by its name as Redis reads it.
 """
 
 from __future__ import annotations
@@ -13,17 +14,21 @@ from keyfence.commands.arguments import function_name
 from keyfence.commands.model import READ, WRITE
 from keyfence.policy.compiled.scripts import (
     LEAST_DIGITS,
+    PREFIX,
     SHA1_DIGITS,
     Registration,
     Template,
     Uncaptured,
+    Unregistered,
     parse_ttl,
 )
+from keyfence.policy.diagnostics import did_you_mean
 from keyfence.policy.source.files import Unreadable, read_file
 from keyfence.policy.source.model import FunctionModel, ScriptModel, TouchModel
 
 from .commands import build_run_commands
 from .context import CompilerContext
+from .libraries import FILE, UnknownVersion, chosen_versions, libraries, scripts_of, versions_of
 
 
 def build_scripts(context: CompilerContext) -> dict[bytes, Registration]:
@@ -31,13 +36,84 @@ def build_scripts(context: CompilerContext) -> dict[bytes, Registration]:
     scripts: dict[bytes, Registration] = {}
     for name, model in context.model.scripts.items():
         path = ("scripts", name)
-        registration = _registration(context, name, model, path)
-        for sha1 in _sha1s(context, model, path):
+        if model.library or model.prefix or model.versions:
+            known = _of_library(context, name, model, path)
+        else:
+            registration = _registration(context, name, model, path)
+            known = [(sha1, registration) for sha1 in _sha1s(context, model, path)]
+        taken: dict[str, None] = {}
+        for sha1, one in known:
             if sha1 in scripts:
-                context.error(path, f"the script {scripts[sha1].name} has the same SHA-1", of_key=True)
-            elif registration is not None:
-                scripts[sha1] = registration
+                taken[scripts[sha1].name] = None
+            elif one is not None:
+                scripts[sha1] = one
+        for other in taken:
+            context.error(path, f"the script {other} has the same SHA-1", of_key=True)
     return scripts
+
+
+# The settings of a library's entry; the file of libraries gives the others.
+_OF_LIBRARY = frozenset({"about", "library", "versions", "prefix", "commands"})
+
+
+def _of_library(
+    context: CompilerContext, name: str, model: ScriptModel, path: tuple[str, ...]
+) -> list[tuple[bytes, Registration | None]]:
+    """Returns the registrations of a library's scripts, each with the SHA-1 of its text."""
+    if model.library not in libraries():
+        near = did_you_mean(model.library, libraries()) or f"; it knows {', '.join(libraries())}"
+        place = (*path, "library") if model.library else path
+        what = f"keyfence does not know the scripts of {model.library!r}" if model.library else "no library"
+        context.error(place, f"{what}{near}", of_key=not model.library)
+        return []
+    for field in sorted(model.model_fields_set - _OF_LIBRARY):
+        context.error((*path, field), f"keyfence knows this of {model.library}; remove {field}")
+    if not model.prefix:
+        message = f"no prefix; write how the keys of {model.library} begin, as prefix: {model.library}:"
+        context.error(path, message, of_key=True)
+    for index, text in enumerate(model.prefix):
+        if not text or set(text) & set("<>*"):
+            context.error((*path, "prefix", index), f"{text!r} is not a prefix; write plain text")
+    try:
+        versions = chosen_versions(model.library, model.versions)
+    except UnknownVersion as exc:
+        newest = ", ".join(versions_of(model.library)[-3:])
+        message = f"keyfence knows no {model.library} {exc}; it knows …, {newest}"
+        context.error((*path, "versions"), message)
+        return []
+    context.texts.append(FILE.read_bytes())
+    every = Template(f"<{PREFIX}>*", frozenset({PREFIX}))
+    runs = build_run_commands(context, model.commands, (*path, "commands"))
+    prefixes = tuple(text.encode() for text in model.prefix)
+    return [
+        (
+            one.sha1,
+            Registration(
+                name=name,
+                keys=one.keys,
+                patterns=(),
+                declared=READ | WRITE if one.writes else READ,
+                reads=(every,),
+                writes=(every,) if one.writes else (),
+                publishes=(),
+                bound=tuple(context.callers.items()),
+                runs=runs,
+                prefixes=prefixes,
+            ),
+        )
+        for one in scripts_of(model.library, versions)
+    ]
+
+
+def build_unregistered(context: CompilerContext) -> Unregistered:
+    """Returns what the file says about scripts that are not registered."""
+    model, path = context.model.unregistered_scripts, ("unregistered_scripts", "services")
+    numbers = {
+        context.number(name, (*path, name), of_key=True): word for name, word in model.services.items()
+    }
+    return Unregistered(
+        model.default, tuple((number, word) for number, word in numbers.items() if number is not None)
+    )
 
 
 def build_functions(context: CompilerContext) -> dict[bytes, Registration]:
@@ -111,7 +187,9 @@ def _registration(
         shared=model.shared,
         bound=tuple(context.callers.items()),
         runs=build_run_commands(context, model.commands, (*path, "commands")),
-        **templates,
+        reads=templates["reads"],
+        writes=templates["writes"],
+        publishes=templates["publishes"],
     )
 
 

@@ -113,6 +113,7 @@ def _scope_targets(context: CompilerContext) -> list[Target]:
             alike=alike(context, scope.bound),
             written_by=scope.written_by,
             is_open=context.model.scopes[scope.name].unregistered == "allow",
+            unregistered_scripts=scope.unregistered_scripts,
         )
         for scope in ordered
     ]

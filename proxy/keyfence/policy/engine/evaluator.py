@@ -284,7 +284,7 @@ class Evaluator(WideEvaluator):
 
     def _unknown_parts(
         self, service: int, name: str, argv: Sequence[bytes], touches: Touches
-    ) -> Iterator[Found]:
+    ) -> Iterator[Found | None]:
         """Yields the violations of a command with unknown keys or effects, unless the service may do
         everything that it might do."""
         problem = touches.problem
@@ -298,11 +298,8 @@ class Evaluator(WideEvaluator):
                 f"{name} cannot be evaluated: {problem.reason}",
                 self._unknown_hint(service, name, argv, touches.command, problem),
             )
-        script, may = touches.script, self.policy.unregistered_scripts
-        if script is not None and (may == "forbid" or (may == "load_only" and name != "SCRIPT LOAD")):
-            yield self._unregistered_script(service, name, script)
-        elif script is not None and may == "load_only":
-            self._loaded(script)
+        if touches.script is not None:
+            yield from self._unregistered_script(service, name, touches.script)
 
     def _may_do_all(
         self, service: int, name: str, argv: Sequence[bytes], command: Command | None, problem: Problem

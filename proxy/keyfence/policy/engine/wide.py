@@ -20,11 +20,13 @@ from keyfence.policy.compiled.scripts import (
     Registration,
     first_line,
     how_to_register,
+    strictest,
     whole_sha1_of,
 )
 from keyfence.policy.reach.channels import Channels
 from keyfence.policy.reach.reach import Nearest, Reach, holding, own_scan_pattern, scan_pattern
 from keyfence.policy.show import printable
+from keyfence.policy.source.model import UnregisteredScripts
 from keyfence.policy.verdict import Found
 from keyfence.policy.wording.masking import shown_code
 
@@ -52,6 +54,7 @@ class WideEvaluator(KeyEvaluator):
         self._first_lines: dict[str, str] = {}  # of unregistered scripts, by SHA-1, as people may see them
         self._opened = Reach(policy.classifier, policy.targets, elsewhere=True)
         self._channels = Channels(policy, self._keys)
+        self._scopes_unregistered = policy.scopes_unregistered
 
     def _on_all_keys(self, grants: Iterable[Grant], glob: bytes = b"*") -> bool:
         """Whether these grants cover a pattern of keys as it is written, or every key. Each file must grant
@@ -294,7 +297,26 @@ class WideEvaluator(KeyEvaluator):
 
     # -- scripts
 
-    def _unregistered_script(self, service: int, name: str, script: Script) -> Found:
+    def _unregistered_script(self, service: int, name: str, script: Script) -> Iterator[Found | None]:
+        """Yields the violation of an unregistered script, unless the policy lets the service run it, or
+        load it."""
+        words: dict[int, UnregisteredScripts] = {}  # by the file that owns keys
+        for key in script.keys if self._scopes_unregistered else ():
+            if self.budget.works(cost(key)):
+                yield None
+            for home, word in self.policy.unregistered_at(service, key).items():
+                words[home] = strictest((word, words.get(home, word)))
+        may = self.policy.unregistered_scripts(service, words)
+        loads = name == "SCRIPT LOAD"
+        if may == "report" and not script.keys:
+            may = "load_only"  # nothing shows whose keys it touches
+        if may == "forbid" or (may != "declared" and not loads):
+            found = self._of_unregistered(service, name, script)
+            yield found._replace(severity="should") if may == "report" else found
+        elif may != "declared":
+            self._loaded(script)
+
+    def _of_unregistered(self, service: int, name: str, script: Script) -> Found:
         """Makes the violation of an unregistered script, which can touch any key, whatever it declares."""
         rule, contact = "script.unregistered", self.policy.common.contact
         is_function = script.kind == "function"
@@ -346,9 +368,10 @@ class WideEvaluator(KeyEvaluator):
         else:
             captured = registration.captured(script)
             if captured is None:
-                forms = ", ".join(pattern.text for pattern in registration.patterns)
                 message = f"{name} of {registration.name} declares keys of another form"
-                yield self._plain("script.keys", script.position + 2, message, f"its keys: {forms}")
+                yield self._plain(
+                    "script.keys", script.position + 2, message, f"its keys: {registration.forms}"
+                )
         # If script.keys is only observed, the known keys must still be evaluated.
         if registration.declared:
             for access in touches.accesses:

@@ -74,7 +74,7 @@ def user_of(policy: CompiledPolicy, service: str, server: str = "redis-7.0") -> 
 
     keys, without = keys_of(policy, number)
     grants = policy.grants.get(number, ())
-    commands = commands_of(policy, is_forbidden, server)
+    commands = commands_of(policy, number, is_forbidden, server)
     if not grants and not any(one.held & READ for one in keys):
         commands = commands._replace(keyless=commands.keyless - SCANNING)
     plain = [one for one in keys if not _restricts(one)]

@@ -69,13 +69,15 @@ class Commands(NamedTuple):
         return self.generic.union(self.groups, *self.of_type.values())
 
 
-def commands_of(policy: CompiledPolicy, is_forbidden: Callable[[Command], object], server: str) -> Commands:
+def commands_of(
+    policy: CompiledPolicy, service: int, is_forbidden: Callable[[Command], object], server: str
+) -> Commands:
     """Returns the commands of a service on a server. `is_forbidden` says which ones the policy forbids it."""
     keyless: set[str] = set()
     generic: set[str] = set()
     groups: set[str] = set()
     of_type: dict[str, set[str]] = {one: set() for one in DATA_TYPES}
-    runs = _scripts_of(policy)
+    runs = _scripts_of(policy, service)
     rows = [row for row in COMMANDS.values() if server in row.command.servers and not row.subcommands]
     rows = [row for row in rows if not is_forbidden(row.command)]
     for row in rows:
@@ -108,13 +110,13 @@ def types_of(row: Row) -> set[str]:
     return {one for role in range(len(row.specs)) for one in effect_of(row, role).types}
 
 
-def _scripts_of(policy: CompiledPolicy) -> frozenset[str]:
+def _scripts_of(policy: CompiledPolicy, service: int) -> frozenset[str]:
     """Returns the commands for scripts that the policy has a use for."""
-    declared = policy.unregistered_scripts == "declared"
+    declared = policy.may_run_unregistered(service)
     found: frozenset[str] = frozenset()
     if declared or policy.scripts:
         found |= SCRIPTS | LOADING
-    elif policy.unregistered_scripts == "load_only":
+    elif policy.unregistered_scripts(service) != "forbid":
         found |= LOADING
     return found | FUNCTIONS if declared or policy.functions else found
 

@@ -99,7 +99,7 @@ def _of_commands(
             yield from _unless(policy.should, Gap(rule, commands=running))
         if declares_other_keys(policy):
             yield Gap(ANY_RULE, commands=running)
-    elif policy.unregistered_scripts != "load_only" and "SCRIPT LOAD" in commands.keyless:
+    elif policy.unregistered_scripts(service) == "forbid" and "SCRIPT LOAD" in commands.keyless:
         yield from _unless(policy.should, Gap("script.unregistered", commands=frozenset({"SCRIPT LOAD"})))
     sorting = {name for names in commands.of_type.values() for name in names} & {"SORT", "SORT_RO"}
     if sorting and keys:

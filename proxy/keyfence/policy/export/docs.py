@@ -188,11 +188,14 @@ def _grants(found: Mapping[str, Any]) -> Iterator[Row]:
 def _scripts(found: Mapping[str, Any]) -> str:
     others = {
         "declared": "are authorized by the keys that they declare",
+        "report": "are authorized by the keys that they declare, and reported",
         "load_only": "may be loaded and not run",
         "forbid": "are forbidden",
     }[found["unregistered_scripts"]]
     known = f"Registered: {text(', '.join(found['scripts']))}. " if found["scripts"] else ""
-    return f"## Scripts\n\n{known}Other scripts {others}.\n"
+    exceptions = "; ".join(map(text, found["unregistered_exceptions"]))
+    but = f" Except: {exceptions}." if exceptions else ""
+    return f"## Scripts\n\n{known}Other scripts {others}.{but}\n"
 
 
 # -- Markdown

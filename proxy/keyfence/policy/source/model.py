@@ -223,12 +223,37 @@ class Requirements(_Model):
     max_members: Count | None = None  # elements of a list, set or sorted set, entries of a stream
 
 
+# What a script that is not registered may do: run, authorized by the keys that it declares; the same, as a
+# finding that never refuses; be loaded but not run; neither. The words are in order, the most lenient first.
+UnregisteredScripts = Literal["declared", "report", "load_only", "forbid"]
+
+
+def _unregistered_scripts(value: Any) -> Any:
+    if value == "allow":
+        raise ValueError(
+            "write declared or report, not allow; an unregistered script is then authorized by the keys that "
+            "it declares, and can still touch any other key"
+        )
+    return value
+
+
+UnregisteredWord = Annotated[UnregisteredScripts, BeforeValidator(_unregistered_scripts)]
+
+
+class UnregisteredModel(_Model):
+    """What scripts that are not registered may do. A service may have a word of its own."""
+
+    default: UnregisteredWord = "load_only"
+    services: dict[str, UnregisteredWord] = {}
+
+
 class ScopeModel(Rights, Requirements):
     """A part of the key space under one prefix, with its rights."""
 
     prefix: str
     written_by: Names = []  # scripts and functions; nothing else may write here
     unregistered: Literal["forbid", "allow"] = "forbid"  # keys that no entry covers
+    unregistered_scripts: UnregisteredWord | None = None  # those that declare these keys
     hash_tag: HashTag | None = None  # for keys under the prefix, unless their entry sets its own
     should: list[RuleName] = []  # rules that never refuse keys under the prefix, only report them
 
@@ -341,6 +366,9 @@ class ScriptModel(FunctionModel):
 
     sha1: Names = []  # 40 hex digits, or at least the first eight and ...
     source: str = ""  # the file with its text, relative to the policy file
+    library: str = ""  # instead: all scripts of a library that keyfence knows
+    versions: Names = []  # of the library, as 5 or 5.81; default: all that keyfence knows
+    prefix: Names = []  # of the library's keys; a call touches keys with the prefix of those that it declares
 
 
 class CommandsModel(_Model):
@@ -382,20 +410,6 @@ Binding = Annotated[
     _Caller | Annotated[WriteModel, Tag("(write)")] | _Services,
     Discriminator(_binding),
 ]
-
-
-# What a script that is not registered may do: run, authorized by the keys that it declares; be loaded but not
-# run; neither. The words are in order, the most lenient first.
-UnregisteredScripts = Literal["declared", "load_only", "forbid"]
-
-
-def _unregistered_scripts(value: Any) -> Any:
-    if value == "allow":
-        raise ValueError(
-            "write declared, not allow; an unregistered script is then authorized by the keys that it "
-            "declares, and can still touch any other key"
-        )
-    return value
 
 
 class LevelsModel(_Model):
@@ -447,7 +461,9 @@ class PolicyModel(Rights):
     channels: dict[str, ChannelModel] = {}
     scripts: dict[str, ScriptModel] = {}
     functions: dict[str, FunctionModel] = {}
-    unregistered_scripts: Annotated[UnregisteredScripts, BeforeValidator(_unregistered_scripts)] = "load_only"
+    unregistered_scripts: Annotated[
+        UnregisteredModel, BeforeValidator(_mapping_or("what they may do", "default"))
+    ] = UnregisteredModel()
     cluster: Flag = False  # the keys of a command, and of a transaction, must share a hash slot
     commands: CommandsModel = CommandsModel()
     grants: dict[str, GrantModel] = {}
