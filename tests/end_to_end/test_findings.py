@@ -13,6 +13,7 @@ import pytest
 import redis
 
 from keyfence.admin.client import AskError, ask
+from tests.cli.test_main import process
 from tests.clients.running import resident_bytes
 from tests.postgres import NO_POSTGRESQL, PostgreSQL, binaries, running_postgresql
 from tests.servers import PATIENCE_SECONDS, Keyfence
@@ -136,6 +137,37 @@ def test_a_reload_resolves_what_the_new_policy_allows(config: Callable[..., Path
         single = ask(admin, f"/findings/{found['SET shop:tmp:<int>']['id']}")
         assert [one["state"] for one in single["history"]] == ["new", "resolved"]
         assert single["history"][1]["why"].startswith(f"revision {single['resolved_by']}")
+
+
+def test_a_baseline_covers_the_findings_that_the_policy_in_force_does_not_allow(
+    config: Callable[..., Path], folder: Path
+) -> None:
+    baseline = ("--baseline", "--owner", "ada", "--until", "2099-01-01")
+    with Keyfence("--config", config("findings: sqlite:///findings.db")) as keyfence:
+        admin = keyfence.ready.admin
+        assert admin is not None
+        with keyfence.client() as client:
+            client.set("shop:tmp:1", "x")
+            client.set("shop:other:1", "x")
+            until(lambda: len(findings_of(keyfence)) == 2)
+            (folder / "policy.yaml").write_text(WITH_TMP)
+            ask(admin, "/-/reload", {})
+            until(lambda: findings_of(keyfence)["SET shop:tmp:<int>"]["state"] == "resolved")
+        code, text, said = process("waivers", admin, *baseline)
+        assert code == 0
+        assert "shop:other:" in text
+        assert "shop:tmp:" not in text
+        assert said == (
+            "keyfence: left out 1 finding that the policy in force allows, that waivers cover, or that were not "
+            "seen for 7 days (1 resolved); --all covers them too\n"
+        )
+        code, text, said = process("waivers", admin, *baseline, "--all")
+        assert (code, said) == (0, "")
+        assert "shop:other:" in text
+        assert "shop:tmp:" in text
+    code, _, said = process("waivers", "--all")
+    assert code == 2
+    assert "--all is for --baseline" in said
 
 
 def test_without_a_configuration_nothing_is_kept(folder: Path) -> None:

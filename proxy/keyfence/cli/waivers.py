@@ -7,22 +7,26 @@ from __future__ import annotations
 
 import datetime
 import sys
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
 from rich.table import Table
 from rich.text import Text
 
+from keyfence.admin.client import AskError
 from keyfence.config.loading import load_settings
 from keyfence.config.settings import Overrides
-from keyfence.policy.analysis.baseline import baseline
+from keyfence.findings.finding import ACTIVE, AT_REST, State
+from keyfence.policy.analysis.baseline import baseline, row_of_finding
 from keyfence.policy.diagnostics import FileError
 from keyfence.policy.enforcement.waivers import Use, WaiverModel, read_waivers, uses, waiver_faults
 from keyfence.policy.loading.load import load_policy
 from keyfence.policy.show import one_line
 from keyfence.telemetry.tally import Row
 
+from .rollout.gate import findings_of
 from .terminal.asking import ask_admin, checked_answer, is_url, rows_of, source_of
 from .terminal.options import admin_option, format_option, is_given, print_json
 from .terminal.output import fail, fail_with, print_table, say
@@ -54,7 +58,10 @@ def _date(_context: click.Context, _parameter: click.Parameter, value: str) -> d
 @admin_option
 @format_option("text", "json")
 @click.option(
-    "--baseline", "writes", is_flag=True, help="Print a waivers file that covers all findings so far."
+    "--baseline", "writes", is_flag=True, help="Print a waivers file that covers the active findings."
+)
+@click.option(
+    "--all", "every", is_flag=True, help="The baseline also covers findings that are no longer active."
 )
 @click.option("--owner", default="", help="Who will fix what the baseline tolerates.")
 @click.option(
@@ -74,6 +81,7 @@ def waivers(
     admin: str,
     form: str,
     writes: bool,
+    every: bool,
     owner: str,
     reason: str,
     until: datetime.date | None,
@@ -95,8 +103,10 @@ def waivers(
     if writes:
         if not owner or until is None:
             fail("--baseline needs --owner and --until: who will fix this, and by when?")
-        _print_baseline(rows_of(source), owner, reason, until)
+        _print_baseline(_baseline_rows(source, url, every), owner, reason, until)
         return
+    if every:
+        fail("--all is for --baseline")
     in_force = not (config or file)
     if in_force and not url:
         fail("no waivers; name them with --config or --waivers")
@@ -146,7 +156,43 @@ def _listed(config: str, file: str, policy: str) -> Sequence[WaiverModel]:
     return listed
 
 
-def _print_baseline(rows: Sequence[Row], owner: str, reason: str, until: datetime.date) -> None:
+def _baseline_rows(source: str, url: str, every: bool) -> Sequence[Mapping[str, Any]]:
+    """Returns the rows that a baseline covers, and says what it leaves out. Only a findings store knows which
+    findings the policy in force allows."""
+    found = _stored_findings(url) if url else None
+    if found is None:
+        return rows_of(source)
+    with checked_answer(url):
+        real = [one for one in found if one["service"] != AT_REST]
+        chosen = [one for one in real if every or State(one["state"]) in ACTIVE]
+        left = Counter(State(one["state"]) for one in real) - Counter(State(one["state"]) for one in chosen)
+        rows = [row_of_finding(one) for one in chosen]
+    if left:
+        states = ", ".join(f"{number} {state}" for state, number in sorted(left.items()))
+        findings = "1 finding" if left.total() == 1 else f"{left.total()} findings"
+        say(
+            f"keyfence: left out {findings} that the policy in force allows, that waivers cover, or that "
+            f"were not seen for 7 days ({states}); --all covers them too",
+            err=True,
+        )
+    return rows
+
+
+def _stored_findings(url: str) -> list[Mapping[str, Any]] | None:
+    """Returns all findings of a running keyfence; None if it has no findings store, which it says."""
+    try:
+        with checked_answer(url):
+            return list(findings_of(url))
+    except AskError as exc:
+        say(f"keyfence: {exc}", err=True)
+        say(
+            "keyfence: the baseline covers every violation since keyfence started, also earlier policies'",
+            err=True,
+        )
+        return None
+
+
+def _print_baseline(rows: Sequence[Mapping[str, Any]], owner: str, reason: str, until: datetime.date) -> None:
     found = baseline(rows, owner, reason, until)
     say(found.text.rstrip("\n"))
     for sentence in found.wide:

@@ -21,7 +21,7 @@ from keyfence.admin.control import Control
 from keyfence.admin.token import token_of, token_warnings
 from keyfence.config.settings import Settings
 from keyfence.findings.filter import Filter
-from keyfence.policy.analysis.baseline import baseline, yaml_item
+from keyfence.policy.analysis.baseline import baseline, row_of_finding, yaml_item
 from keyfence.policy.analysis.explain import explain_line
 from keyfence.policy.analysis.tables import tables
 from keyfence.policy.compiled.policy import CompiledPolicy
@@ -341,7 +341,9 @@ class ProcessControl(Control):
 
     async def waiver(self, finding: str, owner: str, reason: str, until: datetime.date) -> dict[str, Any]:
         one = await self._findings.ask(lambda views: views.single(finding))
-        found = baseline([_as_row(one)], owner, reason, until)
+        # Its waived violations count too: the waiver may have gone.
+        row = row_of_finding(one) | {"severity": "must", "actions": {}}
+        found = baseline([row], owner, reason, until)
         line = found.items[0] if found.items else ""
         return {"line": line, "wide": found.wide, "left": found.left, "file": self._waivers_file}
 
@@ -462,16 +464,3 @@ class ProcessControl(Control):
             await self.restart()
         except ValueError as exc:
             warn(f"no rolling restart: {exc}")
-
-
-def _as_row(finding: Mapping[str, Any]) -> dict[str, Any]:
-    """A finding as a row of a report, so that a waiver can be made of it. Its waived violations count too:
-    the waiver may have gone."""
-    examples = finding["examples"]
-    return {
-        **{name: finding[name] for name in ("service", "rule", "command", "entry", "shape", "hint")},
-        "severity": "must",
-        "count": finding["total"],
-        "actions": {},
-        "example": examples[0]["key"] if examples else "",
-    }

@@ -23,6 +23,7 @@ from keyfence.commands.model import MANY
 from keyfence.commands.table import COMMANDS
 from keyfence.commands.ttl import TTL_OF
 from keyfence.policy.compiled.tenants import Values
+from keyfence.policy.compiler import libraries
 from keyfence.policy.engine.calls import (
     MAX_CALLS,
     MAX_FORMS,
@@ -120,9 +121,27 @@ grants:
 LAPSING = GRANTS.replace("policy: grants", "policy: lapsing").replace(
     'keys: ["s:t:a*"]', 'until: 2099-01-01, on_expiry: refuse, keys: ["s:t:a*"]'
 )
+SCRIPTED = f"""
+policy: scripted
+services: [app, runner, other]
+placeholders: {{id: "[a-z0-9]{{1,8}}"}}
+scopes:
+  free: {{prefix: "f:", writers: [app, runner, other], unregistered: allow, unregistered_scripts: declared}}
+  told: {{prefix: "t:", writers: [app, runner, other], unregistered: allow, unregistered_scripts: report}}
+  shut: {{prefix: "s:", writers: [app, runner, other], unregistered: allow, unregistered_scripts: forbid}}
+  rest: {{prefix: "r:", writers: [app, runner, other], unregistered: allow}}
+keys: {{text: {{key: "f:text:<id>", type: string, writers: [app]}}}}
+unregistered_scripts: {{services: {{runner: declared, other: forbid}}}}
+scripts:
+  plain: {{sha1: {SHA1S["plain"]}, keys: any}}
+  lib: {{library: bullmq, prefix: ["f:", "f:text:"]}}
+"""
 EVALUATORS = {
     **{one.split("\n")[1].split()[1]: Evaluator(parse_policy(one)) for one in (SHOP, TENANTS, FAMILIES)},
-    **{one.split("\n")[1].split()[1]: Evaluator(parse_policy(one)) for one in (CLUSTER, GRANTS, LAPSING)},
+    **{
+        one.split("\n")[1].split()[1]: Evaluator(parse_policy(one))
+        for one in (CLUSTER, GRANTS, LAPSING, SCRIPTED)
+    },
     "cubesandbox": Evaluator(load_policy(POLICIES / "cubesandbox.yaml")),
 }
 CACHES = {
@@ -138,6 +157,7 @@ KEYS = {
         "saas": "s:acme:cart: s:acme:x s:globex:cart: p: n:",
         "families": "one:t: one:s: two:t: two:s: three:t:",
         "grants": "s:t: s:s: s:x: n: x",
+        "scripted": "f:text: f:x: t: s: r: x",
         "cubesandbox": "cube:v1:master:instance:meta: cube:v1:shared:sandbox:proxy: cube:v1:shared:lock:x: x",
     }.items()
 }
@@ -372,6 +392,25 @@ def test_what_the_cache_admits(policy: str, service: str, text: str, values: Val
 
 
 # -- the layouts
+
+
+def test_what_a_key_s_scope_and_the_service_say_of_unknown_scripts_holds_in_the_cache() -> None:
+    """An answer is kept only for scripts whose keys are in scopes that let them run without a finding."""
+    choose = random.Random(7)
+    admitted: Counter[tuple[int, frozenset[bytes]]] = Counter()
+    library = choose.sample([one.sha1 for one in libraries.scripts_of("bullmq", ["6.7.0"])], 6)
+    for _ in range(6000):
+        service = choose.randrange(4)
+        keys = choose.choices(KEYS["scripted"], k=choose.choice([0, 1, 1, 2, 3]))
+        name = choose.choice([b"EVAL", b"EVALSHA", b"EVALSHA_RO", b"FCALL"])
+        script = choose.choice([b"9" * 40, SHA1S["plain"].encode(), *library])
+        argv = [name, script, b"%d" % len(keys), *keys, b"x"]
+        if agree("scripted", service, argv) and script == b"9" * 40:
+            admitted[service, frozenset(key[:2] for key in keys)] += 1
+    assert {service for service, _ in admitted} == {0, 1}
+    assert {begins for service, begins in admitted if service == 0} == {frozenset({b"f:"})}
+    kept = {begin for service, begins in admitted if service == 1 for begin in begins}
+    assert kept == {b"f:", b"r:"}
 
 
 def in_place(argv: list[bytes]) -> tuple[bytes, array[int], int]:

@@ -77,6 +77,17 @@ def baseline(rows: Iterable[Mapping[str, Any]], owner: str, reason: str, until: 
     return Baseline("\n".join(lines) + "\n", wide, left, items)
 
 
+def row_of_finding(finding: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a finding as a row of a report."""
+    names = ("service", "rule", "severity", "command", "entry", "shape", "hint")
+    examples = finding["examples"]
+    return {name: finding[name] for name in names} | {
+        "count": finding["total"],
+        "actions": finding["counts"],
+        "example": examples[0]["key"] if examples else "",
+    }
+
+
 def _waiver(row: Mapping[str, Any]) -> Waiver | None:
     """Returns the waiver for a row; None if only a waiver for everything would cover it."""
     script = script_in(row["rule"], row["shape"])

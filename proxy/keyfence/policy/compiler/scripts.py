@@ -61,7 +61,7 @@ def _of_library(
 ) -> list[tuple[bytes, Registration | None]]:
     """Returns the registrations of a library's scripts, each with the SHA-1 of its text."""
     if model.library not in libraries():
-        near = did_you_mean(model.library, libraries()) or f"; it knows {', '.join(libraries())}"
+        near = did_you_mean(model.library, libraries())
         place = (*path, "library") if model.library else path
         what = f"keyfence does not know the scripts of {model.library!r}" if model.library else "no library"
         context.error(place, f"{what}{near}", of_key=not model.library)

@@ -538,7 +538,7 @@ class Calls:
 def _touches_its_keys_alone(registration: Registration, targets: list[Target]) -> bool:
     """Whether a script touches nothing but its declared keys, and may do so with any keys of these
     targets."""
-    if registration.reads or registration.writes or registration.publishes:
+    if registration.reads or registration.writes or registration.publishes or registration.prefixes:
         return False
     patterns = registration.patterns
     return not patterns or (len(patterns) == len(targets) == 1 and patterns[0] == targets[0].pattern)
