@@ -181,3 +181,25 @@ def test_a_script_called_with_different_numbers_of_keys_takes_any(tmp_path: Path
 def test_no_unregistered_scripts_gives_one_line(tmp_path: Path) -> None:
     (tmp_path / "log").write_text("")
     assert process("scripts", str(tmp_path / "log"))[:2] == (0, "No unregistered scripts.\n")
+
+
+def test_a_script_that_the_policy_registers_since_is_left_out(
+    tmp_path: Path, redis_behind: RedisServer
+) -> None:
+    config = configure(tmp_path, redis_behind.url)
+    with Keyfence("--config", config) as keyfence:
+        with keyfence.client("app") as client:
+            run_some(client)
+        register = (
+            f'scripts: {{count: {{sha1: "{sha1(COUNT)}", keys: 2}}}}\nfunctions: {{bump: {{keys: 1}}}}\n'
+        )
+        (tmp_path / "p.yaml").write_text(POLICY + register)
+        assert process("reload", "--admin", keyfence.ready.admin).code == 0
+        code, message, err = process("scripts", keyfence.ready.admin, "--format", "json")
+    assert (code, err) == (0, "keyfence: 2 scripts left out: registered since\n")
+    assert [one["script"] for one in json.loads(message)] == [sha1(UNLOCK)]
+    log = ("scripts", tmp_path / "decisions.jsonl", "--format", "json")
+    assert len(json.loads(process(*log).out)) == 3
+    code, message, err = process(*log, "--policy", tmp_path / "p.yaml")
+    assert (code, err) == (0, "keyfence: 2 scripts left out: registered since\n")
+    assert [one["script"] for one in json.loads(message)] == [sha1(UNLOCK)]

@@ -158,8 +158,8 @@ def test_a_baseline_covers_the_findings_that_the_policy_in_force_does_not_allow(
         assert "shop:other:" in text
         assert "shop:tmp:" not in text
         assert said == (
-            "keyfence: left out 1 finding that the policy in force allows, that waivers cover, or that were not "
-            "seen for 7 days (1 resolved); --all covers them too\n"
+            "keyfence: left out 1 finding that the policy in force allows, that waivers cover, or that were "
+            "not seen for 7 days (1 resolved); --all covers them too\n"
         )
         code, text, said = process("waivers", admin, *baseline, "--all")
         assert (code, said) == (0, "")

@@ -13,32 +13,53 @@ from rich.table import Table
 from rich.text import Text
 
 from keyfence.policy.analysis.seen_scripts import Seen, section, seen_scripts
+from keyfence.policy.diagnostics import FileError
+from keyfence.policy.loading.load import load_policy
 from keyfence.policy.show import one_line
 from keyfence.policy.units import clock_text
+from keyfence.policy.verdict import script_in
+from keyfence.telemetry.tally import Row
 
 from .terminal.asking import rows_of, source_of
 from .terminal.options import admin_option, format_option, print_json
-from .terminal.output import print_table, say
+from .terminal.output import fail_with, print_table, say
 
 
 @click.command()
 @click.argument("source", metavar="[LOG|ADMIN]", default="")
+@click.option(
+    "--policy",
+    metavar="FILE",
+    default="",
+    help="Leave out what this policy registers.  [default: the policy of the running keyfence]",
+)
 @admin_option
 @format_option("text", "json", "yaml")
 @click.pass_context
-def scripts(context: click.Context, source: str, admin: str, form: str) -> None:
+def scripts(context: click.Context, source: str, policy: str, admin: str, form: str) -> None:
     """List scripts that no policy registers, and draft the section that registers them.
 
     The scripts come from a running keyfence or from a decision log ("-" reads standard input). --format yaml
     prints the section.
     """
-    found, without_sha = seen_scripts(rows_of(source_of(context, source, admin)))
+    rows: list[Row] = rows_of(source_of(context, source, admin))
+    if policy:
+        try:
+            known = load_policy(policy)
+        except FileError as exc:
+            fail_with(exc)
+        for row in rows:
+            row["registered"] = known.registers(script_in(row["rule"], row["shape"]))
+    found, registered, without_sha = seen_scripts(rows)
     if form == "json":
         print_json([one.as_object() for one in found])
     elif form == "yaml":
         say(section(found).rstrip("\n") if found else "scripts: {}")
     else:
         _print(found)
+    if registered:
+        scripts = "one script" if len(registered) == 1 else f"{len(registered)} scripts"
+        say(f"keyfence: {scripts} left out: registered since", err=True)
     if without_sha:
         calls = "one call" if without_sha == 1 else f"{without_sha} calls"
         say(f"keyfence: {calls} left out: the script's SHA-1 is not known", err=True)

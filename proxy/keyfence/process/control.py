@@ -30,7 +30,7 @@ from keyfence.policy.diagnostics import FileError
 from keyfence.policy.enforcement.modes import BreakGlass, ModeRule, advised, mode_faults
 from keyfence.policy.engine.authorizer import Authorizer
 from keyfence.policy.rules import RULES
-from keyfence.policy.verdict import Mode
+from keyfence.policy.verdict import Mode, script_in
 from keyfence.telemetry.operator_log import warn
 from keyfence.telemetry.reports.services import service_rows
 
@@ -96,7 +96,9 @@ class ProcessControl(Control):
         return await asyncio.to_thread(exposition, counters)
 
     async def report(self) -> Sequence[Mapping[str, Any]]:
-        return await self._backend.rows()
+        authorizer = self._runtime.authorizer
+        rows = await self._backend.rows()
+        return rows if authorizer is None else [_with_registration(row, authorizer.policy) for row in rows]
 
     async def workers(self) -> list[dict[str, Any]]:
         return self._backend.listing()
@@ -464,3 +466,9 @@ class ProcessControl(Control):
             await self.restart()
         except ValueError as exc:
             warn(f"no rolling restart: {exc}")
+
+
+def _with_registration(row: Mapping[str, Any], policy: CompiledPolicy) -> Mapping[str, Any]:
+    """A row of the report; of a script that the policy has registered since, it says so."""
+    script = script_in(row["rule"], row["shape"])
+    return {**row, "registered": True} if script and policy.registers(script) else row

@@ -53,6 +53,7 @@ class Row(TypedDict):
     revision: NotRequired[str]  # of the policy that the last finding in full was made under
     contact: NotRequired[str]  # the owner of the key's policy file
     examples: NotRequired[list[Example]]  # of different keys
+    registered: NotRequired[bool]  # of an unregistered script: the policy in force registers it
 
 
 class Tally(Sink):

@@ -8,10 +8,11 @@ import pytest
 
 from keyfence.policy.analysis.diff import Difference
 from keyfence.policy.compiled.policy import CompiledPolicy
-from keyfence.policy.compiler.libraries import chosen_versions, scripts_of, versions_of
+from keyfence.policy.compiler.libraries import chosen_versions, libraries, scripts_of, versions_of
 from keyfence.policy.diagnostics import FileError
 from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.loading.load import load_policy, parse_policy
+from tests.servers import PROJECT
 from tools.library_scripts import only_reads
 
 POLICY = """policy: p
@@ -89,6 +90,11 @@ def test_diff_says_once_that_a_library_is_registered() -> None:
     sentences = [one.sentence for one in Difference(old, new).changes if one.section == "scripts"]
     assert len(sentences) < 40
     assert all("and " in one or "script " in one for one in sentences)
+
+
+def test_the_documentation_lists_the_versions() -> None:
+    rows = [f"| `{one}` | {', '.join(versions_of(one))} |" for one in libraries()]
+    assert [row for row in rows if row not in (PROJECT / "docs" / "policy.md").read_text()] == []
 
 
 @pytest.mark.parametrize(

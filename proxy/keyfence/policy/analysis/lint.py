@@ -8,34 +8,37 @@ from __future__ import annotations
 
 import datetime
 import os
-from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from keyfence.commands.model import WRITE
 from keyfence.policy.compiled.names import lowered
 from keyfence.policy.compiled.policy import CompiledPolicy, Target
 from keyfence.policy.compiled.scripts import RUNNING, SHA1_DIGITS, strictest
-from keyfence.policy.compiled.tenants import head
 from keyfence.policy.compiled.ttl import BRING_TTL
 from keyfence.policy.compiler.context import SCOPE_HOLE
 from keyfence.policy.compiler.families import own_members
 from keyfence.policy.compiler.naming import compare
 from keyfence.policy.compiler.pipeline import compile_policies
-from keyfence.policy.compiler.prefixes import PrefixIndex, beginnings, begins, behind, lies_in, order
+from keyfence.policy.compiler.prefixes import (
+    beginnings,
+    lies_in,
+    order,
+)
 from keyfence.policy.diagnostics import Diagnostic, FileError
 from keyfence.policy.loading.load import policy_faults, policy_name, read_policies
 from keyfence.policy.loading.recovery import Recovered
 from keyfence.policy.patterns.classes import NAMES
-from keyfence.policy.patterns.patterns import ClassExpression, Hole, KeyPattern, prefix_pattern
+from keyfence.policy.patterns.patterns import ClassExpression, Hole, KeyPattern
 from keyfence.policy.patterns.regular import ANY_BYTE, SEPARATOR_MASK, Bytes, Concat, Repeat
 from keyfence.policy.patterns.set_operations import covered, overlap, overlapping_pairs
-from keyfence.policy.reach.reach import scan_pattern
 from keyfence.policy.show import printable
 from keyfence.policy.source.ignores import settle
 from keyfence.policy.source.model import PolicyModel, Rights, UnregisteredScripts
 from keyfence.policy.source.yaml import Source, read_source
+
+from .scans import scan_lines
 
 NOTICE = datetime.timedelta(days=14)  # how long before an end date the warnings begin
 
@@ -78,7 +81,7 @@ def _check_source(whole: Source, on: datetime.date) -> tuple[list[Diagnostic], l
         return errors, warnings, f"{whole.file}: {counts}"
     counts += f", {_warnings(len(warnings), ignored)}"
     summary = f"{whole.file}: {counts}; policy {policy.name}, {_holds(policy)}"
-    return errors, warnings, "\n".join([summary, *_scan_lines(policy)])
+    return errors, warnings, "\n".join([summary, *scan_lines(policy)])
 
 
 def _check_folder(path: str | Path, on: datetime.date) -> tuple[list[Diagnostic], list[Diagnostic], str]:
@@ -97,7 +100,7 @@ def _check_folder(path: str | Path, on: datetime.date) -> tuple[list[Diagnostic]
     ignored = sum(one.ignored for one in checks)
     counts = f"{_count(len(errors), 'error')}, {_warnings(len(warnings), ignored)}"
     summary = f"{path}: {counts}; policy {policy.name} of {_count(len(files), 'file')}, {_holds(policy)}"
-    return errors, warnings, "\n".join([summary, *_scan_lines(policy)])
+    return errors, warnings, "\n".join([summary, *scan_lines(policy)])
 
 
 def _by_place(one: Diagnostic) -> tuple[int, int]:
@@ -127,70 +130,8 @@ def _warnings(number: int, ignored: int) -> str:
     return _count(number, "warning") + (f" ({ignored} ignored)" if ignored else "")
 
 
-MAX_NAMED = 3  # entries named in one line
-
-
-def _scan_lines(policy: CompiledPolicy) -> list[str]:
-    """Returns the SCAN command that lists each entry's keys, with the other entries that it finds."""
-    entries = [target for target in policy.targets if target.kind == "entry"]
-    prefixes = sorted((one.pattern.literal_prefix, one.name) for one in entries)
-    families = PrefixIndex((scope.pattern, scope) for scope in _families(policy.targets))
-    beginnings = {one.pattern: _beginning(one, families) for one in entries if not one.pattern.is_literal}
-    behind_family: dict[KeyPattern, set[str]] = {
-        one: set() for one in beginnings.values() if not one.is_prefix
-    }
-    index = PrefixIndex((one, one) for one in behind_family)
-    for one in entries:
-        for beginning in index.around(one.pattern):
-            behind_family[beginning].add(one.name)
-    patterns: dict[tuple[str, str], set[str]] = {}
-    for one in entries:
-        if not one.pattern.is_literal:
-            beginning = beginnings[one.pattern]
-            text = printable(scan_pattern(one)) if beginning.is_prefix else beginning.text
-            if text == f"{one.pattern.text}*":
-                text = one.pattern.text  # the caller has only this key, not all keys that begin with it
-            also = behind_family.get(beginning) or _names_behind(one.pattern.literal_prefix, prefixes)
-            patterns.setdefault((one.name, text), set()).update(also - {one.name})
-    width = max((len(name) for name, _ in patterns), default=0)
-    return [
-        f"  {name:{width}}  SCAN 0 MATCH {pattern}{_also(also)}"
-        for (name, pattern), also in sorted(patterns.items())
-    ]
-
-
-def _names_behind(prefix: bytes, beginnings: Sequence[tuple[bytes, str]]) -> set[str]:
-    """Returns the entries whose keys all begin with a prefix. `beginnings` is sorted."""
-    first = bisect_left(beginnings, (prefix, ""))
-    last = bisect_right(beginnings, prefix, lo=first, key=lambda row: row[0][: len(prefix)])
-    return {name for _, name in beginnings[first:last]}
-
-
-def _also(names: set[str]) -> str:
-    """Describes what else a SCAN finds."""
-    if not names:
-        return ""
-    rest = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
-    return f"  (also finds {', '.join(sorted(names)[:MAX_NAMED])}{rest})"
-
-
 def _is_in(entry: Target, scope: Target) -> bool:
     return lies_in(entry.pattern, scope.pattern)
-
-
-def _families(targets: Iterable[Target]) -> list[Target]:
-    """Returns the scopes with a placeholder in their prefix."""
-    return [target for target in targets if target.kind == "scope" and not target.pattern.is_prefix]
-
-
-def _beginning(target: Target, families: PrefixIndex[Target]) -> KeyPattern:
-    """Returns the beginning of an entry's keys, up to the first placeholder after their scope's prefix."""
-    around = min(families.around(target.pattern), key=lambda scope: order(scope.pattern), default=None)
-    own = head(target.pattern, target.tenancy)
-    parts = own if around is None else max(own, behind(target.pattern, around.pattern), key=len)
-    if any(isinstance(part, Hole) for part in parts):
-        return begins(parts)
-    return prefix_pattern(target.pattern.literal_prefix)
 
 
 class _Lint:

@@ -10,11 +10,11 @@ import dataclasses
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
+from keyfence.policy.compiled.scripts import is_sha1
 from keyfence.policy.show import one_line
 
-_SHA1 = re.compile("[0-9a-f]{40}")
 _KEYS = re.compile(r"keys: (\d+)\}")
 _PLAIN = re.compile("[A-Za-z_][A-Za-z0-9_]*")
 _LOADS = "SCRIPT LOAD"
@@ -35,16 +35,25 @@ class Seen:
 
     @property
     def is_function(self) -> bool:
-        return _SHA1.fullmatch(self.script) is None
+        return not is_sha1(self.script)
 
     def as_object(self) -> dict[str, Any]:
         """Returns the object that `keyfence scripts --format json` prints."""
         return {"kind": "function" if self.is_function else "script", **dataclasses.asdict(self)}
 
 
-def seen_scripts(rows: Iterable[Mapping[str, Any]]) -> tuple[list[Seen], int]:
-    """Returns a report's scripts, the most frequent first, and how many calls are of unknown scripts."""
+class SeenScripts(NamedTuple):
+    """The scripts of a report."""
+
+    unregistered: list[Seen]  # the most frequent first
+    registered: list[str]  # those that the policy has registered since
+    unknown: int  # calls of scripts that are not known
+
+
+def seen_scripts(rows: Iterable[Mapping[str, Any]]) -> SeenScripts:
+    """Returns the scripts of a report."""
     found: dict[str, Seen] = {}
+    registered: dict[str, None] = {}
     unknown = 0
     for row in rows:
         if row["rule"] != "script.unregistered":
@@ -53,8 +62,12 @@ def seen_scripts(rows: Iterable[Mapping[str, Any]]) -> tuple[list[Seen], int]:
         if script in ("", "other"):
             unknown += row["count"]
             continue
-        _add(found.setdefault(script, Seen(script)), row)
-    return sorted(found.values(), key=lambda one: (-one.count, one.script)), unknown
+        if row.get("registered"):
+            registered[script] = None
+        else:
+            _add(found.setdefault(script, Seen(script)), row)
+    ordered = sorted(found.values(), key=lambda one: (-one.count, one.script))
+    return SeenScripts(ordered, sorted(registered), unknown)
 
 
 def _add(one: Seen, row: Mapping[str, Any]) -> None:

@@ -23,7 +23,7 @@ from keyfence.shapes.secrecy import Secrecy
 from .key_commands import KeyCommands
 from .names import Names
 from .permissions import selects_name
-from .scripts import LOAD_ONLY, RUNNING, Registration, Unregistered, script_of, sha1_of, strictest
+from .scripts import LOAD_ONLY, RUNNING, Registration, Unregistered, is_sha1, script_of, sha1_of, strictest
 from .tenants import Binding, Caller, Tenancy, Values, owners_values, value_in, values_of
 from .ttl import TtlRule
 
@@ -429,6 +429,11 @@ class CompiledPolicy:
             if one.kind == "scope" and one.unregistered_scripts is not None
         )
         return list(dict.fromkeys((*services, *scopes)))
+
+    def registers(self, name: str) -> bool:
+        """Whether it registers the script with this SHA-1, or the function with this name."""
+        kind: Literal["sha1", "function"] = "sha1" if is_sha1(name) else "function"
+        return self.registration(Script(kind, 0, name.encode("utf-8", "surrogateescape"), (), ())) is not None
 
     def shares(self, script: Script) -> bool:
         """Whether the policy lets this script run on a connection that clients share."""

@@ -315,6 +315,11 @@ def registered_as(script: Script) -> tuple[str, str] | None:
     return ("scripts", sha1) if sha1 else None
 
 
+def is_sha1(name: str) -> bool:
+    """Whether a script's name in reports is a SHA-1; otherwise it is a function's."""
+    return name.isascii() and _SHA1.fullmatch(name.encode()) is not None
+
+
 def whole_sha1_of(script: Script) -> str:
     """Returns the SHA-1 of a script; "" if it is not known or not valid."""
     sha1 = sha1_of(script)

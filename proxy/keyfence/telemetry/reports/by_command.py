@@ -186,7 +186,7 @@ def _row(value: object) -> Row:
     actions = value.get("actions")
     if not isinstance(actions, dict) or not all(isinstance(number, int) for number in actions.values()):
         raise ValueError('a row of the report has no "actions"')
-    return Row(
+    row = Row(
         service=_text(value, "service"),
         rule=_text(value, "rule"),
         severity=_text(value, "severity", "must"),
@@ -201,6 +201,9 @@ def _row(value: object) -> Row:
         example=_text(value, "example", ""),
         hint=_text(value, "hint", ""),
     )
+    if value.get("registered") is True:
+        row["registered"] = True
+    return row
 
 
 def _clients(values: Any) -> list[Client]:
