@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from keyfence.commands.table import COMMANDS
-from keyfence.policy.compiler.libraries import FILE
+from keyfence.policy.source.libraries import FILE
 
 # Prints name, number of keys and text of each script of a package, as it exports them.
 _EXPORTED = """

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from keyfence.policy.compiler import libraries
+from keyfence.policy.source import libraries
 from tests.applications.application import Fence, run, shipped
 from tests.servers import PROJECT
 from tools.library_scripts import only_reads, scripts_of

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import datetime
 import sys
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,10 +14,8 @@ import click
 from rich.table import Table
 from rich.text import Text
 
-from keyfence.admin.client import AskError
 from keyfence.config.loading import load_settings
 from keyfence.config.settings import Overrides
-from keyfence.findings.finding import ACTIVE, AT_REST, State
 from keyfence.policy.analysis.baseline import baseline, row_of_finding
 from keyfence.policy.diagnostics import FileError
 from keyfence.policy.enforcement.waivers import Use, WaiverModel, read_waivers, uses, waiver_faults
@@ -26,7 +23,7 @@ from keyfence.policy.loading.load import load_policy
 from keyfence.policy.show import one_line
 from keyfence.telemetry.tally import Row
 
-from .rollout.gate import findings_of
+from .rollout.gate import chosen_findings
 from .terminal.asking import ask_admin, checked_answer, is_url, rows_of, source_of
 from .terminal.options import admin_option, format_option, is_given, print_json
 from .terminal.output import fail, fail_with, print_table, say
@@ -159,37 +156,20 @@ def _listed(config: str, file: str, policy: str) -> Sequence[WaiverModel]:
 def _baseline_rows(source: str, url: str, every: bool) -> Sequence[Mapping[str, Any]]:
     """Returns the rows that a baseline covers, and says what it leaves out. Only a findings store knows which
     findings the policy in force allows."""
-    found = _stored_findings(url) if url else None
+    found = chosen_findings(url, every=every) if url else None
     if found is None:
         return rows_of(source)
-    with checked_answer(url):
-        real = [one for one in found if one["service"] != AT_REST]
-        chosen = [one for one in real if every or State(one["state"]) in ACTIVE]
-        left = Counter(State(one["state"]) for one in real) - Counter(State(one["state"]) for one in chosen)
-        rows = [row_of_finding(one) for one in chosen]
-    if left:
-        states = ", ".join(f"{number} {state}" for state, number in sorted(left.items()))
-        findings = "1 finding" if left.total() == 1 else f"{left.total()} findings"
+    if found.left:
+        total = sum(found.left.values())
+        states = ", ".join(f"{number} {state}" for state, number in sorted(found.left.items()))
+        findings = "1 finding" if total == 1 else f"{total} findings"
         say(
             f"keyfence: left out {findings} that the policy in force allows, that waivers cover, or that "
             f"were not seen for 7 days ({states}); --all covers them too",
             err=True,
         )
-    return rows
-
-
-def _stored_findings(url: str) -> list[Mapping[str, Any]] | None:
-    """Returns all findings of a running keyfence; None if it has no findings store, which it says."""
-    try:
-        with checked_answer(url):
-            return list(findings_of(url))
-    except AskError as exc:
-        say(f"keyfence: {exc}", err=True)
-        say(
-            "keyfence: the baseline covers every violation since keyfence started, also earlier policies'",
-            err=True,
-        )
-        return None
+    with checked_answer(url):
+        return [row_of_finding(one) for one in found.chosen]
 
 
 def _print_baseline(rows: Sequence[Mapping[str, Any]], owner: str, reason: str, until: datetime.date) -> None:

@@ -23,7 +23,6 @@ from keyfence.commands.model import MANY
 from keyfence.commands.table import COMMANDS
 from keyfence.commands.ttl import TTL_OF
 from keyfence.policy.compiled.tenants import Values
-from keyfence.policy.compiler import libraries
 from keyfence.policy.engine.calls import (
     MAX_CALLS,
     MAX_FORMS,
@@ -39,6 +38,7 @@ from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.engine.evidence import evidence_of
 from keyfence.policy.engine.forms import Lookup, places_of
 from keyfence.policy.loading.load import load_policy, parse_policy
+from keyfence.policy.source import libraries
 from keyfence.resp.encode import command
 from keyfence.resp.limits import IDENTIFIED
 from keyfence.resp.requests import PLACES, RequestReader

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 import click
 
 from keyfence.admin.client import AskError, ask
-from keyfence.cli.terminal.asking import is_url, read_log, source_of
+from keyfence.cli.terminal.asking import checked_answer, is_url, read_log, source_of
 from keyfence.cli.terminal.options import admin_option, format_option, is_given
 from keyfence.cli.terminal.output import fail, fail_with, say
 from keyfence.config.fields import is_store, parse_store, store_url
+from keyfence.findings.finding import ACTIVE, AT_REST
 from keyfence.findings.gate.baseline import Known, read_baseline, write_baseline
 from keyfence.findings.gate.evidence import Evidence, of_answers, of_rows, of_store
 from keyfence.findings.gate.formats import FORMATS
@@ -163,6 +165,31 @@ def findings_of(url: str) -> Iterator[Mapping[str, Any]]:
         answer = ask(url, f"/findings?{urlencode({'limit': PAGE, 'offset': offset})}")
         yield from answer["findings"]
         offset, total = offset + PAGE, int(answer["total"])
+
+
+class ChosenFindings(NamedTuple):
+    """Findings of services, and how many others there are in each state."""
+
+    chosen: list[Mapping[str, Any]]
+    left: Mapping[str, int]
+
+
+def chosen_findings(url: str, *, every: bool) -> ChosenFindings | None:
+    """The active findings of a running keyfence, or every one. None if it has no findings store; it says
+    so."""
+    try:
+        with checked_answer(url):
+            found = [one for one in findings_of(url) if one["service"] != AT_REST]
+            chosen = [one for one in found if every or one["state"] in ACTIVE]
+            states = Counter(str(one["state"]) for one in found)
+            return ChosenFindings(chosen, states - Counter(str(one["state"]) for one in chosen))
+    except AskError as exc:
+        say(f"keyfence: {exc}", err=True)
+        say(
+            "keyfence: so every violation since its start counts, also what the policy in force allows",
+            err=True,
+        )
+        return None
 
 
 def _log_evidence(path: str, since: float) -> Evidence:

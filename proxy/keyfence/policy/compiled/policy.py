@@ -17,13 +17,23 @@ from keyfence.policy.patterns.globs import Glob
 from keyfence.policy.patterns.patterns import KeyPattern
 from keyfence.policy.patterns.value_forms import Form, NumberRange
 from keyfence.policy.show import anchor
-from keyfence.policy.source.model import HashTag, Length, UnregisteredScripts
+from keyfence.policy.source.model import HashTag, Length
 from keyfence.shapes.secrecy import Secrecy
 
 from .key_commands import KeyCommands
 from .names import Names
 from .permissions import selects_name
-from .scripts import LOAD_ONLY, RUNNING, Registration, Unregistered, is_sha1, script_of, sha1_of, strictest
+from .scripts import (
+    LOAD_ONLY,
+    RUNNING,
+    Registration,
+    Unregistered,
+    Word,
+    is_sha1,
+    script_of,
+    sha1_of,
+    strictest,
+)
 from .tenants import Binding, Caller, Tenancy, Values, owners_values, value_in, values_of
 from .ttl import TtlRule
 
@@ -152,7 +162,7 @@ class Target:
     unclear: frozenset[int] = frozenset()  # for a legacy form: services that have several such members
     is_open: bool = False  # for a scope: it allows keys that no entry covers
     # What scripts that are not registered may do with its keys; None: its scope does not say.
-    unregistered_scripts: UnregisteredScripts | None = None
+    unregistered_scripts: Word | None = None
     successor: KeyPattern | None = None  # for a replaced entry: the form of the entry that replaces it
     denied_before: tuple[int, ...] = ()  # for a replaced entry: `denied` before its replacement
     bound: tuple[tuple[str, bytes], ...] = ()  # the values of bound placeholders: (placeholder, value)
@@ -385,9 +395,7 @@ class CompiledPolicy:
         """Whether the keys that a script declares decide what it may do if it is not registered."""
         return any(one.unregistered_scripts is not None for one in self.targets)
 
-    def unregistered_scripts(
-        self, service: int, words: Mapping[int, UnregisteredScripts] | None = None
-    ) -> UnregisteredScripts:
+    def unregistered_scripts(self, service: int, words: Mapping[int, Word] | None = None) -> Word:
         """Returns what a service may do with a script that is not registered: the strictest of what the files
         say. `words` has those of the files that own keys that the script declares (`unregistered_at`)."""
         given = words or {}
@@ -395,7 +403,7 @@ class CompiledPolicy:
             given.get(number, home.unregistered_scripts.of(service)) for number, home in enumerate(self.homes)
         )
 
-    def unregistered_at(self, service: int, key: bytes) -> Mapping[int, UnregisteredScripts]:
+    def unregistered_at(self, service: int, key: bytes) -> Mapping[int, Word]:
         """Returns what the file that owns a key says about scripts that declare it, by the file's number. A
         key that no file owns leaves the word to all files."""
         target = self.target(key)
@@ -407,7 +415,7 @@ class CompiledPolicy:
 
     def may_run_unregistered(self, service: int) -> bool:
         """Whether the service may run some script that is not registered."""
-        words: dict[int, set[UnregisteredScripts | None]] = {}
+        words: dict[int, set[Word | None]] = {}
         for target in self.targets:
             words.setdefault(target.home, {None}).add(target.unregistered_scripts)
         return all(

@@ -10,7 +10,7 @@ import dataclasses
 import hashlib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple, get_args
+from typing import NamedTuple, TypeAlias, get_args
 
 from keyfence.commands.arguments import glob_escape
 from keyfence.commands.model import READ, WRITE, Access, Script, Streamed, Ttl
@@ -41,22 +41,25 @@ _TEMPLATE_PART = re.compile(
 PREFIX = "prefix"  # in a template: the prefix of the declared keys, of those that a registration lists
 
 
-def strictest(words: Iterable[UnregisteredScripts]) -> UnregisteredScripts:
+Word: TypeAlias = UnregisteredScripts
+
+
+def strictest(words: Iterable[Word]) -> Word:
     """Returns the strictest of several words on scripts that are not registered."""
     return max(words, key=_STRICTNESS.index)
 
 
-_STRICTNESS: tuple[UnregisteredScripts, ...] = get_args(UnregisteredScripts)
+_STRICTNESS: tuple[Word, ...] = get_args(Word)
 RUNNING = frozenset({"declared", "report"})  # the words that let a script run
 
 
 class Unregistered(NamedTuple):
     """What one file says about scripts that are not registered."""
 
-    default: UnregisteredScripts = "load_only"
-    services: tuple[tuple[int, UnregisteredScripts], ...] = ()  # the words of single services, by number
+    default: Word = "load_only"
+    services: tuple[tuple[int, Word], ...] = ()  # the words of single services, by number
 
-    def of(self, service: int, scope: UnregisteredScripts | None = None) -> UnregisteredScripts:
+    def of(self, service: int, scope: Word | None = None) -> Word:
         """Returns the word for a service, on keys of a scope with a word of its own, if any. The words of the
         service and of the scope replace that of the file, and the stricter one counts."""
         own = next((word for number, word in self.services if number == service), None)

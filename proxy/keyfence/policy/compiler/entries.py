@@ -181,8 +181,7 @@ def build_entries(context: CompilerContext) -> None:
                 if tenancy is not None:
                     tenancy = tenancy._replace(reading=held_by(reading, reading, whose))
                 _check_denials(context, pattern, one.text, tuple(map(_without, held, denied)), (*path, "key"))
-                which = ((SCOPE_HOLE, scope[0].name.encode()),) if scope else ()
-                family = (*one.values, *which)
+                family = (*one.values, *(((SCOPE_HOLE, scope[0].name.encode()),) if scope else ()))
                 hash_tag, should = context.asked(model, home)
                 if not is_claimed(context.claims, pattern):
                     hash_tag = model.hash_tag or "any"

@@ -24,11 +24,18 @@ from keyfence.policy.compiled.scripts import (
 )
 from keyfence.policy.diagnostics import did_you_mean
 from keyfence.policy.source.files import Unreadable, read_file
+from keyfence.policy.source.libraries import (
+    FILE,
+    UnknownVersion,
+    chosen_versions,
+    libraries,
+    scripts_of,
+    versions_of,
+)
 from keyfence.policy.source.model import FunctionModel, ScriptModel, TouchModel
 
 from .commands import build_run_commands
 from .context import CompilerContext
-from .libraries import FILE, UnknownVersion, chosen_versions, libraries, scripts_of, versions_of
 
 
 def build_scripts(context: CompilerContext) -> dict[bytes, Registration]:

@@ -18,6 +18,7 @@ from keyfence.policy.compiled.scripts import (
     MissingArgument,
     Name,
     Registration,
+    Word,
     first_line,
     how_to_register,
     strictest,
@@ -26,7 +27,6 @@ from keyfence.policy.compiled.scripts import (
 from keyfence.policy.reach.channels import Channels
 from keyfence.policy.reach.reach import Nearest, Reach, holding, own_scan_pattern, scan_pattern
 from keyfence.policy.show import printable
-from keyfence.policy.source.model import UnregisteredScripts
 from keyfence.policy.verdict import Found
 from keyfence.policy.wording.masking import shown_code
 
@@ -300,7 +300,7 @@ class WideEvaluator(KeyEvaluator):
     def _unregistered_script(self, service: int, name: str, script: Script) -> Iterator[Found | None]:
         """Yields the violation of an unregistered script, unless the policy lets the service run it, or
         load it."""
-        words: dict[int, UnregisteredScripts] = {}  # by the file that owns keys
+        words: dict[int, Word] = {}  # by the file that owns keys
         for key in script.keys if self._scopes_unregistered else ():
             if self.budget.works(cost(key)):
                 yield None

@@ -8,10 +8,10 @@ import pytest
 
 from keyfence.policy.analysis.diff import Difference
 from keyfence.policy.compiled.policy import CompiledPolicy
-from keyfence.policy.compiler.libraries import chosen_versions, libraries, scripts_of, versions_of
 from keyfence.policy.diagnostics import FileError
 from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.loading.load import load_policy, parse_policy
+from keyfence.policy.source.libraries import chosen_versions, libraries, scripts_of, versions_of
 from tests.servers import PROJECT
 from tools.library_scripts import only_reads
 
