@@ -37,7 +37,7 @@ keys:
 
 def scans(file: Path) -> dict[str, list[bytes]]:
     """Returns the globs by entry, as redis-cli and a shell read the printed commands."""
-    lines = [line.partition("  (also")[0].split(None, 1) for line in check_policy(file)[2].splitlines()[1:]]
+    lines = [line.partition("  (")[0].split(None, 1) for line in check_policy(file)[2].splitlines()[1:]]
     found: dict[str, list[bytes]] = {}
     for name, command in lines:
         scan, zero, match, glob = shlex.split(command)

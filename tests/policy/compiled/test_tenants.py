@@ -395,7 +395,7 @@ def test_check_has_no_warning_about_tenants(tmp_path: Path) -> None:
     errors, warnings, summary = check_policy(tmp_path / "saas.yaml")
     assert errors == []
     assert [one.message for one in warnings if "tenant" in one.message] == []
-    assert "SCAN 0 MATCH t:<tenant>:cart:*" in summary
+    assert "SCAN 0 MATCH t:*:cart:*  (a caller's own: t:<tenant>:cart:*)" in summary
 
 
 def test_explain_asks_who_sends_a_command() -> None:
@@ -690,7 +690,10 @@ def test_check_suggests_a_scan_that_passes_if_a_caller_has_one_key(tmp_path: Pat
         'placeholders: {id: "[a-z]+"}\n'
     )
     _, _, summary = check_policy(path)
-    assert [line.split()[-1] for line in summary.splitlines()[1:]] == ["m:<tenant>:*", "k:<tenant>"]
+    assert [line.split("MATCH ")[1] for line in summary.splitlines()[1:]] == [
+        "m:*:*  (a caller's own: m:<tenant>:*)",
+        "k:*  (a caller's own: k:<tenant>)",
+    ]
     evaluator = Evaluator(load_policy(path))
     values = evaluator.policy.values(Caller(b"acme"))
     for pattern in (b"m:acme:*", b"k:acme"):

@@ -34,26 +34,46 @@ def scan_lines(policy: CompiledPolicy) -> list[str]:
     for one in entries:
         for beginning in index.around(one.pattern):
             behind_family[beginning].add(one.name)
-    patterns: dict[tuple[str, str], set[str]] = {}
+    patterns: dict[tuple[str, str, str], set[str]] = {}  # by entry, glob and a caller's own glob
     for one in entries:
         if not one.pattern.is_literal:
             beginning = beginnings[one.pattern]
             # All placeholders are filled: the caller has only this key, not all keys that begin with it.
-            is_whole = beginning.text == f"{one.pattern.text}*"
-            text = scan_pattern(one) if beginning.is_prefix else _glob(fixed_parts(beginning), is_whole)
+            end = b"" if beginning.text == f"{one.pattern.text}*" else b"*"
+            text, of_caller = scan_pattern(one), b""
+            if not beginning.is_prefix:
+                text = _glob(fixed_parts(beginning)) + end
+                of_caller = _glob(fixed_parts(beginning), _bound(one)) + end
+            is_own = of_caller not in (b"", text)
+            shown = _argument(text), f"  (a caller's own: {_argument(of_caller)})" if is_own else ""
             also = behind_family.get(beginning) or _names_behind(one.pattern.literal_prefix, prefixes)
-            patterns.setdefault((one.name, _argument(text)), set()).update(also - {one.name})
-    width = max((len(name) for name, _ in patterns), default=0)
+            patterns.setdefault((one.name, *shown), set()).update(also - {one.name})
+    width = max((len(name) for name, *_ in patterns), default=0)
     return [
-        f"  {name:{width}}  SCAN 0 MATCH {pattern}{_also(also)}"
-        for (name, pattern), also in sorted(patterns.items())
+        f"  {name:{width}}  SCAN 0 MATCH {pattern}{_also(also)}{of_caller}"
+        for (name, pattern, of_caller), also in sorted(patterns.items())
     ]
 
 
-def _glob(parts: Sequence[Part], is_whole: bool) -> bytes:
-    """Returns the glob of a beginning, with a star for each placeholder, or of whole keys."""
-    texts = [glob_escape(part.text) if isinstance(part, Literal) else b"*" for part in parts]
-    return b"".join(texts) + (b"" if is_whole else b"*")
+def _bound(target: Target) -> frozenset[str]:
+    """Returns the placeholders of a target that are bound to the caller."""
+    return (
+        frozenset(place.name for place in target.tenancy.places)
+        if target.tenancy is not None
+        else frozenset()
+    )
+
+
+def _glob(parts: Sequence[Part], kept: frozenset[str] = frozenset()) -> bytes:
+    """Returns the glob of some parts, with a star for each placeholder except those that are kept."""
+    return b"".join(
+        glob_escape(part.text)
+        if isinstance(part, Literal)
+        else f"<{part.name}>".encode()
+        if part.name in kept
+        else b"*"
+        for part in parts
+    )
 
 
 def _argument(glob: bytes) -> str:
