@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -67,3 +68,14 @@ def test_spans_of_a_kind_and_service_are_joined() -> None:
     made.add_span("looking", "", Span(2, 3))
     made.add_span("opaque", "shop", Span(2, 3))
     assert made.spans == {("looking", ""): Span(1, 3), ("opaque", "shop"): Span(2, 3)}
+
+
+def test_the_commands_that_wait_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batches, "MAX_COMMANDS", 3)
+    made = Batch()
+    for number in range(5):
+        one = row(entry=f"e{number}")
+        made.add_rows([{**one, "examples": [{**one["examples"][0], "command": {"argv": ["SET"]}}]}], NOON)
+    kept = [seen.row["examples"][0] for seen in made.seen.values()]
+    assert [bool(one["command"]) for one in kept] == [True] * 3 + [False] * 2
+    assert [one["key"] for one in kept] == ["order:7"] * 5

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from dataclasses import fields
 
 import pytest
@@ -9,6 +10,7 @@ from keyfence.findings.filter import SORTS, Filter
 from keyfence.findings.finding import DAY, HOUR, Finding, State
 from keyfence.findings.queries import Reader
 from keyfence.findings.store import Store
+from keyfence.findings.tables import findings
 from tests.findings.rows import NOON, batch, look, row
 
 
@@ -130,3 +132,17 @@ def test_evidence_of_one_service_is_that_of_all_without_the_others(store: Store,
         store.write(batch(asked=3, service=service))
     every = reader.asked(0.0)
     assert reader.asked(0.0, "api") == {key: one for key, one in every.items() if key[0] == "api"} != {}
+
+
+def test_examples_of_an_older_version_that_are_too_long_are_not_read(
+    store: Store, reader: Reader, database: Database
+) -> None:
+    store.write(batch(row()))
+    long = json.dumps(
+        [{"at": NOON, "decision": "", "key": "k", "client": {}, "command": {"argv": ["x" * 300_000]}}]
+    )
+    with database.writing() as connection:
+        connection.execute(findings.update().values(examples=long))
+    assert reader.findings()[0].examples == []
+    store.write(batch(row(key="order:8")))
+    assert [one["key"] for one in reader.findings()[0].examples] == ["order:8"]

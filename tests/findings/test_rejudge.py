@@ -113,3 +113,10 @@ def test_a_secret_is_judged_by_an_example_of_its_class(policy_of: Load) -> None:
     assert b"00ff00ff" not in str(one.examples).encode()
     new = policy_of(OLD.replace("writers: [orders]", "writers: [orders], readers: [billing]") + SESSION)
     assert resolved(new, [one], NOON + 60) == [one.id]
+
+
+def test_a_finding_is_not_resolved_by_an_example_of_which_only_a_part_is_kept(policy_of: Load) -> None:
+    old, new = policy_of(OLD), policy_of(OLD + SESSION)
+    keys = [b"shop:session:%08x" % number for number in range(100)]
+    assert resolved(new, [finding(old, "key.unregistered", [b"MGET", *keys[:60]])], NOON + 60)
+    assert not resolved(new, [finding(old, "key.unregistered", [b"MGET", *keys])], NOON + 60)

@@ -5,8 +5,11 @@ from typing import Any
 
 import pytest
 
+from keyfence.policy.verdict import Peer
 from keyfence.telemetry import tally as module
+from keyfence.telemetry.sink import Group, Occurrence
 from keyfence.telemetry.tally import Row, Tally
+from tests.telemetry.violations import violation
 
 
 def row(**given: Any) -> Row:
@@ -93,3 +96,38 @@ def test_a_snapshot_is_a_copy_and_survives_json() -> None:
     other.absorb(json.loads(json.dumps(tally.snapshot())))
     other.absorb(tally.snapshot())
     assert other.snapshot()[0]["count"] == 2
+
+
+def exemplified(tally: Tally, entry: str) -> Row:
+    """The row of a finding that came with its command."""
+    found = Occurrence(violation(entry=entry), Peer("h"), "r", 1, 0.0, 0.0, "d", lambda: {"argv": [entry]})
+    tally.record(Group("A", "scope.write", "SET", entry, "", "observed", "SET"), found)
+    row = tally.find(("A", "scope.write", "SET", entry, ""))
+    assert row is not None
+    return row
+
+
+def test_an_example_that_was_handed_over_keeps_its_key_and_not_its_command() -> None:
+    tally = Tally()
+    row = exemplified(tally, "e")
+    assert [one["command"] for one in tally.hand_over(row, 0)] == [{"argv": ["e"]}]
+    assert [(one["key"], one["command"]) for one in row["examples"]] == [(violation().shown, {})]
+    assert tally.hand_over(row, 1) == []
+
+
+def test_examples_with_commands_are_bounded_until_they_are_handed_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "MAX_COMMANDS", 3)
+    tally = Tally()
+    rows = [exemplified(tally, f"e{number}") for number in range(5)]
+    assert [bool(one["examples"][0]["command"]) for one in rows] == [True] * 3 + [False] * 2
+    tally.hand_over(rows[0], 0)
+    assert exemplified(tally, "e5")["examples"][0]["command"]
+
+
+def test_the_sum_of_other_tallies_keeps_no_commands() -> None:
+    one, total = Tally(), Tally()
+    total.absorb([exemplified(one, "e")])
+    ((_, row),) = total.rows()
+    assert [(example["key"], example["command"]) for example in row["examples"]] == [(violation().shown, {})]

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -350,3 +351,16 @@ def test_what_is_found_late_has_an_example_without_a_command_unless_keys_are_mas
     examples = [(one["key"], one["command"], one["decision"]) for one in row.get("examples", ())]
     assert examples == ([] if masked else [(violation().shown, {}, bench.lines()[0]["decision"])])
     bench.telemetry.close()
+
+
+def test_findings_of_one_command_share_one_description(bench: Bench) -> None:
+    described: list[str] = []
+    bench.telemetry.describe = lambda _policy, service, _argv, _touches: (
+        described.append(service) or {"service": service}  # type: ignore[func-returns-value]
+    )
+    findings = [Finding(violation(entry=f"e{number}"), "observed") for number in range(20)]
+    sent = SimpleNamespace(policy=None, argv=[b"GET"], touches=None)
+    bench.telemetry.violations("CubeProxy", "10.0.0.7:1", "HSET", findings, "r1", sent=sent)
+    examples = [one for _, row in bench.telemetry.tally.rows() for one in row.get("examples", ())]
+    assert [one["command"] for one in examples] == [{"service": "CubeProxy"}] * 20
+    assert described == ["CubeProxy"]

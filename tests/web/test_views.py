@@ -10,7 +10,9 @@ import pytest
 
 from keyfence.admin.bodies import BadRequest
 from keyfence.audit.at_rest import AtRest, write_audit
+from keyfence.commands.extract import extract
 from keyfence.findings.finding import DAY, HOUR, State
+from keyfence.policy.analysis.command_log import as_line
 from keyfence.policy.rules import RULES
 from keyfence.web.questions import Questions
 from keyfence.web.render import render
@@ -407,6 +409,18 @@ def test_a_candidate_is_shown_with_what_it_would_change(
 
 
 # -- hostile text
+
+
+def test_a_command_of_which_only_a_part_is_kept_says_how_long_it_was(stage: Stage) -> None:
+    argv = [b"MGET", *[b"cube:v1:shared:%d" % number for number in range(1000)]]
+    long = violation(entry="", shape="x:<int>", command="MGET")
+    long["examples"][0]["command"] = as_line(policy(), "CubeProxy", argv, extract(argv), 1)
+    stage.see(long)
+    (one,) = load(stage, "/findings")["findings"]
+    text = shown(stage, "/findings/{id}", id=one["id"])
+    assert "1\N{NARROW NO-BREAK SPACE}001 arguments" in text or "1,001 arguments" in text
+    assert "only a part of the command is kept" in text.lower()
+    assert "command=MGET" not in text
 
 
 def test_whatever_clients_send_is_shown_inert_on_every_view(stage: Stage) -> None:

@@ -16,6 +16,7 @@ from keyfence.telemetry.tally import MAX_EXAMPLES, Key, Row
 from .finding import ACTIONS, HOUR
 from .spans import Span
 
+MAX_COMMANDS = 1_000  # examples with their commands; more wait without
 MAX_CELLS = 500_000  # hours of findings and uses; beyond, counts go to the last hour that a row has
 Cells = dict[int, int]
 
@@ -43,12 +44,14 @@ class Batch:
         # When this instance was looking, and when it was not although it ran: by kind and service.
         self.spans: dict[tuple[str, str], Span] = {}
         self._cells = 0
+        self._commands = 0
 
     def add_rows(self, rows: Iterable[Row], now: float) -> None:
         """Add rows of `Increments`, counted until `now` (Unix seconds)."""
         hour = int(now // HOUR)
         for row in rows:
             key: Key = (row["service"], row["rule"], row["command"], row["entry"], row["shape"])
+            row = self._bounded(row)
             seen = self.seen.get(key)
             if seen is None:
                 seen = self.seen[key] = Seen(row, row["first"], row["last"])
@@ -62,6 +65,14 @@ class Batch:
                 self._cells += 1
             for action, number in row["actions"].items():
                 cell[action] = cell.get(action, 0) + number
+
+    def _bounded(self, row: Row) -> Row:
+        """The row, without the commands of its examples if too many wait already."""
+        examples = row.get("examples", [])
+        if self._commands < MAX_COMMANDS:
+            self._commands += sum(bool(one["command"]) for one in examples)
+            return row
+        return {**row, "examples": [{**one, "command": {}} for one in examples]}
 
     def add_uses(self, uses: Iterable[Sequence[Any]], now: float) -> None:
         """Add what `Usage.take` returned at `now`."""

@@ -15,7 +15,18 @@ from .database import Database
 from .filter import EVERYTHING, Filter
 from .finding import ACTIONS, ACTIVE, AT_REST, EVERY_COMMAND, HOUR, Event, Finding, State
 from .spans import Span, union, without
-from .tables import events, findings, hours, meta, policies, rule_hours, spans, use_hours, uses
+from .tables import (
+    events,
+    findings,
+    findings_columns,
+    hours,
+    meta,
+    policies,
+    rule_hours,
+    spans,
+    use_hours,
+    uses,
+)
 
 LOOKING, PASSTHROUGH, OPAQUE = "looking", "passthrough", "opaque"  # kinds of spans
 
@@ -49,7 +60,11 @@ class Reader:
         numbers = _ordered(_matching(select(findings.c.number), which), which.sort)
         page = findings.c.number.in_(numbers.limit(which.limit).offset(which.offset))
         with self.database.reading() as connection:
-            rows = connection.execute(_ordered(select(findings).where(page), which.sort)).mappings().all()
+            rows = (
+                connection.execute(_ordered(select(*findings_columns).where(page), which.sort))
+                .mappings()
+                .all()
+            )
         return [_finding(row) for row in rows]
 
     def count(self, which: Filter) -> int:
@@ -113,7 +128,7 @@ class Reader:
     def finding(self, one: str) -> Finding | None:
         """The finding with this id, or whose id begins so; None if there is none, or several."""
         with self.database.reading() as connection:
-            chosen = select(findings).where(findings.c.id.startswith(one, autoescape=True)).limit(2)
+            chosen = select(*findings_columns).where(findings.c.id.startswith(one, autoescape=True)).limit(2)
             rows = connection.execute(chosen).mappings().all()
         return _finding(rows[0]) if len(rows) == 1 else None
 

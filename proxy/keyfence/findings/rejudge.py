@@ -51,6 +51,8 @@ def _allows(evaluator: Evaluator, finding: Finding, line: dict[str, object]) -> 
     except ValueError:
         return False
     policy = evaluator.policy
+    if one.is_cut:
+        return False
     if makes_keys_of_arguments(policy, one.touches.script) or depends_on_the_caller(policy, one.touches):
         return False
     return finding.rule not in _broken(evaluator, one)

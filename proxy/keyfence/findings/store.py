@@ -32,7 +32,7 @@ from .finding import (
 )
 from .queries import coverage_of
 from .spans import Span, seconds
-from .tables import events, findings, hours, policies, rule_hours, spans, use_hours, uses
+from .tables import events, findings, findings_columns, hours, policies, rule_hours, spans, use_hours, uses
 
 MAX_FINDINGS = 20_000  # beyond, new findings are counted by service and rule only
 SAME_SPAN_SECONDS = 5.0  # a shorter pause between two spans of an instance is none
@@ -83,7 +83,7 @@ class Store:
         of_rules: RuleHours = {}
         gone: list[tuple[int, str]] = []
         for chunk in _chunks(sorted(by_id)):
-            chosen = select(findings).where(findings.c.id.in_(chunk)).order_by(findings.c.id)
+            chosen = select(*findings_columns).where(findings.c.id.in_(chunk)).order_by(findings.c.id)
             for stored in connection.execute(chosen.with_for_update()).mappings().all():
                 new_violations = by_id[stored["id"]]
                 updated, change = _updated(dict(stored), new_violations)

@@ -6,7 +6,20 @@ databases there; a test compares an upgraded database with a new one.
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, Column, Float, Index, Integer, MetaData, Table, Text, text
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Float,
+    Index,
+    Integer,
+    MetaData,
+    Table,
+    Text,
+    case,
+    func,
+    literal,
+    text,
+)
 
 metadata = MetaData()
 
@@ -47,6 +60,18 @@ findings = Table(
     Index("keyfence_findings_last", "last"),
     Index("keyfence_findings_since", "state", "since"),
 )
+
+# What is read of a finding. Older versions stored examples of any length. Those are left out.
+MAX_EXAMPLES_TEXT = 256 * 1024  # characters; more than five bounded examples take
+findings_columns = [
+    case(
+        (func.length(column) > MAX_EXAMPLES_TEXT, literal("[]")),
+        else_=column,
+    ).label(column.name)
+    if column.name == "examples"
+    else column
+    for column in findings.c
+]
 
 # The violations of a finding in one hour. `hour` is Unix seconds divided by 3600.
 hours = Table(

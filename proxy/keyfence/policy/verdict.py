@@ -42,7 +42,9 @@ class Violation(NamedTuple):
     message: str  # "CubeProxy may not HSET cube:…; its writers: CubeMaster."
     hint: str  # the remedy; may be ""
     contact: str = ""  # the owner of the key's file; "" if there is none
-    more: int = 0  # unlisted violations of the same rule, entry and severity in the same command
+    # Unlisted violations of the same rule and severity in the same command. They are of the same entry, or of
+    # entries that are not listed at all (`Gathering`).
+    more: int = 0
 
 
 class Found(NamedTuple):
@@ -69,21 +71,24 @@ def script_in(rule: str, shape: str) -> str:
     return shape if rule == "script.unregistered" else ""
 
 
-# How many violations of one rule are listed for one command, besides the first of each entry.
+# How many violations are listed for one command: of one rule, besides the first of each entry; and of all
+# rules together, besides the first of each rule.
 LISTED = 8
+MOST_LISTED = 64
 
 
 class Gathering(Generic[Mark]):
     """Collects the violations of one command, and words those that are listed.
 
     Each violation has a mark, such as the action on it. A violation that is only counted is counted with a
-    listed one of the same mark.
+    listed one of the same rule, severity and mark: of its own entry, if that has one.
     """
 
     def __init__(self) -> None:
         self._listed: list[tuple[Violation, Mark]] = []
         self._more: list[int] = []
         self._last: dict[tuple[str, str, str, Mark], int] = {}
+        self._last_of_rule: dict[tuple[str, str, Mark], int] = {}
         self._number: dict[tuple[str, Mark], int] = {}
 
     def take(self, found: Found, mark: Mark) -> None:
@@ -91,11 +96,14 @@ class Gathering(Generic[Mark]):
         kind = found.rule, found.entry, found.severity, mark
         listed = self._number.get((found.rule, mark), 0)
         last = self._last.get(kind)
-        if last is not None and listed >= LISTED:
+        of_rule = found.rule, found.severity, mark
+        if last is None and len(self._listed) >= MOST_LISTED:
+            last = self._last_of_rule.get(of_rule)
+        if last is not None and (listed >= LISTED or len(self._listed) >= MOST_LISTED):
             self._more[last] += 1
             return
         self._number[found.rule, mark] = listed + 1
-        self._last[kind] = len(self._listed)
+        self._last[kind] = self._last_of_rule[of_rule] = len(self._listed)
         self._listed.append((found.worded(), mark))
         self._more.append(0)
 

@@ -69,9 +69,8 @@ def new_rows(tally: Tally, sent: Sent) -> list[Row]:
         count, actions, shown = sent.get(key, (0, {}, 0))
         if row["count"] != count or row["actions"] != actions:
             more = {name: n - actions.get(name, 0) for name, n in row["actions"].items()}
-            examples = row.get("examples", [])
             change: Row = {**row, "count": row["count"] - count, "actions": more}
-            change["examples"] = examples[shown:]
+            change["examples"] = tally.hand_over(row, shown)
             new.append(change)
-            sent[key] = row["count"], dict(row["actions"]), len(examples)
+            sent[key] = row["count"], dict(row["actions"]), len(row.get("examples", ()))
     return new

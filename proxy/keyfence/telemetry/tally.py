@@ -20,6 +20,7 @@ from .sink import Group, Occurrence, Sink
 MAX_ROWS = 10_000
 MAX_COARSE = 1_000  # further rows, with service and rule only
 MAX_EXAMPLES = 5  # of a row
+MAX_COMMANDS = 1_000  # examples that are held with their commands; more have none
 
 Key = tuple[str, str, str, str, str]  # service, rule, command, entry, shape
 
@@ -31,7 +32,7 @@ class Example(TypedDict):
     decision: str  # its id; "" for none
     key: str  # as it may be shown
     client: Client
-    command: dict[str, Any]  # a line of the command log; empty where keys are masked
+    command: dict[str, Any]  # a line of the command log; empty where keys are masked, or there are too many
 
 
 class Row(TypedDict):
@@ -63,6 +64,7 @@ class Tally(Sink):
         self._rows: dict[Key, Row] = {}
         self._met: dict[Key, Peer] = {}  # the last client of a row
         self._mask_keys = False
+        self._commands = 0  # examples that are held with their commands
 
     # -- as a sink
 
@@ -94,9 +96,10 @@ class Tally(Sink):
         if len(examples) >= MAX_EXAMPLES or any(one["key"] == key for one in examples):
             return
         try:
-            command = found.describe()
+            command = found.describe() if self._commands < MAX_COMMANDS else {}
         except Exception:  # a fault here must not stop the command
             command = {}
+        self._commands += bool(command)
         client = listed(found.client)
         decision = found.decision or new_decision_id()
         examples.append(Example(at=found.at, decision=decision, key=key, client=client, command=command))
@@ -136,6 +139,16 @@ class Tally(Sink):
             revision=found.revision,
             contact=violation.contact,
         )
+
+    def hand_over(self, row: Row, after: int) -> list[Example]:
+        """Returns the examples of a row, without the first `after`. The row keeps them without their
+        commands."""
+        examples = row.get("examples", [])
+        given = examples[after:]
+        for at, one in enumerate(given, after):
+            self._commands -= bool(one["command"])
+            examples[at] = _bare(one)
+        return given
 
     def find(self, key: Key) -> Row | None:
         """The row that a finding belongs to, for `count`."""
@@ -192,9 +205,14 @@ class Tally(Sink):
         return sorted(rows, key=lambda row: -row["count"])
 
     def absorb(self, rows: Iterable[Row]) -> None:
-        """Add the rows of another tally: of a worker, or of the decision log."""
+        """Add the rows of another tally: of a worker, or of the decision log. Their examples come without
+        commands."""
         for row in rows:
-            self.add(row)
+            self.add({**row, "examples": [_bare(one) for one in row.get("examples", ())]})
+
+
+def _bare(example: Example) -> Example:
+    return {**example, "command": {}}
 
 
 def _add_examples(known: Row, row: Row) -> None:

@@ -11,7 +11,7 @@ import re
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any, Protocol, TypeVar, cast
 
 from keyfence.policy.engine.counts import Admitted, ViolationCounter
@@ -232,7 +232,8 @@ class Telemetry:
             # Of what is found late, the command is not known any more, only its name and key.
             describe = dict
             if sent is not None:
-                describe = partial(self.describe, sent.policy, service, sent.argv, sent.touches)
+                # All findings of the command share one description.
+                describe = cache(partial(self.describe, sent.policy, service, sent.argv, sent.touches))
         refused = ""
         for violation, action in findings:
             group = self._group(service, command, violation, action)

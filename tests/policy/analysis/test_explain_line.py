@@ -54,3 +54,9 @@ def test_what_is_not_a_line_is_a_value_error(broken: dict[str, Any]) -> None:
 def test_a_service_that_the_policy_lacks_is_a_value_error() -> None:
     with pytest.raises(ValueError, match="'gone' is not a service"):
         explain_line(policy(), {**line("CubeProxy", b"GET", ROUTE), "service": "gone"})
+
+
+def test_there_is_no_verdict_on_a_command_of_which_only_a_part_is_kept() -> None:
+    keys = [b"cube:%d" % number for number in range(1000)]
+    with pytest.raises(ValueError, match="only a part of the command is kept"):
+        explain_line(policy(), line("CubeProxy", b"MGET", *keys))

@@ -203,3 +203,17 @@ def test_an_invalid_line_is_reported_with_its_number(text: bytes) -> None:
     Replay(OLD, OLD).feed([b"\n", text], complaints.append)
     assert len(complaints) == 1
     assert complaints[0].startswith("line 2: ")
+
+
+def test_a_command_of_which_the_log_has_only_a_part_is_undecided() -> None:
+    keys = " ".join(f"a:cart:{letter * size}" for letter in "abcdefghij" for size in range(1, 10))
+    new = changed(("readers: [two]", "readers: []"))
+    assert replayed(new, line("two", f"EXISTS {keys}", 3)) == [("undecided", "two", "EXISTS", "cut", 3)]
+
+
+@pytest.mark.parametrize("key", ["a:cart:\\x00", "a:<b>", "a:cart:x…"])
+def test_a_key_that_a_decision_log_shows_escaped_masked_or_cut_is_undecided(key: str) -> None:
+    assert replayed(OLD, decision(key=key, rule="scope.read", command="HGETALL")) == []
+    replay = Replay(OLD, OLD)
+    replay.feed([decision(key=key)], print)
+    assert replay.undecided == 5

@@ -157,7 +157,10 @@ def _lines(row: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("policy", f"revision {row['revision']}"),
     ]
     for index, example in enumerate(row["examples"]):
-        words = " ".join(example["command"].get("argv", [])) or example["key"]
+        command = example["command"]
+        words = " ".join(command.get("argv", [])) or example["key"]
+        if command.get("arguments"):
+            words += f" … ({command['arguments']:,} arguments)"
         lines.append(
             ("examples" if not index else "", f"{words}  ({example['decision'] or 'no decision id'})")
         )

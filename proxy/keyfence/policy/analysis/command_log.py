@@ -3,15 +3,21 @@
 Rule: a line holds no value and no text of a secret placeholder. An example of the placeholder's class
 replaces that text, so that the policy still classifies the key as before. Of a value it holds the form
 (`integer`, `json`), from which `keyfence draft` learns.
+
+Every argument in a line is known by its role, and stands there only if it parses as that: a name is text that
+a server takes as a name, a time is an integer. A line is bounded (MAX_NAMES, MAX_TEXT), and so is the time to
+make it. A line without the whole command says that it is *cut*; nobody evaluates such a line.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
+from keyfence.commands.arguments import integer
 from keyfence.commands.model import (
     Access,
     Carried,
@@ -28,15 +34,23 @@ from keyfence.commands.model import (
 )
 from keyfence.commands.table import COMMANDS
 from keyfence.policy.compiled.policy import CompiledPolicy, Target
-from keyfence.policy.compiled.scripts import sha1_of
+from keyfence.policy.compiled.scripts import is_named, sha1_of
 from keyfence.policy.patterns.value_forms import narrowest_form
 from keyfence.policy.show import printable
 from keyfence.policy.wording.masking import fill, shown_in
 from keyfence.shapes.secrecy import MASKED
 
 OMITTED = "?"  # replaces every argument that may be a value
-_MAX_MEMBERS = 100  # elements whose form is looked at
+MAX_NAMES = 64  # keys, channels, fields and patterns of a line, and arguments that are shown to people
+MAX_NAME = 1024  # bytes of a name that a line has as a whole
+MAX_TEXT = 8192  # characters of all names of a line, in JSON
+MAX_LINE = 32 * 1024  # bytes of a line in JSON; the limits above keep it below that
+_MAX_FIELD = 128  # bytes of a field's name
+_MAX_MEMBERS = 32  # elements whose form is looked at
 MAX_ARGUMENTS = 1024 * 1024  # of a script's call: Redis 6.2's limit, and keyfence's own by default
+# A field's name has the form of one. Other text in its place may be a value that changed places with it.
+_FIELD = re.compile(r"""[^\s"'{}\[\]]+""")
+_T = TypeVar("_T")
 
 
 class Recorded(NamedTuple):
@@ -48,6 +62,7 @@ class Recorded(NamedTuple):
     touches: Touches
     times: int  # how many equal commands the line counts, this one included
     has_values: bool  # whether the command wrote values, which the log omits
+    is_cut: bool = False  # the line has only a part of the command, so no verdict on it is known
 
 
 def feed_lines(
@@ -72,42 +87,189 @@ def feed_lines(
 def as_line(
     policy: CompiledPolicy, service: str, argv: Sequence[bytes], touches: Touches, count: int
 ) -> dict[str, Any]:
-    """Returns a command as plain values for JSON."""
-    command = touches.command
-    name = command.name if command is not None else "other"
-    accesses = [access._replace(key=_without_secrets(policy, access.key)) for access in touches.accesses]
-    script = touches.script
-    line: dict[str, Any] = {
-        "service": service,
-        "command": name,
-        "argv": _safe_argv(policy, name, argv, touches, accesses),
-        "count": count,
-        "accesses": [_access(policy, access) for access in accesses],
-        "values": any(_writes_values(access.content) for access in accesses),
-        "channels": [
-            [one.position, _text(_without_secrets(policy, one.name)), one.publish, one.is_pattern]
-            for one in touches.channels
-        ],
-        "pattern": touches.pattern
-        and [touches.pattern.position, shown_in(policy, touches.pattern.glob, None)],
-        "script": script
-        and [
+    """Returns a command as plain values for JSON, at most MAX_LINE bytes of it."""
+    return _Line(policy).of(service, argv, touches, count)
+
+
+class _Line:
+    """One line while it is written: what of the command is in it so far, and how much room is left."""
+
+    def __init__(self, policy: CompiledPolicy) -> None:
+        self._policy = policy
+        self._names = MAX_NAMES  # how many more fit
+        self._text = MAX_TEXT
+        self._is_cut = False
+        self._shown: dict[int, str] = {}  # by position: the arguments that people may see
+
+    def of(self, service: str, argv: Sequence[bytes], touches: Touches, count: int) -> dict[str, Any]:
+        command = touches.command
+        name = command.name if command is not None else "other"
+        if command is not None:
+            self._shown.update(enumerate(name.split(" ")))
+        accesses = list(self._each(touches.accesses, lambda one: self._access(one, argv)))
+        channels = list(self._each(touches.channels, self._channel))
+        pattern: list[Any] = []
+        if touches.pattern is not None:
+            at, glob = touches.pattern.position, self._glob(touches.pattern.glob)
+            pattern = [at, glob]
+            self._shown.update({at: glob} if at else {})
+        line: dict[str, Any] = {
+            "service": service,
+            "command": name,
+            "argv": [],
+            "count": count,
+            "accesses": accesses,
+            "values": any(
+                _writes_values(access.content) for access in islice(touches.accesses, len(accesses))
+            ),
+            "channels": channels,
+            "pattern": pattern,
+            "script": touches.script and self._script(touches.script),
+            "databases": list(self._each(touches.databases, lambda one: list(self._numbered(one)))),
+            "problem": touches.problem and self._problem(touches.problem),
+            "cut": self._is_cut,
+        }
+        line["argv"] = [self._shown.get(at, OMITTED) for at in range(min(len(argv), MAX_NAMES))]
+        line["arguments"] = len(argv) if len(argv) > MAX_NAMES else None
+        return {name: value for name, value in line.items() if value not in (None, [], False)}
+
+    def _each(self, items: Iterable[_T], take: Callable[[_T], Any]) -> Iterator[Any]:
+        """Yields what `take` makes of each item, as long as there is room. The others are cut off."""
+        for item in items:
+            taken = take(item) if self._names > 0 else None
+            if taken is None:
+                self._is_cut = True
+                return
+            yield taken
+
+    def _numbered(self, one: tuple[int, int]) -> tuple[int, int]:
+        self._names -= 1
+        return one
+
+    def _takes(self, text: str) -> bool:
+        """Makes room for a name. Returns whether there is any."""
+        size = len(json.dumps(text))
+        if self._names < 1 or size > self._text:
+            self._is_cut = True
+            return False
+        self._names -= 1
+        self._text -= size
+        return True
+
+    def _name(self, name: bytes, position: int = 0) -> str | None:
+        """Returns a key or a channel as the line has it, without secrets; None if there is no room for it.
+        People may see it if it has a position."""
+        if len(name) > MAX_NAME or isinstance(name, Streamed):
+            self._is_cut = True
+            text = self._beginning(name[:MAX_NAME])
+        else:
+            name = _without_secrets(self._policy, name)
+            text = _text(name)
+        if not self._takes(text):
+            return None
+        if position:
+            shown = printable(name) if len(name) <= MAX_NAME else text
+            self._shown[position] = shown if self._takes_more(shown) else OMITTED
+        return text
+
+    def _beginning(self, name: bytes) -> str:
+        """Returns the beginning of a long name for people. Where a policy has secrets, the end of this
+        beginning may be a part of one."""
+        return MASKED.decode() if self._policy.secrecy is not None else printable(name)
+
+    def _takes_more(self, text: str) -> bool:
+        """Makes room for a name once more, as it is shown. Returns whether there is any."""
+        self._text -= len(json.dumps(text))
+        return self._text >= 0
+
+    def _glob(self, glob: bytes) -> str:
+        """Returns a pattern over names as people may see it."""
+        text = shown_in(self._policy, glob[:MAX_NAME], None)
+        self._is_cut = self._is_cut or isinstance(glob, Streamed) or not _is_faithful(text)
+        return text if self._takes(text) else OMITTED
+
+    def _access(self, access: Access, argv: Sequence[bytes]) -> dict[str, Any] | None:
+        key = self._name(access.key, access.position)
+        if key is None:
+            return None
+        line: dict[str, Any] = {"position": access.position, "key": key, "needs": access.needs}
+        if access.types:
+            line["types"] = list(access.types)
+        if access.ttl is not None:
+            line["ttl"] = {
+                name: value
+                for name, value in access.ttl._asdict().items()
+                if value != Ttl._field_defaults.get(name)
+            }
+            self._show_number(access.ttl.position, argv)
+        if access.losses:
+            line["does"] = access.losses
+        if access.content is not None:
+            self._show_number(access.content.maxlen_position, argv)
+            line["content"] = self._content(access.content, self._policy.target(access.key[:MAX_NAME]))
+        return line
+
+    def _show_number(self, position: int, argv: Sequence[bytes]) -> None:
+        """Shows the argument at a position that is for a number, if it is one: a client may have confused it
+        with the value."""
+        if 0 < position < len(argv) and integer(argv[position]) is not None:
+            self._shown[position] = argv[position].decode("ascii")
+
+    def _content(self, content: Content, target: Target | None) -> dict[str, Any]:
+        fields = list(self._each(content.fields, lambda field: self._field(field, target)))
+        line: dict[str, Any] = {
+            "fields": fields,
+            "stream": [content.maxlen, content.maxlen_approximate, content.maxlen_position]
+            if content.stream_add
+            else None,
+        }
+        line.update(_forms(content, len(fields)))
+        if content.carried is not None:
+            keys = list(self._each(content.carried.keys, self._name))
+            line["carried"] = content.carried._asdict() | {"keys": keys}
+        return line
+
+    def _field(self, field: Field, target: Target | None) -> list[Any] | None:
+        fields = target.entry.fields if target is not None and target.entry is not None else None
+        if fields is not None and fields.hides_names and field.name not in fields.named:
+            text = MASKED.decode()
+        else:
+            text = _text(field.name[: _MAX_FIELD + 1])
+            if len(field.name) > _MAX_FIELD or not text.isprintable() or not _FIELD.fullmatch(text):
+                self._is_cut = True
+                text = OMITTED
+        return [field.position, text] if self._takes(text) else None
+
+    def _channel(self, channel: Channel) -> list[Any] | None:
+        name = self._name(channel.name, channel.position)
+        return None if name is None else [channel.position, name, channel.publish, channel.is_pattern]
+
+    def _script(self, script: Script) -> list[Any]:
+        return [
             script.kind if script.kind == "function" else "sha1",
             script.position,
-            _script_name(policy, script),
-            [_text(_without_secrets(policy, key)) for key in script.keys],
+            self._script_name(script),
+            list(self._each(script.keys, self._name)),
             len(script.args),
-        ],
-        "databases": [list(one) for one in touches.databases],
-        "problem": touches.problem and _problem(policy, touches.problem),
-    }
-    return {name: value for name, value in line.items() if value not in (None, [], False)}
+        ]
+
+    def _script_name(self, script: Script) -> str:
+        if script.kind == "text":
+            return sha1_of(script).decode()
+        if not is_named(script):
+            return OMITTED
+        if self._policy.registration(script):
+            return printable(script.name)
+        return shown_in(self._policy, script.name, None)
+
+    def _problem(self, problem: Problem) -> list[Any]:
+        unseen = list(self._each(problem.unseen, lambda one: [self._glob(one.glob), one.needs]))
+        return [problem.rule, problem.position, problem.reason, *([unseen] if unseen else [])]
 
 
-def _script_name(policy: CompiledPolicy, script: Script) -> str:
-    if script.kind == "text":
-        return sha1_of(script).decode()
-    return printable(script.name) if policy.registration(script) else shown_in(policy, script.name, None)
+def _is_faithful(glob: str) -> bool:
+    """Returns whether a pattern stands in a line as it was sent: neither cut nor masked nor escaped."""
+    return not (glob.endswith("…") or "\\" in glob or MASKED.decode() in glob)
 
 
 def _without_secrets(policy: CompiledPolicy, key: bytes) -> bytes:
@@ -132,61 +294,12 @@ def _of_the_same_kind(policy: CompiledPolicy, shown: bytes, target: Target | Non
     return plain if policy.target(plain) is target else shown
 
 
-def _safe_argv(
-    policy: CompiledPolicy, name: str, argv: Sequence[bytes], touches: Touches, accesses: Sequence[Access]
-) -> list[str]:
-    """Returns the arguments, with OMITTED for each that may be a value.
-
-    Names, keys, channels, times and lengths cannot be values.
-    """
-    shown = dict(enumerate(name.split(" "))) if name != "other" else {}
-    for access in accesses:
-        shown[access.position] = printable(access.key)
-        for at in (
-            access.ttl.position if access.ttl else 0,
-            access.content.maxlen_position if access.content else 0,
-        ):
-            if 0 < at < len(argv):
-                shown[at] = printable(argv[at], 32)
-    for channel in touches.channels:
-        shown[channel.position] = printable(_without_secrets(policy, channel.name))
-    if touches.pattern is not None and touches.pattern.position:
-        shown[touches.pattern.position] = shown_in(policy, touches.pattern.glob, None)
-    return [shown.get(at, OMITTED) for at in range(min(len(argv), 64))]
-
-
-def _access(policy: CompiledPolicy, access: Access) -> dict[str, Any]:
-    target = policy.target(access.key)
-    line: dict[str, Any] = {"position": access.position, "key": _text(access.key), "needs": access.needs}
-    if access.types:
-        line["types"] = list(access.types)
-    if access.ttl is not None:
-        line["ttl"] = {
-            name: value
-            for name, value in access.ttl._asdict().items()
-            if value != Ttl._field_defaults.get(name)
-        }
-    if access.losses:
-        line["does"] = access.losses
-    content = access.content
-    if content is not None:
-        line["content"] = {
-            "fields": [[one.position, _text(_field_name(one, target))] for one in content.fields],
-            "stream": [content.maxlen, content.maxlen_approximate, content.maxlen_position]
-            if content.stream_add
-            else None,
-        }
-        line["content"].update(_forms(content))
-        if content.carried is not None:
-            keys = [_text(_without_secrets(policy, key)) for key in content.carried.keys]
-            line["content"]["carried"] = content.carried._asdict() | {"keys": keys}
-    return line
-
-
-def _forms(content: Content) -> dict[str, Any]:
-    """Returns the forms of what a command writes: of each field, or of the value or its elements."""
+def _forms(content: Content, fields: int) -> dict[str, Any]:
+    """Returns the forms of what a command writes: of this number of fields, or of the value or its
+    elements."""
     if content.fields:
-        return {"forms": [_form(one.value) if one.value_position else None for one in content.fields]}
+        first = islice(content.fields, fields)
+        return {"forms": [_form(one.value) if one.value_position else None for one in first]}
     if content.value_position:
         return {"form": _form(content.value or b"")}
     if content.members is not None:
@@ -199,20 +312,8 @@ def _form(value: bytes) -> str:
     return "" if isinstance(value, Streamed) else narrowest_form(value)
 
 
-def _problem(policy: CompiledPolicy, problem: Problem) -> list[Any]:
-    unseen = [[shown_in(policy, one.glob, None), one.needs] for one in problem.unseen]
-    return [problem.rule, problem.position, problem.reason, *([unseen] if unseen else [])]
-
-
 def _read_problem(rule: str, position: int, reason: str, unseen: Sequence[Any] = ()) -> Problem:
     return Problem(rule, position, reason, tuple(Unseen(_bytes(glob), int(needs)) for glob, needs in unseen))
-
-
-def _field_name(field: Field, target: Target | None) -> bytes:
-    fields = target.entry.fields if target is not None and target.entry is not None else None
-    if fields is not None and fields.hides_names and field.name not in fields.named:
-        return b"<masked>"
-    return field.name[:256]
 
 
 def _writes_values(content: Content | None) -> bool:
@@ -264,8 +365,17 @@ def _from_line(line: Mapping[str, Any]) -> Recorded:
         problem=_read_problem(*problem) if problem else None,
     )
     argv = [str(one) for one in line["argv"]]
+    # Older lines do not say that a pattern is not the whole one.
+    globs = [one.glob for one in (touches.problem.unseen if touches.problem is not None else ())]
+    globs += [touches.pattern.glob] if touches.pattern is not None else []
     return Recorded(
-        str(line["service"]), str(name), argv, touches, int(line["count"]), bool(line.get("values"))
+        str(line["service"]),
+        str(name),
+        argv,
+        touches,
+        int(line["count"]),
+        bool(line.get("values")),
+        bool(line.get("cut")) or not all(_is_faithful(_text(glob)) for glob in globs),
     )
 
 

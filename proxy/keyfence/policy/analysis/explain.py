@@ -45,9 +45,11 @@ def explain_line(policy: CompiledPolicy, line: Mapping[str, Any]) -> dict[str, A
     """Returns the verdict on a line of the command log, in the form of `explain`, and with its arguments.
 
     The line lacks values and the caller, so rules on these are not checked. Raises ValueError if the line is
-    not one of the command log, or if the policy lacks its service.
+    not one of the command log or has only a part of the command, or if the policy lacks its service.
     """
     one = from_line(line)
+    if one.is_cut:
+        raise ValueError("only a part of the command is kept, which does not show what the policy says of it")
     _check_service(policy, one.service)
     argv = [word.encode("utf-8", "surrogateescape") for word in one.argv] or [b"?"]
     values = policy.owners_values(access.key for access in one.touches.accesses)

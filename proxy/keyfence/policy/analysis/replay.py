@@ -2,7 +2,7 @@
 longer.
 
 Rule: the replay never guesses what a log omits. Rules on values are undecided for commands that wrote values,
-and rules on keys are undecided for masked keys.
+rules on keys are undecided for masked keys, and all rules for commands of which the log has only a part.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from .command_log import Recorded, feed_lines, from_line
 from .diff_text import plain
 
 ON_VALUES = "undecided"
+ON_PARTS = "cut"  # the log has only a part of the command
 
 
 @dataclasses.dataclass(slots=True)
@@ -30,7 +31,7 @@ class Row:
 
     service: str
     command: str
-    rule: str  # or ON_VALUES
+    rule: str  # or ON_VALUES, ON_PARTS
     entry: str
     what: str  # breaks, mends, undecided
     count: int
@@ -71,6 +72,10 @@ class Replay:
 
     def _command(self, one: Recorded) -> None:
         self.commands += one.times
+        if one.is_cut:
+            self.undecided += one.times
+            self._row(one, ON_PARTS, "", "undecided", one.times)
+            return
         script = one.touches.script
         if any(makes_keys_of_arguments(evaluator.policy, script) for evaluator in (self._old, self._new)):
             self.undecided += one.times
@@ -179,8 +184,10 @@ def _values_text(entry: Entry | None) -> str:
 
 
 def _access_of(command: str, key: object, position: int) -> Access | None:
-    """Returns the access that a line of the decision log names; None if the key is masked or cut."""
-    if not isinstance(key, str) or not key or key.startswith("sha256:") or "<" in key or key.endswith("…"):
+    """Returns the access that a line of the decision log names; None if the key is masked, cut or escaped."""
+    if not isinstance(key, str) or not key or key.startswith("sha256:") or key.endswith("…"):
+        return None
+    if "<" in key or "\\" in key:
         return None
     container, _, subcommand = command.partition(" ")
     row = COMMANDS.get(container.encode())

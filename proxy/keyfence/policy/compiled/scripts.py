@@ -28,6 +28,7 @@ LEAST_DIGITS = 8
 
 _TTL = re.compile(r"<ARGV\.(?P<number>[1-9][0-9]{0,3})>(?P<unit>ms|s)", re.ASCII)
 _SHA1 = re.compile(rb"[0-9a-f]{40}")
+_FUNCTION = re.compile(rb"[A-Za-z0-9_]{1,128}")
 _LOOKED_AT = 4_096  # bytes of a script, for its first line
 _LONGEST_LINE = 120
 _LAST_RUN = re.compile(rb"[^\s()\[\],;'\"]+\Z")  # the last word of a cut line may be incomplete
@@ -329,12 +330,22 @@ def whole_sha1_of(script: Script) -> str:
     return sha1.decode() if _SHA1.fullmatch(sha1) else ""
 
 
+def is_named(script: Script) -> bool:
+    """Returns whether a client named a script in a way in which servers name them: by a SHA-1, or a function
+    by letters, digits and underscores. Any other text in this place may be a value."""
+    if isinstance(script.name, Streamed):
+        return False
+    form = _FUNCTION if script.kind == "function" else _SHA1
+    return script.kind == "text" or form.fullmatch(script.name.lower()) is not None
+
+
 def how_to_register(script: Script, function: str, sha1: str, *, is_run: bool = True) -> str:
     """Returns how to register a script, or this function, in the policy. A script that is only loaded does
     not show its number of keys."""
     keys = len(script.keys) if is_run else "…"
     if script.kind == "function":
-        return f"register it under functions: {{{function}: {{keys: {keys}}}}}"
+        name = function or "NAME"
+        return f"register it under functions: {{{name}: {{keys: {keys}}}}}"
     if isinstance(script.name, Streamed):
         return "register it under scripts by its SHA-1, and run it by EVALSHA: the text is too long to hash"
     if not sha1:

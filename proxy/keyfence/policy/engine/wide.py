@@ -21,6 +21,7 @@ from keyfence.policy.compiled.scripts import (
     Word,
     first_line,
     how_to_register,
+    is_named,
     strictest,
     whole_sha1_of,
 )
@@ -320,7 +321,7 @@ class WideEvaluator(KeyEvaluator):
         """Makes the violation of an unregistered script, which can touch any key, whatever it declares."""
         rule, contact = "script.unregistered", self.policy.common.contact
         is_function = script.kind == "function"
-        function = self._shown(script.name, None) if is_function else ""
+        function = self._shown(script.name, None) if is_function and is_named(script) else ""
         sha1 = "" if is_function else whole_sha1_of(script)
         if script.kind == "text":
             self._remember(script, sha1)

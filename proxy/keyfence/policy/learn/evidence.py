@@ -230,14 +230,18 @@ class Evidence:
         self._window(when)
         self.times += one.times
         self.commands[one.service, one.command] += one.times
-        if len(self.lines) < MAX_LINES:
+        if len(self.lines) < MAX_LINES and not one.is_cut:
             self.lines.append(one)
         texts = []
         for access, raw in zip(one.touches.accesses, line.get("accesses", []), strict=True):
             text = self._usable(access.key, one.times)
             if text:
+                if one.is_cut:
+                    access = access._replace(content=None)  # the line may lack fields
                 self._add_access(one, text, access, raw.get("content") or {}, when, now)
                 texts.append(text)
+        if one.is_cut:
+            return  # the other keys, fields and channels are not known
         if len(texts) > 1:
             self.several.append(tuple(texts))
         self._add_rest(one)

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from keyfence.commands.model import Touches
-from keyfence.policy.analysis.command_log import as_line
+from keyfence.policy.analysis.command_log import MAX_NAME, as_line
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.shapes.skeleton import skeleton
 from keyfence.telemetry.decision_log import rfc3339
@@ -73,7 +73,7 @@ class Recorder:
 
     def _class_of(self, policy: CompiledPolicy, key: bytes) -> int | bytes:
         """Returns the entry or legacy form that covers a key, or else the key's skeleton."""
-        index = policy.classifier.first(key)
+        index = policy.classifier.first(key[:MAX_NAME])
         if index >= 0 and policy.targets[index].kind in ("entry", "legacy"):
             return index
         return self._skeleton(key) or index
