@@ -9,6 +9,8 @@ import pytest
 
 from keyfence.audit.checkpoint import Checkpoint
 from keyfence.audit.scan import Audit, Options
+from keyfence.audit.servers import rdb as module
+from keyfence.audit.servers.links import Link
 from keyfence.audit.servers.nodes import inspect
 from keyfence.audit.servers.rdb import expired_keys, loaded
 from keyfence.upstream.embedded import EmbeddedRedisError
@@ -76,4 +78,73 @@ def test_a_file_of_a_newer_redis_is_refused_with_the_server_s_words(tmp_path: Pa
         pytest.raises(EmbeddedRedisError, match="RDB format version 9999"),
         loaded(str(tmp_path / "dump.rdb")),
     ):
+        pass
+
+
+LOOP = b"#!lua name=never\nwhile true do end\n"
+KEY = b"\xfe\x00\x00\x01k\x01v"  # of database 0: a string
+
+
+def rdb(*parts: bytes) -> bytes:
+    """A file of version 10, without a sum."""
+    return b"REDIS0010" + b"".join(parts) + b"\xff" + bytes(8)
+
+
+def library(code: bytes) -> bytes:
+    return b"\xf5\x80" + len(code).to_bytes(4, "big") + code
+
+
+def test_no_function_of_a_file_is_loaded(
+    redis_server: RedisServer, redis_binary: ServerBinary, tmp_path: Path
+) -> None:
+    if redis_server.version_info < (7,):
+        pytest.skip("Redis 6.2 has no functions")
+    with redis_server.client() as client:
+        code = "#!lua name=kept\nredis.register_function('f', function() return 1 end)"
+        client.function_load(code, replace=True)
+        client.set("k", "v")
+        file = saved(redis_server, tmp_path)
+        client.function_delete("kept")
+    before = file.read_bytes()
+    assert b"register_function" in before
+    with loaded(str(file), redis_binary.path) as endpoint:
+        assert Link(endpoint).one("FUNCTION", "LIST") == []
+        assert Link(endpoint).one("GET", "k") == b"v"
+    assert file.read_bytes() == before
+
+
+def test_a_library_that_never_ends_does_not_hold_up_an_audit(
+    redis_server: RedisServer, redis_binary: ServerBinary, tmp_path: Path
+) -> None:
+    if redis_server.version_info < (7,):
+        pytest.skip("Redis 6.2 has no functions")
+    file = tmp_path / "dump.rdb"
+    file.write_bytes(rdb(b"\xfa\x03bit\xc0\x40", library(LOOP), library(LOOP), KEY))
+    with loaded(str(file), redis_binary.path) as endpoint:
+        assert inspect(endpoint).keys == {0: 1}
+
+
+def test_a_library_after_the_first_key_meets_the_time_limit(
+    redis_server: RedisServer, redis_binary: ServerBinary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if redis_server.version_info < (7,):
+        pytest.skip("Redis 6.2 has no functions")
+    monkeypatch.setattr(module, "LEAST_SECONDS", 1.0)
+    file = tmp_path / "dump.rdb"
+    file.write_bytes(rdb(KEY, library(LOOP)))
+    with (
+        pytest.raises(EmbeddedRedisError, match=r"is not loaded within 1 s, .* its code may not end"),
+        loaded(str(file), redis_binary.path),
+    ):
+        pass
+
+
+@pytest.mark.parametrize(
+    "header", [b"\xf5", b"\xf5\x81" + b"\xff" * 8, b"\xf5\xc3", b"\xfa\xc3\x41", b"\xf5\x90", b"\xfa\x03bit"]
+)
+def test_a_broken_beginning_of_a_file_is_the_server_s_to_refuse(
+    redis_binary: ServerBinary, tmp_path: Path, header: bytes
+) -> None:
+    (tmp_path / "dump.rdb").write_bytes(b"REDIS0009" + header)
+    with pytest.raises(EmbeddedRedisError), loaded(str(tmp_path / "dump.rdb"), redis_binary.path):
         pass
