@@ -202,12 +202,24 @@ def test_what_waits_is_sent_at_the_end() -> None:
 
 
 def test_slack_gets_text_in_which_a_key_is_inert() -> None:
-    hostile = finding("<!channel> & <http://x|y>", shape="", hint="x")
+    hostile = finding("<!channel> & <http://x|y> https://evil.example `*x*`", shape="", hint="x")
     body = message("slack", [hostile], {hostile.id: event(hostile)})
-    assert list(body) == ["text"]
     first, second = body["text"].split("\n")
     assert first == "keyfence: 1 new finding (shop)"
-    assert "&lt;!channel&gt; &amp; &lt;http://x|y&gt; breaks scope.write" in second
+    shown = "&lt;!channel&gt; &amp; &lt;http://x|y&gt; https://evil.example '*x*' breaks scope.write"
+    assert shown in second
+    assert second.startswith("• `f-")
+    assert second.endswith("`")
+    assert second.count("`") == 2  # all of it is code
+    assert [block["text"]["text"] for block in body["blocks"]] == [first, second]
+    assert all(block["text"]["verbatim"] for block in body["blocks"])
+    assert (body["parse"], body["unfurl_links"], body["unfurl_media"]) == ("none", False, False)
+
+
+def test_a_line_for_slack_is_bounded() -> None:
+    long = finding("<" * 5000)
+    body = message("slack", [long], {long.id: event(long)})
+    assert all(len(block["text"]["text"]) <= 3000 for block in body["blocks"])
 
 
 def test_slack_hears_how_many_are_not_shown() -> None:

@@ -24,6 +24,7 @@ from .finding import Event, Finding, State
 
 MAX_WAITING = 1_000  # changes; beyond, the oldest are dropped and counted
 MAX_SHOWN = 20  # findings of one message in full
+MAX_LINE = 500  # characters of a line for Slack, which takes 3,000 with its escapes
 FIRST_PAUSE = 1.0  # seconds after a failure; it doubles
 LONGEST_PAUSE = 300.0
 TIMEOUT = 10.0  # of one request
@@ -142,10 +143,11 @@ def message(form: str, findings: Sequence[Finding], events: dict[str, Event]) ->
     text = headline(findings, events)
     shown = findings[:MAX_SHOWN]
     if form == "slack":
-        lines = [_escaped(line(one, events[one.id])) for one in shown]
         more = len(findings) - len(shown)
         rest = [f"and {more} more: keyfence findings --state active"] if more else []
-        return {"text": "\n".join([_escaped(text), *(f"• {one}" for one in lines), *rest])}
+        return _for_slack(
+            [_escaped(text), *(f"• {_as_code(line(one, events[one.id]))}" for one in shown), *rest]
+        )
     return {
         "text": text,
         "findings": [
@@ -193,6 +195,28 @@ def line(one: Finding, event: Event) -> str:
     )
 
 
+def _for_slack(lines: Sequence[str]) -> dict[str, Any]:
+    """A message of these lines, in which Slack makes nothing a link or a mention. `text` is for what shows no
+    blocks."""
+    return {
+        "text": "\n".join(lines),
+        "blocks": [
+            {"type": "section", "text": {"type": "mrkdwn", "text": one, "verbatim": True}} for one in lines
+        ],
+        "parse": "none",
+        "link_names": False,
+        "unfurl_links": False,
+        "unfurl_media": False,
+    }
+
+
+def _as_code(text: str) -> str:
+    """A text that clients may have shaped, as Slack shows it letter by letter: in it, nothing is a link, a
+    mention, an emoji or bold."""
+    cut = text if len(text) <= MAX_LINE else text[: MAX_LINE - 1] + "…"
+    return "`" + _escaped(cut.replace("`", "'")) + "`"
+
+
 def _escaped(text: str) -> str:
-    """Text as Slack wants it: a key must not become a link or a mention."""
+    """Text in which Slack finds no markup of its own."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
