@@ -168,6 +168,40 @@ def test_requests_from_another_sites_page_are_refused(headers: dict[str, str], t
     play(scenario, token)
 
 
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Origin": "http://evil.example"},
+        {"Origin": "null"},
+        {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors", "Sec-Fetch-Dest": "image"},
+        {"Sec-Fetch-Site": "same-site", "Sec-Fetch-Mode": "cors", "Sec-Fetch-Dest": "empty"},
+        {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "iframe"},
+        {"Sec-Fetch-Site": "cross-site"},
+    ],
+)
+@pytest.mark.parametrize("path", ["/", "/report", "/status", "/metrics", "/findings", "/nothing"])
+def test_another_sites_page_cannot_read_either(headers: dict[str, str], path: str) -> None:
+    async def scenario(client: Client) -> None:
+        for method in ("GET", "HEAD", "OPTIONS"):
+            async with client.session.request(method, client.base + path, headers=headers) as response:
+                assert response.status == 403
+        assert client.control.asked == []
+
+    play(scenario)
+
+
+def test_a_link_on_another_site_opens_a_page_and_nothing_else() -> None:
+    headers = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate", "Sec-Fetch-Dest": "document"}
+
+    async def scenario(client: Client) -> None:
+        assert (await client.ask("GET", "/report", headers=headers))[0] == 200
+        assert (await client.ask("POST", "/-/observe", json={"for": 60}, headers=headers))[0] == 403
+        foreign = headers | {"Origin": "http://evil.example"}
+        assert (await client.ask("GET", "/report", headers=foreign))[0] == 403
+
+    play(scenario)
+
+
 def test_requests_from_its_own_page_are_accepted() -> None:
     async def scenario(client: Client) -> None:
         headers = {"Origin": client.base, "Sec-Fetch-Site": "same-origin"}

@@ -9,7 +9,8 @@ a session, which the token opens (`web.sessions`).
 - The Host header must be an address literal, `localhost` or a configured name. A stranger can point a name of
   their own at this address (DNS rebinding), which would make the stranger's page same-origin. A request
   without Host passes, because no browser sends one.
-- Origin and Sec-Fetch-Site, which browsers send, must not name another site.
+- Origin and Sec-Fetch-Site, which browsers send, must not name another site, whatever the method. Only links
+  are exempt: a browser may open the page that a link in a chat or a wiki leads to.
 """
 
 from __future__ import annotations
@@ -76,12 +77,12 @@ class Access:
         own = {f"{scheme}://{host}" for host in hosts for scheme in ("http", "https")}
         if any(origin not in own for origin in request.headers.getall("Origin", ())):
             raise Refusal(_OTHER_SITE, 403, "origin")
-        if any(s not in ("same-origin", "none") for s in request.headers.getall("Sec-Fetch-Site", ())):
+        sites = request.headers.getall("Sec-Fetch-Site", ())
+        if any(site not in ("same-origin", "none") for site in sites) and not _follows_link(request):
             raise Refusal(_OTHER_SITE, 403, "origin")
 
     def check_operator(self, request: web.Request) -> None:
-        """Check that an operator sends a request, and no other site's page. Raises Refusal."""
-        self.check_site(request)
+        """Check that an operator sends a request. Raises Refusal."""
         if self._token is None:
             if not _is_local(request):
                 raise Refusal(_REMOTE, 403, "remote")
@@ -101,6 +102,12 @@ class Access:
         else:
             host = header.strip().partition(":")[0].lower().rstrip(".")
         return host in self._names or ip_address(host) is not None
+
+
+def _follows_link(request: web.Request) -> bool:
+    """Whether a browser opens a page of its own, which no other page can read, for a link to it."""
+    mode, kind = (request.headers.getall(f"Sec-Fetch-{name}", ()) for name in ("Mode", "Dest"))
+    return request.method == "GET" and mode == ["navigate"] and kind == ["document"]
 
 
 def _is_local(request: web.Request) -> bool:

@@ -219,11 +219,10 @@ class Guard:
         """Hold a request against the table of routes. Raises Refusal."""
         if checks_host(request.path):
             access.check_host(request)
+        access.check_site(request)
         route = request.match_info.route.resource
-        if (request.method, route.canonical if route is not None else "") in self._of_site:
-            if request.method not in READING:
-                access.check_site(request)
-        elif needs_operator(request.method, request.path):
+        is_of_site = (request.method, route.canonical if route is not None else "") in self._of_site
+        if not is_of_site and needs_operator(request.method, request.path):
             access.check_operator(request)
 
     async def _note(self, request: web.Request, connection: Connection, response: web.StreamResponse) -> None:
