@@ -34,7 +34,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "policy.compiled": MODEL | {"commands", "shapes"},
     "policy.compiler": TABLES | {"shapes"},
     "policy.loading": LEAVES | {"policy.source", "policy.compiled", "policy.compiler"},
-    "policy.enforcement": TABLES,
+    "policy.enforcement": TABLES | {"shapes"},
     "policy.wording": TABLES - {"policy.source"} | {"shapes"},
     "policy.reach": LEAVES | {"commands", "policy.compiled", "policy.patterns"},
     "policy.engine": {

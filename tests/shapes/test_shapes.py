@@ -13,7 +13,15 @@ from hypothesis import strategies as st
 
 from keyfence.policy.loading.load import parse_policy
 from keyfence.shapes import shapes as module
-from keyfence.shapes.shapes import DISTINCT, Shapes, looks_like_word, take_apart
+from keyfence.shapes.shapes import (
+    DISTINCT,
+    Placeholder,
+    Shapes,
+    is_older,
+    looks_like_word,
+    parsed,
+    take_apart,
+)
 
 UUID = "7c8fbcd4-5ffe-450f-b8f7-fb223ad45507"
 HEX = "7c8fbcd45ffe450fb8f7fb223ad45507"
@@ -299,3 +307,29 @@ def test_a_key_has_no_final_shape_while_its_words_are_learnt() -> None:
     assert shapes.final(b"user:4711") == "user:<int>"
     assert shapes.final(b"user:4711:x") is None
     assert shapes.final(b"other:17") is None
+
+
+@pytest.mark.parametrize("kind", ["more", "ip", "int", "*", "uuid", "bytes", "masked", "other"])
+def test_text_of_a_key_that_looks_like_a_placeholder_is_none(kind: str) -> None:
+    assert learnt(f"user:<{kind}>:cart") == rf"user:\x3c{kind}>:cart"
+    shape = learnt(f"user:<{kind}>:42")
+    assert [part for part in parsed(shape) if isinstance(part, Placeholder)] == [Placeholder("int")]
+
+
+@given(st.lists(st.sampled_from(["<", ">", "\\", "x3c", "more", "int", "<ip>", ":", "<more>", "7", "é"])))
+def test_the_placeholders_of_a_shape_are_those_that_were_made(parts: list[str]) -> None:
+    key = "".join(parts)
+    frame = take_apart(key.encode()).frame
+    made = [Placeholder(part[1:-1]) for part in frame if part[:1] == "<" and part[-1:] == ">"]
+    shape = Shapes(trusting=True).shape(key.encode())
+    found = parsed(shape)
+    assert [part for part in found if isinstance(part, Placeholder)] == made
+    assert all(part in key for part in found if isinstance(part, str))
+
+
+def test_a_shape_of_an_older_version_is_known_by_its_keys() -> None:
+    assert is_older("user:<more>", ["user:<more>"])
+    assert is_older("user:<ip>:<int>", ["", "user:<ip>:7"])
+    assert not is_older("user:<int>", ["user:7"])
+    assert not is_older(r"user:\x3cmore>:<int>", ["user:<more>:7"])
+    assert not is_older("user:<id>", ["user:<masked>"])

@@ -4,6 +4,9 @@ Rule: a piece of a key appears in a shape only if it looks like a word; everythi
 If keys must not be shown, a word must also recur at its position. Between calls, only salted 64-bit hashes of
 words and the shapes themselves are kept.
 
+A shape is text. In it, `<` always begins a placeholder: a key's own `<` is written `\\x3c`, and its backslash
+`\\x5c`. `parsed` takes a shape apart again.
+
 - A piece looks like a word if it consists of letters, in runs of at most 20, joined by `_`, `-` or `.`, with
   at most 32 characters, in one case or in camel case with three letters per hump on average, and without six
   consonants in a row. A version (`v1`) also counts as a word.
@@ -20,9 +23,10 @@ Everything is bounded: shapes, kinds of keys, nodes, and the part of a key that 
 from __future__ import annotations
 
 import re
-from collections.abc import Set
+from collections.abc import Iterable, Set
+from typing import NamedTuple
 
-from .secrecy import OPEN, UNKNOWN, Secrecy
+from .secrecy import MASKED, OPEN, UNKNOWN, Secrecy
 
 OTHER = "other"
 ANY = "<*>"
@@ -82,6 +86,43 @@ _BLURRED = re.compile(r"(?:<\*>[/_.,;=&~+-])*<id>(?:[/_.,;=&~+-](?:<\*>|<id>))*"
 _SOME_ID = b"V1StGXR8_Z5jdHi6B-myT"  # a text that is classified as an id
 _NONE: frozenset[str] = frozenset()
 _words: set[int] = set()  # a cache: hashes of texts that look like words
+
+
+class Placeholder(NamedTuple):
+    """A part of a shape that stands for text of a kind."""
+
+    kind: str  # int, uuid, more, * …
+
+
+def parsed(shape: str) -> list[str | Placeholder]:
+    """Returns the literal text of a shape and its placeholders, in their order."""
+    parts: list[str | Placeholder] = []
+    at = 0
+    for found in _PLACEHOLDER.finditer(shape):
+        parts += [_unescaped(shape[at : found.start()]), Placeholder(found[1])]
+        at = found.end()
+    parts.append(_unescaped(shape[at:]))
+    return [part for part in parts if part]
+
+
+_PLACEHOLDER = re.compile(r"<(\*|[a-z]{2,12})>")
+_ESCAPES = {"\\": "\\x5c", "<": "\\x3c"}
+_ESCAPED = re.compile(r"\\x(3c|5c)")
+
+
+def _escaped(text: str) -> str:
+    """The text between two parts of a key, as shapes have it."""
+    return "".join(_ESCAPES.get(char, char) for char in text) if "<" in text or "\\" in text else text
+
+
+def _unescaped(text: str) -> str:
+    return _ESCAPED.sub(lambda found: chr(int(found[1], 16)), text)
+
+
+def is_older(shape: str, keys: Iterable[str]) -> bool:
+    """Returns whether a shape of these keys, as they are shown, may be of an older version, which escaped
+    nothing: then a placeholder in it may be the text of a key."""
+    return "\\x3c" not in shape and any("<" in key.replace(MASKED.decode(), "") for key in keys)
 
 
 class Anatomy:
@@ -361,7 +402,7 @@ def _split(text: str, anatomy: Anatomy) -> None:
         if piece and not _plain(piece, anatomy):
             _segment(piece, anatomy)
         if index + 1 < len(pieces):
-            frame.append(pieces[index + 1])
+            frame.append(_escaped(pieces[index + 1]))
 
 
 def _segment(text: str, anatomy: Anatomy) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -396,3 +397,27 @@ def test_one_automaton_tells_which_waivers_name_a_key(key: bytes) -> None:
 def test_no_automaton_is_made_of_waivers_that_name_no_keys_or_too_many() -> None:
     assert waived_keys(()) is None
     assert waived_keys(tuple(f"*{letter}?????????*{letter}??????????*" for letter in "abcdefgh")) is None
+
+
+@pytest.mark.parametrize("kind", ["more", "ip", "int", "*", "bytes"])
+def test_a_waiver_for_keys_with_text_like_a_placeholder_admits_these_keys_only(kind: str) -> None:
+    shapes = Shapes(trusting=True)
+    key = f"user:<{kind}>:cart:17"
+    rows = [row(entry="", rule="key.unregistered", shape=shapes.shape(key.encode()), example=key, actions={})]
+    text = baseline(rows, "o", "r", TODAY).text
+    keys = WaiverKeys(yaml.safe_load(text)["waivers"][0]["keys"])
+    assert keys.matches(key.encode())
+    assert keys.matches(f"user:<{kind}>:cart:18".encode())
+    for other in ("user:17:cart:17", "user::cart:17", "user:a:b:cart:17", "user:10.0.0.1:cart:17"):
+        assert not keys.matches(other.encode())
+
+
+def test_a_shape_of_an_older_version_waives_only_the_key_that_was_seen() -> None:
+    rows = [row(entry="", rule="key.unregistered", shape="user:<more>", example="user:<more>", actions={})]
+    (waiver,) = yaml.safe_load(baseline(rows, "o", "r", TODAY).text)["waivers"]
+    assert WaiverKeys(waiver["keys"]).matches(b"user:<more>")
+    assert not WaiverKeys(waiver["keys"]).matches(b"user:17")
+    # The first key of the finding was another one.
+    seen = [{"key": "user:17"}, {"key": "user:<more>"}]
+    rows = [row(entry="", shape="user:<more>", example="", examples=seen, actions={})]
+    assert baseline(rows, "o", "r", TODAY).text.endswith("waivers: []\n")

@@ -69,7 +69,10 @@ def test_a_hostile_key_is_inert_in_its_findings(
         browser.open(f"/findings/{one['id']}")
         is_inert(browser)
         assert SEEN[kind] in browser.text("#examples + .example")
-        assert SEEN[kind][:4] in browser.text("details")  # it is explained
+        if kind == "8 KiB":
+            assert "only a part of the command is kept" in browser.text().lower()
+        else:
+            assert SEEN[kind][:4] in browser.text("details")  # it is explained
 
 
 @pytest.mark.parametrize("width", [1200, PHONE])
@@ -79,7 +82,7 @@ def test_hostile_keys_are_inert_in_lists(path: str, width: int, browser: Browser
     browser.open(path)
     is_inert(browser)
     if path == "/findings":
-        assert "<img src=x onerror=window.hacked=" in browser.text("#rows")
+        assert r"\x3cimg src=x onerror=window.hacked=" in browser.text("#rows")  # a shape
     if path != "/policy":
         browser.go_live(path)
         is_inert(browser)

@@ -17,6 +17,7 @@ from keyfence.policy.enforcement.modes import Waiver
 from keyfence.policy.enforcement.waiver_keys import exactly, is_wide, keys_of_shape, waiver_keys
 from keyfence.policy.enforcement.waivers import command_as_waived
 from keyfence.policy.verdict import script_in
+from keyfence.shapes.shapes import is_older
 
 OTHER = "other"
 # What every waiver of these rules admits, because a waiver cannot name it.
@@ -93,25 +94,28 @@ def _waiver(row: Mapping[str, Any]) -> Waiver | None:
     script = script_in(row["rule"], row["shape"])
     if OTHER in (row["service"], row["rule"], row["shape"], script):
         return None
-    keys = "" if script else keys_of_shape(row["shape"])
+    seen = [row["example"], *(one["key"] for one in row.get("examples", ()))]
+    older = is_older(row["shape"], seen)
+    keys = "" if script or older else keys_of_shape(row["shape"])
     if row["shape"] and not script:
-        keys = _narrowest(row, keys)
+        keys = _narrowest(row, keys, only_example=older)
         if not keys:
             return None
     command = "" if row["command"] == OTHER else command_as_waived(row["command"])
     return Waiver(row["service"], row["rule"], row["entry"], command, keys, script)
 
 
-def _narrowest(row: Mapping[str, Any], keys: str) -> str:
+def _narrowest(row: Mapping[str, Any], keys: str, *, only_example: bool) -> str:
     """Returns the narrowest pattern for the row's keys.
 
-    That is the example itself if it was seen once and the shape is wide, or if the shape does not match it.
+    That is the example itself if nothing else is known of them (`only_example`), if it was seen once and the
+    shape is wide, or if the shape does not match it.
     """
     example = row["example"]
     if not example or _CANNOT_TELL.search(example):
         return keys
     exact = exactly(example)
-    if row["count"] == 1 and (not keys or is_wide(keys)):
+    if only_example or (row["count"] == 1 and (not keys or is_wide(keys))):
         return exact
     return keys if not keys or waiver_keys(keys).matches(example.encode()) else exact
 

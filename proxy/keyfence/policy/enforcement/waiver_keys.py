@@ -18,6 +18,7 @@ from keyfence.policy.patterns.determinize import TooManyStates, build
 from keyfence.policy.patterns.globs import STAR, Glob
 from keyfence.policy.patterns.patterns import ClassExpression, Hole, KeyPattern
 from keyfence.policy.patterns.regular import ANY_BYTE, Bytes, Repeat, concat
+from keyfence.shapes.shapes import Placeholder, parsed
 
 MAX_STATES = 20_000  # of the automaton of a service's waivers
 
@@ -66,7 +67,6 @@ KINDS: dict[str, tuple[_Item, ...]] = {
 }
 # Placeholders for parts of keys whose form is unknown. They admit more than was seen.
 _WIDE = frozenset({"*", "more", "bytes"})
-_PLACEHOLDER = re.compile(r"<(\*|[a-z]{2,12})>")
 _TOKEN = re.compile(r"\\.|<(?P<name>\*|[a-z]{2,12})>", re.DOTALL)
 _OPAQUE = _WIDE | {"id"}
 
@@ -166,15 +166,16 @@ def unknown_placeholders(text: str) -> list[str]:
 
 def keys_of_shape(shape: str) -> str:
     """Returns the `keys` that match the keys of a learned shape; "" if that could be any key."""
-    parts = _PLACEHOLDER.split(shape)
-    names = [name for name in parts[1::2] if name in KINDS]
-    has_known_form = any(name not in _OPAQUE for name in names)
-    if shape in ("", "other") or not (has_known_form or any(part.strip(":") for part in parts[::2])):
-        return ""
-    return "".join(
-        f"<{part}>" if index % 2 and part in KINDS else exactly(f"<{part}>" if index % 2 else part)
-        for index, part in enumerate(parts)
-    )
+    keys, says_something = "", False
+    for part in parsed(shape):
+        if isinstance(part, Placeholder) and part.kind in KINDS:
+            keys += f"<{part.kind}>"
+            says_something |= part.kind not in _OPAQUE
+        else:
+            text = f"<{part.kind}>" if isinstance(part, Placeholder) else part
+            keys += exactly(text)
+            says_something |= bool(text.strip(":"))
+    return keys if says_something and shape != "other" else ""
 
 
 def exactly(key: str) -> str:

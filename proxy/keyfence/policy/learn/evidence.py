@@ -20,6 +20,7 @@ from keyfence.commands.table import COMMANDS
 from keyfence.commands.ttl import constant_ttl
 from keyfence.policy.analysis.command_log import Recorded, feed_lines, from_line
 from keyfence.policy.services import UNKNOWN
+from keyfence.shapes.shapes import Placeholder, is_older, parsed
 
 MAX_KEYS = 200_000  # different keys that are kept
 MAX_LINES = 50_000  # commands that are kept, to try the draft on them
@@ -30,7 +31,6 @@ MARK = "\x00"
 
 WRITES, CONSUMES, READS, ASKS = 8, 4, 2, 1  # what a service does to keys of a kind
 _MASKED = re.compile(rb"<masked>|^sha256:|\xe2\x80\xa6$")
-_HOLES = re.compile(r"<(int|hex|uuid|date|ip|mac|email|id|bytes|more|\*)>")
 _INTEGERS = ("INCR", "DECR", "INCRBY", "DECRBY")
 _FORMS_OF = {"HINCRBY": "integer", "HINCRBYFLOAT": "number"}
 
@@ -363,7 +363,11 @@ class Evidence:
         self.commands[service, command] += times
         place = str(row.get("shape") or "")
         key = str(row.get("example") or "")
-        text = _HOLES.sub(lambda found: MARK + found[1] + MARK, place) if _HOLES.search(place) else key
+        parts = parsed(place)
+        if is_older(place, [key]) or not any(isinstance(part, Placeholder) for part in parts):
+            text = key
+        else:
+            text = "".join(part if isinstance(part, str) else MARK + part.kind + MARK for part in parts)
         if not text or not row["rule"].startswith(("key.", "scope.")) or "…" in text or "<more>" in place:
             return
         if _MASKED.search(text.encode("utf-8", "surrogateescape")):
