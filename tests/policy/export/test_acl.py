@@ -14,6 +14,8 @@ from typing import NamedTuple
 
 import pytest
 import redis
+from hypothesis import given
+from hypothesis import strategies as st
 
 from keyfence.commands.table import COMMANDS, lookup
 from keyfence.policy.compiled.policy import CompiledPolicy
@@ -21,7 +23,9 @@ from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.export.acl import User, acl_of, user_of
 from keyfence.policy.export.acl_commands import FUNCTIONS, SCRIPTS, SERVERS
 from keyfence.policy.export.acl_gaps import ANY_RULE
-from keyfence.policy.loading.load import load_policy
+from keyfence.policy.export.acl_keys import word_of
+from keyfence.policy.loading.load import load_policy, parse_policy
+from keyfence.policy.patterns.globs import Glob
 from keyfence.policy.verdict import Violation
 from tests.policy.cases import POLICIES, steps_of
 from tests.servers import ServerBinary, all_server_binaries, running_redis
@@ -224,3 +228,23 @@ def test_the_lines_can_be_piped_into_redis_cli_as_they_are() -> None:
 def test_an_unknown_service_is_an_error() -> None:
     with pytest.raises(ValueError, match="'CubeMister' is not a service"):
         acl_of(policy_of("cubesandbox"), "CubeMister")
+
+
+@given(st.text("ab)[]^-*?", max_size=12))
+def test_a_pattern_does_not_end_its_selector_and_matches_the_same(glob: str) -> None:
+    word = word_of(f"{glob})".encode())
+    assert not word.endswith(")")
+    assert Glob(word.encode()).items == Glob(f"{glob})".encode()).items
+
+
+def test_redis_takes_patterns_that_end_with_a_bracket_as_one_selector() -> None:
+    policy = parse_policy(
+        "policy: p\nservices: [app]\nkeys:\n  one: {key: 'a:(x)', type: hash, writers: app}\n"
+        "  two: {key: 'b:(<id>)', type: hash, writers: app}\nplaceholders: {id: '[a-z]+'}\n"
+    )
+    with running_redis(targets()[0].binary) as server, server.client() as client:
+        client.execute_command("ACL", "SETUSER", "app", *user_of(policy, "app").rules)
+        found = answers(
+            client, "app", [[b"HGET", key, b"f"] for key in (b"a:(x)", b"b:(y)", b"a:(y)", b"b:(y")]
+        )
+    assert found == [True, True, False, False]

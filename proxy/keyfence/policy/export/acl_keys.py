@@ -81,7 +81,8 @@ def glob_of(pattern: KeyPattern) -> tuple[str, KeyPattern]:
                 parts.append(Hole(f"{number}.{at}", _ONE_BYTE))
                 continue
             parts.append(Literal(bytes([byte])))
-    return text, KeyPattern(text, _joined(parts))
+    word = _not_closing(text)
+    return word, KeyPattern(word, _joined(parts))
 
 
 def _joined(parts: Sequence[Part]) -> tuple[Part, ...]:
@@ -113,7 +114,30 @@ def _granted_glob(glob: bytes) -> tuple[str, KeyPattern]:
 
 def word_of(glob: bytes) -> str:
     """Returns a glob as one word; a byte that could end the word becomes `?`."""
-    return "".join(chr(byte) if byte in PLAIN and byte != 32 else "?" for byte in glob)
+    return _not_closing("".join(chr(byte) if byte in PLAIN and byte != 32 else "?" for byte in glob))
+
+
+def _not_closing(glob: str) -> str:
+    """Returns a glob that matches the same, and does not end with `)`: there Redis ends a selector, whatever
+    comes before it (`src/acl.c`, ACLMergeSelectorArguments)."""
+    if not glob.endswith(")"):
+        return glob
+    at = last = 0  # where the last item begins
+    while at < len(glob):
+        last = at
+        at = _end_of_class(glob, at) if glob[at] == "[" else at + 1 + (glob[at] == "\\")
+    return f"{glob}]" if glob[last] == "[" else f"{glob[:last]}[)]"
+
+
+def _end_of_class(glob: str, at: int) -> int:
+    """Returns where a class of characters ends that begins at a place in a glob (`patterns.globs`)."""
+    at += 2 if glob[at + 1 : at + 2] == "^" else 1
+    while at < len(glob) and glob[at] != "]":
+        if glob[at] == "\\":
+            at += 2
+        else:
+            at += 3 if glob[at + 1 : at + 2] == "-" and at + 2 < len(glob) else 1
+    return at + 1
 
 
 def reached(policy: CompiledPolicy, keys: Keys) -> Iterator[Target]:
