@@ -207,13 +207,15 @@ def make_certificates(directory: Path) -> Certificates:
     return issue_certificate(ca, "server", "/CN=localhost", "IP:127.0.0.1,DNS:localhost")
 
 
-def issue_certificate(ca: Path, name: str, subject: str, alternative: str = "") -> Certificates:
+def issue_certificate(
+    ca: Path, name: str, subject: str, alternative: str = "", *, days: int = 2
+) -> Certificates:
     """Issues a certificate. `alternative` has openssl's form: "DNS:a.example,URI:b://c"."""
     certificate, key = ca.with_name(f"{name}.pem"), ca.with_name(f"{name}.key")
     names = ["-addext", f"subjectAltName={alternative}"] if alternative else []
     names += ["-addext", "basicConstraints=critical,CA:FALSE"]
     names += ["-CA", str(ca), "-CAkey", str(ca.with_suffix(".key"))]
-    openssl("-subj", subject, *names, "-keyout", key, "-out", certificate)
+    openssl("-subj", subject, *names, "-keyout", key, "-out", certificate, "-days", str(days))
     return Certificates(ca, certificate, key)
 
 

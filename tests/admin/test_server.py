@@ -53,7 +53,7 @@ class FakeControl(Control):
         return [{"service": "CubeProxy", "rule": "scope.write"}]
 
     async def addresses(self) -> list[dict[str, str]]:
-        return [{"address": "127.0.0.1:6380", "service": "CubeProxy"}]
+        return [{"address": "127.0.0.1:6380", "service": "CubeProxy", "whose": "CubeProxy"}]
 
     async def catch_up(self) -> int:
         return 0
@@ -267,7 +267,7 @@ def test_the_report_is_json(served: Callable[[Scenario], None]) -> None:
 
 def test_the_addresses_of_the_listeners_are_served(served: Callable[[Scenario], None]) -> None:
     async def scenario(client: Client) -> None:
-        listeners = [{"address": "127.0.0.1:6380", "service": "CubeProxy"}]
+        listeners = [{"address": "127.0.0.1:6380", "service": "CubeProxy", "whose": "CubeProxy"}]
         assert await client.ask("GET", "/status") == (200, {"ready": True})
         waivers = [{"service": "CubeProxy", "rule": "scope.write"}]
         assert await client.ask("GET", "/waivers") == (200, waivers)

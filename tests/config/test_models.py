@@ -585,6 +585,26 @@ def settings_of(model: type[BaseModel]) -> set[str]:
     return names
 
 
+@pytest.mark.parametrize(
+    ("listener", "identify", "expected"),
+    [
+        ("{listen: ':0', service: CubeProxy, tls: {cert: c, key: k, client_ca: a}}", "{}", "CubeProxy"),
+        ("{listen: ':0', tls: {cert: c, key: k, client_ca: a}}", "{}", "by certificate"),
+        ("{listen: ':0', tls: {cert: c, key: k}}", "{}", "unknown"),
+        (
+            "{listen: ':0'}",
+            "{users: {a: CubeProxy}, networks: {10.0.0.0/8: CubeProxy}}",
+            "by user or network",
+        ),
+        ("{listen: 'unix:s'}", "{uids: {7: CubeProxy}, networks: {10.0.0.0/8: CubeProxy}}", "by Unix user"),
+        ("{listen: ':0'}", "{uids: {7: CubeProxy}}", "unknown"),
+    ],
+)
+def test_a_listener_says_whose_it_is(tmp_path: Path, listener: str, identify: str, expected: str) -> None:
+    found = load(tmp_path, f"policy: p\nlisteners: [{listener}]\nidentify: {identify}\n")
+    assert found.whose(found.listeners[0]) == expected
+
+
 def test_every_setting_is_documented() -> None:
     told = set(re.findall(r"`([a-z0-9_]+)`", DOCS)) | set(re.findall(r"\{(sha256): ", DOCS))
     elsewhere = {"mode", "modes", "rule"}  # of modes, which policy.md describes

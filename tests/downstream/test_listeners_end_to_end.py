@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import re
 import resource
 import socket
 import stat
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -103,6 +106,21 @@ def test_a_certificate_identifies_the_service_of_a_client(
     with keyfence.client("CubeProxy", **common) as stranger, pytest.raises(redis.exceptions.ConnectionError):
         stranger.ping()
     assert metric(keyfence, "keyfence_connections_rejected_total", reason="tls") == 1
+
+
+def test_a_reload_says_which_certificate_has_changed(
+    certificates: Certificates, start_one: Callable[..., RedisServer], tmp_path: Path
+) -> None:
+    mine = issue_certificate(certificates.ca, "rotated", "/CN=before")
+    listener = f'{{listen: "127.0.0.1:0", tls: {tls(mine)}}}'
+    with Keyfence("--config", listening(tmp_path, start_one().url, listener)) as keyfence:
+        assert "by certificate" in keyfence.ready.listeners
+        issue_certificate(certificates.ca, "rotated", "/CN=after")
+        request = urllib.request.Request(f"{keyfence.ready.admin}/-/reload", method="POST", data=b"{}")
+        request.add_header("Content-Type", "application/json")
+        with urllib.request.urlopen(request, timeout=PATIENCE_SECONDS) as answer:
+            (changed,) = json.load(answer)["changed"]
+    assert re.fullmatch(rf"certificate {re.escape(str(mine.certificate))} \(expires .+Z\)", changed)
 
 
 def test_a_missing_file_is_reported_before_anything_starts(tmp_path: Path) -> None:

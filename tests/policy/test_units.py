@@ -1,10 +1,15 @@
 from __future__ import annotations
 
+import ast
+import re
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keyfence.policy.units import duration_text, milliseconds, size_bytes
+from keyfence.policy.units import counted, duration_text, milliseconds, size_bytes
+from tests.servers import PROJECT
 
 
 @pytest.mark.parametrize(
@@ -83,4 +88,46 @@ def test_an_invalid_size_is_an_error(text: str) -> None:
     assert (
         str(caught.value)
         == f"{text!r} is not a size; write a number and its unit, as 512b, 16kb, 64mb or 1gb"
+    )
+
+
+@pytest.mark.parametrize(
+    ("number", "nouns", "expected"),
+    [
+        (0, ("finding",), "0 findings"),
+        (1, ("time",), "1 time"),
+        (1_200, ("time",), "1,200 times"),
+        (1, ("hash", "hashes"), "1 hash"),
+        (2, ("hash", "hashes"), "2 hashes"),
+    ],
+)
+def test_a_number_stands_with_its_noun(number: int, nouns: tuple[str, ...], expected: str) -> None:
+    assert counted(number, *nouns) == expected
+
+
+MODULES = sorted((PROJECT / "proxy" / "keyfence").rglob("*.py"))
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PROJECT / "proxy")))
+def test_no_other_code_makes_a_plural(path: Path) -> None:
+    if path.name == "units.py" and path.parent.name == "policy":
+        return
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    assert [node.lineno for node in ast.walk(tree) if _makes_a_plural(node)] == []
+
+
+def _makes_a_plural(node: ast.AST) -> bool:
+    """Whether code chooses between a noun with and without s, or writes "times" behind a number."""
+    if isinstance(node, ast.IfExp):
+        branches = {one.value for one in (node.body, node.orelse) if isinstance(one, ast.Constant)}
+        return bool(branches & {"s", "es"})
+    if not isinstance(node, ast.JoinedStr):
+        return False
+    pairs = zip(node.values, node.values[1:], strict=False)
+    return any(
+        isinstance(one, ast.FormattedValue)
+        and not ast.unparse(one.value).isupper()  # a constant is more than one
+        and isinstance(other, ast.Constant)
+        and re.match(r" (times|commands|findings|violations|keys|rows|seconds)\b", str(other.value))
+        for one, other in pairs
     )

@@ -50,11 +50,14 @@ class Access:
         self._token: bytes | None = None
         self.take(names, token)
 
-    def take(self, names: Collection[str], token: bytes | None) -> None:
-        """Use these from now on. `names` are the host names of the listener; token None: there is none."""
-        self.generation += token != self._token
+    def take(self, names: Collection[str], token: bytes | None) -> bool:
+        """Use these from now on. `names` are the host names of the listener; token None: there is none.
+        Returns whether the token is a new one."""
+        is_new = token != self._token
+        self.generation += is_new
         self._token = token
         self._names = frozenset(name.lower().rstrip(".") for name in names) | {"localhost"}
+        return is_new
 
     def check_host(self, request: web.Request) -> None:
         """Check the Host header. Raises Refusal."""

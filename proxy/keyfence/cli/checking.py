@@ -16,6 +16,7 @@ from keyfence.policy.diagnostics import Diagnostic, FileError
 from keyfence.policy.source.model import PolicyModel
 from keyfence.policy.source.validate import other_kind
 from keyfence.policy.source.yaml import read_source
+from keyfence.policy.units import counted
 from keyfence.process.serving.reload import Origin
 
 Checked = tuple[list[Diagnostic], list[Diagnostic], str]  # errors, warnings, summary
@@ -54,4 +55,4 @@ def _check_configuration(path: str) -> Checked:
 
 
 def _errors(found: list[Diagnostic]) -> str:
-    return f"{len(found)} error{'' if len(found) == 1 else 's'}"
+    return counted(len(found), "error")

@@ -31,6 +31,7 @@ from keyfence.policy.loading.load import load_policy
 from keyfence.policy.patterns.set_operations import TooLarge
 from keyfence.policy.show import printable
 from keyfence.policy.source.files import MAX_BYTES, Unreadable, read_file
+from keyfence.policy.units import counted
 
 from . import formats
 from . import schema as schemas
@@ -310,8 +311,9 @@ def _replay(old: CompiledPolicy, new: CompiledPolicy, log: str, form: str) -> No
         print_json({"commands": replay.commands, "undecided": replay.undecided, "rows": objects})
     else:
         for row in rows:
-            say(f"{row.service} {row.what} {row.rule} with {row.command}, {row.count} times: {row.example}")
-        say(f"{replay.commands} commands replayed, {replay.undecided} undecided")
+            times = counted(row.count, "time")
+            say(f"{row.service} {row.what} {row.rule} with {row.command}, {times}: {row.example}")
+        say(f"{counted(replay.commands, 'command')} replayed, {replay.undecided} undecided")
     if broken:
         sys.exit(USAGE)
     sys.exit(1 if any(row.what == "breaks" for row in rows) else 0)

@@ -13,7 +13,7 @@ from keyfence.config.loading import load_settings
 from keyfence.config.settings import Overrides
 from keyfence.net.addresses import url_of
 from keyfence.policy.diagnostics import FileError
-from keyfence.policy.units import milliseconds
+from keyfence.policy.units import counted, milliseconds
 from keyfence.telemetry.reports.by_command import render
 from keyfence.telemetry.reports.by_key import as_objects, render_by_key
 
@@ -130,4 +130,4 @@ def restart(admin: str, token_file: str, form: str) -> None:
     if form == "json":
         print_json(answer)
     else:
-        say(f"restarted {restarted} worker{'' if restarted == 1 else 's'}")
+        say(f"restarted {counted(restarted, 'worker')}")

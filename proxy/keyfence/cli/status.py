@@ -18,7 +18,7 @@ from keyfence.config.settings import Overrides
 from keyfence.policy.diagnostics import FileError
 from keyfence.policy.enforcement.modes import Modes, advised
 from keyfence.policy.show import one_line
-from keyfence.policy.units import clock_text
+from keyfence.policy.units import clock_text, counted
 from keyfence.process.serving.reload import load
 
 from .terminal.asking import ask_admin, checked_answer
@@ -68,7 +68,7 @@ def _status_lines(answer: Mapping[str, Any]) -> list[tuple[str, str]]:
     if upstream is not None:
         state = "up" if upstream["up"] else f"down ({upstream['reason']})"
         lines.append(("upstream", f"{upstream['address']}, {state} since {clock_text(upstream['since'])}"))
-    lines += [("listener", f"{one['address']}, {one['service'] or 'unknown'}") for one in answer["listeners"]]
+    lines += [("listener", f"{one['address']}, {one['whose']}") for one in answer["listeners"]]
     lines += [("process", _worker_text(one)) for one in answer["workers"]]
     clients = {service: number for service, number in sorted(answer["clients"].items()) if number}
     of = ", ".join(f"{service} {number}" for service, number in clients.items())
@@ -94,7 +94,7 @@ def _modes_text(modes: Mapping[str, Mapping[str, int]]) -> str:
 
 
 def _rules(number: int) -> str:
-    return f"{number} rule{'' if number == 1 else 's'}"
+    return counted(number, "rule")
 
 
 def _glass_text(one: Mapping[str, Any]) -> str:
@@ -103,7 +103,7 @@ def _glass_text(one: Mapping[str, Any]) -> str:
 
 
 def _worker_text(one: Mapping[str, Any]) -> str:
-    connections = f"{one['connections']} connection{'' if one['connections'] == 1 else 's'}"
+    connections = counted(one["connections"], "connection")
     return f"{one['pid']}, {one['state']}, {connections}, since {clock_text(one['started'])}"
 
 

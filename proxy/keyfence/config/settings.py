@@ -13,6 +13,7 @@ from keyfence.net.addresses import Address
 from keyfence.policy.diagnostics import Diagnostic, FileError, Place, did_you_mean
 from keyfence.policy.enforcement.modes import ModeRule, Waiver, mode_faults
 from keyfence.policy.enforcement.waivers import WaiverModel
+from keyfence.policy.services import UNKNOWN
 from keyfence.policy.source.yaml import PathKey, Source
 from keyfence.policy.verdict import Mode
 from keyfence.upstream.health import UpstreamAddress
@@ -81,6 +82,20 @@ class Settings:
     def admin_listeners(self) -> int:
         """The number of HTTP listeners."""
         return (self.admin is not None) + (self.metrics is not None)
+
+    def whose(self, listener: ListenerModel) -> str:
+        """The service of a listener, or by what its clients are told apart: `by certificate`."""
+        if listener.service:
+            return listener.service
+        known, is_local = self.identify, bool(listener.address.unix_path)
+        evidence = {
+            "user": known.users or known.passwords,
+            "certificate": listener.tls is not None and listener.tls.client_ca,
+            "Unix user": known.uids and is_local,
+            "network": known.networks and not is_local,
+        }
+        found = [name for name, is_used in evidence.items() if is_used]
+        return f"by {' or '.join(found)}" if found else UNKNOWN
 
     def fault(self, path: tuple[str | int, ...], message: str) -> Diagnostic:
         """An error at a setting of the configuration file, or of the command line if there is no file."""

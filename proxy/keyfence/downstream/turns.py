@@ -7,7 +7,6 @@ have more to do, one continues in each round. So the others wait for one turn, f
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from typing import Protocol
 
 from keyfence.session.conversation.base import SessionBase

@@ -17,6 +17,7 @@ import aiohttp
 from sqlalchemy.exc import SQLAlchemyError
 
 from keyfence.policy.show import one_line
+from keyfence.policy.units import counted, plural
 from keyfence.telemetry.counters import Counters
 from keyfence.telemetry.operator_log import Changes
 
@@ -182,7 +183,7 @@ def headline(findings: Sequence[Finding], events: dict[str, Event]) -> str:
         counts[state] = counts.get(state, 0) + 1
     parts = [f"{number} {state}" for state, number in counts.items()]
     services = ", ".join(sorted({one_line(one.service) for one in findings}))
-    return f"keyfence: {' and '.join(parts)} finding{'' if len(findings) == 1 else 's'} ({services})"
+    return f"keyfence: {' and '.join(parts)} {plural(len(findings), 'finding')} ({services})"
 
 
 def line(one: Finding, event: Event) -> str:
@@ -191,7 +192,7 @@ def line(one: Finding, event: Event) -> str:
     hint = f": {one.hint}" if one.hint else ""
     return one_line(
         f"{one.id} {event.state}: {one.service} {one.command} {one.place} breaks {one.rule}{hint} "
-        f"({one.total} times{owner})"
+        f"({counted(one.total, 'time')}{owner})"
     )
 
 

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from keyfence.policy.rules import RULES
+from keyfence.policy.units import counted
 
 from .finding import AT_REST, Finding, State
 from .queries import Blocking, Reader
@@ -51,7 +52,7 @@ class Standing:
         if self.readiness is Readiness.NOT_READY:
             number = len(self.findings)
             owners = f" ({', '.join(self.owners)})" if self.owners else ""
-            return f"{number} finding{'' if number == 1 else 's'}{owners}"
+            return f"{counted(number, 'finding')}{owners}"
         if self.readiness is Readiness.GAP:
             return f"keyfence must look for {span_text(self.wait)} more"
         return ""

@@ -1,4 +1,4 @@
-"""Durations and sizes as people write them, `60s`, `1h`, `64mb`, and times as tables show them.
+"""Durations and sizes as people write them, `60s`, `1h`, `64mb`; times and numbers as texts show them.
 
 Rule: a duration needs a unit, because a bare number could mean seconds or milliseconds.
 """
@@ -47,7 +47,17 @@ def size_text(count: int) -> str:
     for unit in ("gb", "mb", "kb"):
         if count and count % _BYTES[unit] == 0:
             return f"{count // _BYTES[unit]}{unit}"
-    return f"{count} bytes"
+    return counted(count, "byte")
+
+
+def plural(number: int, one: str, many: str = "") -> str:
+    """Returns the form of a noun after a number. `many` is the plural, if it is not `one` with an s."""
+    return one if number == 1 else many or f"{one}s"
+
+
+def counted(number: int, one: str, many: str = "") -> str:
+    """Returns a number with its noun: `1 finding`, `1,200 findings`."""
+    return f"{number:,} {plural(number, one, many)}"
 
 
 def size_bytes(text: str) -> int:

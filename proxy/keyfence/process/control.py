@@ -20,6 +20,7 @@ from keyfence.admin.access import Access
 from keyfence.admin.control import Control
 from keyfence.admin.token import token_of, token_warnings
 from keyfence.config.settings import Settings
+from keyfence.downstream.certificates import certificates_of, renewed
 from keyfence.findings.filter import Filter
 from keyfence.policy.analysis.baseline import baseline, row_of_finding, yaml_item
 from keyfence.policy.analysis.explain import explain_line
@@ -30,6 +31,7 @@ from keyfence.policy.diagnostics import FileError
 from keyfence.policy.enforcement.modes import BreakGlass, ModeRule, advised, mode_faults
 from keyfence.policy.engine.authorizer import Authorizer
 from keyfence.policy.rules import RULES
+from keyfence.policy.units import counted
 from keyfence.policy.verdict import Mode, script_in
 from keyfence.telemetry.operator_log import warn
 from keyfence.telemetry.reports.services import service_rows
@@ -74,6 +76,7 @@ class ProcessControl(Control):
         self._editing = asyncio.Lock()
         self._tables: tuple[CompiledPolicy, dict[str, Any]] | None = None  # of the policy that was shown last
         self._started = time.time()
+        self._certificates = certificates_of(runtime.settings)
 
     # -- state
 
@@ -172,7 +175,11 @@ class ProcessControl(Control):
         return [one.model_dump(mode="json") for one in self._runtime.settings.waivers]
 
     async def addresses(self) -> list[dict[str, str]]:
-        return [{"address": address, "service": service} for address, service in self._backend.bound]
+        settings = self._runtime.settings
+        return [
+            {"address": address, "service": service, "whose": settings.whose(model)}
+            for (address, service), model in zip(self._backend.bound, settings.listeners, strict=True)
+        ]
 
     async def policy(self) -> dict[str, Any]:
         policy = self._evaluating().policy
@@ -320,8 +327,7 @@ class ProcessControl(Control):
         self._change_log(before, settings)
         now = time.time()
         self._runtime.take(settings, policy, now)  # may still fail, and changes nothing then
-        if self._access is not None:
-            self._access.take(settings.admin_names, token)
+        has_new_token = self._access is not None and self._access.take(settings.admin_names, token)
         await self._backend.take(packed, now)
         if candidate is not None:
             await self.candidates.drop()
@@ -331,6 +337,9 @@ class ProcessControl(Control):
         revision = "" if policy is None else policy.revision
         changed = ["policy"] if revision != revision_before else []
         changed += changed_settings(before, settings)
+        known, self._certificates = self._certificates, await asyncio.to_thread(certificates_of, settings)
+        changed += renewed(known, self._certificates)
+        changed += ["admin token"] if has_new_token else []
         self._report_reload(settings, policy, changed, waiting)
         return {
             "policy": "" if policy is None else policy.name,
@@ -455,7 +464,7 @@ class ProcessControl(Control):
             restarted = await self._backend.restart()
         except WorkerFailed as exc:
             raise ValueError(str(exc)) from None
-        self._runtime.tell(f"restarted {restarted} worker{'' if restarted == 1 else 's'}")
+        self._runtime.tell(f"restarted {counted(restarted, 'worker')}")
         return {"restarted": restarted}
 
     def restart_on_signal(self) -> asyncio.Task[None]:

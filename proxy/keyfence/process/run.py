@@ -81,7 +81,7 @@ async def serve(
         chores = (*runtime.chores(), control.tick_forever(), findings.notify_forever())
         async with background(*chores, findings.write_forever(lambda: backend.is_open)):
             await backend.open()
-            _announce(backend, operators, upstream, embedded, spliced=policy is None)
+            _announce(settings, backend, operators, upstream, embedded, spliced=policy is None)
             runtime.announced()
             notify(READY)
             for text in token_warnings(settings):
@@ -177,6 +177,7 @@ def _bind(settings: Settings, stack: contextlib.ExitStack | contextlib.AsyncExit
 
 
 def _announce(
+    settings: Settings,
     backend: Backend,
     operators: OperatorListeners,
     upstream: Upstream,
@@ -186,7 +187,8 @@ def _announce(
 ) -> None:
     """Print the ready line."""
     admin, metrics = operators.url("admin"), operators.url("metrics")
-    whose = ", ".join(f"{service or 'unknown'} on {address}" for address, service in backend.bound)
+    listeners = zip(backend.bound, settings.listeners, strict=True)
+    whose = ", ".join(f"{settings.whose(model)} on {address}" for (address, _), model in listeners)
     parts = [f"keyfence: ready: {whose}", f"admin {admin or 'none'}"]
     parts += [f"metrics {metrics}"] if metrics else []
     parts.append(f"upstream {upstream.address.shown}")

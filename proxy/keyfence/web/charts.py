@@ -12,6 +12,8 @@ from typing import Any
 
 from markupsafe import Markup
 
+from keyfence.policy.units import counted
+
 HOUR = 3600
 DAY = 24 * HOUR
 WIDTH, HEIGHT = 720, 120
@@ -96,4 +98,4 @@ def _when(at: float, size: int) -> str:
 
 
 def _unit(size: int) -> str:
-    return {HOUR: "hour", DAY: "day"}.get(size, f"{size // HOUR} hours")
+    return {HOUR: "hour", DAY: "day"}.get(size, counted(size // HOUR, "hour"))

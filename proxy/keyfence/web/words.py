@@ -18,7 +18,7 @@ from markupsafe import Markup
 
 from keyfence.findings.finding import AT_REST, State
 from keyfence.policy.rules import RULES
-from keyfence.policy.units import duration_text
+from keyfence.policy.units import counted, duration_text, plural
 
 MINUTE, HOUR, DAY = 60, 3600, 86_400
 NONE = "–"
@@ -74,8 +74,8 @@ def span(seconds: float) -> str:
     for size, name in ((DAY, "day"), (HOUR, "hour"), (MINUTE, "minute")):
         number = int(seconds // size)
         if number >= (2 if name == "day" else 1):
-            return f"{number} {name}{'' if number == 1 else 's'}"
-    return f"{max(int(seconds), 0)} seconds"
+            return f"{number} {plural(number, name)}"
+    return counted(max(int(seconds), 0), "second")
 
 
 def number(value: float | None) -> str:
@@ -108,7 +108,7 @@ def latency(seconds: float | None) -> str:
 
 def count_of(value: int, one: str, many: str = "") -> str:
     """A number with its noun: `1 finding`, `2 findings`."""
-    return f"{number(value)} {one if value == 1 else many or one + 's'}"
+    return f"{number(value)} {plural(value, one, many)}"
 
 
 def inert(text: object) -> str:

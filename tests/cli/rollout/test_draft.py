@@ -79,8 +79,11 @@ def test_less_than_a_day_is_said(tmp_path: Path) -> None:
     ("content", "message"),
     [
         (b"", "the source is empty: no commands, no findings and no keys"),
-        (line("PING"), "none of the 1 commands names a key or a channel"),
-        (line("GET s:<masked>", count=7), "all 7 keys are masked, so nothing can be learned from them"),
+        (line("PING"), "no command names a key or a channel (1 in all)"),
+        (
+            line("GET s:<masked>", count=7),
+            "every key is masked (7 in all), so nothing can be learned from them",
+        ),
     ],
 )
 def test_a_source_of_which_nothing_can_come_ends_with_exit_code_2(

@@ -164,3 +164,28 @@ def test_what_enforcing_would_refuse_is_counted(keyfence: Keyfence) -> None:
     assert ran.output.endswith("4 commands would have been refused\n")
     ran = run(keyfence, "what-if", "--mode", "scope.write=enforce", "--service", "orders")
     assert (ran.exit_code, ran.output) == (0, "Nothing that was seen would have been refused.\n")
+
+
+def test_modes_leave_out_the_clients_that_nothing_identifies(monkeypatch: pytest.MonkeyPatch) -> None:
+    rules = ("scope.read", "scope.write")
+    lines = [
+        {"rule": rule, "service": one, "mode": "enforce"} for rule in rules for one in ("shop", "unknown")
+    ]
+    standings = [
+        {"service": one, "rule": rule, "readiness": "ready", "why": "", "asked": 1}
+        for rule in rules
+        for one in ("shop", "unknown")
+    ]
+    answer = {"standings": standings, "modes": lines}
+    monkeypatch.setattr("keyfence.cli.rollout.ready.ask_admin", lambda *_: answer)
+    said = CliRunner().invoke(cli, ["ready", "--write-modes"]).output.splitlines()
+    assert said == [
+        "# Put these lines before the others: the first line that matches decides.",
+        "modes:",
+        "  - {rule: scope.read, service: shop, mode: enforce}",
+        "  - {rule: scope.write, service: shop, mode: enforce}",
+        "# Not listed: 2 rules are ready for unknown, the clients that nothing identifies.",
+        "# Identify them first; --service unknown prints the lines.",
+    ]
+    asked = CliRunner().invoke(cli, ["ready", "--write-modes", "--service", "unknown"]).output
+    assert asked.count("service: unknown") == 2

@@ -53,7 +53,7 @@ def worst() -> Judgement:
 def test_the_text_is_a_table_of_80_columns() -> None:
     assert as_text(judged(finding(), finding(rule="ttl.required", hint="SET it with EX 60", owner=""))) == (
         """\
-keyfence gate: 2 new findings; 1204 commands evaluated
+keyfence gate: 2 new findings; 1,204 commands evaluated
 
 finding         rule          service  command  times
 f-9842600af79e  scope.write   shop     SET          6
@@ -81,7 +81,7 @@ def test_the_text_names_what_does_not_fail() -> None:
     )
     assert as_text(answer) == (
         """\
-keyfence gate: no new findings; 1204 commands evaluated
+keyfence gate: no new findings; 1,204 commands evaluated
 
 should (reported, never refused):
 finding         rule         service  command  times
@@ -103,13 +103,13 @@ not counted: 1 known, 1 should only, 1 waived
 @pytest.mark.parametrize(
     ("answer", "line"),
     [
-        (judged(), "no new findings; 1204 commands evaluated"),
+        (judged(), "no new findings; 1,204 commands evaluated"),
         (judged(commands=1), "no new findings; 1 command evaluated"),
         (judged(commands=0), "no traffic was judged: this run proves nothing"),
         (judged(commands=None, is_silent=False), "no new findings in the decision log"),
         (
             judge(evidence(finding()), since=NOON - 60),
-            "1 new finding since 2023-11-14 11:59:00Z; 1204 commands evaluated since 2023-11-14 11:00:00Z",
+            "1 new finding since 2023-11-14 11:59:00Z; 1,204 commands evaluated since 2023-11-14 11:00:00Z",
         ),
         (
             judge(evidence(commands=0), since=NOON),
@@ -182,7 +182,7 @@ def test_json_has_the_text_as_it_is(text: str) -> None:
 def test_markdown_is_a_table_for_a_summary() -> None:
     assert as_markdown(judged(finding(examples=[example(decision="d-1")]))) == (
         """\
-### keyfence: 1 new finding; 1204 commands evaluated
+### keyfence: 1 new finding; 1,204 commands evaluated
 
 | rule | service | command | keys | owner | example | hint | decision | finding |
 |---|---|---|---|---|---|---|---|---|
@@ -296,7 +296,7 @@ def test_findings_are_annotations() -> None:
     assert as_github(judged(finding(hint="50% of it"), finding(State.WAIVED, command="DEL"))) == (
         "::error title=keyfence%3A scope.write::shop SET on order, 6 times: order:7 (d-82b2029b); "
         "50%25 of it; owner #billing; f-9842600af79e\n"
-        "::notice title=keyfence::1 new finding; 1204 commands evaluated; not counted: 1 waived\n"
+        "::notice title=keyfence::1 new finding; 1,204 commands evaluated; not counted: 1 waived\n"
     )
 
 

@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from keyfence.policy.units import counted, plural
 from keyfence.telemetry.tally import Row
 
 from .player import Outcome
@@ -93,9 +94,9 @@ def print_passed(out: Console, outcomes: Sequence[Outcome], why: str = "") -> No
     """Prints how many commands passed, and why mistakes did."""
     refused = [outcome for outcome in outcomes if not outcome.passed]
     mistakes = sum(bool(outcome.step.mistake) for outcome in outcomes if outcome.passed)
-    text = f"{len(outcomes) - len(refused)} of {len(outcomes)} commands passed"
+    text = f"{len(outcomes) - len(refused)} of {counted(len(outcomes), 'command')} passed"
     if mistakes:
-        text += f", {mistakes} mistakes among them{why}"
+        text += f", {counted(mistakes, 'mistake')} among them{why}"
     if refused:
-        text += f"; {len(refused)} were refused and never reached Redis"
+        text += f"; {len(refused)} {plural(len(refused), 'was', 'were')} refused and never reached Redis"
     say(out, f"{text}.")

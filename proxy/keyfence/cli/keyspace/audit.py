@@ -26,6 +26,7 @@ from keyfence.cli.terminal.output import fail, fail_with, say
 from keyfence.config.fields import store_url
 from keyfence.policy.diagnostics import FileError
 from keyfence.policy.loading.load import load_policy
+from keyfence.policy.units import counted
 
 from .asked import CONFIGURED, RATE, Request, is_file
 from .progress import interruptible, watching
@@ -69,7 +70,7 @@ def _audited(asked: Request, judge: Judge, endpoint: Endpoint) -> tuple[dict[str
     checkpoint = Checkpoint(asked.resume, "audit", work_of(judge, servers, options, asked.output))
     result = _run(judge, servers, options, checkpoint, opens)
     if options.is_file and (expired := expired_keys(endpoint)):
-        result.notes[f"{expired:,} keys of the file had expired, and are left out"] = None
+        result.notes[f"{counted(expired, 'key')} of the file had expired; the audit leaves them out"] = None
     return summary(judge.policy, shown, servers, options, result), result
 
 
@@ -141,9 +142,9 @@ def _write_findings(url: str, found: dict[str, Any]) -> None:
 
 
 def _print(found: dict[str, Any], result: Result, asked: Request) -> None:
-    renames = f"{result.plan_renames:,} renames, and {result.plan_open:,} keys without one"
+    renames = f"{counted(result.plan_renames, 'rename')}, and {counted(result.plan_open, 'key')} without one"
     if asked.plans and not asked.output:
-        say(f"keyfence: {found['keys']:,} keys: {renames}", err=True)
+        say(f"keyfence: {counted(found['keys'], 'key')}: {renames}", err=True)
         return
     if asked.plans:
         found |= {"plan": {"file": asked.output, "renames": result.plan_renames, "open": result.plan_open}}

@@ -22,6 +22,7 @@ from keyfence.cli.terminal.options import print_json
 from keyfence.cli.terminal.output import fail, say, wrapped
 from keyfence.findings.spans import span_text
 from keyfence.policy.show import one_line
+from keyfence.policy.units import counted
 
 from .asked import is_file
 from .progress import interruptible, watching
@@ -71,7 +72,7 @@ def _print(moves: Moves, *, applies: bool) -> None:
     }
     counts: dict[str, Any] = {text: moves.fates[one] for one, text in words.items() if moves.fates[one]}
     told = ", ".join(f"{number:,} {text}" for text, number in counts.items()) or "nothing to move"
-    total = f"{moves.lines:,} key{'' if moves.lines == 1 else 's'}"
+    total = counted(moves.lines, "key")
     say(f"{total} in {span_text(moves.seconds)}: {told}")
     for why, reason in sorted(moves.reasons.items(), key=lambda item: -item[1].keys):
         say(wrapped(f"{one_line(why)}", f"{reason.keys:>9,}  "))

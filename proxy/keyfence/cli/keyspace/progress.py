@@ -21,6 +21,7 @@ from keyfence.audit.scan import Interrupted
 from keyfence.audit.servers.links import LinkError
 from keyfence.cli.terminal.output import fail, say
 from keyfence.findings.spans import span_text
+from keyfence.policy.units import counted
 
 LINE_SECONDS = 10.0  # between two lines where there is no terminal
 BAR_SECONDS = 0.1
@@ -96,6 +97,6 @@ def interruptible(
             yield
     except Interrupted:
         done, total = progress()
-        fail(f"interrupted after {done:,} of {total:,} keys{kept}", 130)
+        fail(f"interrupted after {done:,} of {counted(total, 'key')}{kept}", 130)
     except LinkError as exc:
         raise LinkError(f"{exc}{kept}") from None

@@ -12,6 +12,7 @@ from typing import Any
 
 from keyfence.findings.spans import span_text
 from keyfence.policy.show import one_line
+from keyfence.policy.units import counted
 
 WIDTH = 80
 _NAME = 33  # columns for names, and of each number after them
@@ -46,10 +47,10 @@ def _heading(found: Row) -> Iterator[str]:
 
 
 def _totals(found: Row) -> str:
-    broken = _number(found["must"], "violation")
+    broken = counted(found["must"], "violation")
     advised = f" and {found['should']:,} more of a should" if found["should"] else ""
     about = "about " if found["sample"] < 1 else ""
-    return f"{_number(found['keys'], 'key')}, {about}{size_text(found['bytes'])}: {about}{broken}{advised}"
+    return f"{counted(found['keys'], 'key')}, {about}{size_text(found['bytes'])}: {about}{broken}{advised}"
 
 
 def _pace(found: Row) -> str:
@@ -57,10 +58,6 @@ def _pace(found: Row) -> str:
     rate = f", {found['keys'] / seconds:,.0f}/s" if seconds >= 1 else ""
     part = f", Redis was asked about {found['sample'] * 100:g} % of them" if found["sample"] < 1 else ""
     return f"looked at in {span_text(seconds)}{rate}{part}"
-
-
-def _number(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 # -- keys by scope and entry
@@ -123,13 +120,13 @@ def _shapes(found: Row) -> Iterator[str]:
     yield from ("", "keys of no entry, by shape")
     for one in rows[:MAX_SHAPES]:
         kinds = ", ".join(one["types"]) or "not asked"
-        yield from _wrapped(f"{one['shape']}: {_number(one['keys'], 'key')}, {kinds}", "  ")
+        yield from _wrapped(f"{one['shape']}: {counted(one['keys'], 'key')}, {kinds}", "  ")
         if one["biggest"]:
             yield _example("biggest", size_text(one["biggest"]["bytes"]), one["biggest"]["key"])
         if one["oldest"] and one["oldest"]["idle"] >= _DAY:
             yield _example("oldest", f"idle {span_text(one['oldest']['idle'])}", one["oldest"]["key"])
     if len(rows) > MAX_SHAPES:
-        yield f"  and {len(rows) - MAX_SHAPES:,} more shapes; --format json has all"
+        yield f"  and {counted(len(rows) - MAX_SHAPES, 'more shape')}; --format json has all"
 
 
 def _example(what: str, number: str, key: str) -> str:
@@ -147,13 +144,13 @@ def _violations(found: Row) -> Iterator[str]:
         place = one["entry"] or "no entry"
         place += f", {one['shape']}" if one["shape"] else ""
         owner = f"; owner {one_line(one['owner'])}" if one["owner"] else ""
-        yield from _wrapped(f"{one['rule']}{should}: {_number(one['keys'], 'key')} of {place}{owner}", "  ")
+        yield from _wrapped(f"{one['rule']}{should}: {counted(one['keys'], 'key')} of {place}{owner}", "  ")
         for key in one["examples"][:2]:
             yield _cut(f"    {one_line(key)}")
         yield from _wrapped(f"→ {one['hint']}", "    ")
     for one in found["databases"]:
         if not one["allowed"]:
-            yield f"  database.forbidden: {_number(one['keys'], 'key')} in database {one['database']}"
+            yield f"  database.forbidden: {counted(one['keys'], 'key')} in database {one['database']}"
 
 
 def _remarks(found: Row) -> Iterator[str]:
@@ -167,9 +164,9 @@ def _notes(found: Row) -> Iterator[str]:
         yield f"entries without keys: {', '.join(found['orphans'])}"
     for one in found["databases"]:
         if not one["audited"]:
-            yield f"database {one['database']} was not looked at: {_number(one['keys'], 'key')}"
+            yield f"database {one['database']} was not looked at: {counted(one['keys'], 'key')}"
     if found["gone"]:
-        yield f"{_number(found['gone'], 'key')} went before Redis was asked"
+        yield f"{counted(found['gone'], 'key')} went before Redis was asked"
     yield from map(one_line, found["notes"])
 
 

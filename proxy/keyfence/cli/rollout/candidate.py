@@ -15,7 +15,7 @@ from keyfence.cli.terminal.asking import ask_admin, checked_answer, print_reload
 from keyfence.cli.terminal.options import Commands, admin_option, change_options, format_option, print_json
 from keyfence.cli.terminal.output import say, wrapped
 from keyfence.policy.show import one_line
-from keyfence.policy.units import clock_text
+from keyfence.policy.units import clock_text, counted
 from keyfence.telemetry.reports.by_command import render, rows_from_snapshot
 
 LOAD_TIMEOUT = 600.0  # seconds; compiling a large policy on a busy machine takes minutes
@@ -85,7 +85,7 @@ def show(admin: str, form: str) -> None:
 
 
 def _violations(number: int) -> str:
-    return f"{number} violation{'' if number == 1 else 's'}"
+    return counted(number, "violation")
 
 
 def _lines(answer: Mapping[str, Any]) -> list[str]:

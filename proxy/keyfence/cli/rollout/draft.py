@@ -24,8 +24,8 @@ from keyfence.config.fields import is_store
 from keyfence.findings.finding import AT_REST
 from keyfence.policy.learn.draft import Draft, DraftError, draft
 from keyfence.policy.learn.evidence import Evidence
-from keyfence.policy.learn.text import count
 from keyfence.policy.show import one_line
+from keyfence.policy.units import counted as count
 from keyfence.telemetry.reports.by_command import rows_from_snapshot, tally_of_log
 from keyfence.upstream.url import without_password
 
@@ -193,7 +193,5 @@ def _report(found: Draft, output: str) -> None:
         say(f"keyfence: wider than what was seen: {one_line(sentence)}", err=True)
     for one in found.refused:
         what = f"{one.service} {one.command} {one.what}".rstrip()
-        say(
-            f"keyfence: seen, and refused by the draft: {one.rule}: {one_line(what)}, {one.times:,} times",
-            err=True,
-        )
+        times = count(one.times, "time")
+        say(f"keyfence: seen, and refused by the draft: {one.rule}: {one_line(what)}, {times}", err=True)

@@ -21,9 +21,10 @@ from keyfence.policy.diagnostics import FileError
 from keyfence.policy.learn.evidence import Evidence
 from keyfence.policy.learn.extend import Extension, Lack, Proposal, as_legacy, extended, proposals_for, tried
 from keyfence.policy.learn.requirements import quoted
-from keyfence.policy.learn.text import count, plain
+from keyfence.policy.learn.text import plain
 from keyfence.policy.loading.load import load_policy
 from keyfence.policy.show import one_line
+from keyfence.policy.units import counted as count
 
 SUFFIX = ".answers.json"
 _WAIVED_FOR = datetime.timedelta(days=90)
@@ -74,7 +75,7 @@ def _report(
         say(f"keyfence: does not add {one_line(one.title)}: {one_line(why)}", err=True)
     for lack in rest:
         what = f"{lack.rule}: {lack.service} {lack.command} {lack.entry}".rstrip()
-        say(f"keyfence: no proposal for {one_line(what)}, {lack.times:,} times", err=True)
+        say(f"keyfence: no proposal for {one_line(what)}, {count(lack.times, 'time')}", err=True)
     for one in waived:
         say(f"keyfence: for the waivers file: {_waiver(one)}", err=True)
 

@@ -20,7 +20,7 @@ from keyfence.cli.terminal.options import admin_option, format_option, print_jso
 from keyfence.cli.terminal.output import fail, fits, print_table, say, wrapped
 from keyfence.findings.filter import states
 from keyfence.policy.show import one_line
-from keyfence.policy.units import clock_text
+from keyfence.policy.units import clock_text, counted
 from keyfence.telemetry.clients import text_of
 
 from .times import ago, since_option
@@ -82,7 +82,7 @@ def findings(one: str, since: float, admin: str, form: str, **which: str) -> Non
             print_table(table)
         else:
             _print_narrow(rows, now)
-        say(f"{total} finding{'' if total == 1 else 's'}")
+        say(counted(total, "finding"))
 
 
 def place_of(row: Mapping[str, Any]) -> str:

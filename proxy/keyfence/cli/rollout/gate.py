@@ -26,6 +26,7 @@ from keyfence.findings.gate.evidence import Evidence, of_answers, of_rows, of_st
 from keyfence.findings.gate.formats import FORMATS
 from keyfence.findings.gate.judgement import Judgement, Outcome, blocking, judge
 from keyfence.policy.diagnostics import FileError
+from keyfence.policy.units import counted
 from keyfence.upstream.url import without_password
 
 from .times import since_option
@@ -118,7 +119,7 @@ def keep(judgement: Judgement, known: Sequence[Known], path: str) -> int:
     except OSError as exc:
         fail(f"{path} cannot be written: {exc.strerror}")
     number = len({one.id for one in listed})
-    say(f"keyfence: {path} knows {number} finding{'' if number == 1 else 's'}", err=True)
+    say(f"keyfence: {path} knows {counted(number, 'finding')}", err=True)
     return 0
 
 

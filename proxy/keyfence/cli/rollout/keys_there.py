@@ -17,6 +17,7 @@ from keyfence.cli.keyspace.progress import watching
 from keyfence.cli.keyspace.source import opened, settings_of
 from keyfence.cli.terminal.output import fail, say
 from keyfence.policy.learn.evidence import MAX_KEYS, Evidence
+from keyfence.policy.units import counted
 
 
 def add_keys(evidence: Evidence, source: str) -> None:
@@ -32,4 +33,4 @@ def add_keys(evidence: Evidence, source: str) -> None:
         fail(str(exc))
     held = sum(sum(server.keys.values()) for server in servers)
     if held > MAX_KEYS:
-        say(f"keyfence: the first {MAX_KEYS:,} of {held:,} keys are read, in no order", err=True)
+        say(f"keyfence: the first {MAX_KEYS:,} of {counted(held, 'key')} are read, in no order", err=True)

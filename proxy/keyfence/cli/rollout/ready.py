@@ -20,8 +20,9 @@ from keyfence.cli.terminal.output import fail, print_table, say
 from keyfence.findings.spans import span_text
 from keyfence.policy.enforcement.modes import parse_mode
 from keyfence.policy.rules import RULES
+from keyfence.policy.services import UNKNOWN
 from keyfence.policy.show import one_line
-from keyfence.policy.units import clock_text
+from keyfence.policy.units import clock_text, counted, plural
 
 from .findings import place_of
 from .times import seconds_option, since_option
@@ -123,10 +124,19 @@ def _print_standings(
 
 
 def _print_modes(lines: Sequence[Mapping[str, str]], service: str) -> None:
-    if not lines:
+    named = [one for one in lines if service or one.get("service") != UNKNOWN]
+    if named:
+        say("# Put these lines before the others: the first line that matches decides.\nmodes:")
+    else:
         say("# Nothing is ready that is not enforced already.")
-        return
-    say("# Put these lines before the others: the first line that matches decides.\nmodes:")
+    _print_each(named, service)
+    if left_out := len(lines) - len(named):
+        rules = f"{counted(left_out, 'rule')} {plural(left_out, 'is', 'are')} ready"
+        say(f"# Not listed: {rules} for {UNKNOWN}, the clients that nothing identifies.")
+        say(f"# Identify them first; --service {UNKNOWN} prints the lines.")
+
+
+def _print_each(lines: Sequence[Mapping[str, str]], service: str) -> None:
     for one in lines:
         named = {**one, "service": service} if service and "service" not in one else one
         fields = ", ".join(f"{name}: {named[name]}" for name in ("rule", "service", "mode") if name in named)
@@ -149,7 +159,7 @@ def _unused(seconds: float, service: str, admin: str, form: str) -> None:
         return
     if rows:
         print_table(table)
-    say(f"{len(rows)} right{'' if len(rows) == 1 else 's'} not used in {span_text(seconds)}")
+    say(f"{counted(len(rows), 'right')} not used in {span_text(seconds)}")
     if looked < seconds:
         say(f"keyfence was looking for only {span_text(looked)} of this time, so some may be in use")
 
@@ -200,7 +210,7 @@ def what_if(modes: tuple[str, ...], service: str, since: float, admin: str, form
     elif rows:
         print_table(table)
         number = sum(one["times"] for one in rows)
-        say(f"{number} command{'' if number == 1 else 's'} would have been refused")
+        say(f"{counted(number, 'command')} would have been refused")
     else:
         say("Nothing that was seen would have been refused.")
     sys.exit(1 if rows else 0)

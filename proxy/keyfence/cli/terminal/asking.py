@@ -14,6 +14,7 @@ from typing import Any
 import click
 
 from keyfence.admin.client import TIMEOUT, AskError, ask
+from keyfence.policy.units import counted
 from keyfence.telemetry.reports.by_command import rows_from_snapshot, tally_of_log
 from keyfence.telemetry.tally import Row, Tally
 from keyfence.upstream.url import without_password
@@ -97,9 +98,8 @@ class Findings:
 
     def report_missing(self) -> None:
         if self.dropped:
-            say(
-                f"keyfence: {self.source}: the log's limits left out {self.dropped} more violations", err=True
-            )
+            missing = counted(self.dropped, "more violation")
+            say(f"keyfence: {self.source}: the log's limits left out {missing}", err=True)
 
 
 def read_rows(source: str) -> Findings:

@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 
 from keyfence.findings.finding import HOUR, Finding
 from keyfence.policy.show import one_line
-from keyfence.policy.units import clock_text
+from keyfence.policy.units import clock_text, counted
 from keyfence.telemetry.clients import text_of
 from keyfence.telemetry.tally import Example
 
@@ -86,15 +86,15 @@ def headline(judgement: Judgement) -> str:
     new = len(judgement.new)
     if judgement.outcome is Outcome.SILENT:
         return f"no traffic was judged{_since(judgement)}: this run proves nothing"
-    found = f"{new} new finding{'' if new == 1 else 's'}" if new else "no new findings"
+    found = counted(new, "new finding") if new else "no new findings"
     found += _since(judgement)
     number = judgement.evidence.commands
     if number is None:
         return f"{found} in the decision log"
-    counted = ""
+    since = ""
     if judgement.since is not None:  # the store counts commands by the hour
-        counted = f" since {clock_text(judgement.since // HOUR * HOUR)}"
-    return f"{found}; {number} command{'' if number == 1 else 's'} evaluated{counted}"
+        since = f" since {clock_text(judgement.since // HOUR * HOUR)}"
+    return f"{found}; {counted(number, 'command')} evaluated{since}"
 
 
 def _since(judgement: Judgement) -> str:
@@ -265,7 +265,7 @@ def as_junit(judgement: Judgement) -> str:
                 suite, "testcase", classname=suite.get("name", ""), name=_xml(rule), time="0"
             )
             if found:
-                _failure(case, f"{len(found)} new finding{'' if len(found) == 1 else 's'}", rule, found)
+                _failure(case, counted(len(found), "new finding"), rule, found)
         tests, failures = tests + len(cases), failures + int(suite.get("failures", "0"))
     if judgement.outcome is Outcome.SILENT:
         suite = _suite(root, "keyfence", 1, 1)
@@ -297,7 +297,7 @@ def _sentence(row: Shown) -> str:
     """A finding in one line."""
     decision = f" ({row.decision})" if row.decision else ""
     example = f": {row.example}{decision}" if row.example else decision
-    times = "once" if row.times == "1" else f"{row.times} times"
+    times = "once" if row.times == "1" else counted(int(row.times), "time")
     parts = [f"{row.service} {row.command} on {row.keys}, {times}{example}", row.hint]
     parts += [f"owner {row.owner}" if row.owner else "", row.finding]
     return "; ".join(filter(None, parts))

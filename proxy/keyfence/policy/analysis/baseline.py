@@ -16,6 +16,7 @@ from keyfence.policy.compiled.tenants import OWN
 from keyfence.policy.enforcement.modes import Waiver
 from keyfence.policy.enforcement.waiver_keys import exactly, is_wide, keys_of_shape, waiver_keys
 from keyfence.policy.enforcement.waivers import command_as_waived
+from keyfence.policy.units import counted
 from keyfence.policy.verdict import script_in
 from keyfence.shapes.shapes import is_older
 
@@ -136,7 +137,8 @@ def _more_than_seen(waiver: Waiver, others: str) -> str:
 def _seen(row: Mapping[str, Any]) -> str:
     example = f", for example {row['example']}" if row["example"] else ""
     what = row["shape"] or row["entry"]
-    return f"{row['service']}, {row['rule']}, {row['command']} {what}{example}: {row['count']} times"
+    times = counted(row["count"], "time")
+    return f"{row['service']}, {row['rule']}, {row['command']} {what}{example}: {times}"
 
 
 _PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*|\d{4}-\d\d-\d\d")

@@ -37,6 +37,7 @@ from keyfence.policy.show import printable
 from keyfence.policy.source.ignores import settle
 from keyfence.policy.source.model import PolicyModel, Rights, UnregisteredScripts
 from keyfence.policy.source.yaml import Source, read_source
+from keyfence.policy.units import counted
 
 from .scans import scan_lines
 
@@ -56,7 +57,7 @@ def check_policy(
     try:
         return _check_source(read_source(path, keep_going=True), on)
     except FileError as exc:
-        return exc.diagnostics, [], f"{path}: {_count(len(exc.diagnostics), 'error')}"
+        return exc.diagnostics, [], f"{path}: {counted(len(exc.diagnostics), 'error')}"
 
 
 def check_text(text: str) -> tuple[list[Diagnostic], list[Diagnostic]]:
@@ -75,9 +76,9 @@ def _check_source(whole: Source, on: datetime.date) -> tuple[list[Diagnostic], l
         ignored = checks.ignored
     errors = sorted((one for one in found if one.level == "error"), key=_by_place)
     warnings = sorted((one for one in found if one.level == "warning"), key=_by_place)
-    counts = _count(len(errors), "error")
+    counts = counted(len(errors), "error")
     if policy is None or recovered.errors:
-        counts += f", {_count(len(warnings), 'warning')}" if warnings else ""
+        counts += f", {counted(len(warnings), 'warning')}" if warnings else ""
         return errors, warnings, f"{whole.file}: {counts}"
     counts += f", {_warnings(len(warnings), ignored)}"
     summary = f"{whole.file}: {counts}; policy {policy.name}, {_holds(policy)}"
@@ -92,14 +93,14 @@ def _check_folder(path: str | Path, on: datetime.date) -> tuple[list[Diagnostic]
     except FileError as exc:
         faults = policy_faults(path) or exc.diagnostics
         faults = FileError(faults).diagnostics  # in order
-        return faults, [], f"{path}: {_count(len(faults), 'error')}"
+        return faults, [], f"{path}: {counted(len(faults), 'error')}"
     checks = [_Lint(policy, model, source, on, home) for home, (model, source) in enumerate(files)]
     found = [one for each in checks for one in sorted(each.all(whole=True), key=_by_place)]
     errors = [one for one in found if one.level == "error"]
     warnings = [one for one in found if one.level == "warning"]
     ignored = sum(one.ignored for one in checks)
-    counts = f"{_count(len(errors), 'error')}, {_warnings(len(warnings), ignored)}"
-    summary = f"{path}: {counts}; policy {policy.name} of {_count(len(files), 'file')}, {_holds(policy)}"
+    counts = f"{counted(len(errors), 'error')}, {_warnings(len(warnings), ignored)}"
+    summary = f"{path}: {counts}; policy {policy.name} of {counted(len(files), 'file')}, {_holds(policy)}"
     return errors, warnings, "\n".join([summary, *scan_lines(policy)])
 
 
@@ -113,21 +114,17 @@ def _holds(policy: CompiledPolicy) -> str:
     entries = len({target.name for target in policy.targets if target.kind == "entry"})
     return ", ".join(
         [
-            _count(len(policy.services) - 1, "service"),
-            _count(kinds["scope"], "scope"),
-            _count(entries, "entry", "entries"),
-            _count(kinds["legacy"], "legacy form"),
-            _count(policy.classifier.automaton.states, "state"),
+            counted(len(policy.services) - 1, "service"),
+            counted(kinds["scope"], "scope"),
+            counted(entries, "entry", "entries"),
+            counted(kinds["legacy"], "legacy form"),
+            counted(policy.classifier.automaton.states, "state"),
         ]
     )
 
 
-def _count(number: int, one: str, many: str = "") -> str:
-    return f"{number} {one if number == 1 else many or one + 's'}"
-
-
 def _warnings(number: int, ignored: int) -> str:
-    return _count(number, "warning") + (f" ({ignored} ignored)" if ignored else "")
+    return counted(number, "warning") + (f" ({ignored} ignored)" if ignored else "")
 
 
 def _is_in(entry: Target, scope: Target) -> bool:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from keyfence.policy.compiled.scripts import is_sha1
 from keyfence.policy.show import one_line
+from keyfence.policy.units import counted
 
 _KEYS = re.compile(r"keys: (\d+)\}")
 _PLAIN = re.compile("[A-Za-z_][A-Za-z0-9_]*")
@@ -97,7 +98,7 @@ def section(scripts: Iterable[Seen]) -> str:
 
 def _entry(one: Seen) -> Iterator[str]:
     line = f": {one.line}" if one.line else ""
-    comment = f"{', '.join(one.services)}: {', '.join(one.commands)}, {one.count} times{line}"
+    comment = f"{', '.join(one.services)}: {', '.join(one.commands)}, {counted(one.count, 'time')}{line}"
     yield f"  # {one_line(comment)}"
     if one.keys is None:
         yield "  # It was only loaded so far; set how many keys it takes."

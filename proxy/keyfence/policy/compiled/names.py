@@ -18,6 +18,7 @@ from keyfence.policy.patterns.regular import SEPARATOR
 from keyfence.policy.rules import RULES
 from keyfence.policy.show import printable
 from keyfence.policy.source.model import HashTag, Length
+from keyfence.policy.units import counted
 from keyfence.policy.verdict import Severity
 
 Kind = Literal["charset", "lowercase", "levels", "level", "avoid", "after"]
@@ -195,7 +196,7 @@ def _wording_of_levels(check: Check, levels: Sequence[bytes]) -> tuple[str, str]
     if check.least and not all(levels):
         return f"level {levels.index(b'') + 1} of {{key}} is empty", "write something between the colons"
     hint = f"at least {check.least}" if count < check.least else f"at most {check.most}"
-    return f"{{key}} has {count} level{'' if count == 1 else 's'}", f"{hint}, separated by :"
+    return f"{{key}} has {counted(count, 'level')}", f"{hint}, separated by :"
 
 
 def _avoided(check: Check, key: bytes) -> tuple[str, str]:

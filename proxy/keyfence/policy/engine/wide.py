@@ -28,6 +28,7 @@ from keyfence.policy.compiled.scripts import (
 from keyfence.policy.reach.channels import Channels
 from keyfence.policy.reach.reach import Nearest, Reach, holding, own_scan_pattern, scan_pattern
 from keyfence.policy.show import printable
+from keyfence.policy.units import counted
 from keyfence.policy.verdict import Found
 from keyfence.policy.wording.masking import shown_code
 
@@ -363,7 +364,7 @@ class WideEvaluator(KeyEvaluator):
         if name == "SCRIPT LOAD":
             return
         if not registration.takes(len(script.keys)):
-            message = f"{name} of {registration.name} declares {len(script.keys)} keys"
+            message = f"{name} of {registration.name} declares {counted(len(script.keys), 'key')}"
             yield self._plain("script.keys", script.position + 1, message, f"exactly {registration.keys}")
             captured = None
         else:

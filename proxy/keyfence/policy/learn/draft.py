@@ -75,9 +75,9 @@ def draft(evidence: Evidence, name: str = "draft") -> Draft:
 
 def _nothing(evidence: Evidence) -> str:
     if evidence.masked:
-        return f"all {evidence.masked:,} keys are masked, so nothing can be learned from them"
+        return f"every key is masked ({evidence.masked:,} in all), so nothing can be learned from them"
     if evidence.times:
-        return f"none of the {evidence.times:,} commands names a key or a channel"
+        return f"no command names a key or a channel ({evidence.times:,} in all)"
     return "the source is empty: no commands, no findings and no keys"
 
 

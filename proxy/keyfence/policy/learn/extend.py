@@ -22,6 +22,7 @@ from keyfence.policy.patterns.classes import NAMES
 from keyfence.policy.source.model import PolicyModel
 from keyfence.policy.source.validate import validate
 from keyfence.policy.source.yaml import Source
+from keyfence.policy.units import counted as count
 
 from .draft import verdict_on
 from .evidence import READS, WRITES, Evidence, Facts
@@ -30,7 +31,7 @@ from .naming import unique
 from .plan import Plan, plan_of
 from .requirements import quoted
 from .sections import placeholder_lines, script_parts, settings_of
-from .text import comment, count, listed, plain, shown, spoken
+from .text import comment, listed, plain, shown, spoken
 from .yaml_edits import EditError, add_to_list, add_to_mapping
 
 _NAMES = ("key.unregistered", "key.format")
@@ -315,7 +316,7 @@ def _fields(model: PolicyModel, lacks: list[Lack]) -> list[Proposal]:
             wanted[one.entry, one.field][one.service] += one.times
     found = []
     for (name, field), services in sorted(wanted.items()):
-        who = f"{spoken(sorted(services))} wrote it {services.total():,} times"
+        who = f"{spoken(sorted(services))} wrote it {count(services.total(), 'time')}"
 
         def edit(text: str, name: str = name, field: str = field) -> str:
             return add_to_mapping(text, ["keys", name, "fields"], plain(field), ["any"])

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from keyfence.policy.units import counted as count
+
 from .evidence import CONSUMES, READS, WRITES
 from .kinds import Kind, Slot
 
@@ -54,7 +56,7 @@ def _score(old: Kind, new: Kind) -> tuple[float, str] | None:
     common = sum(len(one.values & other.values) for one, other in pairs)
     why = f"{common} of its values also stand in {{new}}, and it was only read or deleted"
     if moved:
-        why = f"its keys were copied to {{new}} {moved} times, and it was only read or deleted"
+        why = f"its keys were copied to {{new}} {count(moved, 'time')}, and it was only read or deleted"
     return 10.0 * bool(moved) + alike + sum(shares) / len(shares), why
 
 

@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from keyfence.policy.patterns.value_forms import TIME, TOKEN
+from keyfence.policy.units import counted as count
 from keyfence.policy.units import duration_text
 
 from .evidence import MARK, Facts
@@ -47,10 +48,10 @@ def setting_of_ttl(facts: Facts, types: Collection[str]) -> Setting | None:
             return _setting_of_those_there(facts)
         plain = seen.without + seen.silent
         if seen.staying and not plain and not seen.carried:
-            return Setting("ttl", "none", f"{_count(seen.staying, 'key')} there now, and none expires", True)
+            return Setting("ttl", "none", f"{count(seen.staying, 'key')} there now, and none expires", True)
         if not plain or seen.carried or facts.by_script:
             return None
-        why = f"no command gave one a time to live, and {_count(plain, 'write')} could have created a key"
+        why = f"no command gave one a time to live, and {count(plain, 'write')} could have created a key"
         return Setting("ttl", "none", why, True)
     durations = seen.given + seen.expires
     parts = []
@@ -89,9 +90,9 @@ def _ttl_words(facts: Facts) -> str:
     if seen.expires:
         words.append(f"{seen.expires.total()} by EXPIRE or the like")
     if seen.without:
-        words.append(f"{_count(seen.without, 'write')} without one")
+        words.append(f"{count(seen.without, 'write')} without one")
     if seen.staying:
-        words.append(f"{_count(seen.staying, 'key')} there now that do not expire")
+        words.append(f"{count(seen.staying, 'key')} there now that do not expire")
     return ", ".join(words)
 
 
@@ -128,10 +129,10 @@ def setting_of_fields(facts: Facts, found: Fields, slot: Slot | None) -> Setting
         for name in found.values:
             forms.update(facts.field_forms.get(name, {"": 1}))
         items.append(f'"<{slot.name}>": {form_of(forms)}')
-    where = [_count(facts.written, "write")] if facts.written or not facts.holders else []
+    where = [count(facts.written, "write")] if facts.written or not facts.holders else []
     if facts.holders:
-        where.append(f"{facts.holders:,} hash{'' if facts.holders == 1 else 'es'} there now")
-    why = f"{' and '.join(where)} of {_count(len(facts.fields), 'different field')}"
+        where.append(f"{count(facts.holders, 'hash', 'hashes')} there now")
+    why = f"{' and '.join(where)} of {count(len(facts.fields), 'different field')}"
     return Setting("fields", f"{{{', '.join(items)}}}", why, bool(found.values))
 
 
@@ -159,7 +160,7 @@ def setting_of_maxlen(facts: Facts) -> Setting | None:
         return None
     most = max(length for length, _ in facts.lengths if length is not None)
     mark = "~" if any(approximate for _, approximate in facts.lengths) else ""
-    return Setting("maxlen", f'"{mark}{most}"', f"by each of {_count(facts.adds, 'XADD')}")
+    return Setting("maxlen", f'"{mark}{most}"', f"by each of {count(facts.adds, 'XADD')}")
 
 
 def form_of(forms: Mapping[str, int] | None) -> str:
@@ -189,7 +190,3 @@ def quoted(text: str) -> str:
     """Returns text as a double-quoted scalar of YAML."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
+from keyfence.policy.units import counted as count
+
 from .evidence import MARK, READS, WRITES, ScriptSeen
 from .kinds import Kind
 from .layout import Rights, Scope
@@ -23,7 +25,6 @@ from .requirements import (
 from .text import (
     WIDTH,
     comment,
-    count,
     listed,
     plain,
     seen_by,
@@ -93,8 +94,8 @@ def notes(plan: Plan) -> list[str]:
 
 def _duration(seconds: float) -> str:
     if seconds < 120:
-        return f"{seconds:.0f} seconds"
-    return f"{seconds / 60:.0f} minutes" if seconds < 7200 else f"{seconds / 3600:.0f} hours"
+        return count(round(seconds), "second")
+    return count(round(seconds / 60), "minute") if seconds < 7200 else count(round(seconds / 3600), "hour")
 
 
 _SHOWN_UNUSED = 10
@@ -129,7 +130,11 @@ def _top(plan: Plan) -> Iterator[str]:
     yield "# A draft. It admits what was seen, and what its placeholders admit. Read and edit it before use."
     where = f" from {', '.join(evidence.sources)}" if evidence.sources else ""
     when = span(evidence.first, evidence.last)
-    seen = [f"{evidence.times:,} commands on {len(evidence.keys):,} keys"] if evidence.times else []
+    seen = (
+        [f"{count(evidence.times, 'command')} on {count(len(evidence.keys), 'key')}"]
+        if evidence.times
+        else []
+    )
     seen += [count(evidence.there, "key") + " that Redis holds"] if evidence.there else []
     yield from comment(f"It was made{where}: {', and '.join(seen)}{f', {when} UTC' if when else ''}.")
     yield "#"
@@ -141,7 +146,7 @@ def _top(plan: Plan) -> Iterator[str]:
         yield "# Seen, and still refused by this draft. Decide whether it is right:"
         for one in plan.refused[:40]:
             yield from comment(
-                f"- {one.rule}: {one.service} {one.command} {shown(one.what)}, {one.times:,} times"
+                f"- {one.rule}: {one.service} {one.command} {shown(one.what)}, {count(one.times, 'time')}"
             )
         if len(plan.refused) > 40:
             yield f"# - and {len(plan.refused) - 40} more"
@@ -239,7 +244,7 @@ def _keys(plan: Plan) -> Iterator[str]:
 def _entry(plan: Plan, kind: Kind, scope: Scope | None) -> Iterator[str]:
     facts = kind.facts
     when = span(facts.first, facts.last)
-    many = f" on {len(kind.keys):,} keys" if len(kind.keys) > 1 else ""
+    many = f" on {count(len(kind.keys), 'key')}" if len(kind.keys) > 1 else ""
     example = f"; for example {shown(kind.example)}" if kind.example and kind.slots else ""
     said = [f"{count(facts.times, 'command')}{many}"] if facts.times or not facts.there else []
     said += [f"{count(facts.there, 'key')} there now"] if facts.there else []
@@ -358,7 +363,7 @@ def _script(plan: Plan, name: str, one: ScriptSeen) -> Iterator[str]:
     on = f"; for example on {shown(one.example.decode('utf-8', 'surrogateescape'))}" if one.example else ""
     line = f"; it begins {one.line}" if one.line else ""
     only = "" if one.keys else "; it was only loaded, so set how many keys it takes"
-    commands = f"{', '.join(sorted(one.commands))} {one.times:,} times"
+    commands = f"{', '.join(sorted(one.commands))} {count(one.times, 'time')}"
     yield from comment(f"{commands} by {spoken(sorted(one.services))}{on}{line}{only}", 2)
     parts = script_parts(plan, name, one)
     shown_name = plain(name) if one.is_function else f"script_{name[:8]}"
@@ -386,5 +391,5 @@ def _grants(plan: Plan) -> Iterator[str]:
         for what in ("keys", "channels"):
             if granted.get(what):
                 parts.append(f"{what}: [{', '.join(map(quoted, sorted(granted[what])))}]")
-        parts.append(f"reason: {quoted(f'seen {times[service]:,} times')}")
+        parts.append(f"reason: {quoted('seen ' + count(times[service], 'time'))}")
         yield f"  {plain(service)}: {{{', '.join(parts)}}}"

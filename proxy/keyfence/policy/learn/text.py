@@ -86,11 +86,6 @@ def spoken(names: Sequence[str]) -> str:
     return " and ".join([", ".join(names[:-1]), names[-1]]) if len(names) > 1 else "".join(names)
 
 
-def count(number: int, what: str, several: str = "") -> str:
-    """Returns a number of things: `1 key`, `1,204 keys`."""
-    return f"{number:,} {what if number == 1 else several or what + 's'}"
-
-
 def seen_by(facts: Facts, services: Iterable[str], most: int = 4) -> str:
     """Returns which commands services sent: `HGETALL 900, HSET 41`."""
     several = list(services)

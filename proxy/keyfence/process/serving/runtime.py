@@ -31,6 +31,7 @@ from keyfence.policy.enforcement.modes import BreakGlass, Modes
 from keyfence.policy.engine.authorizer import Authorizer, Candidate, InForce
 from keyfence.policy.engine.pending import PendingTtls
 from keyfence.policy.rules import RULES
+from keyfence.policy.units import counted
 from keyfence.session.conversation.questions import Question
 from keyfence.session.conversation.shown_ids import ShownIds
 from keyfence.telemetry.candidate.changes import Changes
@@ -236,7 +237,9 @@ class Runtime:
         if self.authorizer is not None:
             self.authorizer.forget_permissions()
         if learned.rows:
-            self.tell(f"the upstream has {len(learned.rows)} commands that keyfence knows from it alone")
+            self.tell(
+                f"the upstream has {counted(len(learned.rows), 'command')} that keyfence knows from it alone"
+            )
         if learned.unreadable or learned.dropped:
             self.tell(f"{learned.unreadable + learned.dropped} of the upstream's commands stay unknown")
 

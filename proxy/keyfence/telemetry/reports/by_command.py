@@ -19,7 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from keyfence.policy.show import one_line
-from keyfence.policy.units import clock_text
+from keyfence.policy.units import clock_text, counted
 from keyfence.telemetry.clients import MAX_CLIENTS, Client, from_fields, text_of
 from keyfence.telemetry.tally import Example, Row, Tally
 
@@ -87,8 +87,7 @@ def render(rows: Iterable[Row], file: IO[str] | None = None, width: int | None =
     else:
         file.write(_as_blocks(ordered, [one for one in headings if one in _COLUMNS], console.width))
     decisions = sum(row["count"] for row in ordered)
-    plural = "" if decisions == 1 else "s"
-    file.write(f"{decisions} violation{plural} in {len(ordered)} row{'' if len(ordered) == 1 else 's'}\n")
+    file.write(f"{counted(decisions, 'violation')} in {counted(len(ordered), 'row')}\n")
 
 
 def _table(rows: list[Row], headings: list[str]) -> Table:

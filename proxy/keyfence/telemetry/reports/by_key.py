@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from keyfence.policy.show import one_line
+from keyfence.policy.units import counted
 from keyfence.telemetry.tally import Row
 
 ACTIONS = ("refused", "observed", "waived", "late")
@@ -86,7 +87,7 @@ def render_by_key(rows: Iterable[Row], file: IO[str] | None = None, width: int |
         console = Console(file=file, width=natural, highlight=False, markup=False, emoji=False, no_color=True)
     console.print(table)
     number, kinds = sum(one.count for one in found), len({one.key for one in found})
-    console.print(f"{_several(number, 'violation')} on {_several(kinds, 'kind')} of keys")
+    console.print(f"{counted(number, 'violation')} on {counted(kinds, 'kind')} of keys")
 
 
 def _table(found: list[KeyRow], actions: list[str], *, fold: bool) -> Table:
@@ -110,7 +111,3 @@ def _ordered(counts: dict[str, int]) -> dict[str, int]:
 
 def _counts(counts: dict[str, int]) -> str:
     return ", ".join(f"{name} {number}" for name, number in counts.items())
-
-
-def _several(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
