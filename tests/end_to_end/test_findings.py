@@ -172,11 +172,16 @@ def test_a_baseline_covers_the_findings_that_the_policy_in_force_does_not_allow(
 
 def test_without_a_configuration_nothing_is_kept(folder: Path) -> None:
     arguments = ("--policy", folder / "policy.yaml", "--admin", "127.0.0.1:0")
-    with (
-        Keyfence(*arguments, "--listen", "127.0.0.1:0") as keyfence,
-        pytest.raises(AskError, match="keyfence runs without a findings store; set findings:"),
-    ):
-        findings_of(keyfence)
+    with Keyfence(*arguments, "--listen", "127.0.0.1:0") as keyfence:
+        with keyfence.client("unknown") as client:
+            client.get("shop:order:7")
+        (found,) = (one for one in findings_of(keyfence).values() if one["rule"] == "scope.read")
+        assert found["total"] == 1
+        assert found["examples"][0]["command"]["argv"] == ["GET", "shop:order:7"]
+        with pytest.raises(AskError, match="keyfence runs without a findings store; set findings:"):
+            ask(keyfence.ready.admin, "/readiness")
+    with Keyfence(*arguments, "--listen", "127.0.0.1:0") as keyfence:
+        assert findings_of(keyfence) == {}
 
 
 def test_the_default_store_is_in_the_state_directory(config: Callable[..., Path], folder: Path) -> None:

@@ -146,7 +146,7 @@ def test_without_a_store_the_page_says_so(stage: Stage) -> None:
     stage.send("web", "SET", "shop:cart:1", "x")
     assert "keyfence runs without a findings store" in person.read("/")
     assert "keyfence runs without a findings store" in person.read("/policy")
-    assert "ithout a findings store" in person.read("/findings", 400)
+    assert "web scope.write SET cart" in person.read("/findings")
     assert "web" in person.read("/services")
 
 

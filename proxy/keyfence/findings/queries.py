@@ -51,6 +51,8 @@ class Blocking(NamedTuple):
 class Reader:
     """Questions to a findings store."""
 
+    knows_uses = True
+
     def __init__(self, database: Database) -> None:
         self.database = database
 

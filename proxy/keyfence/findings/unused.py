@@ -44,7 +44,7 @@ class Right(NamedTuple):
 
     kind: str  # as of UnusedRight
     name: str
-    times: int  # since the time that was asked for
+    times: int | None  # since the time that was asked for; None: not known
     last: float | None  # the last use that the store knows of, in Unix seconds
 
     def as_object(self) -> dict[str, Any]:
@@ -54,12 +54,14 @@ class Right(NamedTuple):
 
 def rights_of(policy: CompiledPolicy, reader: Reader, service: str, since: float) -> list[Right]:
     """The rights of one service, in the order of the policy, with their uses since the hour of a time."""
+    own = [(kind, name, shown) for owner, kind, name, shown in _rights(policy) if owner == service]
+    if not reader.knows_uses:
+        return [Right(kind, shown, None, None) for kind, _, shown in own]
     used, last = reader.asked(since, service), reader.last_uses(service)
     found = []
-    for owner, kind, name, shown in _rights(policy):
-        if owner == service:
-            times = used.get((service, kind, name))
-            found.append(Right(kind, shown, times.times if times else 0, last.get((kind, name))))
+    for kind, name, shown in own:
+        times = used.get((service, kind, name))
+        found.append(Right(kind, shown, times.times if times else 0, last.get((kind, name))))
     return found
 
 

@@ -12,8 +12,8 @@ import dataclasses
 import datetime
 import os
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from keyfence import __version__
 from keyfence.admin.access import Access
@@ -47,6 +47,10 @@ from .serving.reload import Origin, admit, changed_settings
 from .serving.runtime import Runtime
 from .systemd import READY, Notify, reloading
 
+if TYPE_CHECKING:
+    from keyfence.findings.views import Views
+
+_T = TypeVar("_T")
 _SPLICED = "keyfence runs with --splice: it applies no policy"
 MAX_GLASS = 100  # break-glasses that may be open at a time
 
@@ -100,7 +104,7 @@ class ProcessControl(Control):
 
     async def report(self) -> Sequence[Mapping[str, Any]]:
         authorizer = self._runtime.authorizer
-        rows = await self._backend.rows()
+        rows = (await self._backend.tally()).snapshot()
         return rows if authorizer is None else [_with_registration(row, authorizer.policy) for row in rows]
 
     async def workers(self) -> list[dict[str, Any]]:
@@ -198,49 +202,61 @@ class ProcessControl(Control):
 
     # -- findings
 
+    async def _ask(self, question: Callable[[Views], _T]) -> _T:
+        """The answer of the findings store; without one, that of the report in memory. Raises ValueError."""
+        if self._findings.has_store:
+            return await self._findings.ask(question)
+        self._evaluating()
+        return await self._findings.ask(question, (await self._backend.tally()).rows())
+
+    async def _ask_of_findings(self, question: Callable[[Views], dict[str, Any]]) -> dict[str, Any]:
+        """As `_ask`, with a note whether the answer is that of the report."""
+        return {**await self._ask(question), "in_memory": not self._findings.has_store}
+
     async def catch_up(self) -> int:
-        await self._backend.counters()
+        counters = await self._backend.counters()
         await self._backend.tick()
-        return await self._findings.write()
+        version = await self._findings.write()
+        return version if self._findings.has_store else sum(counters.violations.values())
 
     def reading_seconds(self) -> float:
         return self._findings.reading_seconds
 
     async def findings(self, which: Filter) -> dict[str, Any]:
-        return await self._findings.ask(lambda views: views.listing(which, time.time()))
+        return await self._ask_of_findings(lambda views: views.listing(which, time.time()))
 
     async def evidence(self, since: float) -> dict[str, Any]:
-        return await self._findings.ask(lambda views: views.evidence(since))
+        return await self._ask(lambda views: views.evidence(since))
 
     async def finding(self, one: str) -> dict[str, Any]:
-        return await self._findings.ask(lambda views: views.single(one))
+        return await self._ask_of_findings(lambda views: views.single(one))
 
     async def readiness(self, quiet: float) -> dict[str, Any]:
         modes = self._evaluating().modes.matrix()
-        return await self._findings.ask(lambda views: views.readiness(modes, quiet, time.time()))
+        return await self._ask(lambda views: views.readiness(modes, quiet, time.time()))
 
     async def summary(self) -> dict[str, Any]:
-        return await self._findings.ask(lambda views: views.summary())
+        return await self._ask_of_findings(lambda views: views.summary())
 
     async def trend(self, since: float, service: str) -> dict[str, Any]:
-        return await self._findings.ask(lambda views: views.trend(since, service))
+        return await self._ask(lambda views: views.trend(since, service))
 
     async def uses(self, since: float) -> dict[str, Any]:
-        return await self._findings.ask(lambda views: views.uses(since))
+        return await self._ask(lambda views: views.uses(since))
 
     async def rights(self, service: str, since: float) -> dict[str, Any]:
         policy = self._evaluating().policy
-        return await self._findings.ask(lambda views: views.rights(policy, service, since))
+        return await self._ask(lambda views: views.rights(policy, service, since))
 
     async def owners(self) -> Sequence[str]:
-        return await self._findings.ask(lambda views: views.owners())
+        return await self._ask(lambda views: views.owners())
 
     async def unused(self, seconds: float) -> dict[str, Any]:
         policy = self._evaluating().policy
-        return await self._findings.ask(lambda views: views.unused(policy, seconds, time.time()))
+        return await self._ask(lambda views: views.unused(policy, seconds, time.time()))
 
     async def what_if(self, modes: Sequence[ModeRule], service: str, since: float) -> dict[str, Any]:
-        return await self._findings.ask(lambda views: views.breaks(modes, service, since))
+        return await self._ask(lambda views: views.breaks(modes, service, since))
 
     def _evaluating(self, why_not: str = SPLICED) -> Authorizer:
         """The authorizer in force. Raises ValueError in passthrough, with the reason."""
@@ -351,7 +367,7 @@ class ProcessControl(Control):
     # -- changes of files
 
     async def waiver(self, finding: str, owner: str, reason: str, until: datetime.date) -> dict[str, Any]:
-        one = await self._findings.ask(lambda views: views.single(finding))
+        one = await self._ask(lambda views: views.single(finding))
         # Its waived violations count too: the waiver may have gone.
         row = row_of_finding(one) | {"severity": "must", "actions": {}}
         found = baseline([row], owner, reason, until)

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import importlib
 import os
 import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from keyfence.config.settings import Settings
@@ -32,10 +33,12 @@ if TYPE_CHECKING:
     from keyfence.findings.queries import Reader
     from keyfence.findings.views import Views
     from keyfence.findings.writer import Writer
+    from keyfence.telemetry.tally import Key, Row
 
     Opened = tuple[Writer, Notifier | None]
 
 _T = TypeVar("_T")
+NO_STORE = "keyfence runs without a findings store; set findings: in the configuration"
 UNSETTLED = (*ACTIVE, State.WAIVED)  # findings that a service can do something about
 
 
@@ -90,13 +93,13 @@ class FindingsDesk(Ledger):
             self._opened.set()
 
     @property
-    def _has_store(self) -> bool:
+    def has_store(self) -> bool:
         return self._writer is not None or self._opens_later is not None
 
     @property
     def feed(self) -> Callable[[dict[str, Any]], None] | None:
         """Takes the increments of processes; None: nobody wants them."""
-        return self._take if self._has_store else None
+        return self._take if self.has_store else None
 
     def _take(self, counts: dict[str, Any]) -> None:
         if self._writer is not None:
@@ -132,35 +135,30 @@ class FindingsDesk(Ledger):
         await self._writer.write()
         return self._writer.version
 
-    async def ask(self, question: Callable[[Views], _T]) -> _T:
-        """The answer of the store as it is. Raises ValueError."""
+    async def ask(
+        self, question: Callable[[Views], _T], report: Iterable[tuple[Key, Row]] | None = None
+    ) -> _T:
+        """The answer of the store as it is; without one, that of the rows of a report. Raises ValueError."""
         await self._opened.wait()
-        if self._writer is None:
-            raise ValueError("keyfence runs without a findings store; set findings: in the configuration")
-        from sqlalchemy.exc import SQLAlchemyError
-
-        from keyfence.findings.database import reason
-        from keyfence.findings.views import Views
-
-        views = Views(self._writer.reader)
+        if self._writer is None and report is None:
+            raise ValueError(NO_STORE)
+        # The rows are listed here: the report goes on to change while a thread reads them.
+        reader = self._writer.reader if self._writer is not None else list(report or ())
 
         def answer() -> tuple[_T, float]:
             began = time.thread_time()
-            return question(views), time.thread_time() - began
+            return _answered(question, reader), time.thread_time() - began
 
-        try:
-            found, seconds = await asyncio.to_thread(answer)
-            self.reading_seconds += seconds
-            return found
-        except SQLAlchemyError as exc:
-            raise ValueError(f"the findings store cannot be read: {reason(exc)}") from None
+        found, seconds = await asyncio.to_thread(answer)
+        self.reading_seconds += seconds
+        return found
 
     # -- for services, in-band
 
     @property
     def ledger(self) -> Ledger | None:
         """Answers services; None: there is no store."""
-        return self if self._has_store else None
+        return self if self.has_store else None
 
     async def findings_of(self, service: str, limit: int) -> dict[str, Any]:
         which = Filter(service=service, state=UNSETTLED, limit=limit)
@@ -202,6 +200,36 @@ class FindingsDesk(Ledger):
             if self._notifier is not None:
                 await self._notifier.close()
             await self._writer.close()
+
+
+def _answered(question: Callable[[Views], _T], reader: Reader | list[tuple[Key, Row]]) -> _T:
+    """The answer of a store, or of the rows of a report. Raises ValueError."""
+    if isinstance(reader, list):
+        return question(_views_of_report(reader))
+    from sqlalchemy.exc import SQLAlchemyError
+
+    from keyfence.findings.database import reason
+    from keyfence.findings.views import Views
+
+    try:
+        return question(Views(reader))
+    except SQLAlchemyError as exc:
+        raise ValueError(f"the findings store cannot be read: {reason(exc)}") from None
+
+
+def _views_of_report(rows: list[tuple[Key, Row]]) -> Views:
+    _import_report()
+    from keyfence.findings.views import Views
+
+    from .report import ReportReader
+
+    return Views(ReportReader(rows, time.time()))
+
+
+@functools.cache
+def _import_report() -> None:
+    with importing():
+        importlib.import_module("keyfence.process.report")
 
 
 def _open(settings: Settings, counters: Counters) -> Opened | None:

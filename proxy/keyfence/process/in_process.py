@@ -18,7 +18,7 @@ from keyfence.session.conversation.questions import Question
 from keyfence.telemetry.candidate.rows import rows_of
 from keyfence.telemetry.counters import Counters
 from keyfence.telemetry.increments import Increments
-from keyfence.telemetry.tally import Row
+from keyfence.telemetry.tally import Tally
 
 from .serving.answers import OF_LEDGER, Answers, from_ledger
 from .serving.backend import Backend, Feed, Ledger, WorkerFailed
@@ -101,8 +101,8 @@ class InProcess(Backend):
     async def counters(self) -> Counters:
         return self._runtime.telemetry.counters
 
-    async def rows(self) -> list[Row]:
-        return self._runtime.telemetry.tally.snapshot()
+    async def tally(self) -> Tally:
+        return self._runtime.telemetry.tally
 
     def listing(self) -> list[dict[str, Any]]:
         counters = self._runtime.telemetry.counters

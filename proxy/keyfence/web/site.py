@@ -103,8 +103,15 @@ class Page:
             if _is_csv(request):
                 return await self._csv(query(request, {*view.parameters, "format"}))
             parameters = query(request, set(view.parameters)) | request.match_info
-            values = await view.load(self._questions, parameters)
             await asyncio.to_thread(prepare)
+            try:
+                values = await view.load(self._questions, parameters)
+            except BadRequest as exc:
+                if exc.status != 400 or (await self._questions.status())["policy"] is not None:
+                    raise
+                # Without a policy some views are empty. The menu leads there all the same.
+                shown = {"title": "Nothing to show", "lines": [str(exc)], "code": "", "back": "/"}
+                return self._answer(request, "outcome.html", shown)
             return self._answer(request, view.template, values, view=view)
 
         return show

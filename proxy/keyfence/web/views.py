@@ -10,6 +10,7 @@ import datetime
 import shlex
 import time
 import urllib.parse
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -18,6 +19,7 @@ from keyfence.findings.filter import SORTS, Filter, sort_by, states
 from keyfence.findings.finding import DAY
 from keyfence.policy.compiled.tenants import NOBODY
 from keyfence.policy.rules import RULES
+from keyfence.policy.units import counted
 from keyfence.telemetry.reports.services import quantile
 
 from .questions import TREND_DAYS, USE_DAYS, Questions, commands_of
@@ -34,6 +36,7 @@ FILTERS = ("service", "rule", "state", "owner", "entry", "text")
 MAX_COMMAND = 8192  # characters
 
 
+_SILENT = ("no traffic", "not known", "disabled")  # standings that no command has led to
 Load = Callable[[Questions, Parameters], Awaitable[Values]]
 
 
@@ -61,7 +64,9 @@ class View(NamedTuple):
 async def _overview(questions: Questions, _: Parameters) -> Values:
     summary, why = await _or_why(questions.summary())
     values: Values = {"summary": summary, "why_no_findings": why, "status": await questions.status()}
-    values |= {"trend": await questions.trend() if summary else None, "trend_days": TREND_DAYS}
+    values |= {"in_memory": _is_in_memory(summary)}
+    trend, _why = await _or_why(questions.trend())
+    values |= {"trend": trend, "trend_days": TREND_DAYS}
     return values | {"matrix": await _matrix(questions), "traffic": await _traffic(questions)}
 
 
@@ -74,24 +79,49 @@ async def _or_why(asking: Awaitable[Mapping[str, Any]]) -> tuple[Any, str]:
 
 
 async def _standings(questions: Questions) -> Sequence[Mapping[str, Any]]:
-    """The standing of each rule for each service; without a findings store, its mode."""
+    """The standing of each rule for each service; without a findings store, as far as it is known."""
     found, _ = await _or_why(questions.readiness())
     if found is not None:
         standings: Sequence[Mapping[str, Any]] = found["standings"]
         return standings
+    active, _ = await _or_why(questions.findings(Filter(state=states("active"))))
+    left = Counter(
+        (one["rule"], one["service"])
+        for one in (active or {"findings": ()})["findings"]
+        if one["severity"] == "must"
+    )
+    evaluated = await _evaluated(questions)
     modes = (await questions.modes()).get("modes", {})
-    words = {"enforce": "enforced", "observe": "no traffic", "disabled": "disabled"}
     return [
-        {"rule": rule, "service": service, "readiness": words[mode], "why": "", "asked": None}
+        _standing(rule, service, mode, left[rule, service], is_evaluated=bool(evaluated.get(service)))
         for rule, by_service in modes.items()
         for service, mode in by_service.items()
     ]
 
 
+def _standing(rule: str, service: str, mode: str, left: int, *, is_evaluated: bool) -> Mapping[str, Any]:
+    """The standing of a rule for a service without a findings store. `left` is the number of its findings."""
+    readiness, why = "not known" if is_evaluated else "no traffic", ""
+    if mode == "disabled":
+        readiness = "disabled"
+    elif mode == "enforce":
+        readiness = "enforced"
+    elif left:
+        readiness, why = "not ready", counted(left, "finding")
+    return {"rule": rule, "service": service, "readiness": readiness, "why": why, "asked": None}
+
+
+async def _evaluated(questions: Questions) -> dict[str, int]:
+    """How many commands of each service were evaluated since keyfence began."""
+    rows, _ = await questions.traffic()
+    return {row["service"]: commands_of(row) for row in rows if commands_of(row)}
+
+
 async def _matrix(questions: Questions) -> Values:
     standings = await _standings(questions)
-    asked = [one for one in standings if one["readiness"] not in ("no traffic", "disabled")]
-    services = list(dict.fromkeys(one["service"] for one in asked))
+    known = [one for one in standings if one["readiness"] not in ("no traffic", "disabled")]
+    asked = [one for one in known if one["readiness"] != "not known"]
+    services = list(dict.fromkeys(one["service"] for one in known))
     cells: dict[str, dict[str, Mapping[str, Any]]] = {}
     counts: dict[str, dict[str, int]] = {}
     gaps: dict[str, list[str]] = {}  # how long keyfence must still look: the services
@@ -103,7 +133,8 @@ async def _matrix(questions: Questions) -> Values:
         of_service[one["readiness"]] = of_service.get(one["readiness"], 0) + 1
     shown = list(dict.fromkeys(one["rule"] for one in asked))
     silent = [rule for rule in cells if rule not in shown]
-    common = {"services": services, "silent": silent, "gaps": gaps, "by_rule": [], "by_service": []}
+    common: Values = {"services": services, "silent": silent, "gaps": gaps, "by_rule": [], "by_service": []}
+    common |= {"evaluated": sum((await _evaluated(questions)).values())}
     if len(services) > MAX_COLUMNS:
         by_service = [{"service": service, "counts": counts[service]} for service in services]
         return common | {"by_service": by_service}
@@ -175,10 +206,16 @@ async def _list(questions: Questions, parameters: Parameters) -> Values:
     return {
         "given": {name: parameters.get(name, "") for name in FILTERS} | {"sort": which.sort},
         "findings": found["findings"],
+        "in_memory": _is_in_memory(found),
         "total": found["total"],
         "offset": which.offset,
         "size": PAGE_SIZE,
     }
+
+
+def _is_in_memory(answer: Mapping[str, Any] | None) -> bool:
+    """Whether an answer about findings comes from the report, and not from a store."""
+    return answer is not None and bool(answer.get("in_memory"))
 
 
 async def _required(asking: Awaitable[Mapping[str, Any]], status: int = 400) -> Mapping[str, Any]:
@@ -216,7 +253,8 @@ async def _counts(questions: Questions, parameters: Parameters) -> Values:
     finding = await _required(questions.finding(parameters["id"]), 404)
     now = time.time()
     begin = max(min(finding["first"], now - DAY), now - FINDING_DAYS * DAY)
-    return {"finding": finding, "trend": {"begin": begin, "end": now}}
+    trend = {"begin": begin, "end": now}
+    return {"finding": {**finding, "in_memory": _is_in_memory(finding)}, "trend": trend}
 
 
 # -- services, policy
@@ -232,18 +270,21 @@ async def _services(questions: Questions, _: Parameters) -> Values:
 
 async def _service(questions: Questions, parameters: Parameters) -> Values:
     service = parameters["service"]
-    policy = await _required(questions.policy())
-    if service not in policy["services"]:
-        raise BadRequest(f"{service!r} is not a service of the policy.", 404)
+    policy, _why = await _or_why(questions.policy())
     rows = await _rows(questions, parameters)
-    rights, _ = await _or_why(questions.rights(service))
+    is_listed = policy is not None and service in policy["services"]
+    if not (is_listed or rows["findings"] or rows["traffic"]):
+        raise BadRequest(f"{service!r} is not a service of the policy, and has sent nothing.", 404)
+    rights, why_no_rights = await _or_why(questions.rights(service))
     trend, _ = await _or_why(questions.trend(service))
     standings = [one for one in await _standings(questions) if one["service"] == service]
     return rows | {
         "service": service,
-        "rights": rights["rights"] if rights else [],
+        "rights": rights["rights"] if rights else None,
+        "why_no_rights": why_no_rights,
+        "is_listed": is_listed,
         "trend": trend,
-        "standings": sorted(standings, key=lambda one: one["readiness"] in ("no traffic", "disabled")),
+        "standings": sorted(standings, key=lambda one: one["readiness"] in _SILENT),
         "all_rules": list(RULES),
         "days": USE_DAYS,
     }
@@ -254,6 +295,7 @@ async def _rows(questions: Questions, parameters: Parameters) -> Values:
     found, why = await _or_why(questions.findings(Filter(service=service, sort="last", limit=OF_SERVICE)))
     return {
         "findings": found["findings"] if found else [],
+        "in_memory": _is_in_memory(found),
         "why_no_findings": why,
         "traffic": await _traffic(questions, service),
     }

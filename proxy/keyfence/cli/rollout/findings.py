@@ -83,6 +83,11 @@ def findings(one: str, since: float, admin: str, form: str, **which: str) -> Non
         else:
             _print_narrow(rows, now)
         say(counted(total, "finding"))
+    if answer.get("in_memory"):
+        say(
+            "keyfence runs without a findings store, so it knows only what it has seen since it began.",
+            err=True,
+        )
 
 
 def place_of(row: Mapping[str, Any]) -> str:

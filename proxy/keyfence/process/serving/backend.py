@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from keyfence.policy.enforcement.modes import BreakGlass
 from keyfence.telemetry.counters import Counters
-from keyfence.telemetry.tally import Row
+from keyfence.telemetry.tally import Tally
 
 from .candidate import Comparison, PackedCandidate
 from .packing import Packed
@@ -73,8 +73,8 @@ class Backend(Protocol):
     async def counters(self) -> Counters:
         """The counters of all processes, up to date."""
 
-    async def rows(self) -> list[Row]:
-        """The rows of the tally, of all processes."""
+    async def tally(self) -> Tally:
+        """The tally of all processes, for reading only."""
 
     def listing(self) -> list[dict[str, Any]]:
         """One row for each process, for `GET /workers`."""

@@ -388,8 +388,7 @@ def telemetry_of(settings: Settings, log: str | int | None) -> Telemetry:
     schedule = asyncio.get_running_loop().call_soon
     sinks = [Usage()] if settings.findings else []
     telemetry = Telemetry.to(log, sinks=sinks, mask_keys=settings.mask_keys, schedule=schedule)
-    if settings.findings:
-        telemetry.describe = _described
+    telemetry.describe = _described
     return telemetry
 
 

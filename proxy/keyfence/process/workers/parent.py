@@ -25,7 +25,7 @@ from keyfence.telemetry.candidate.rows import Comparisons, rows_of
 from keyfence.telemetry.counters import Counters
 from keyfence.telemetry.log_relay import LogRelay
 from keyfence.telemetry.operator_log import Changes, elapsed, warn
-from keyfence.telemetry.tally import Row, Tally
+from keyfence.telemetry.tally import Tally
 
 from .child import MARGIN_SECONDS, WorkerProcess
 from .sockets import WorkerSlot
@@ -254,9 +254,9 @@ class Workers(Backend):
         union.workers = sum(worker.state == "serving" for worker in self._workers)
         return union
 
-    async def rows(self) -> list[Row]:
+    async def tally(self) -> Tally:
         await self._refresh()
-        return self._tally.snapshot()
+        return self._tally
 
     def listing(self) -> list[dict[str, Any]]:
         return [
