@@ -27,7 +27,7 @@ from keyfence.cli.demo.player import DemoError, connected
 from keyfence.cli.demo.private import ENFORCE, OBSERVE, ON_THE_WAY, Private, private_keyfence
 from keyfence.cli.demo.running import addresses_of, asked
 from keyfence.cli.demo.traffic import Minute
-from keyfence.cli.shipped import shipped_policies
+from keyfence.cli.terminal.policies import shipped_policies
 from tools.palette import reduced
 
 FOLDER = Path(__file__).resolve().parent.parent / "docs" / "images"

@@ -60,6 +60,55 @@ def test_an_unknown_name_gives_one_line_and_exit_code_2(name: str) -> None:
 # -- from a wheel, outside the checkout
 
 
+def test_a_command_takes_a_shipped_policy_by_its_name_from_any_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    route = ("--service", "CubeProxy", "--", "GET", "cube:v1:shared:x")
+    for words in (
+        ("check", "cubesandbox", "applications/celery"),
+        ("diff", "cubesandbox", "cubesandbox"),
+        ("modes", "--policy", "cubesandbox"),
+        ("export", "docs", "cubesandbox"),
+    ):
+        assert keyfence(*words).exit_code == 0, words
+    assert keyfence("explain", "--policy", "cubesandbox", *route).exit_code == 1
+
+
+def test_a_file_of_the_name_goes_before_a_shipped_policy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "cubesandbox").write_text("policy: mine\nservices: [a]\n")
+    assert "policy mine, 1 service" in keyfence("check", "cubesandbox").output
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("run", "--policy", "cubesandbx"),
+        ("run", "--policy", "cubesandbox", "--candidate", "cubesandbx"),
+        ("check", "cubesandbx"),
+        ("explain", "--policy", "cubesandbx", "--service", "a", "GET", "k"),
+        ("diff", "cubesandbox", "cubesandbx"),
+        ("export", "docs", "cubesandbx"),
+        ("export", "acl", "cubesandbx"),
+        ("modes", "--policy", "cubesandbx"),
+        ("waivers", "--policy", "cubesandbx"),
+        ("exec", "--policy", "cubesandbx", "--", "true"),
+        ("audit", "redis://h", "--policy", "cubesandbx"),
+        ("draft", "--extend", "cubesandbx"),
+        ("demo", "--policy", "cubesandbx"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_a_name_that_is_no_policy_is_an_error_that_lists_the_names(words: tuple[str, ...]) -> None:
+    ran = keyfence(*words)
+    assert ran.exit_code == 2
+    assert "there is no file, folder or shipped policy 'cubesandbx'" in ran.output
+    assert "applications/celery" in ran.output
+
+
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder into which the wheel of this checkout is installed, without compiled modules."""
@@ -134,7 +183,7 @@ def test_an_installed_wheel_can_play_the_demo(installed: Path, tmp_path: Path) -
     assert usage.returncode == 0
     assert usage.stdout.startswith("Usage: keyfence demo")
     find = (
-        "import keyfence.cli.demo.play; from keyfence.cli.shipped import shipped_policies; "
+        "import keyfence.cli.demo.play; from keyfence.cli.terminal.policies import shipped_policies; "
         "print(shipped_policies()['cubesandbox'])"
     )
     found = run_installed(installed, tmp_path, "-c", find)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import click
 
+from keyfence.cli.terminal.policies import POLICY
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.diagnostics import FileError
 from keyfence.policy.export.acl import acl_of
@@ -35,7 +36,7 @@ def export() -> None:
 
 
 @export.command("acl")
-@click.argument("policy", metavar="POLICY")
+@click.argument("policy", metavar="POLICY", type=POLICY)
 @_service_option
 @click.option(
     "--server",
@@ -62,7 +63,7 @@ def export_acl(policy: str, service: str, server: str) -> None:
 
 
 @export.command("docs")
-@click.argument("policy", metavar="POLICY")
+@click.argument("policy", metavar="POLICY", type=POLICY)
 def export_docs(policy: str) -> None:
     """Print the convention as Markdown tables, with an anchor per entry.
 
@@ -77,7 +78,7 @@ def export_docs(policy: str) -> None:
 
 
 @export.command("builders")
-@click.argument("policy", metavar="POLICY")
+@click.argument("policy", metavar="POLICY", type=POLICY)
 @click.option(
     "--lang",
     "language",

@@ -18,6 +18,7 @@ import yaml
 from rich.table import Table
 from rich.text import Text
 
+from keyfence.cli.terminal.policies import POLICY, POLICY_HELP
 from keyfence.policy.analysis.coverage import Coverage
 from keyfence.policy.analysis.diff import Difference
 from keyfence.policy.analysis.explain import explain as explain_command
@@ -41,7 +42,7 @@ from .terminal.output import USAGE, console, fail, fail_with, print_table, say
 
 
 @click.command()
-@click.argument("policies", metavar="POLICY...", nargs=-1, required=True)
+@click.argument("policies", metavar="POLICY...", type=POLICY, nargs=-1, required=True)
 @format_option("text", "json", "github")
 @click.option("--strict", is_flag=True, help="Fail on warnings too.")
 def check(policies: Sequence[str], form: str, strict: bool) -> None:
@@ -69,7 +70,13 @@ def check(policies: Sequence[str], form: str, strict: bool) -> None:
 # Options of explain end where the Redis command begins. Later arguments belong to that command, dashes or
 # not.
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
-@click.option("--policy", metavar="FILE", required=True, help="Policy file.")
+@click.option(
+    "--policy",
+    metavar="POLICY",
+    type=POLICY,
+    required=True,
+    help=POLICY_HELP,
+)
 @click.option("--service", metavar="NAME", required=True, help="The service that sends the command.")
 @click.option("--user", metavar="USER", default="", help="The Redis user of the client.")
 @click.option("--certificate", metavar="NAME", multiple=True, help="A name in the client's certificate.")
@@ -260,8 +267,8 @@ def _print_tests(results: Sequence[FileResult], coverage: Mapping[str, Coverage]
 
 
 @click.command()
-@click.argument("old", metavar="OLD")
-@click.argument("new", metavar="NEW")
+@click.argument("old", metavar="OLD", type=POLICY)
+@click.argument("new", metavar="NEW", type=POLICY)
 @format_option("text", "json")
 @click.option(
     "--replay",

@@ -11,6 +11,7 @@ import os
 import click
 
 from keyfence import _compiled
+from keyfence.cli.terminal.policies import POLICY, POLICY_HELP
 from keyfence.config.defaults import DEFAULT_ADMIN
 from keyfence.config.fields import parse_drain, parse_store, parse_workers
 from keyfence.config.references import is_plain_password
@@ -40,13 +41,14 @@ def _address_or_none(text: str) -> None:
 
 @click.command()
 @click.option("--config", metavar="FILE", default="", help="Configuration file; the flags below override it.")
-@click.option("--policy", metavar="FILE", default="", help="Policy file.")
+@click.option("--policy", metavar="POLICY", type=POLICY, default="", help=POLICY_HELP)
 @click.option(
     "--candidate",
     "beside",
-    metavar="FILE",
+    metavar="POLICY",
+    type=POLICY,
     default="",
-    help="Policy file to compare with the one in force on all traffic; see keyfence candidate.",
+    help="Policy to compare with the one in force on all traffic; see keyfence candidate.",
 )
 @click.option(
     "--upstream",

@@ -1,7 +1,6 @@
 """The commands for the policies that come with keyfence: `policies` lists and prints them, `demo` plays one.
 
-Rule: the policies are found from this file's place alone: inside an installed package, or at a checkout's
-root. The working directory does not matter.
+Rule: the working directory does not matter.
 """
 
 from __future__ import annotations
@@ -15,23 +14,7 @@ from keyfence.policy.diagnostics import FileError
 
 from .terminal.options import connect_option
 from .terminal.output import fail, fail_with
-
-_PACKAGE = Path(__file__).resolve().parent.parent
-_PLACES = (_PACKAGE / "policies", _PACKAGE.parent.parent / "policies")
-
-
-def shipped_folder() -> Path | None:
-    """Returns the folder with the shipped policies; None if this installation has none."""
-    return next((place for place in _PLACES if (place / "general.yaml").is_file()), None)
-
-
-def shipped_policies() -> dict[str, Path]:
-    """Returns the shipped policies by name, those of single applications as `applications/NAME`."""
-    folder = shipped_folder()
-    if folder is None:
-        return {}
-    files = sorted(path for path in folder.rglob("*.yaml") if not path.name.endswith(".test.yaml"))
-    return {path.relative_to(folder).with_suffix("").as_posix(): path for path in files}
+from .terminal.policies import POLICY, shipped_policies
 
 
 @click.command()
@@ -53,7 +36,9 @@ def policies(name: str | None) -> None:
 
 @click.command()
 @connect_option
-@click.option("--policy", metavar="FILE", default="", help="Policy file.  [default: the shipped cubesandbox]")
+@click.option(
+    "--policy", metavar="POLICY", type=POLICY, default="", help="Policy.  [default: the shipped cubesandbox]"
+)
 @click.option("--once", is_flag=True, help="End after the minute, also on a terminal.")
 def demo(connect: str, policy: str, once: bool) -> None:
     """Play a minute of CubeSandbox traffic in observe, then in enforce, and show the findings.

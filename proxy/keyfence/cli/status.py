@@ -13,6 +13,7 @@ import click
 from rich.table import Table
 from rich.text import Text
 
+from keyfence.cli.terminal.policies import POLICY
 from keyfence.config.loading import load_settings
 from keyfence.config.settings import Overrides
 from keyfence.policy.diagnostics import FileError
@@ -109,7 +110,9 @@ def _worker_text(one: Mapping[str, Any]) -> str:
 
 @click.command()
 @click.option("--config", metavar="FILE", default="", help="Show the modes of this configuration.")
-@click.option("--policy", metavar="FILE", default="", help="Policy file, instead of the configuration's.")
+@click.option(
+    "--policy", metavar="POLICY", type=POLICY, default="", help="Policy, instead of the configuration's."
+)
 @admin_option
 @format_option("text", "json")
 @click.pass_context

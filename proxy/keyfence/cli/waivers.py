@@ -14,6 +14,7 @@ import click
 from rich.table import Table
 from rich.text import Text
 
+from keyfence.cli.terminal.policies import POLICY
 from keyfence.config.loading import load_settings
 from keyfence.config.settings import Overrides
 from keyfence.policy.analysis.baseline import baseline, row_of_finding
@@ -51,7 +52,9 @@ def _date(_context: click.Context, _parameter: click.Parameter, value: str) -> d
 @click.option(
     "--waivers", "file", metavar="FILE", default="", help="Waivers file, instead of the configuration's."
 )
-@click.option("--policy", metavar="FILE", default="", help="Policy file; checks the names in the waivers.")
+@click.option(
+    "--policy", metavar="POLICY", type=POLICY, default="", help="Policy; checks the names in the waivers."
+)
 @admin_option
 @format_option("text", "json")
 @click.option(

@@ -23,7 +23,7 @@ from keyfence.telemetry.counters import Counters
 from keyfence.telemetry.operator_log import warn
 
 from .serving.answers import written
-from .serving.backend import Ledger
+from .serving.backend import NOTHING_KEPT, Ledger
 from .serving.garbage import importing, without_collections
 from .serving.runtime import StartError, until_it_works
 
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     Opened = tuple[Writer, Notifier | None]
 
 _T = TypeVar("_T")
-NO_STORE = "keyfence runs without a findings store; set findings: in the configuration"
 UNSETTLED = (*ACTIVE, State.WAIVED)  # findings that a service can do something about
 
 
@@ -141,7 +140,7 @@ class FindingsDesk(Ledger):
         """The answer of the store as it is; without one, that of the rows of a report. Raises ValueError."""
         await self._opened.wait()
         if self._writer is None and report is None:
-            raise ValueError(NO_STORE)
+            raise ValueError(NOTHING_KEPT)
         # The rows are listed here: the report goes on to change while a thread reads them.
         reader = self._writer.reader if self._writer is not None else list(report or ())
 

@@ -19,7 +19,7 @@ from keyfence.findings.finding import ACTIVE, Event, Finding, State, after_time,
 from keyfence.findings.queries import Reader
 from keyfence.telemetry.tally import Key, Row
 
-from .findings import NO_STORE
+from .serving.backend import NOTHING_KEPT
 
 
 class _NoDatabase(Database):
@@ -28,7 +28,7 @@ class _NoDatabase(Database):
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[Connection]:
-        raise ValueError(NO_STORE)
+        raise ValueError(NOTHING_KEPT)
         yield
 
 

@@ -12,6 +12,7 @@ from keyfence.audit.pace import parse_rate, parse_sample
 from keyfence.audit.plan import KIND
 from keyfence.cli.terminal.options import checked, format_option, is_given
 from keyfence.cli.terminal.output import fail
+from keyfence.cli.terminal.policies import POLICY
 from keyfence.config.fields import parse_store
 
 from .asked import CONFIGURED, RATE, Request, is_file
@@ -24,7 +25,9 @@ def _store(text: str) -> None:
 
 @click.command()
 @click.argument("source", metavar="[URL|FILE.rdb]", default="")
-@click.option("--policy", metavar="FILE", default="", help="Policy file; overrides the configuration's.")
+@click.option(
+    "--policy", metavar="POLICY", type=POLICY, default="", help="Policy; overrides the configuration's."
+)
 @click.option(
     "--config", metavar="FILE", default="", help="Configuration with the upstream, its login and TLS."
 )

@@ -14,6 +14,7 @@ import click
 from keyfence.cli.terminal.asking import ask_admin, checked_answer, print_reload
 from keyfence.cli.terminal.options import Commands, admin_option, change_options, format_option, print_json
 from keyfence.cli.terminal.output import say, wrapped
+from keyfence.cli.terminal.policies import PolicyPath
 from keyfence.policy.show import one_line
 from keyfence.policy.units import clock_text, counted
 from keyfence.telemetry.reports.by_command import render, rows_from_snapshot
@@ -34,7 +35,7 @@ def candidate() -> None:
 
 
 @candidate.command()
-@click.argument("file", metavar="FILE")
+@click.argument("file", metavar="FILE", type=PolicyPath(elsewhere=True))
 @change_options
 @format_option("text", "json")
 def load(file: str, admin: str, token_file: str, form: str) -> None:

@@ -20,6 +20,7 @@ from keyfence.admin.client import AskError
 from keyfence.cli.terminal.asking import ask_admin, checked_answer, is_url, source_url
 from keyfence.cli.terminal.options import admin_option
 from keyfence.cli.terminal.output import fail, say
+from keyfence.cli.terminal.policies import POLICY
 from keyfence.config.fields import is_store
 from keyfence.findings.finding import AT_REST
 from keyfence.policy.learn.draft import Draft, DraftError, draft
@@ -56,6 +57,7 @@ def _name(_context: click.Context, _parameter: click.Parameter, value: str) -> s
     "--extend",
     "policy",
     metavar="POLICY",
+    type=POLICY,
     default="",
     help="Print a patch with what this policy lacks, instead of a draft.",
 )

@@ -21,6 +21,7 @@ import click
 
 from keyfence.cli.terminal.options import ADMIN_VARIABLE, checked, format_option
 from keyfence.cli.terminal.output import fail, fail_with, say
+from keyfence.cli.terminal.policies import POLICY, POLICY_HELP
 from keyfence.config.fields import parse_store, store_url
 from keyfence.config.loading import load_settings
 from keyfence.config.settings import Overrides, Settings
@@ -46,7 +47,7 @@ _PASSED_ON = _ENDING | {signal.SIGUSR1, signal.SIGUSR2}
 
 @click.command("exec", context_settings={"allow_interspersed_args": False})
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- COMMAND...")
-@click.option("--policy", metavar="FILE", default="", help="Policy file.")
+@click.option("--policy", metavar="POLICY", type=POLICY, default="", help=POLICY_HELP)
 @click.option(
     "--config", metavar="FILE", default="", help="Configuration with the policy, modes and waivers."
 )

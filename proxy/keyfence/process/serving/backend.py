@@ -17,6 +17,7 @@ from keyfence.telemetry.tally import Tally
 from .candidate import Comparison, PackedCandidate
 from .packing import Packed
 
+NOTHING_KEPT = "keyfence runs without a findings store; set findings: in the configuration"
 # Takes the increments of a process that serves clients (telemetry.increments).
 Feed = Callable[[dict[str, Any]], None]
 
