@@ -131,6 +131,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         *("admin", "config", "downstream", "findings", "net", "resp", "session.conversation"),
         *("telemetry", "telemetry.candidate", "telemetry.metrics", "telemetry.reports", "upstream", "web"),
         *("policy", "policy.analysis", "policy.compiled", "policy.enforcement", "policy.engine"),
+        *("policy.remedies", "policy.source"),
         *("process.serving", "process.workers"),
     },
     "cli.terminal": {"admin", "config", "net", "policy", "telemetry", "telemetry.reports", "upstream"},

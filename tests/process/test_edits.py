@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keyfence.policy.analysis.baseline import yaml_item
-from keyfence.process.edits import CannotEdit, Edit, with_first_item
+from keyfence.policy.source.yaml_edits import EditError, with_first_item
+from keyfence.process.edits import CannotEdit, Edit
 
 NEW = "{rule: scope.write, mode: enforce}"
 
@@ -80,7 +81,7 @@ def test_only_the_new_line_changes(before: str, after: str) -> None:
     ],
 )
 def test_what_one_line_cannot_extend_is_left_to_a_person(text: str, why: str) -> None:
-    with pytest.raises((CannotEdit, yaml.YAMLError), match=why):
+    with pytest.raises((EditError, yaml.YAMLError), match=why):
         with_first_item(text, "modes", NEW)
 
 
@@ -101,7 +102,7 @@ def test_any_list_gets_its_item_or_stays_as_it_is(
     text = yaml.safe_dump(document, sort_keys=sort, default_flow_style=flow, indent=indent)
     try:
         edited = with_first_item(text, "modes", NEW)
-    except CannotEdit:
+    except EditError:
         return
     item = yaml.safe_load(NEW)
     assert yaml.safe_load(edited) == {**document, "modes": [item, *document.get("modes", [])]}

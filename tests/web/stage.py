@@ -15,6 +15,7 @@ from keyfence.findings.store import Store
 from keyfence.findings.views import Views
 from keyfence.policy.analysis.command_log import as_line
 from keyfence.policy.analysis.explain import explain, explain_line
+from keyfence.policy.analysis.policy_diffs import with_diffs
 from keyfence.policy.analysis.tables import tables
 from keyfence.policy.compiled.tenants import NOBODY, Caller
 from keyfence.policy.enforcement.modes import ModeRule, Modes
@@ -137,10 +138,11 @@ class Stage(FakeControl):
         return tables(policy())
 
     async def explain_example(self, line: Mapping[str, Any]) -> dict[str, Any]:
-        return explain_line(policy(), line)
+        return with_diffs(policy(), explain_line(policy(), line))
 
     async def explain(self, service: str, argv: list[bytes], caller: Caller = NOBODY) -> dict[str, Any]:
-        return {**explain(policy(), service, argv, caller), "actions": [], "refused": False}
+        found = with_diffs(policy(), explain(policy(), service, argv, caller))
+        return {**found, "actions": [], "refused": False}
 
     async def candidate(self) -> dict[str, Any]:
         return {"candidate": None, "in_force": "r1", "commands": {}, "rows": []}

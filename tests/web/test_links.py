@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import html
+import json
 import re
 import urllib.parse
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from keyfence.cli.main import cli
 from keyfence.resp import encode
 from tests.clients.running import POLICY, ROUTE
 from tests.servers import Keyfence, RedisServer, running_redis
@@ -155,3 +158,24 @@ def test_with_splice_the_page_says_that_nothing_is_evaluated(start: Start) -> No
     person = Person(start("no store", "--splice"))
     assert "eyfence runs with --splice" in person.read("/policy")
     assert "None." not in person.read("/")
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_the_list_names_what_was_meant_and_shows_findings_of_one_cause_together(
+    start: Start, store: str
+) -> None:
+    keyfence = start(store)
+    with keyfence.connect("CubeMaster") as sock:
+        for words in (("SET", "cbue:v1:shared:a:7", "v"), ("PERSIST", ROUTE), ("GET", "cbue:v1:shared:b:7")):
+            sock.sendall(encode.command(*words))
+            assert sock.recv(65_536)
+    person = Person(keyfence)
+    listed = person.read("/findings")
+    assert "keys that begin with cbue: (did you mean cube:?), 2 findings" in listed
+    found = json.loads(person.ask("GET", "/findings?format=json&sort=cause")[2])["findings"]
+    (one,) = {one["id"] for one in found if one["command"] == "SET"}
+    assert "Did you mean cube:?" in person.read(f"/findings/{one}")
+    ran = CliRunner().invoke(cli, ["findings", "--admin", keyfence.ready.admin])
+    assert ran.exit_code == 0
+    assert ran.output.count("did you mean cube:?") == 1
+    assert "runs without a findings store" in ran.output or store == "a store"

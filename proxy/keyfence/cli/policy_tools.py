@@ -14,7 +14,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 import click
-import yaml
 from rich.table import Table
 from rich.text import Text
 
@@ -23,6 +22,7 @@ from keyfence.policy.analysis.coverage import Coverage
 from keyfence.policy.analysis.diff import Difference
 from keyfence.policy.analysis.explain import explain as explain_command
 from keyfence.policy.analysis.explain import explain_sequence, read_sequence
+from keyfence.policy.analysis.policy_diffs import with_diffs
 from keyfence.policy.analysis.replay import Replay
 from keyfence.policy.analysis.testing import FileResult, Runner, test_files
 from keyfence.policy.compiled.policy import CompiledPolicy
@@ -30,7 +30,7 @@ from keyfence.policy.compiled.tenants import Caller
 from keyfence.policy.diagnostics import FileError
 from keyfence.policy.loading.load import load_policy
 from keyfence.policy.patterns.set_operations import TooLarge
-from keyfence.policy.show import printable
+from keyfence.policy.show import one_line, printable
 from keyfence.policy.source.files import MAX_BYTES, Unreadable, read_file
 from keyfence.policy.units import counted
 
@@ -108,7 +108,8 @@ def explain(
         caller = Caller(os.fsencode(user) or None, tuple(certificate))
         if file:
             _explain_file(compiled, service, caller, file, form)
-        explanation = explain_command(compiled, service, [os.fsencode(part) for part in command], caller)
+        argv = [os.fsencode(part) for part in command]
+        explanation = with_diffs(compiled, explain_command(compiled, service, argv, caller))
     except FileError as exc:
         fail_with(exc)
     except ValueError as exc:
@@ -127,6 +128,7 @@ def _explain_file(policy: CompiledPolicy, service: str, caller: Caller, file: st
         explained = explain_sequence(
             policy, read_sequence(text, service, caller), now=int(time.time() * 1000)
         )
+        explained = [with_diffs(policy, one) if "remedies" in one else one for one in explained]
     except (Unreadable, ValueError) as exc:
         fail(f"{file}: {exc}")
     if form == "json":
@@ -155,12 +157,19 @@ def _print_sequence(explained: Sequence[dict[str, Any]]) -> None:
             say(f"  {violation['rule']} at argument {violation['position']}: {violation['message']}")
         for remedy in one["remedies"]:
             say(f"    {_remedy_text(remedy)}")
+            _print_change(remedy, "      ")
 
 
 def _remedy_text(remedy: dict[str, Any]) -> str:
-    lines = yaml.safe_dump(remedy["add"], default_flow_style=True, width=1_000_000, sort_keys=False)
-    parts = [remedy["text"], remedy["command"], lines.strip()[1:-1] if remedy["add"] else None]
-    return ": ".join(part for part in parts if part)
+    return ": ".join(filter(None, (remedy["text"], remedy["command"])))
+
+
+def _print_change(remedy: dict[str, Any], margin: str) -> None:
+    """Prints the change of the policy that a remedy proposes: as a diff of its file, else as its lines."""
+    if remedy["lines"] and not remedy["diff"]:
+        say(f"{margin}merge these lines into the policy; lists are united with those that are there:")
+    for line in (remedy["diff"] or remedy["lines"]).splitlines():
+        say(f"{margin}{one_line(line)}")
 
 
 def _print_explanation(explanation: dict[str, Any]) -> None:
@@ -195,6 +204,7 @@ def _print_explanation(explanation: dict[str, Any]) -> None:
             out.print(
                 f"  {remedy['rule']}: {_remedy_text(remedy)}", markup=False, highlight=False, soft_wrap=True
             )
+            _print_change(remedy, "    ")
 
 
 def _cell(value: object) -> Text:

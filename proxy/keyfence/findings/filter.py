@@ -12,8 +12,9 @@ from keyfence.policy.diagnostics import did_you_mean
 from .finding import State
 
 MAX_LIMIT = 20_000
-# The orders of a list. Times and numbers begin with the greatest.
-SORTS = ("violations", "last", "first", "since", "service", "rule", "state", "owner")
+# The orders of a list. Times and numbers begin with the greatest. By cause, findings of one cause stand
+# together, and else the order is that of violations.
+SORTS = ("violations", "cause", "last", "first", "since", "service", "rule", "state", "owner")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -241,7 +241,7 @@ def _matching(chosen: Select[Any], which: Filter) -> Select[Any]:
 
 
 def _ordered(chosen: Select[Any], sort: str) -> Select[Any]:
-    if sort == "violations":
+    if sort in ("cause", "violations"):
         total = sum((findings.c[action] for action in ACTIONS), findings.c.at_rest)
         return chosen.order_by(total.desc(), findings.c.id)
     column = findings.c[sort]

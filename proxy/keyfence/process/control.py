@@ -24,6 +24,7 @@ from keyfence.downstream.certificates import certificates_of, renewed
 from keyfence.findings.filter import Filter
 from keyfence.policy.analysis.baseline import baseline, row_of_finding, yaml_item
 from keyfence.policy.analysis.explain import explain_line
+from keyfence.policy.analysis.policy_diffs import with_diffs
 from keyfence.policy.analysis.tables import tables
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.compiled.tenants import NOBODY, Caller
@@ -37,6 +38,7 @@ from keyfence.telemetry.operator_log import warn
 from keyfence.telemetry.reports.services import service_rows
 
 from .candidates import Candidates, check_promoted
+from .causes import Causes, by_cause
 from .edits import CannotEdit, Edit
 from .findings import FindingsDesk
 from .serving.answers import SPLICED, explained
@@ -52,6 +54,7 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 _SPLICED = "keyfence runs with --splice: it applies no policy"
+MAX_DIFFED = 128 * 1024  # characters of a policy's file that explain shows changes of
 MAX_GLASS = 100  # break-glasses that may be open at a time
 
 
@@ -80,6 +83,7 @@ class ProcessControl(Control):
         self._editing = asyncio.Lock()
         self._tables: tuple[CompiledPolicy, dict[str, Any]] | None = None  # of the policy that was shown last
         self._started = time.time()
+        self._causes = Causes(None)
         self._certificates = certificates_of(runtime.settings)
 
     # -- state
@@ -195,10 +199,12 @@ class ProcessControl(Control):
         return service_rows(await self._backend.counters())
 
     async def explain_example(self, line: Mapping[str, Any]) -> dict[str, Any]:
-        return explain_line(self._evaluating().policy, line)
+        policy = self._evaluating().policy
+        return await asyncio.to_thread(with_diffs, policy, explain_line(policy, line), MAX_DIFFED)
 
     async def explain(self, service: str, argv: Sequence[bytes], caller: Caller = NOBODY) -> dict[str, Any]:
-        return explained(self._runtime.authorizer, service, argv, caller)
+        found = explained(self._runtime.authorizer, service, argv, caller)
+        return await asyncio.to_thread(with_diffs, self._evaluating().policy, found, MAX_DIFFED)
 
     # -- findings
 
@@ -213,6 +219,13 @@ class ProcessControl(Control):
         """As `_ask`, with a note whether the answer is that of the report."""
         return {**await self._ask(question), "in_memory": not self._findings.has_store}
 
+    def _causes_now(self) -> Causes:
+        authorizer = self._runtime.authorizer
+        policy = None if authorizer is None else authorizer.policy
+        if self._causes.policy is not policy:
+            self._causes = Causes(policy)
+        return self._causes
+
     async def catch_up(self) -> int:
         counters = await self._backend.counters()
         await self._backend.tick()
@@ -223,13 +236,17 @@ class ProcessControl(Control):
         return self._findings.reading_seconds
 
     async def findings(self, which: Filter) -> dict[str, Any]:
-        return await self._ask_of_findings(lambda views: views.listing(which, time.time()))
+        if which.sort != "cause":
+            return await self._ask_of_findings(lambda views: views.listing(which, time.time()))
+        causes = self._causes_now()
+        return await self._ask_of_findings(lambda views: by_cause(views, causes, which))
 
     async def evidence(self, since: float) -> dict[str, Any]:
         return await self._ask(lambda views: views.evidence(since))
 
     async def finding(self, one: str) -> dict[str, Any]:
-        return await self._ask_of_findings(lambda views: views.single(one))
+        causes = self._causes_now()
+        return await self._ask_of_findings(lambda views: causes.with_meant(views.single(one)))
 
     async def readiness(self, quiet: float) -> dict[str, Any]:
         modes = self._evaluating().modes.matrix()

@@ -12,9 +12,10 @@ import os
 import shutil
 import tempfile
 from pathlib import Path
-from typing import Any
 
 import yaml
+
+from keyfence.policy.source.yaml_edits import EditError, with_first_item
 
 
 class CannotEdit(Exception):
@@ -32,7 +33,7 @@ class Edit:
             self._after = with_first_item(self._before, section, item)
             if not os.access(self._path, os.W_OK):
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-        except (OSError, UnicodeDecodeError, yaml.YAMLError) as exc:
+        except (OSError, UnicodeDecodeError, yaml.YAMLError, EditError) as exc:
             raise CannotEdit(_why(exc)) from None
 
     def write(self) -> None:
@@ -71,48 +72,6 @@ class Edit:
             raise
 
 
-def with_first_item(text: str, section: str, item: str) -> str:
-    """A YAML file's text with one more item, which comes first in a list of the top level. Raises
-    CannotEdit, YAMLError."""
-    before = _document(text)
-    node = _node(text, section)
-    newline = "\r\n" if "\r\n" in text else "\n"
-    if node is None:
-        gap = "" if not text or text.endswith("\n") else newline
-        after = f"{text}{gap}{section}:{newline}  - {item}{newline}"
-    elif not isinstance(node, yaml.SequenceNode):
-        raise CannotEdit(f"{section} is not a list")
-    elif node.flow_style:
-        at = text.index("[", node.start_mark.index) + 1  # an anchor may come before it
-        after = f"{text[:at]}{item}{', ' if node.value else ''}{text[at:]}"
-    else:
-        dash = text.rindex("-", 0, node.value[0].start_mark.index)
-        at = text.rfind("\n", 0, dash) + 1
-        indent = text[at:dash]
-        after = f"{text[:at]}{indent}- {item}{newline}{text[at:]}"
-    expected = {**before, section: [yaml.safe_load(item), *before.get(section, [])]}
-    with contextlib.suppress(CannotEdit, yaml.YAMLError):
-        if _document(after) == expected:
-            return after
-    raise CannotEdit(f"its {section} are written in a way that is only changed by hand")
-
-
-def _document(text: str) -> dict[Any, Any]:
-    found = yaml.safe_load(text)
-    if found is None:
-        return {}
-    if not isinstance(found, dict):
-        raise CannotEdit("its top level is not a mapping")
-    return found
-
-
-def _node(text: str, section: str) -> yaml.Node | None:
-    """The value of a section of the top level; None if the file lacks it."""
-    root = yaml.compose(text, Loader=yaml.SafeLoader)
-    pairs = root.value if isinstance(root, yaml.MappingNode) else []
-    return next((value for key, value in pairs if key.value == section), None)
-
-
 def _read(path: Path) -> str:
     with path.open(encoding="utf-8", newline="") as file:  # line ends stay as they are
         return file.read()
@@ -121,4 +80,4 @@ def _read(path: Path) -> str:
 def _why(exc: Exception) -> str:
     if isinstance(exc, OSError):
         return (exc.strerror or str(exc)).lower()
-    return "it is not a YAML file that can be read"
+    return str(exc) if isinstance(exc, EditError) else "it is not a YAML file that can be read"

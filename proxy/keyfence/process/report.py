@@ -45,7 +45,7 @@ class ReportReader(Reader):
         found = sorted(self._matching(which), key=lambda one: one.id)
         if which.sort in ("last", "first", "since"):
             found.sort(key=lambda one: -getattr(one, which.sort))
-        elif which.sort == "violations":
+        elif which.sort in ("cause", "violations"):
             found.sort(key=lambda one: -one.total)
         else:
             found.sort(key=lambda one: str(getattr(one, which.sort)))

@@ -181,7 +181,7 @@ def filter_of(parameters: Parameters) -> Filter:
             entry=parameters.get("entry", ""),
             text=parameters.get("text", ""),
             state=states(parameters.get("state", "")),
-            sort=sort_by(parameters.get("sort", "")),
+            sort=sort_by(parameters.get("sort", "") or "cause"),
             limit=PAGE_SIZE,
             offset=max(offset, 0),
         )
@@ -206,6 +206,7 @@ async def _list(questions: Questions, parameters: Parameters) -> Values:
     return {
         "given": {name: parameters.get(name, "") for name in FILTERS} | {"sort": which.sort},
         "findings": found["findings"],
+        "by_cause": all("cause" in one for one in found["findings"]),
         "in_memory": _is_in_memory(found),
         "total": found["total"],
         "offset": which.offset,

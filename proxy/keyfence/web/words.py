@@ -117,6 +117,11 @@ def inert(text: object) -> str:
     return "".join(char if char.isprintable() else f"\\u{ord(char):04x}" for char in str(text))
 
 
+def lines_of(text: str) -> str:
+    """A text of several lines, each of them inert."""
+    return "\n".join(map(inert, text.rstrip("\n").split("\n")))
+
+
 def key(text: object) -> Markup:
     """A key, name or command from outside, isolated from the text around it."""
     return Markup("<code><bdi>{}</bdi></code>").format(inert(text)) if text else Markup(NONE)
@@ -159,7 +164,7 @@ def with_parameters(parameters: Mapping[str, str], **changed: object) -> str:
 
 def sentence(text: str) -> str:
     """A text as a sentence: with a capital letter and a full stop."""
-    return f"{text[:1].upper()}{text[1:]}{'' if text.endswith('.') else '.'}"
+    return f"{text[:1].upper()}{text[1:]}{'' if text.endswith(('.', '?')) else '.'}"
 
 
 def meaning_of(rule: str) -> str:
@@ -191,6 +196,8 @@ FILTERS: dict[str, Any] = {
     "latency": latency,
     "key": key,
     "inert": inert,
+    "sentence": lambda text: inert(sentence(text)),
+    "lines": lines_of,
     "badge": badge,
     "quoted": quoted,
     "segment": segment,

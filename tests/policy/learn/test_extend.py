@@ -7,10 +7,10 @@ import pytest
 from keyfence.policy.analysis.lint import check_text
 from keyfence.policy.learn.evidence import Evidence
 from keyfence.policy.learn.extend import Extension, as_legacy, extended, proposals_for
-from keyfence.policy.learn.yaml_edits import EditError, add_to_list, add_to_mapping
 from keyfence.policy.source.model import PolicyModel
 from keyfence.policy.source.validate import validate
 from keyfence.policy.source.yaml import Source
+from keyfence.policy.source.yaml_edits import EditError, add_to_list, add_to_mapping
 from tests.policy.cases import POLICIES
 from tests.policy.learn.test_draft import evidence_of
 from tests.policy.learn.traffic import CONVENTIONS, lines_of

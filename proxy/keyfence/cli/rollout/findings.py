@@ -66,8 +66,9 @@ def findings(one: str, since: float, admin: str, form: str, **which: str) -> Non
     if one:
         _single(one, admin, form)
         return
+    order = {"sort": "cause"}
     asked = {name: value for name, value in which.items() if value} | ({"since": since} if since else {})
-    answer = ask_admin(admin, f"/findings?{urlencode(asked)}")
+    answer = ask_admin(admin, f"/findings?{urlencode(asked | order)}")
     with checked_answer(admin):
         rows, total, now = list(answer["findings"]), int(answer["total"]), float(answer["now"])
         table = _table(rows, now)
@@ -90,6 +91,12 @@ def findings(one: str, since: float, admin: str, form: str, **which: str) -> Non
         )
 
 
+def _cause(row: Mapping[str, Any]) -> str:
+    """The cause of a finding, unless that is only its service."""
+    cause = str(row["cause"])
+    return "" if cause == row["service"] else cause
+
+
 def place_of(row: Mapping[str, Any]) -> str:
     """The entry or the shape of a finding's keys."""
     return one_line(row["shape"] or row["entry"] or "–")
@@ -97,9 +104,11 @@ def place_of(row: Mapping[str, Any]) -> str:
 
 def _table(rows: list[dict[str, Any]], now: float) -> Table:
     table = Table(box=None, pad_edge=False)
-    for name in _COLUMNS:
+    for name in (*_COLUMNS, "cause"):
         table.add_column(name, no_wrap=True, justify="right" if name == "count" else "left")
+    before = ""
     for row in rows:
+        cause, before = "" if _cause(row) == before else _cause(row), _cause(row)
         table.add_row(
             row["id"],
             Text(row["state"], style=_STYLES.get(row["state"], "")),
@@ -110,13 +119,18 @@ def _table(rows: list[dict[str, Any]], now: float) -> Table:
             str(row["total"]),
             ago(row["last"], now),
             Text(one_line(row["owner"] or "–")),
+            Text(one_line(cause)),
         )
     return table
 
 
 def _print_narrow(rows: list[dict[str, Any]], now: float) -> None:
     """Prints two lines for each finding, for a terminal that is too narrow for the table."""
+    before = ""
     for row in rows:
+        if _cause(row) != before:
+            before = _cause(row)
+            say(wrapped(f"{one_line(before or row['service'])}:", ""))
         should = " (should)" if row["severity"] == "should" else ""
         say(f"{row['id']}  {row['state']}  {one_line(row['service'])}  {row['rule']}{should}")
         what = f"{one_line(row['command'])} {place_of(row)}"
@@ -158,6 +172,7 @@ def _lines(row: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("seen", f"{counts}; first {clock_text(row['first'])}, last {clock_text(row['last'])}"),
         ("owner", row["owner"] or "–"),
         ("clients", text_of(row["clients"]) or "–"),
+        *([("meant", row["meant"])] if row["meant"] else []),
         ("hint", row["hint"] or "–"),
         ("policy", f"revision {row['revision']}"),
     ]

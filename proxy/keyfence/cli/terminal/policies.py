@@ -46,7 +46,7 @@ class PolicyPath(click.ParamType[str]):
         known = shipped_policies()
         if text in known:
             return str(known[text])
-        if self._elsewhere or Path(text).suffix:
+        if self._elsewhere or Path(text).suffix or text.startswith((".", "/")):
             return text  # whoever reads it says what is wrong
         names = ", ".join(known) or "none"
         fault = f"there is no file, folder or shipped policy {text!r}; shipped policies: {names}"

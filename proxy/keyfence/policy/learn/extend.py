@@ -22,6 +22,7 @@ from keyfence.policy.patterns.classes import NAMES
 from keyfence.policy.source.model import PolicyModel
 from keyfence.policy.source.validate import validate
 from keyfence.policy.source.yaml import Source
+from keyfence.policy.source.yaml_edits import EditError, add_to_list, add_to_mapping
 from keyfence.policy.units import counted as count
 
 from .draft import verdict_on
@@ -32,7 +33,6 @@ from .plan import Plan, plan_of
 from .requirements import quoted
 from .sections import placeholder_lines, script_parts, settings_of
 from .text import comment, listed, plain, shown, spoken
-from .yaml_edits import EditError, add_to_list, add_to_mapping
 
 _NAMES = ("key.unregistered", "key.format")
 _RIGHTS = {"scope.read": "readers", "scope.write": "writers"}

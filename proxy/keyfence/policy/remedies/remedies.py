@@ -6,7 +6,6 @@ placeholder.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -27,6 +26,7 @@ from keyfence.policy.show import printable
 from keyfence.policy.verdict import Violation
 from keyfence.policy.wording.masking import fill, shown_in, standard_key
 
+from .nearest import nearest_entry, slip
 from .remedy import Proposal, Proposals, Question, Remedy
 from .values import (
     field_proposals,
@@ -241,16 +241,14 @@ def _nearest(question: Question) -> Proposals:
         yield _standard_key(question, key, stray)
         yield _register_key(question, key)
         return
-    entries = [
-        one for one in question.policy.targets if one.kind == "entry" and not one.is_others(question.service)
-    ]
-    near = sorted(entries, key=lambda one: -_likeness(one.pattern, key))[:1]
-    for target in near:
-        if _likeness(target.pattern, key) >= 0.5:
-            meant = _filled_from(target.pattern, key)
-            argv = question.with_key(meant) if meant is not None else []
-            offered = question.instead(argv) if argv else []
-            yield Proposal(f"the nearest entry is {target.name}: {target.text}", offered)
+    target = nearest_entry(question.policy, question.service, key)
+    if target is not None:
+        meant = _filled_from(target.pattern, key)
+        argv = question.with_key(meant) if meant is not None else []
+        offered = question.instead(argv) if argv else []
+        slipped = slip(target, key)
+        guess = f"did you mean {slipped.meant}? " if slipped is not None and question.key_is_shown else ""
+        yield Proposal(f"{guess}the nearest entry is {target.name}: {target.text}", offered)
     yield _register_key(question, key)
 
 
@@ -284,15 +282,6 @@ def _as_pattern(text: bytes) -> str:
     r"""Returns the pattern that matches only this text: `\xHH` for each byte that is not plain."""
     plain = frozenset(range(0x21, 0x7F)) - frozenset(b"<>\\")
     return "".join(chr(byte) if byte in plain else f"\\x{byte:02x}" for byte in text)
-
-
-def _likeness(pattern: KeyPattern, key: bytes) -> float:
-    """Returns how similar a key is to a pattern, from 0 to 1, compared segment by segment."""
-    wanted, given = pattern.text.split(":"), printable(key, 512).split(":")
-    score = 0.0
-    for one, other in zip(wanted, given, strict=False):
-        score += 0.75 if "<" in one else difflib.SequenceMatcher(None, one, other).ratio()
-    return score / max(len(wanted), len(given))
 
 
 def _filled_from(pattern: KeyPattern, key: bytes) -> bytes | None:
