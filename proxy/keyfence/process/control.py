@@ -38,7 +38,7 @@ from keyfence.telemetry.operator_log import warn
 from keyfence.telemetry.reports.services import service_rows
 
 from .candidates import Candidates, check_promoted
-from .causes import Causes, by_cause
+from .causes import Causes, by_cause, summary_of
 from .edits import CannotEdit, Edit
 from .findings import FindingsDesk
 from .serving.answers import SPLICED, explained
@@ -236,8 +236,6 @@ class ProcessControl(Control):
         return self._findings.reading_seconds
 
     async def findings(self, which: Filter) -> dict[str, Any]:
-        if which.sort != "cause":
-            return await self._ask_of_findings(lambda views: views.listing(which, time.time()))
         causes = self._causes_now()
         return await self._ask_of_findings(lambda views: by_cause(views, causes, which))
 
@@ -253,7 +251,8 @@ class ProcessControl(Control):
         return await self._ask(lambda views: views.readiness(modes, quiet, time.time()))
 
     async def summary(self) -> dict[str, Any]:
-        return await self._ask_of_findings(lambda views: views.summary())
+        causes = self._causes_now()
+        return await self._ask_of_findings(lambda views: summary_of(views, causes))
 
     async def trend(self, since: float, service: str) -> dict[str, Any]:
         return await self._ask(lambda views: views.trend(since, service))

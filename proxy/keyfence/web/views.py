@@ -145,8 +145,7 @@ async def _matrix(questions: Questions) -> Values:
 async def _traffic(questions: Questions, only: str = "") -> list[Values]:
     rows, rates = await questions.traffic()
     trend, _ = await _or_why(questions.trend())
-    hours = trend["commands"] if trend is not None else {}
-    this_hour = int(time.time() // 3600) * 3600
+    hours = trend["commands"] if trend is not None else None
     return [
         {
             "service": row["service"],
@@ -158,13 +157,19 @@ async def _traffic(questions: Questions, only: str = "") -> list[Values]:
             "request_99": quantile("request", row["request"], 0.99),
             "upstream_50": quantile("upstream", row["upstream"], 0.5),
             "upstream_99": quantile("upstream", row["upstream"], 0.99),
-            "day": [
-                hours.get(row["service"], {}).get(this_hour - back * 3600, 0) for back in range(23, -1, -1)
-            ],
+            "day": _last_day(hours, row["service"]),
         }
         for row in rows
         if only in ("", row["service"])
     ]
+
+
+def _last_day(hours: Mapping[str, Mapping[int, int]] | None, service: str) -> list[int] | None:
+    """The commands of a service in each of the last 24 hours; None: not known."""
+    if hours is None:
+        return None
+    this_hour, of_service = int(time.time() // 3600) * 3600, hours.get(service, {})
+    return [of_service.get(this_hour - back * 3600, 0) for back in range(23, -1, -1)]
 
 
 # -- findings

@@ -85,10 +85,7 @@ def findings(one: str, since: float, admin: str, form: str, **which: str) -> Non
             _print_narrow(rows, now)
         say(counted(total, "finding"))
     if answer.get("in_memory"):
-        say(
-            "keyfence runs without a findings store, so it knows only what it has seen since it began.",
-            err=True,
-        )
+        say("keyfence runs without a findings store: it knows what it has seen since it began", err=True)
 
 
 def _cause(row: Mapping[str, Any]) -> str:
