@@ -70,9 +70,13 @@ MAY_IMPORT: dict[str, set[str]] = {
     "telemetry.metrics": {"telemetry"},
     "telemetry.candidate": {"policy", "policy.engine", "shapes", "telemetry"},
     "upstream": {"resp", "telemetry"},
+    "findings.proof": {
+        *("telemetry", "policy"),
+        *("policy.compiled", "policy.enforcement", "policy.engine", "policy.patterns"),
+    },
     "findings": {
-        *("commands", "telemetry", "policy"),
-        *("policy.analysis", "policy.compiled", "policy.enforcement", "policy.engine"),
+        *("commands", "findings.proof", "telemetry", "policy"),
+        *("policy.analysis", "policy.compiled", "policy.enforcement", "policy.engine", "policy.patterns"),
     },
     "findings.gate": {"findings", "policy", "policy.source", "telemetry"},
     "audit.servers": {"policy.compiled", "upstream"},

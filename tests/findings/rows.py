@@ -49,7 +49,7 @@ def batch(*rows: Row, at: float = NOON, asked: int = 0, service: str = "shop") -
     made.add_rows(rows, at)
     if asked:
         rules = ("internal.error", "scope.write")
-        made.add_uses([(service, "rule", rule, asked) for rule in rules], at)
+        made.add_uses([(service, "rule", rule, asked, "r1") for rule in rules], at)
     return made
 
 

@@ -59,6 +59,13 @@ SINCE_2 = "DROP INDEX keyfence_findings_last", "DROP INDEX keyfence_findings_sin
 
 
 SINCE_3 = ("ALTER TABLE keyfence_findings DROP COLUMN at_rest",)
+SINCE_4 = (
+    "ALTER TABLE keyfence_findings DROP COLUMN refusable",
+    "DROP INDEX keyfence_uses_key",
+    "ALTER TABLE keyfence_uses DROP COLUMN basis",
+    "CREATE UNIQUE INDEX keyfence_uses_key ON keyfence_uses (service, kind, name)",
+    "DROP TABLE keyfence_bases",
+)
 
 
 def as_schema_1(url: str) -> None:
@@ -73,6 +80,7 @@ def as_schema_1(url: str) -> None:
     look(store, NOON, NOON + 5 * HOUR)
     with database.writing() as connection:
         for statement in (
+            *SINCE_4,
             *SINCE_3,
             *SINCE_2,
             "DROP TABLE keyfence_rule_hours",

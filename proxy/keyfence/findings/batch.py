@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from keyfence.telemetry.clients import meet
-from keyfence.telemetry.tally import MAX_EXAMPLES, Key, Row
+from keyfence.telemetry.tally import Key, Row, add_examples
 
 from .finding import ACTIONS, HOUR
 from .spans import Span
@@ -19,6 +19,9 @@ from .spans import Span
 MAX_COMMANDS = 1_000  # examples with their commands; more wait without
 MAX_CELLS = 500_000  # hours of findings and uses; beyond, counts go to the last hour that a row has
 Cells = dict[int, int]
+# What was used: service, kind, name, and the basis of the evidence, as of `telemetry.usage`.
+UseKey = tuple[str, str, str, str]
+ENFORCEABLE = ("observed", "refused")  # actions on what enforcing refuses
 
 
 @dataclasses.dataclass(slots=True)
@@ -28,6 +31,7 @@ class Seen:
     row: Row  # the newest one, without counts
     first: float
     last: float
+    refusable: float = 0.0  # the last one that enforcing its rule refuses; 0.0: none of them
     hours: dict[int, dict[str, int]] = dataclasses.field(default_factory=dict)  # by hour and action
 
     def totals(self) -> dict[str, int]:
@@ -39,8 +43,8 @@ class Batch:
 
     def __init__(self) -> None:
         self.seen: dict[Key, Seen] = {}
-        self.uses: dict[tuple[str, str, str], Cells] = {}  # by service, kind and name: times by hour
-        self.used: dict[tuple[str, str, str], float] = {}  # and when last, in Unix seconds
+        self.uses: dict[UseKey, Cells] = {}  # times by hour
+        self.used: dict[UseKey, float] = {}  # and when last, in Unix seconds
         # When this instance was looking, and when it was not although it ran: by kind and service.
         self.spans: dict[tuple[str, str], Span] = {}
         self._cells = 0
@@ -59,6 +63,8 @@ class Batch:
                 seen.row = _newer(seen.row, row)
                 seen.first = min(seen.first, row["first"])
                 seen.last = max(seen.last, row["last"])
+            if any(row["actions"].get(action, 0) > 0 for action in ENFORCEABLE):
+                seen.refusable = max(seen.refusable, row["last"])
             cell = seen.hours.get(self._hour(seen.hours, hour))
             if cell is None:
                 cell = seen.hours[hour] = {}
@@ -75,11 +81,12 @@ class Batch:
         return {**row, "examples": [{**one, "command": {}} for one in examples]}
 
     def add_uses(self, uses: Iterable[Sequence[Any]], now: float) -> None:
-        """Add what `Usage.take` returned at `now`."""
+        """Add what `Usage.take` returned at `now`. A use without a basis holds under any."""
         hour = int(now // HOUR)
-        for service, kind, name, times in uses:
-            cells = self.uses.setdefault((service, kind, name), {})
-            self.used[service, kind, name] = max(now, self.used.get((service, kind, name), 0.0))
+        for service, kind, name, times, *basis in uses:
+            use = (service, kind, name, basis[0] if basis else "")
+            cells = self.uses.setdefault(use, {})
+            self.used[use] = max(now, self.used.get(use, 0.0))
             at = self._hour(cells, hour)
             self._cells += at not in cells
             cells[at] = cells.get(at, 0) + times
@@ -100,10 +107,10 @@ class Batch:
                 self.add_rows([row], hour * HOUR)
             if not seen.hours:
                 self.seen.setdefault(key, seen)
-        for (service, kind, name), cells in later.uses.items():
+        for use, cells in later.uses.items():
             for hour, times in cells.items():
-                self.add_uses([(service, kind, name, times)], hour * HOUR)
-            self.used[service, kind, name] = later.used[service, kind, name]
+                self.add_uses([(*use[:3], times, use[3])], hour * HOUR)
+            self.used[use] = later.used[use]
         for (kind, service), span in later.spans.items():
             self.add_span(kind, service, span)
 
@@ -113,10 +120,9 @@ def _newer(before: Row, row: Row) -> Row:
     merged: Row = {**row, "clients": list(before.get("clients", ()))}
     for client in row.get("clients", ()):
         meet(merged["clients"], client)
-    examples = list(before.get("examples", ()))
-    known = {one["key"] for one in examples}
-    examples += [one for one in row.get("examples", ()) if one["key"] not in known]
-    merged["examples"] = examples[:MAX_EXAMPLES]
+    merged["examples"] = []
+    for one in (before, row):
+        add_examples(merged["examples"], one.get("examples", ()))
     merged["hint"] = row["hint"] or before["hint"]
     if before["severity"] == "must":
         merged["severity"] = "must"

@@ -19,7 +19,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlch
 
 from .tables import meta, metadata
 
-VERSION = 3
+VERSION = 4
 # For each older version: the statements that bring a database to the next one, in SQL that SQLite and
 # PostgreSQL share. CLUSTERED stands for what only SQLite needs. They never change after a release.
 CLUSTERED = "/* clustered */"
@@ -36,6 +36,18 @@ UPGRADES: dict[int, tuple[str, ...]] = {
         "CREATE INDEX keyfence_findings_since ON keyfence_findings (state, since)",
     ),
     2: ("ALTER TABLE keyfence_findings ADD COLUMN at_rest BIGINT DEFAULT 0 NOT NULL",),
+    3: (
+        "ALTER TABLE keyfence_findings ADD COLUMN refusable FLOAT DEFAULT 0 NOT NULL",
+        "UPDATE keyfence_findings SET refusable = last WHERE observed + refused > 0",
+        "ALTER TABLE keyfence_uses ADD COLUMN basis TEXT DEFAULT '' NOT NULL",
+        "DROP INDEX keyfence_uses_key",
+        "CREATE UNIQUE INDEX keyfence_uses_key ON keyfence_uses (service, kind, name, basis)",
+        # Under which policy older evidence was drawn is known only if there was a single one.
+        "UPDATE keyfence_uses SET basis = (SELECT min(revision) FROM keyfence_policies) WHERE kind = 'rule' "
+        "AND (SELECT count(DISTINCT revision) FROM keyfence_policies) = 1",
+        "CREATE TABLE keyfence_bases (basis TEXT NOT NULL, since FLOAT NOT NULL, parts TEXT NOT NULL, "
+        "PRIMARY KEY (basis))",
+    ),
 }
 BUSY_SECONDS = 5  # how long to wait for another process that writes
 _MIGRATION_LOCK = 0x6B657966  # of PostgreSQL: one process at a time makes or upgrades the tables

@@ -11,11 +11,14 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, Float, Select, func, or_, select
 
+from keyfence.telemetry.usage import PART, RULE
+
 from .database import Database
 from .filter import EVERYTHING, Filter
 from .finding import ACTIONS, ACTIVE, AT_REST, EVERY_COMMAND, HOUR, Event, Finding, State
 from .spans import Span, union, without
 from .tables import (
+    bases,
     events,
     findings,
     findings_columns,
@@ -45,6 +48,19 @@ class Blocking(NamedTuple):
     service: str
     rule: str
     owner: str
+    entry: str
+    command: str
+    shape: str
+    last: float  # the last violation that enforcing the rule refuses, in Unix seconds
+
+
+class Drawn(NamedTuple):
+    """Evidence of a service about a rule, or about a part of the policy, under one basis."""
+
+    basis: str
+    service: str
+    kind: str  # RULE or PART of `telemetry.usage`
+    name: str
     last: float  # Unix seconds
 
 
@@ -76,9 +92,9 @@ class Reader:
             return int(connection.execute(chosen).scalar_one())
 
     def blocking(self, states: Collection[State], since: float = 0.0) -> list[Blocking]:
-        """The findings in these states, seen after a time, that enforcing their rules would refuse."""
-        columns = [findings.c[name] for name in Blocking._fields]
-        wanted = findings.c.state.in_([str(one) for one in states]), findings.c.last > since
+        """The findings in these states with violations after a time that enforcing their rules refuses."""
+        columns = [findings.c[name if name != "last" else "refusable"] for name in Blocking._fields]
+        wanted = findings.c.state.in_([str(one) for one in states]), findings.c.refusable > since
         with self.database.reading() as connection:
             rows = connection.execute(select(*columns).where(findings.c.severity == "must", *wanted)).all()
         return [Blocking(*row) for row in rows]
@@ -119,12 +135,13 @@ class Reader:
         chosen = (
             select(uses.c.service, use_hours.c.hour, use_hours.c.times)
             .join(use_hours, uses.c.number == use_hours.c.use)
-            .where(uses.c.kind == "rule", uses.c.name == EVERY_COMMAND, use_hours.c.hour >= since // HOUR)
+            .where(uses.c.kind == RULE, uses.c.name == EVERY_COMMAND, use_hours.c.hour >= since // HOUR)
         )
         found: dict[str, dict[int, int]] = {}
         with self.database.reading() as connection:
             for service, hour, times in connection.execute(chosen).all():
-                found.setdefault(service, {})[hour * HOUR] = int(times)
+                cells = found.setdefault(service, {})
+                cells[hour * HOUR] = cells.get(hour * HOUR, 0) + int(times)
         return found
 
     def finding(self, one: str) -> Finding | None:
@@ -176,11 +193,13 @@ class Reader:
     def asked(self, since: float, service: str = "") -> dict[tuple[str, str, str], Asked]:
         """By service, kind and name: the positive evidence since the hour of a time. `service` "" is all."""
         with self.database.reading() as connection:
+            names = (uses.c.service, uses.c.kind, uses.c.name)
+            sums = (func.sum(use_hours.c.times).label("times"), func.max(uses.c.last).label("last"))
             chosen = (
-                select(uses, func.sum(use_hours.c.times).label("times"))
+                select(*names, *sums)
                 .join(use_hours, uses.c.number == use_hours.c.use)
                 .where(use_hours.c.hour >= int(since // HOUR))
-                .group_by(*uses.c)
+                .group_by(*names)
             )
             if service:
                 chosen = chosen.where(uses.c.service == service)
@@ -190,8 +209,50 @@ class Reader:
     def last_uses(self, service: str) -> dict[tuple[str, str], float]:
         """By kind and name: when a service's right was used last, or a rule asked of it, in Unix seconds."""
         with self.database.reading() as connection:
-            rows = connection.execute(select(uses).where(uses.c.service == service)).all()
+            chosen = (
+                select(uses.c.kind, uses.c.name, func.max(uses.c.last).label("last"))
+                .where(uses.c.service == service)
+                .group_by(uses.c.kind, uses.c.name)
+            )
+            rows = connection.execute(chosen).all()
         return {(row.kind, row.name): row.last for row in rows}
+
+    def asked_of_rules(self, since: float) -> list[tuple[str, str, str, int]]:
+        """How often each rule was asked of each service since the hour of a time: service, rule, basis of the
+        evidence, and times."""
+        names = (uses.c.service, uses.c.name, uses.c.basis)
+        chosen = (
+            select(*names, func.sum(use_hours.c.times))
+            .join(use_hours, uses.c.number == use_hours.c.use)
+            .where(uses.c.kind == RULE, use_hours.c.hour >= int(since // HOUR))
+            .group_by(*names)
+        )
+        with self.database.reading() as connection:
+            rows = connection.execute(chosen).all()
+        return [(service, rule, basis, int(times)) for service, rule, basis, times in rows]
+
+    def drawn(self, since: float) -> list[Drawn]:
+        """The evidence about rules and parts of policies after a time."""
+        columns = [uses.c[name] for name in Drawn._fields]
+        chosen = select(*columns).where(uses.c.kind.in_((RULE, PART)), uses.c.last > since)
+        with self.database.reading() as connection:
+            return [Drawn(*row) for row in connection.execute(chosen).all()]
+
+    def bases(self, names: Collection[str]) -> dict[str, dict[str, Any]]:
+        """By basis: the parts of those of them that the store knows."""
+        chosen = select(bases.c.basis, bases.c.parts).where(bases.c.basis.in_(sorted(names)))
+        with self.database.reading() as connection:
+            return {row.basis: json.loads(row.parts) for row in connection.execute(chosen).all()}
+
+    def bases_since(self, since: float) -> tuple[list[str], float]:
+        """The bases that were in force after a time, and since when the store knows bases, in Unix
+        seconds."""
+        with self.database.reading() as connection:
+            rows = connection.execute(select(bases.c.basis, bases.c.since)).all()
+            used = connection.execute(select(uses.c.basis).where(uses.c.last >= since).distinct()).scalars()
+            names = set(used) - {""}
+        names |= {row.basis for row in rows if row.since >= since}
+        return sorted(names), min((row.since for row in rows), default=float("inf"))
 
     def coverage(self, service: str) -> list[Span]:
         """When keyfence was looking at a service's commands."""

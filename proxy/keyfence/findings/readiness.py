@@ -1,25 +1,31 @@
 """Readiness: which rules can be enforced for which services, and what is left to do for the others.
 
-Rule: a rule is ready only on positive evidence: commands of the service were asked of it, keyfence was
-looking for the whole quiet time, and none broke it. Time in which it was not looking counts for nothing.
+Rule: a rule is ready only on positive evidence that holds under the policy in force: commands of the service
+were asked of it, keyfence was looking for the whole quiet time, and none broke it. Time in which it was not
+looking counts for nothing, nor does what was seen before a part of the policy changed that decided about it.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import enum
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from keyfence.policy.rules import RULES
-from keyfence.policy.units import counted
+from keyfence.policy.units import clock_text, counted
 
 from .finding import AT_REST, Finding, State
+from .proof.basis import InForce
+from .proof.worth import Began, Worth
 from .queries import Blocking, Reader
 from .spans import Span, seconds, span_text
 
-# The states of findings whose commands would be refused if their rules were enforced.
-REFUSABLE = frozenset(State) - {State.WAIVED, State.RESOLVED}
+# The states of findings whose commands would be refused if their rules were enforced, unless a waiver in
+# force covers all of the finding.
+REFUSABLE = frozenset(State) - {State.RESOLVED}
+NOTHING_IN_FORCE = InForce()
 
 
 class Readiness(enum.StrEnum):
@@ -45,6 +51,7 @@ class Standing:
     owners: tuple[str, ...]  # of these
     last: float | None  # the last violation that enforcing would refuse, in Unix seconds
     wait: float  # seconds for which keyfence must still look, if nothing happens
+    began: Began | None = None  # when the evidence began again, if it did so within the quiet time
 
     @property
     def why(self) -> str:
@@ -54,13 +61,20 @@ class Standing:
             owners = f" ({', '.join(self.owners)})" if self.owners else ""
             return f"{counted(number, 'finding')}{owners}"
         if self.readiness is Readiness.GAP:
-            return f"keyfence must look for {span_text(self.wait)} more"
+            return f"keyfence must look for {span_text(self.wait)} more{self._began_again}"
         return ""
+
+    @property
+    def _began_again(self) -> str:
+        if self.began is None:
+            return ""
+        return f": its window began again at {clock_text(self.began.at)} because {self.began.why}"
 
     def as_object(self) -> dict[str, Any]:
         """Plain values for JSON."""
-        values = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        return {**values, "readiness": str(self.readiness), "why": self.why}
+        values = {name: getattr(self, name) for name in self.__dataclass_fields__ if name != "began"}
+        since = self.began.at if self.began is not None else None
+        return {**values, "readiness": str(self.readiness), "why": self.why, "began": since}
 
 
 def standings(
@@ -68,32 +82,54 @@ def standings(
     modes: Mapping[str, Mapping[str, str]],
     quiet: float,
     now: float,
+    in_force: InForce = NOTHING_IN_FORCE,
 ) -> list[Standing]:
     """The standing of each rule for each service of a matrix of modes (`Modes.matrix`), in its order. `quiet`
     is for how many seconds keyfence must have looked without a violation."""
     services = list(next(iter(modes.values()), {}))
     looking = {service: reader.coverage(service) for service in services}
     begins = {service: window(looking[service], quiet, now) for service in services}
-    known = [begin for begin in begins.values() if begin is not None]
-    asked = reader.asked(min(known, default=now))
+    earliest = min((begin for begin in begins.values() if begin is not None), default=now)
+    worth = Worth(in_force.basis, reader.drawn(earliest), reader.bases)
+    asked = _asked(reader, earliest, worth)
     limits = {service: quiet_since(looking[service], quiet, now) for service in services}
     left: dict[tuple[str, str], list[Blocking]] = {}
     for one in sorted(reader.blocking(REFUSABLE, min(limits.values(), default=0.0))):
-        if one.last > limits.get(one.service, 0.0):
+        if one.last > limits.get(one.service, 0.0) and not is_waived(one, in_force):
             left.setdefault((one.service, one.rule), []).append(one)
-    looked = {service: sum(span.seconds for span in looking[service]) for service in services}
     found = []
     for rule, by_service in modes.items():
         for service, mode in by_service.items():
-            use = asked.get((service, "rule", rule))
-            times = use.times if use is not None else 0
-            missing = max(0.0, quiet - looked[service])
-            found.append(_standing(service, rule, mode, times, left.get((service, rule), []), missing))
+            times = asked.get((service, rule), 0)
+            began = worth.began(service, rule)
+            since = max(began.at if began is not None else 0.0, begins[service] or 0.0)
+            missing = max(0.0, quiet - seconds(looking[service], since, math.inf))
+            missing = missing if missing > ROUNDING else 0.0
+            began = began if missing else None
+            found.append(_standing(service, rule, mode, times, left.get((service, rule), []), missing, began))
+    return found
+
+
+ROUNDING = 1e-3  # seconds
+
+
+def _asked(reader: Reader, since: float, worth: Worth) -> dict[tuple[str, str], int]:
+    """By service and rule: how many commands the rule was asked of, as far as this counts as evidence."""
+    found: dict[tuple[str, str], int] = {}
+    for service, rule, basis, times in reader.asked_of_rules(since):
+        if worth.counts(service, rule, basis) and worth.asked_after(service, rule):
+            found[service, rule] = found.get((service, rule), 0) + times
     return found
 
 
 def _standing(
-    service: str, rule: str, mode: str, asked: int, left: Sequence[Blocking], missing: float
+    service: str,
+    rule: str,
+    mode: str,
+    asked: int,
+    left: Sequence[Blocking],
+    missing: float,
+    began: Began | None,
 ) -> Standing:
     readiness = Readiness.READY
     if mode == "disabled":
@@ -102,19 +138,29 @@ def _standing(
         readiness = Readiness.ENFORCED
     elif left:
         readiness = Readiness.NOT_READY
-    elif not asked:
+    elif not asked and began is None:
         readiness = Readiness.NO_TRAFFIC
     elif missing:
         readiness = Readiness.GAP
     ids = tuple(one.id for one in left)
     owners = tuple(sorted({one.owner for one in left if one.owner}))
     last = max((one.last for one in left), default=None)
-    return Standing(service, rule, readiness, asked, ids, owners, last, missing)
+    return Standing(service, rule, readiness, asked, ids, owners, last, missing, began)
 
 
-def may_be_refused(finding: Finding) -> bool:
+def is_waived(finding: Finding | Blocking, in_force: InForce) -> bool:
+    """Whether a waiver in force covers all of a finding."""
+    return in_force.waives_all(finding.service, finding.rule, finding.entry, finding.command, finding.shape)
+
+
+def may_be_refused(finding: Finding, in_force: InForce = NOTHING_IN_FORCE) -> bool:
     """Whether commands of a finding would be refused if its rule were enforced."""
-    return finding.severity == "must" and finding.state in REFUSABLE and finding.service != AT_REST
+    return (
+        finding.severity == "must"
+        and finding.state in REFUSABLE
+        and finding.service != AT_REST
+        and not is_waived(finding, in_force)
+    )
 
 
 def window(looking: Sequence[Span], quiet: float, now: float) -> float | None:

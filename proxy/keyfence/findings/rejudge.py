@@ -1,20 +1,27 @@
-"""Judges the examples of findings again, under a policy that was put in force.
+"""Judges findings again, under a policy that was put in force.
 
-Rule: a finding is resolved only if every one of its examples is known to keep the rule now. What an example
-leaves out (values, the caller) is never guessed.
+Rule: a finding is resolved only if all of it is known to keep the rule now. The examples are all of it if
+they account for all violations; otherwise the rule must have one answer for all commands of the finding. What
+an example leaves out (values, the caller) is never guessed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from keyfence.commands.model import DELETE, READ, WRITE, Access, Touches
 from keyfence.policy.analysis.command_log import Recorded, from_line
 from keyfence.policy.analysis.replay import depends_on_the_caller, makes_keys_of_arguments
-from keyfence.policy.compiled.policy import CompiledPolicy
+from keyfence.policy.compiled.policy import CompiledPolicy, Target
+from keyfence.policy.enforcement.waiver_keys import keys_of_shape, waived_keys
 from keyfence.policy.engine.evaluator import Evaluator
+from keyfence.policy.patterns.set_operations import TooLarge, joint_samples
 from keyfence.policy.rules import RULES
+from keyfence.policy.verdict import script_in
 
 from .finding import Finding, State
+from .proof.changes import Changes
+from .queries import Reader
 
 # Rules on values, which examples do not hold.
 ON_VALUES = frozenset({"value.invalid", "value.size", "key.members"})
@@ -22,8 +29,22 @@ ON_VALUES = frozenset({"value.invalid", "value.size", "key.members"})
 NEVER = frozenset({"internal.error", "session.opaque"})
 
 
-def resolved(policy: CompiledPolicy, findings: Iterable[Finding], since: float) -> list[str]:
-    """The ids of the findings whose examples the policy allows, and that were not seen since a time."""
+# Rules with one answer for all commands of a name that need the same rights on keys of one target.
+BY_PLACE = frozenset({"scope.read", "scope.write", "key.legacy", "key.format", "key.unregistered"})
+# Rules with one answer for all commands of a finding, because it names what they look at.
+BY_NAME = frozenset({"script.unregistered"})
+
+Keeps = Callable[[str, float], bool]
+
+
+def resolved(
+    policy: CompiledPolicy,
+    findings: Iterable[Finding],
+    since: float,
+    keeps: Keeps = lambda _entry, _since: False,
+) -> list[str]:
+    """The ids of the findings that the policy allows as a whole, and that were not seen since a time. `keeps`
+    says whether all keys of an entry that were seen since some time are the entry's keys now."""
     evaluator = Evaluator(policy)
     return [
         one.id
@@ -31,23 +52,125 @@ def resolved(policy: CompiledPolicy, findings: Iterable[Finding], since: float) 
         if one.state is not State.RESOLVED
         and one.revision != policy.revision
         and one.last < since + 1.0
-        and keeps_its_rule(evaluator, one)
+        and keeps_its_rule(evaluator, one, keeps)
     ]
 
 
-def keeps_its_rule(evaluator: Evaluator, finding: Finding) -> bool:
-    """Whether every example of a finding keeps its rule under the evaluator's policy."""
+class Kept:
+    """Which entries have the keys that they had, under all bases that the findings store knows."""
+
+    def __init__(self, reader: Reader, basis: str) -> None:
+        self._reader = reader
+        self._basis = basis
+        self._changes: dict[str, Changes | None] | None = None
+        self._begin = 0.0
+
+    def keeps(self, entry: str, since: float) -> bool:
+        """Whether all keys of an entry, or scope, that were seen since a time are the entry's keys now."""
+        if self._changes is None:
+            names, self._begin = self._reader.bases_since(0.0)
+            known = self._reader.bases({*names, self._basis})
+            new = known.get(self._basis)
+            self._changes = {
+                name: Changes(known[name], new) if name in known and new is not None else None
+                for name in names
+            }
+        if since < self._begin:
+            return False
+        return all(one is not None and one.keeps(entry) for one in self._changes.values())
+
+
+def keeps_its_rule(
+    evaluator: Evaluator, finding: Finding, keeps: Keeps = lambda _entry, _since: False
+) -> bool:
+    """Whether every violation of a finding is known to keep its rule under the evaluator's policy."""
     if finding.rule in NEVER | ON_VALUES or not finding.examples or finding.counts.get("late"):
         return False
     if finding.rule not in RULES or finding.service not in evaluator.policy.services:
         return False
-    return all(_allows(evaluator, finding, example["command"]) for example in finding.examples)
+    if not all(_allows(evaluator, finding, example["command"]) for example in finding.examples):
+        return False
+    shown = sum(max(0, example.get("times", 1)) for example in finding.examples)
+    if finding.total <= shown or finding.rule in BY_NAME:
+        return True
+    if finding.rule not in BY_PLACE:
+        return False
+    keys = _keys_of(evaluator.policy, finding, keeps)
+    return all(_allows_alike(evaluator, finding, example["command"], keys) for example in finding.examples)
 
 
-def _allows(evaluator: Evaluator, finding: Finding, line: dict[str, object]) -> bool:
+def _keys_of(policy: CompiledPolicy, finding: Finding, keeps: Keeps) -> list[bytes]:
+    """A key of each target that keys of the finding may belong to; none if that is not known, or if one key
+    does not stand for all keys of its target."""
+    if policy.grants.get(policy.number(finding.service)):
+        return []
+    found: list[tuple[Target | None, bytes]] = []
+    if finding.shape:
+        found = _targets_of_shape(policy, finding)
+    elif finding.entry and keeps(finding.entry, finding.first):
+        found = [(one, one.pattern.example()) for one in policy.targets if one.name == finding.entry]
+    for target, _ in found:
+        if target is None:
+            continue
+        depends_on_name = finding.rule == "key.format" and not (target.names_sure and not target.alike)
+        if depends_on_name or policy.depends_on_caller(target):
+            return []
+    return [key for _, key in found]
+
+
+def _targets_of_shape(policy: CompiledPolicy, finding: Finding) -> list[tuple[Target | None, bytes]]:
+    """The targets that keys of the finding's shape may belong to, with such a key; none if that is not
+    known."""
+    keys = "" if script_in(finding.rule, finding.shape) else keys_of_shape(finding.shape)
+    language = waived_keys((keys,)) if keys else None
+    if language is None:
+        return []
+    automaton = policy.classifier.automaton
+    try:
+        samples = joint_samples(language, automaton)
+    except TooLarge:
+        return []
+    found: list[tuple[Target | None, bytes]] = []
+    for (left, right), key in samples.items():
+        if left < 0:
+            continue
+        members = automaton.sets[right] if right >= 0 else ()
+        target = policy.targets[members[0]] if members else None
+        if target is not None and target.pattern.needs_verification:
+            return []  # a key's length decides about its target
+        found.append((target, key))
+    return found
+
+
+def _allows_alike(
+    evaluator: Evaluator, finding: Finding, line: Mapping[str, object], keys: Sequence[bytes]
+) -> bool:
+    """Whether commands like an example keep the finding's rule on each of these keys, if any, in place of the
+    keys of the example that the finding is about, whatever else differs in the commands."""
+    one = from_line(dict(line))
+    accesses, touches = one.touches.accesses, one.touches
+    if not keys or not accesses or touches.script is not None or touches.pattern is not None:
+        return False
+    if any(access.content is not None and access.content.carried is not None for access in accesses):
+        return False
+    for key in keys:
+        on_key = tuple(_strictest(access._replace(key=key), finding.rule) for access in accesses)
+        if finding.rule in _broken(evaluator, one._replace(touches=Touches(touches.command, on_key))):
+            return False
+    return True
+
+
+def _strictest(access: Access, rule: str) -> Access:
+    """The access with the needs of the strictest form of its command, as far as the rule goes."""
+    if rule == "key.legacy":
+        return access._replace(needs=READ | WRITE)
+    return access._replace(needs=access.needs & ~DELETE)
+
+
+def _allows(evaluator: Evaluator, finding: Finding, line: Mapping[str, object]) -> bool:
     """Whether a command of the finding keeps its rule. False: it does not, or nobody can tell."""
     try:
-        one = from_line(line)
+        one = from_line(dict(line))
     except ValueError:
         return False
     policy = evaluator.policy

@@ -15,9 +15,10 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from keyfence.telemetry.clients import meet
 from keyfence.telemetry.counters import OTHER
-from keyfence.telemetry.tally import MAX_EXAMPLES, Key, Row
+from keyfence.telemetry.tally import Example, Key, Row, add_examples
+from keyfence.telemetry.usage import PART
 
-from .batch import Batch, Seen
+from .batch import Batch, Seen, UseKey
 from .database import Database
 from .finding import (
     ACTIONS,
@@ -32,7 +33,18 @@ from .finding import (
 )
 from .queries import coverage_of
 from .spans import Span, seconds
-from .tables import events, findings, findings_columns, hours, policies, rule_hours, spans, use_hours, uses
+from .tables import (
+    bases,
+    events,
+    findings,
+    findings_columns,
+    hours,
+    policies,
+    rule_hours,
+    spans,
+    use_hours,
+    uses,
+)
 
 MAX_FINDINGS = 20_000  # beyond, new findings are counted by service and rule only
 SAME_SPAN_SECONDS = 5.0  # a shorter pause between two spans of an instance is none
@@ -48,7 +60,7 @@ class Store:
         self.database = database
         self._instance = instance
         self._insert = sqlite.insert if database.is_sqlite else postgresql.insert
-        self._uses: dict[tuple[str, str, str], int] = {}  # their numbers
+        self._uses: dict[UseKey, int] = {}  # their numbers
         self._spans: dict[tuple[str, str], tuple[int, float]] = {}  # number and end of the last one
 
     # -- what was seen
@@ -171,17 +183,16 @@ class Store:
     def _write_uses(self, connection: Connection, batch: Batch) -> None:
         new = [key for key in batch.uses if key not in self._uses]
         if new:
-            values = [
-                {"service": service, "kind": kind, "name": name, "last": 0.0} for service, kind, name in new
-            ]
-            index = ["service", "kind", "name"]
-            connection.execute(self._insert(uses).on_conflict_do_nothing(index_elements=index), values)
+            columns = ("service", "kind", "name", "basis")
+            values = [dict(zip(columns, key, strict=True)) | {"last": 0.0} for key in new]
+            connection.execute(self._insert(uses).on_conflict_do_nothing(index_elements=columns), values)
             for row in connection.execute(select(uses)):
-                self._uses[row.service, row.kind, row.name] = row.number
+                self._uses[row.service, row.kind, row.name, row.basis] = row.number
         rows = [
             {"use": self._uses[key], "hour": hour, "times": times}
             for key, cells in sorted(batch.uses.items())
             for hour, times in cells.items()
+            if key[1] != PART
         ]
         if rows:
             statement = self._insert(use_hours)
@@ -189,7 +200,8 @@ class Store:
             connection.execute(
                 statement.on_conflict_do_update(index_elements=["use", "hour"], set_=added), rows
             )
-            last = [{"its_number": self._uses[key], "at": at} for key, at in sorted(batch.used.items())]
+        last = [{"its_number": self._uses[key], "at": at} for key, at in sorted(batch.used.items())]
+        if last:
             connection.execute(
                 update(uses)
                 .where(uses.c.number == bindparam("its_number"), uses.c.last < bindparam("at"))
@@ -215,9 +227,16 @@ class Store:
             values = {"at": now, "instance": self._instance, "policy": policy, "revision": revision}
             connection.execute(policies.insert().values(values))
 
+    def basis_taken(self, basis: str, parts: str, now: float) -> None:
+        """Remember what evidence under a basis is drawn from, as JSON."""
+        with self.database.writing() as connection:
+            values = {"basis": basis, "since": now, "parts": parts}
+            statement = self._insert(bases).on_conflict_do_nothing(index_elements=["basis"])
+            connection.execute(statement.values(values))
+
     def resolve(self, ids: Iterable[str], revision: str, now: float) -> list[Event]:
-        """Findings whose examples the policy with this revision allows. Returns the changes of state."""
-        why = f"revision {revision} of the policy allows its examples"
+        """Findings that the policy with this revision allows. Returns the changes of state."""
+        why = f"revision {revision} of the policy allows all of it"
         return self._change(dict.fromkeys(ids, (State.RESOLVED, why)), now, resolved=revision)
 
     # -- time
@@ -270,6 +289,11 @@ class Store:
             connection.execute(delete(spans).where(spans.c.end < old))
             connection.execute(delete(events).where(events.c.at < old))
             connection.execute(delete(policies).where(policies.c.at < old))
+            # Rights stay, because their last use is of interest for longer.
+            connection.execute(delete(uses).where(uses.c.basis != "", uses.c.last < old))
+            known = select(uses.c.basis)
+            connection.execute(delete(bases).where(bases.c.since < old, bases.c.basis.not_in(known)))
+        self._uses.clear()
 
 
 def _with_ids(seen: dict[Key, Seen]) -> list[tuple[str, Key]]:
@@ -291,6 +315,7 @@ def _new_values(one: str, key: Key, seen: Seen) -> dict[str, Any]:
         "since": seen.first,
         "first": seen.first,
         "last": seen.last,
+        "refusable": seen.refusable,
         **dict.fromkeys(ACTIONS, 0),
         "owner": "",
         "hint": "",
@@ -310,7 +335,9 @@ def _updated(stored: dict[str, Any], seen: Seen) -> tuple[dict[str, Any] | None,
         return None, None
     before = state = State(stored["state"])
     is_new = not any(stored[action] for action in ACTIONS)
-    is_settling = before is State.RESOLVED and seen.last < stored["since"] + SETTLE_SECONDS
+    # Violations under an earlier policy may arrive after the one that resolved the finding.
+    is_earlier = row.get("revision") != stored["resolved_by"]
+    is_settling = before is State.RESOLVED and is_earlier and seen.last < stored["since"] + SETTLE_SECONDS
     why = ""
     if sum(counts.values()) > 0 and not is_settling:
         state, why = after_violations(None if is_new else before, counts)
@@ -322,6 +349,7 @@ def _updated(stored: dict[str, Any], seen: Seen) -> tuple[dict[str, Any] | None,
         "resolved_by": "" if has_changed else stored["resolved_by"],
         "first": min(stored["first"], seen.first),
         "last": max(stored["last"], seen.last),
+        "refusable": max(stored["refusable"], seen.refusable),
         "severity": "must" if "must" in (row["severity"], stored["severity"]) else "should",
         "hint": row["hint"] or stored["hint"],
         "owner": row.get("contact") or stored["owner"],
@@ -356,11 +384,9 @@ def _merged_clients(stored: str, row: Row) -> str:
 def _merged_examples(stored: str, row: Row, *, fresh: bool) -> str:
     """The examples of both; where the finding was resolved, the new ones come first."""
     before, new = json.loads(stored), list(row.get("examples", ()))
-    both = [*new, *before] if fresh else [*before, *new]
-    by_key: dict[str, Any] = {}
-    for one in both:
-        by_key.setdefault(one["key"], one)
-    return json.dumps(list(by_key.values())[:MAX_EXAMPLES])
+    merged: list[Example] = []
+    add_examples(merged, [*new, *before] if fresh else [*before, *new])
+    return json.dumps(merged)
 
 
 def _chunks(values: Sequence[Any]) -> Iterable[Sequence[Any]]:

@@ -57,6 +57,8 @@ findings = Table(
     Column("examples", Text, nullable=False),  # JSON
     Column("resolved_by", Text, nullable=False),
     Column("at_rest", BigInteger, nullable=False, server_default=text("0")),  # keys that break the rule now
+    # The last violation that enforcing the rule refuses: observed or refused.
+    Column("refusable", Float, nullable=False, server_default=text("0")),
     Index("keyfence_findings_last", "last"),
     Index("keyfence_findings_since", "state", "since"),
 )
@@ -112,7 +114,8 @@ events = Table(
     Index("keyfence_events_finding", "finding"),
 )
 
-# Positive evidence: how often a rule was asked of a service (kind `rule`), or a right used, in one hour.
+# Positive evidence: how often a rule was asked of a service (kind `rule`) or a right used, in one hour, and
+# which parts of the policy decided (`part`, without hours). Rules and parts are kept for each basis.
 uses = Table(
     "keyfence_uses",
     metadata,
@@ -121,7 +124,17 @@ uses = Table(
     Column("kind", Text, nullable=False),
     Column("name", Text, nullable=False),
     Column("last", Float, nullable=False),  # when, in Unix seconds
-    Index("keyfence_uses_key", "service", "kind", "name", unique=True),
+    Column("basis", Text, nullable=False, server_default=text("''")),
+    Index("keyfence_uses_key", "service", "kind", "name", "basis", unique=True),
+)
+
+# What evidence was drawn under: a policy with modes and waivers, as `proof.basis` describes it.
+bases = Table(
+    "keyfence_bases",
+    metadata,
+    Column("basis", Text, primary_key=True),
+    Column("since", Float, nullable=False),  # first put in force, in Unix seconds
+    Column("parts", Text, nullable=False),  # JSON
 )
 use_hours = Table(
     "keyfence_use_hours",

@@ -12,23 +12,26 @@ from typing import Any
 
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.enforcement.modes import ModeRule
+from keyfence.telemetry.usage import PART, RULE
 
 from .filter import Filter
 from .finding import EVERY_COMMAND, State
+from .proof.basis import InForce
 from .queries import Reader
-from .readiness import is_ready, mode_lines, standings
+from .readiness import NOTHING_IN_FORCE, is_ready, mode_lines, standings
 from .spans import seconds as seconds_of
 from .unused import rights_of, unused_rights
-from .what_if import what_if
+from .what_if import unjudged, what_if
 
 SUMMARY_ROWS = 10  # of each list
 
 
 class Views:
-    """The answers, from one reader."""
+    """The answers, from one reader, under a policy and modes."""
 
-    def __init__(self, reader: Reader) -> None:
+    def __init__(self, reader: Reader, in_force: InForce = NOTHING_IN_FORCE) -> None:
         self._reader = reader
+        self._in_force = in_force
 
     def summary(self) -> dict[str, Any]:
         """What has happened: the number of findings by state, those that are new since yesterday, and the
@@ -56,7 +59,7 @@ class Views:
         rows = [
             {"service": service, "kind": kind, "name": name, "times": one.times, "last": one.last}
             for (service, kind, name), one in self._reader.asked(since).items()
-            if kind != "rule"
+            if kind not in (RULE, PART)
         ]
         return {"uses": rows, "findings": self._reader.entry_counts()}
 
@@ -80,7 +83,7 @@ class Views:
         """Which rules were asked of which services since the hour of a time, when a command was last
         evaluated at all, and which findings were reopened."""
         uses = self._reader.asked(since).items()
-        asked = {(service, name): one for (service, kind, name), one in uses if kind == "rule"}
+        asked = {(service, name): one for (service, kind, name), one in uses if kind == RULE}
         every = [one for (_, rule), one in asked.items() if rule == EVERY_COMMAND]
         reopened = [one for one in self._reader.changes(since) if one.state is State.REOPENED]
         return {
@@ -109,7 +112,7 @@ class Views:
 
     def readiness(self, modes: Mapping[str, Mapping[str, str]], quiet: float, now: float) -> dict[str, Any]:
         """The standing of every rule for every service."""
-        found = standings(self._reader, modes, quiet, now)
+        found = standings(self._reader, modes, quiet, now, self._in_force)
         return {
             "quiet": quiet,
             "ready": is_ready(found),
@@ -128,8 +131,10 @@ class Views:
         return {"seconds": seconds, "looked": looked, "unused": [one.as_object() for one in found]}
 
     def breaks(self, modes: Sequence[ModeRule], service: str, since: float) -> dict[str, Any]:
-        """What these modes would refuse of what was seen since a time."""
+        """What these modes would refuse of what was seen since a time, and what nobody can tell."""
+        asked = (self._reader, modes, service, since, self._in_force)
         return {
             "since": since,
-            "breaks": [one.as_object() for one in what_if(self._reader, modes, service, since)],
+            "breaks": [one.as_object() for one in what_if(*asked)],
+            "unjudged": [one.as_object() for one in unjudged(*asked)],
         }

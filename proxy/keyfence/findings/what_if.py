@@ -1,7 +1,7 @@
 """What would break if a rule were enforced now, from what was seen.
 
 Rule: only violations that enforcing would refuse are listed: not waived, not resolved, not a `should`, and
-not found late.
+not found late. Where the policy has changed since something was seen, the answer says that nobody can tell.
 """
 
 from __future__ import annotations
@@ -14,8 +14,10 @@ from keyfence.policy.enforcement.modes import ModeRule
 
 from .filter import Filter
 from .finding import Finding
+from .proof.basis import InForce
+from .proof.worth import Worth
 from .queries import Reader
-from .readiness import may_be_refused
+from .readiness import NOTHING_IN_FORCE, may_be_refused
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -39,7 +41,40 @@ class Break:
         return {"times": self.times, "libraries": list(self.libraries), **self.finding.as_object()}
 
 
-def what_if(reader: Reader, modes: Sequence[ModeRule], service: str, since: float) -> list[Break]:
+@dataclasses.dataclass(frozen=True, slots=True)
+class Unjudged:
+    """Commands of a service were seen that a part of the policy decided about which has changed since: it is
+    not known whether enforcing the rule refuses such commands now."""
+
+    service: str
+    rule: str
+    last: float  # when such a command was seen last, in Unix seconds
+    why: str
+
+    def as_object(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return dataclasses.asdict(self)
+
+
+def unjudged(
+    reader: Reader, modes: Sequence[ModeRule], service: str, since: float, in_force: InForce
+) -> list[Unjudged]:
+    """What nobody can tell of what was seen since a time, by service and rule."""
+    worth = Worth(in_force.basis, reader.drawn(since), reader.bases)
+    return [
+        Unjudged(of, rule, began.at, began.why)
+        for (of, rule), began in sorted(worth.all_began().items())
+        if service in ("", of) and enforced(modes, of, rule)
+    ]
+
+
+def what_if(
+    reader: Reader,
+    modes: Sequence[ModeRule],
+    service: str,
+    since: float,
+    in_force: InForce = NOTHING_IN_FORCE,
+) -> list[Break]:
     """What `modes` would refuse of what was seen since a time (Unix seconds), the most frequent first.
     `service` "" is every service."""
     counts = reader.violations_since(since)
@@ -47,13 +82,14 @@ def what_if(reader: Reader, modes: Sequence[ModeRule], service: str, since: floa
     for one in reader.findings(Filter(service=service, since=since)):
         seen = counts.get(one.id, {})
         times = seen.get("observed", 0) + seen.get("refused", 0)
-        if times and may_be_refused(one) and _enforces(modes, one):
+        if times and may_be_refused(one, in_force) and enforced(modes, one.service, one.rule):
             found.append(Break(one, times))
     return sorted(found, key=lambda one: -one.times)
 
 
-def _enforces(modes: Sequence[ModeRule], finding: Finding) -> bool:
+def enforced(modes: Sequence[ModeRule], service: str, rule: str) -> bool:
+    """Whether modes to try enforce a rule for a service."""
     for one in modes:
-        if one.rule in ("", finding.rule) and one.service in ("", finding.service):
+        if one.rule in ("", rule) and one.service in ("", service):
             return one.mode == "enforce"
     return False

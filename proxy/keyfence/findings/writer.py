@@ -7,6 +7,7 @@ is added up, and is written once the database is back. One thread does all writi
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +16,7 @@ from typing import Any
 from sqlalchemy.exc import SQLAlchemyError
 
 from keyfence.policy.compiled.policy import CompiledPolicy
+from keyfence.policy.enforcement.modes import Modes
 from keyfence.telemetry.counters import Counters
 from keyfence.telemetry.operator_log import Changes, elapsed
 
@@ -22,8 +24,9 @@ from .batch import Batch
 from .database import Database, reason
 from .filter import Filter
 from .finding import SETTLE_SECONDS, Event
+from .proof.basis import InForce, described
 from .queries import LOOKING, OPAQUE, PASSTHROUGH, Reader
-from .rejudge import resolved
+from .rejudge import Kept, resolved
 from .spans import Span
 from .store import Store
 
@@ -63,9 +66,10 @@ class Writer:
         self._asleep_seconds = asleep_seconds
         self._batch = Batch()
         self._opaque: set[str] = set()  # services with opaque sessions since the last write
-        self._policy: CompiledPolicy | None = None
+        self.in_force = InForce()  # a policy with its modes
         self._to_judge: tuple[CompiledPolicy, float] | None = None  # the policy, and when it was put in force
-        self._announced = ""  # the revision that the store knows of
+        self._announced = ""  # the revision that the store knows of …
+        self._described = ""  # … and the basis
         self._looked_until: float | None = None
         self._aged = self._pruned = self._written = 0.0
         self._failing_since: float | None = None
@@ -84,9 +88,11 @@ class Writer:
         self._batch.add_uses(counts["asked"], now)
         self._opaque |= {service for service, number in counts["gauges"]["opaque_open"] if number > 0}
 
-    def policy_taken(self, policy: CompiledPolicy | None) -> None:
-        """A policy is in force from now on; None: commands pass unread."""
-        self._policy = policy
+    def policy_taken(self, policy: CompiledPolicy | None, modes: Modes | None = None) -> None:
+        """A policy is in force from now on, with these modes; None: commands pass unread."""
+        if policy is not None and modes is None:
+            modes = Modes((), policy.services)
+        self.in_force = InForce(policy, modes)
         if policy is not None:
             self._to_judge = policy, self._clock()
 
@@ -98,7 +104,7 @@ class Writer:
         if begin is None or not begin <= now <= begin + self._asleep_seconds:
             return
         span = Span(begin, now)
-        self._batch.add_span(PASSTHROUGH if self._policy is None else LOOKING, "", span)
+        self._batch.add_span(PASSTHROUGH if self.in_force.policy is None else LOOKING, "", span)
         for service in self._opaque:
             self._batch.add_span(OPAQUE, service, span)
         self._opaque.clear()
@@ -148,15 +154,19 @@ class Writer:
     def _look_after(self, now: float) -> list[Event]:
         """Judge examples again under a new policy, move findings on, delete old ones."""
         changes: list[Event] = []
-        if self._policy is not None and self._policy.revision != self._announced:
-            self._store.policy_taken(self._policy.name, self._policy.revision, now)
-            self._announced = self._policy.revision
+        in_force = self.in_force
+        policy = in_force.policy
+        if policy is not None and policy.revision != self._announced:
+            self._store.policy_taken(policy.name, policy.revision, now)
+            self._announced = policy.revision
+        if policy is not None and in_force.modes is not None and in_force.basis != self._described:
+            self._store.basis_taken(in_force.basis, json.dumps(described(policy, in_force.modes)), now)
+            self._described = in_force.basis
         # Until then violations under the policy before may still arrive.
         to_judge = self._to_judge
         if to_judge is not None and now >= to_judge[1] + SETTLE_SECONDS:
-            policy, since = to_judge
-            allowed = resolved(policy, self.reader.findings(Filter()), since)
-            changes += self._store.resolve(allowed, policy.revision, now) if allowed else []
+            judged, since = to_judge
+            changes += self._rejudge(judged, since, now)
             if self._to_judge is to_judge:
                 self._to_judge = None
         if now - self._aged >= AGE_SECONDS:
@@ -167,6 +177,12 @@ class Writer:
             self._pruned = now
             self.version += 1
         return changes
+
+    def _rejudge(self, policy: CompiledPolicy, since: float, now: float) -> list[Event]:
+        found = self.reader.findings(Filter())
+        kept = Kept(self.reader, self.in_force.basis)
+        allowed = resolved(policy, found, since, kept.keeps)
+        return self._store.resolve(allowed, policy.revision, now) if allowed else []
 
     def _failed(self, exc: BaseException) -> None:
         now = self._clock()

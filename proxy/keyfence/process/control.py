@@ -365,7 +365,7 @@ class ProcessControl(Control):
             await self.candidates.drop()
         elif packed.revision != revision_before:
             await self.candidates.begin_again()
-        self._findings.policy_taken(policy)
+        self._findings.policy_taken(self._runtime.authorizer)
         revision = "" if policy is None else policy.revision
         changed = ["policy"] if revision != revision_before else []
         changed += changed_settings(before, settings)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from keyfence.config.settings import Settings
 from keyfence.findings.filter import Filter
 from keyfence.findings.finding import ACTIONS, ACTIVE, QUIET_SECONDS, State
-from keyfence.policy.compiled.policy import CompiledPolicy
+from keyfence.policy.engine.authorizer import Authorizer
 from keyfence.resp.values import LEFT_OUT
 from keyfence.telemetry.counters import Counters
 from keyfence.telemetry.operator_log import warn
@@ -52,7 +52,7 @@ class FindingsDesk(Ledger):
         self._opened = asyncio.Event()  # or there is no store
         self._opened.set()
         self._waiting: list[Mapping[str, Any]] = []  # increments from before that
-        self._policy: CompiledPolicy | None = None
+        self._authorizer: Authorizer | None = None  # in force
         self._in_band = asyncio.Lock()  # services take one reading thread, however many clients ask
         self.reading_seconds = 0.0  # of processor time, for all answers so far
 
@@ -83,7 +83,7 @@ class FindingsDesk(Ledger):
             opened = await until_it_works(open_it)
             if opened is not None:
                 self._writer, self._notifier = opened
-                self._writer.policy_taken(self._policy)
+                self._tell(self._writer)
                 for counts in self._waiting:
                     self._writer.take(counts)
         finally:  # nobody waits for a store that cannot be opened
@@ -106,11 +106,18 @@ class FindingsDesk(Ledger):
         elif self._opens_later is not None:
             self._waiting.append(counts)
 
-    def policy_taken(self, policy: CompiledPolicy | None) -> None:
-        """A policy is in force from now on."""
-        self._policy = policy
+    def policy_taken(self, authorizer: Authorizer | None) -> None:
+        """A policy is in force from now on, with its modes; None: commands pass unread."""
+        self._authorizer = authorizer
         if self._writer is not None:
-            self._writer.policy_taken(policy)
+            self._tell(self._writer)
+
+    def _tell(self, writer: Writer) -> None:
+        authorizer = self._authorizer
+        if authorizer is None:
+            writer.policy_taken(None)
+        else:
+            writer.policy_taken(authorizer.policy, authorizer.modes)
 
     async def write_forever(self, is_open: Callable[[], bool]) -> None:
         """Write each second what was counted; `is_open` says whether clients are served."""
@@ -143,10 +150,11 @@ class FindingsDesk(Ledger):
             raise ValueError(NOTHING_KEPT)
         # The rows are listed here: the report goes on to change while a thread reads them.
         reader = self._writer.reader if self._writer is not None else list(report or ())
+        authorizer = self._authorizer
 
         def answer() -> tuple[_T, float]:
             began = time.thread_time()
-            return _answered(question, reader), time.thread_time() - began
+            return _answered(question, reader, authorizer), time.thread_time() - began
 
         found, seconds = await asyncio.to_thread(answer)
         self.reading_seconds += seconds
@@ -201,28 +209,31 @@ class FindingsDesk(Ledger):
             await self._writer.close()
 
 
-def _answered(question: Callable[[Views], _T], reader: Reader | list[tuple[Key, Row]]) -> _T:
-    """The answer of a store, or of the rows of a report. Raises ValueError."""
+def _answered(
+    question: Callable[[Views], _T], reader: Reader | list[tuple[Key, Row]], authorizer: Authorizer | None
+) -> _T:
+    """The answer of a store, or of the rows of a report, under the policy of the authorizer. Raises
+    ValueError."""
     if isinstance(reader, list):
-        return question(_views_of_report(reader))
+        reader = _reader_of_report(reader)
     from sqlalchemy.exc import SQLAlchemyError
 
     from keyfence.findings.database import reason
+    from keyfence.findings.proof.basis import NOTHING_IN_FORCE, InForce
     from keyfence.findings.views import Views
 
+    in_force = NOTHING_IN_FORCE if authorizer is None else InForce(authorizer.policy, authorizer.modes)
     try:
-        return question(Views(reader))
+        return question(Views(reader, in_force))
     except SQLAlchemyError as exc:
         raise ValueError(f"the findings store cannot be read: {reason(exc)}") from None
 
 
-def _views_of_report(rows: list[tuple[Key, Row]]) -> Views:
+def _reader_of_report(rows: list[tuple[Key, Row]]) -> Reader:
     _import_report()
-    from keyfence.findings.views import Views
-
     from .report import ReportReader
 
-    return Views(ReportReader(rows, time.time()))
+    return ReportReader(rows, time.time())
 
 
 @functools.cache

@@ -293,7 +293,11 @@ class Session(Executor):
             recorder(authorizer.policy, self.service, argv, touches)
         self.observer.judged_at_length(self._why_evaluated(ruling, handler, size))
         known = lookup.decision if lookup is not None and number not in authorizer.policy.grants else None
-        evidence = known.evidence if known is not None else evidence_of(authorizer.policy, number, touches)
+        evidence = (
+            known.evidence
+            if known is not None
+            else evidence_of(authorizer.policy, number, touches, basis=authorizer.basis)
+        )
         self.observer.asked(self.service, evidence)
         label = command.name if command is not None else OTHER
         reply = None

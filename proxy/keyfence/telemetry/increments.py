@@ -14,8 +14,8 @@ from .tally import Key, Row, Tally
 from .telemetry import Telemetry
 from .usage import Usage
 
-# By row: its count, actions and number of examples when it was last taken.
-Sent = dict[Key, tuple[int, dict[str, int], int]]
+# By row: its count, actions and the times of its examples when it was last taken.
+Sent = dict[Key, tuple[int, dict[str, int], list[int]]]
 
 
 class Increments:
@@ -29,7 +29,7 @@ class Increments:
 
     def take(self) -> dict[str, Any]:
         """{"counters": for `Counters.absorb(…, live=False)`, "gauges": for `Counters.absorb_gauges`,
-        "tally": for `Tally.absorb`, "asked": [[service, kind, name, times], …] of `Usage.take`,
+        "tally": for `Tally.absorb`, "asked": [[service, kind, name, times, basis], …] of `Usage.take`,
         "candidate": for `Comparisons.absorb`, or None}."""
         usage, beside = self._telemetry.sink(Usage), self._telemetry.beside
         return {
@@ -66,11 +66,12 @@ def new_rows(tally: Tally, sent: Sent) -> list[Row]:
     """The rows of a tally with new counts, and only these counts. `sent` remembers them."""
     new: list[Row] = []
     for key, row in tally.rows():
-        count, actions, shown = sent.get(key, (0, {}, 0))
+        count, actions, shown = sent.get(key, (0, {}, []))
         if row["count"] != count or row["actions"] != actions:
             more = {name: n - actions.get(name, 0) for name, n in row["actions"].items()}
             change: Row = {**row, "count": row["count"] - count, "actions": more}
             change["examples"] = tally.hand_over(row, shown)
             new.append(change)
-            sent[key] = row["count"], dict(row["actions"]), len(row.get("examples", ()))
+            times = [one.get("times", 1) for one in row.get("examples", ())]
+            sent[key] = row["count"], dict(row["actions"]), times
     return new

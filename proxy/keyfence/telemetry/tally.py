@@ -6,7 +6,9 @@ the finest fields of a row become `other`, so that sums stay exact.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NotRequired, TypedDict
 
 from keyfence.policy.verdict import Peer
@@ -33,6 +35,8 @@ class Example(TypedDict):
     key: str  # as it may be shown
     client: Client
     command: dict[str, Any]  # a line of the command log; empty where keys are masked, or there are too many
+    digest: NotRequired[str]  # of the command, which tells whether another one is the same
+    times: NotRequired[int]  # violations of the row that are known to be by exactly this command
 
 
 class Row(TypedDict):
@@ -93,16 +97,25 @@ class Tally(Sink):
             return
         examples = row.setdefault("examples", [])
         key = found.violation.shown
-        if len(examples) >= MAX_EXAMPLES or any(one["key"] == key for one in examples):
+        if len(examples) >= MAX_EXAMPLES and all(one["key"] != key for one in examples):
             return
         try:
             command = found.describe() if self._commands < MAX_COMMANDS else {}
         except Exception:  # a fault here must not stop the command
             command = {}
-        self._commands += bool(command)
-        client = listed(found.client)
-        decision = found.decision or new_decision_id()
-        examples.append(Example(at=found.at, decision=decision, key=key, client=client, command=command))
+        new = Example(
+            at=found.at,
+            decision=found.decision or new_decision_id(),
+            key=key,
+            client=listed(found.client),
+            command=command,
+            digest=_digest(command),
+            times=found.times,
+        )
+        known = len(examples)
+        add_examples(examples, [new])
+        if len(examples) > known:
+            self._commands += bool(command)
 
     def repeat(self, group: Group, times: int, _now: float, at: float) -> None:
         self.count(self._rows[group[:5]], group.action, at, times)
@@ -140,12 +153,15 @@ class Tally(Sink):
             contact=violation.contact,
         )
 
-    def hand_over(self, row: Row, after: int) -> list[Example]:
-        """Returns the examples of a row, without the first `after`. The row keeps them without their
-        commands."""
+    def hand_over(self, row: Row, before: Sequence[int]) -> list[Example]:
+        """Returns the examples of a row with the times that have come since they were `before`. The row keeps
+        them without their commands."""
         examples = row.get("examples", [])
-        given = examples[after:]
-        for at, one in enumerate(given, after):
+        given: list[Example] = []
+        for at, one in enumerate(examples):
+            new = one.get("times", 1) - (before[at] if at < len(before) else 0)
+            if new:
+                given.append({**one, "times": new})
             self._commands -= bool(one["command"])
             examples[at] = _bare(one)
         return given
@@ -216,18 +232,37 @@ def _bare(example: Example) -> Example:
 
 
 def _add_examples(known: Row, row: Row) -> None:
-    examples = known.setdefault("examples", [])
-    for one in row.get("examples", ()):
-        if len(examples) < MAX_EXAMPLES and all(one["key"] != other["key"] for other in examples):
-            examples.append(one)
+    add_examples(known.setdefault("examples", []), row.get("examples", ()))
     if "revision" in row:
         known["revision"] = row["revision"]
+
+
+def add_examples(known: list[Example], new: Iterable[Example]) -> None:
+    """Add examples of different keys, as far as there is room, and the times of those that are known."""
+    for one in new:
+        same = next((other for other in known if other["key"] == one["key"]), None)
+        if same is None:
+            if len(known) < MAX_EXAMPLES:
+                known.append(one.copy())
+        elif _digest_of(same) == _digest_of(one) != "":
+            same["times"] = same.get("times", 1) + one.get("times", 1)
+
+
+def _digest(command: Mapping[str, Any]) -> str:
+    """A text that differs for different commands; "" for none."""
+    if not command:
+        return ""
+    return hashlib.blake2b(json.dumps(command, sort_keys=True).encode(), digest_size=8).hexdigest()
+
+
+def _digest_of(example: Example) -> str:
+    return example.get("digest") or _digest(example["command"])
 
 
 def _copy(row: Row) -> Row:
     copy: Row = {**row, "actions": dict(row["actions"]), "clients": list(row.get("clients", ()))}
     if "examples" in row:
-        copy["examples"] = list(row["examples"])
+        copy["examples"] = [one.copy() for one in row["examples"]]
     return copy
 
 

@@ -62,6 +62,9 @@ class Unsettled:
             if before is None:
                 continue  # there was no room for a row of its own
             tally.count(before, group.action, before["last"], -held.times)
+            for example in before.get("examples", ()):
+                if example["key"] == held.first.violation.shown:
+                    example["times"] = 0  # it shows what was moved
             moved = group._replace(shape=shape)
             row = tally.find(moved[:5])
             if row is None:

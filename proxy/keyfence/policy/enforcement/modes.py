@@ -7,7 +7,9 @@ never refuses, and an observed violation never hides an enforced one.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from typing import NamedTuple
 
 from keyfence.policy.compiled.policy import CompiledPolicy
@@ -160,6 +162,26 @@ class Modes:
     def may_waive(self, service: str, rule: str) -> bool:
         """Returns whether there are waivers for this service and rule."""
         return bool(self._waivers.get((service, rule)))
+
+    def waivers_of(self, service: str, rule: str) -> tuple[Waiver, ...]:
+        """Returns the waivers for this service and rule."""
+        return tuple(self._waivers.get((service, rule), ()))
+
+    @cached_property
+    def label(self) -> str:
+        """Tells these modes from others under which less is found: with rules disabled, or with waivers. Such
+        modes may hide what other modes refuse."""
+        disabled = [
+            (rule, name)
+            for number, name in enumerate(self.services)
+            for rule, mode in self._modes[number].items()
+            if mode == "disabled"
+        ]
+        waivers = sorted(one for held in self._waivers.values() for one in held)
+        if not disabled and not waivers:
+            return ""
+        text = repr((disabled, waivers)).encode("utf-8", "surrogateescape")
+        return f"+{hashlib.blake2b(text, digest_size=6).hexdigest()}"
 
     def waived_keys(self, service: int) -> Automaton | None:
         """Returns the automaton that tells apart the keys that the service's waivers name. None: they name

@@ -132,6 +132,11 @@ class Candidate(NamedTuple):
         ]
 
 
+def basis_of(policy: CompiledPolicy, modes: Modes) -> str:
+    """The name of what evidence under a policy and modes is worth: equal names, equal answers."""
+    return f"{policy.revision}{modes.label}"
+
+
 class Authorizer:
     """A compiled policy, the modes of this environment, and the break-glass that is open.
 
@@ -156,6 +161,7 @@ class Authorizer:
         self.modes = modes
         self.glass = glass if glass is not None else []
         self.evaluator = Evaluator(policy, clock)
+        self.basis = self.evaluator.basis = basis_of(policy, modes)
         self.pending = pending
         self._caches: dict[tuple[int, str], DecisionCache] = {}
         self._questions_known: dict[tuple[str, int], tuple[Question, ...]] = {}

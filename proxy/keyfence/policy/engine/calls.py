@@ -491,7 +491,9 @@ class Calls:
             kind.outcome = found
             if open_key is not None and found in UNSIZED and open_key.target.entry is not None:
                 kind.questions = tuple(questions(open_key.target.entry, open_key.access))
-        evidence = evidence_of(evaluator.policy, self._service, touches, several=form.is_several)
+        evidence = evidence_of(
+            evaluator.policy, self._service, touches, several=form.is_several, basis=evaluator.basis
+        )
         is_trusted = touches.script is not None and evaluator.policy.shares(touches.script)
         return Call(placed.layout.command.name, evidence, is_trusted)
 

@@ -85,7 +85,7 @@ class DecisionCache:
         homes = (policy.home(one) for one in (*policy.targets, None))
         self._slotted = bytes(home.cluster for home in homes) if self.has_slots else b""
         self._waived = waived
-        evidence = evidence_of(policy, service, Touches(None))
+        evidence = evidence_of(policy, service, Touches(None), basis=evaluator.basis)
         self.multi = Admitted("MULTI", evidence)  # MULTIs whose whole transaction was sent as one piece …
         self.execution = Admitted("EXEC", evidence)  # … and their EXECs
         self._evaluator = evaluator
@@ -278,7 +278,7 @@ class DecisionCache:
         return form
 
     def _evidence(self, touches: Touches) -> Evidence:
-        return evidence_of(self.policy, self.service, touches)
+        return evidence_of(self.policy, self.service, touches, basis=self._evaluator.basis)
 
     def _keyless(self, name: bytes) -> CommandForm | None:
         """The form of a command that touches nothing, if it breaks no rule."""

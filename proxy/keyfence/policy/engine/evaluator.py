@@ -64,6 +64,7 @@ class Evaluator(WideEvaluator):
     def __init__(self, policy: CompiledPolicy, clock: Callable[[], float] = time.time) -> None:
         self._permissions: dict[tuple[int, str], str] = {}
         self.validity = Validity()  # of the answers that others keep
+        self.basis = ""  # of the evidence that others draw; "": the policy alone
         super().__init__(policy.without_lapsed(clock()), clock)
         self._binds = any(target.alike for target in policy.targets)
 

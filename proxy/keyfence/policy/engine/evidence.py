@@ -1,10 +1,13 @@
-"""Positive evidence: which rules a command was asked of, and which rights it used.
+"""Positive evidence: which rules a command was asked of, which rights it used, and which parts of the policy
+decided.
 
-Rule: evidence depends only on the command's kind, the service and the targets of its first keys, never on
-names, values or time. So the decision cache draws it once for each of its decisions. It says that a rule was
-asked, not that it was kept: what broke it is a violation.
+Rule: evidence depends only on the command's kind, the service and the targets of its keys, never on names,
+values or time. So the decision cache draws it once for each of its decisions. It says that a rule was asked,
+not that it was kept: what broke it is a violation.
 
-The readiness of a rule and the list of unused rights are made from it.
+The readiness of a rule and the list of unused rights are made from it. A part of the policy that has changed
+since makes evidence about it worthless (`findings.proof`), so evidence names the parts and the basis: the
+policy, modes and waivers under which it was drawn.
 """
 
 from __future__ import annotations
@@ -29,19 +32,32 @@ class Right(NamedTuple):
     name: str  # the entry or scope; the legacy form as written; the grant's number
 
 
+# The parts of a policy that decided, beside places (`place_of`).
+ANYTHING = "*"  # any part of the policy
+SCRIPTS = "scripts"
+REACH = "reach"  # every place, as far as rights go
+NOWHERE = "no target"  # the place of keys that no target covers
+# Before a place from which, or to which, a command moves content: who else has rights there decides, too.
+CARRIED = "~"
+
+
 class Evidence(NamedTuple):
     """What one command is evidence of."""
 
     rules: tuple[str, ...]
     rights: tuple[Right, ...]
+    parts: tuple[str, ...] = ()  # of the policy, which decided
+    basis: str = ""  # the policy's revision, and what else the environment decides (`Modes.label`)
 
 
 NONE = Evidence((), ())
 
 
-def evidence_of(policy: CompiledPolicy, service: int, touches: Touches, *, several: bool = False) -> Evidence:
+def evidence_of(
+    policy: CompiledPolicy, service: int, touches: Touches, *, several: bool = False, basis: str = ""
+) -> Evidence:
     """Returns what a command by the service with this number is evidence of. `several`: it stands for
-    commands with more such keys."""
+    commands with more such keys. `basis` "" is the policy alone."""
     rules = dict.fromkeys(ALWAYS)
     rights: dict[Right, None] = {}
     if touches.databases:
@@ -58,7 +74,32 @@ def evidence_of(policy: CompiledPolicy, service: int, touches: Touches, *, sever
         rights |= dict.fromkeys(_rights_of(policy, service, touches, access, target))
     if policy.cluster and (several or len(touches.accesses) > 1):
         rules["slot.cross"] = None
-    return Evidence(tuple(rules), tuple(rights))
+    return Evidence(tuple(rules), tuple(rights), tuple(_parts(policy, touches)), basis or policy.revision)
+
+
+def place_of(target: Target | None) -> str:
+    """Returns the name of a target among a policy's parts. It is the same in policies where the target is
+    written alike."""
+    return NOWHERE if target is None else f"{target.kind} {target.text}"
+
+
+def _parts(policy: CompiledPolicy, touches: Touches) -> dict[str, None]:
+    """The parts of the policy that decide about a command. Channels and the command itself are parts of every
+    command's rules (`findings.proof.basis`)."""
+    if len(touches.accesses) > MANY:
+        return {ANYTHING: None}
+    parts: dict[str, None] = {}
+    script = touches.script
+    if script is not None:
+        # A registered script may touch more than it declares.
+        parts[ANYTHING if policy.registration(script) is not None else SCRIPTS] = None
+    if touches.pattern is not None or touches.problem is not None:
+        parts[REACH] = None
+    carries = any(one.content is not None and one.content.carried is not None for one in touches.accesses)
+    for access in touches.accesses:
+        place = place_of(policy.target(access.key))
+        parts[CARRIED + place if carries else place] = None
+    return parts
 
 
 def _rules_of(policy: CompiledPolicy, access: Access, target: Target | None) -> Iterator[str]:

@@ -1,0 +1,1 @@
+"""What evidence is worth: the basis that it was drawn under, and what has changed since."""
