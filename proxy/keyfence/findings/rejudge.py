@@ -7,6 +7,8 @@ an example leaves out (values, the caller) is never guessed.
 
 from __future__ import annotations
 
+import dataclasses
+import enum
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from keyfence.commands.model import DELETE, READ, WRITE, Access, Touches
@@ -17,9 +19,10 @@ from keyfence.policy.enforcement.waiver_keys import keys_of_shape, waived_keys
 from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.patterns.set_operations import TooLarge, joint_samples
 from keyfence.policy.rules import RULES
-from keyfence.policy.verdict import script_in
+from keyfence.policy.verdict import Violation, script_in
 
-from .finding import Finding, State
+from .finding import AT_REST, Finding, State
+from .proof.basis import InForce
 from .proof.changes import Changes
 from .queries import Reader
 
@@ -181,8 +184,62 @@ def _allows(evaluator: Evaluator, finding: Finding, line: Mapping[str, object]) 
     return finding.rule not in _broken(evaluator, one)
 
 
+class Outcome(enum.StrEnum):
+    """What becomes of a finding's commands if its rule is enforced."""
+
+    NOTHING = "no command"  # an audit found keys
+    ADVISED = "advised"  # the policy only advises it
+    WAIVED = "waived"
+    LATE = "late"  # found when it can no longer be refused
+    ALLOWED = "allowed"  # the policy in force allows it
+    REFUSED = "refused"
+
+
+def if_enforced(finding: Finding, in_force: InForce) -> Outcome:
+    """What becomes of a finding's commands if its rule is enforced."""
+    if finding.service == AT_REST:
+        return Outcome.NOTHING
+    if finding.severity == "should":
+        return Outcome.ADVISED
+    if finding.state is State.RESOLVED:
+        return Outcome.ALLOWED
+    known = in_force.modes is not None
+    names = (finding.service, finding.rule, finding.entry, finding.command, finding.shape)
+    if in_force.waives_all(*names) or (finding.state is State.WAIVED and not known):
+        return Outcome.WAIVED
+    is_late = finding.counts.get("late", 0) == finding.total
+    return Outcome.LATE if is_late else Outcome.REFUSED
+
+
+def as_of_now(evaluator: Evaluator, finding: Finding) -> Finding:
+    """A finding with the owner and the hint that the policy in force gives, where it was seen last under
+    another one."""
+    policy = evaluator.policy
+    if finding.revision == policy.revision or finding.service == AT_REST:
+        return finding
+    homes = {
+        policy.home(one).contact for one in policy.targets if finding.entry and one.name == finding.entry
+    }
+    owner = homes.pop() if len(homes) == 1 else finding.owner
+    hint = RULES[finding.rule].remedy if finding.rule in RULES else ""
+    for example in finding.examples[:1]:
+        try:
+            violations = _violations(evaluator, from_line(dict(example["command"])))
+        except ValueError:
+            break
+        for one in violations:
+            if one.rule == finding.rule and one.entry == finding.entry:
+                owner, hint = one.contact, one.hint
+                break
+    return dataclasses.replace(finding, owner=owner, hint=hint)
+
+
 def _broken(evaluator: Evaluator, one: Recorded) -> set[str]:
+    return {violation.rule for violation in _violations(evaluator, one)}
+
+
+def _violations(evaluator: Evaluator, one: Recorded) -> tuple[Violation, ...]:
     argv = [word.encode("utf-8", "surrogateescape") for word in one.argv] or [b"?"]
     values = evaluator.policy.owners_values(access.key for access in one.touches.accesses)
     verdict = evaluator.evaluate(evaluator.policy.number(one.service), argv, one.touches, values=values)
-    return {violation.rule for violation in verdict.violations}
+    return verdict.violations

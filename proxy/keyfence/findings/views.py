@@ -12,13 +12,15 @@ from typing import Any
 
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.enforcement.modes import ModeRule
+from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.telemetry.usage import PART, RULE
 
 from .filter import Filter
-from .finding import EVERY_COMMAND, State
+from .finding import EVERY_COMMAND, Finding, State
 from .proof.basis import InForce
 from .queries import Reader
 from .readiness import NOTHING_IN_FORCE, is_ready, mode_lines, standings
+from .rejudge import as_of_now, if_enforced
 from .spans import seconds as seconds_of
 from .unused import rights_of, unused_rights
 from .what_if import unjudged, what_if
@@ -32,6 +34,14 @@ class Views:
     def __init__(self, reader: Reader, in_force: InForce = NOTHING_IN_FORCE) -> None:
         self._reader = reader
         self._in_force = in_force
+        policy = in_force.policy
+        self._evaluator = None if policy is None else Evaluator(policy)
+
+    def _shown(self, finding: Finding) -> dict[str, Any]:
+        """A finding as plain values, with what the policy in force says of it."""
+        if self._evaluator is not None:
+            finding = as_of_now(self._evaluator, finding)
+        return {**finding.as_object(), "if_enforced": str(if_enforced(finding, self._in_force))}
 
     def summary(self) -> dict[str, Any]:
         """What has happened: the number of findings by state, those that are new since yesterday, and the
@@ -41,8 +51,8 @@ class Views:
         latest = Filter(sort="last", limit=SUMMARY_ROWS)
         return {
             "states": {str(state): counts.get(state, 0) for state in State},
-            "new": [one.as_object() for one in self._reader.findings(fresh)],
-            "latest": [one.as_object() for one in self._reader.findings(latest)],
+            "new": [self._shown(one) for one in self._reader.findings(fresh)],
+            "latest": [self._shown(one) for one in self._reader.findings(latest)],
         }
 
     def trend(self, since: float, service: str) -> dict[str, Any]:
@@ -74,7 +84,7 @@ class Views:
     def listing(self, which: Filter, now: float) -> dict[str, Any]:
         """The findings that a filter matches, and how many there are without its limit."""
         return {
-            "findings": [one.as_object() for one in self._reader.findings(which)],
+            "findings": [self._shown(one) for one in self._reader.findings(which)],
             "total": self._reader.count(which),
             "now": now,
         }
@@ -108,7 +118,7 @@ class Views:
             for event in self._reader.history(found.id)
         ]
         hours = [{"hour": hour, **counts} for hour, counts in self._reader.hours(found.id).items()]
-        return {**found.as_object(), "history": history, "hours": hours}
+        return {**self._shown(found), "history": history, "hours": hours}
 
     def readiness(self, modes: Mapping[str, Mapping[str, str]], quiet: float, now: float) -> dict[str, Any]:
         """The standing of every rule for every service."""

@@ -86,7 +86,10 @@ class Writer:
         now = self._clock()
         self._batch.add_rows(counts["tally"], now)
         self._batch.add_uses(counts["asked"], now)
+        # A session that began and ended since the last time is not open now.
         self._opaque |= {service for service, number in counts["gauges"]["opaque_open"] if number > 0}
+        begun = counts.get("counters", {}).get("sessions_opaque", ())
+        self._opaque |= {service for service, _, number in begun if number > 0}
 
     def policy_taken(self, policy: CompiledPolicy | None, modes: Modes | None = None) -> None:
         """A policy is in force from now on, with these modes; None: commands pass unread."""

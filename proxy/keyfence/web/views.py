@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from keyfence.admin.bodies import BadRequest
 from keyfence.findings.filter import SORTS, Filter, sort_by, states
-from keyfence.findings.finding import DAY
+from keyfence.findings.finding import DAY, State
 from keyfence.policy.compiled.tenants import NOBODY
 from keyfence.policy.rules import RULES
 from keyfence.policy.units import counted
@@ -298,7 +298,9 @@ async def _service(questions: Questions, parameters: Parameters) -> Values:
 
 async def _rows(questions: Questions, parameters: Parameters) -> Values:
     service = parameters["service"]
-    found, why = await _or_why(questions.findings(Filter(service=service, sort="last", limit=OF_SERVICE)))
+    left = tuple(one for one in State if one is not State.RESOLVED)
+    which = Filter(service=service, state=left, sort="last", limit=OF_SERVICE)
+    found, why = await _or_why(questions.findings(which))
     return {
         "findings": found["findings"] if found else [],
         "in_memory": _is_in_memory(found),

@@ -187,7 +187,7 @@ def _unused(seconds: float, service: str, admin: str, form: str) -> None:
 def what_if(modes: tuple[str, ...], service: str, since: float, admin: str, form: str) -> None:
     """Show which commands would be refused if a rule were enforced, from what was seen.
 
-    Exit code 0: none; 1: some.
+    Exit code 0: none; 1: some, or the policy has changed since some were seen, so nobody can tell.
     """
     for text in modes:
         try:
@@ -197,7 +197,12 @@ def what_if(modes: tuple[str, ...], service: str, since: float, admin: str, form
     query = [("since", str(since)), *([("service", service)] if service else [])]
     answer = ask_admin(admin, f"/what-if?{urlencode([*query, *(('mode', text) for text in modes)])}")
     with checked_answer(admin):
-        rows = list(answer["breaks"])
+        rows, unjudged = list(answer["breaks"]), list(answer["unjudged"])
+        unknown = [
+            f"not known for {one['service']} and {one['rule']}: {one['why']} after commands were seen, the last "
+            f"at {clock_text(one['last'])}"
+            for one in unjudged
+        ]
         table = Table(box=None, pad_edge=False)
         for name in ("times", "service", "command", "entry or key shape", "rule", "library", "owner"):
             table.add_column(name, no_wrap=True, justify="right" if name == "times" else "left")
@@ -211,6 +216,11 @@ def what_if(modes: tuple[str, ...], service: str, since: float, admin: str, form
         print_table(table)
         number = sum(one["times"] for one in rows)
         say(f"{counted(number, 'command')} would have been refused")
+    elif unknown:
+        say("Nothing that was seen under the policy in force would have been refused.")
     else:
         say("Nothing that was seen would have been refused.")
-    sys.exit(1 if rows else 0)
+    if form != "json":
+        for line in unknown:
+            say(one_line(line))
+    sys.exit(1 if rows or unjudged else 0)
