@@ -55,14 +55,13 @@ class Worth:
         rows = list(drawn)
         known = described({one.basis for one in rows} | {in_force})
         new = known.get(in_force)
-        changes = {
-            name: Changes(old, new) for name, old in known.items() if new is not None and name != in_force
-        }
+        # Also from the basis in force to itself: what was seen of a disabled rule proves nothing.
+        changes = {name: Changes(old, new) for name, old in known.items() if new is not None}
         for one in rows:
             if one.kind == RULE:
                 pair = one.service, one.name
                 self._last[pair] = max(self._last.get(pair, 0.0), one.last)
-            if in_force not in ("", one.basis):
+            if in_force and (new is not None or one.basis != in_force):
                 self._weigh(one, changes.get(one.basis))
 
     def _weigh(self, one: Drawn, changes: Changes | None) -> None:
