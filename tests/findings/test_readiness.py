@@ -1,12 +1,17 @@
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from keyfence.findings.database import Database
 from keyfence.findings.finding import DAY, HOUR
+from keyfence.findings.proof.basis import InForce, described
 from keyfence.findings.queries import Reader
 from keyfence.findings.readiness import Readiness, Standing, is_ready, mode_lines, standings
 from keyfence.findings.store import Store
+from keyfence.policy.enforcement.modes import Modes
+from keyfence.policy.loading.load import parse_policy
 from tests.findings.rows import NOON, batch, look, row
 
 QUIET = 7 * DAY
@@ -87,6 +92,74 @@ def test_modes_come_before_evidence(store: Store, reader: Reader) -> None:
     for mode, readiness in (("enforce", Readiness.ENFORCED), ("disabled", Readiness.DISABLED)):
         found = standing(reader, NOON, {"scope.write": {"shop": mode}})
         assert found.readiness is readiness
+
+
+POLICY = """
+policy: shop
+claims: ["shop:"]
+services: [shop, api]
+placeholders: {id: "[a-z0-9]+"}
+scopes: {shop: {prefix: "shop:", writers: [shop, api]}}
+keys:
+  cart: {key: "shop:cart:<id>", type: string}
+  order: {key: "shop:order:<id>", type: string}
+"""
+
+
+def seen(store: Store, basis: str, at: float, place: str, service: str = "shop") -> None:
+    """A service used keys of a place, under a basis."""
+    made = batch(at=at)
+    rules = ("ttl.required", "scope.write", "type.mismatch")
+    made.add_uses([(service, "rule", rule, 5, basis) for rule in rules], at)
+    made.add_uses([(service, "part", place, 5, basis)], at)
+    store.write(made)
+
+
+def describe(store: Store, in_force: InForce, at: float) -> None:
+    policy, modes = in_force.policy, in_force.modes
+    assert policy is not None
+    assert modes is not None
+    store.basis_taken(in_force.basis, json.dumps(described(policy, modes)), at)
+
+
+def in_force(text: str) -> InForce:
+    policy = parse_policy(text)
+    return InForce(policy, Modes((), policy.services))
+
+
+def test_a_reload_begins_the_window_again_for_what_changed_and_says_so(store: Store, reader: Reader) -> None:
+    old, new = in_force(POLICY), in_force(POLICY.replace('<id>", type', '<id>", ttl: {max: 1h}, type', 1))
+    describe(store, old, NOON)
+    seen(store, old.basis, NOON + 7 * DAY, "entry shop:cart:<id>")
+    seen(store, old.basis, NOON + 7 * DAY, "entry shop:order:<id>", "api")
+    look(store, NOON, NOON + 8 * DAY)
+    modes = {rule: dict.fromkeys(("shop", "api"), "observe") for rule in ("ttl.required", "scope.write")}
+
+    def found(now: float, of: InForce) -> dict[tuple[str, str], Standing]:
+        return {(one.service, one.rule): one for one in standings(reader, modes, QUIET, now, of)}
+
+    before = found(NOON + 8 * DAY, old)
+    assert {one.readiness for one in before.values()} == {Readiness.READY}
+    describe(store, new, NOON + 8 * DAY)
+    after = found(NOON + 8 * DAY, new)
+    began = after["shop", "ttl.required"]
+    assert began.readiness is Readiness.GAP
+    assert began.why.endswith("its window began again at 2023-11-21 12:00:00Z because the entry cart changed")
+    others = {pair: one.readiness for pair, one in after.items() if pair != ("shop", "ttl.required")}
+    assert set(others.values()) == {Readiness.READY}
+    look(store, NOON + 8 * DAY, NOON + 15 * DAY)
+    seen(store, new.basis, NOON + 9 * DAY, "entry shop:cart:<id>")
+    assert found(NOON + 15 * DAY, new)["shop", "ttl.required"].readiness is Readiness.READY
+
+
+def test_evidence_under_a_policy_that_is_not_known_does_not_count(store: Store, reader: Reader) -> None:
+    seen(store, "gone", NOON + DAY, "entry shop:cart:<id>")
+    look(store, NOON, NOON + 7 * DAY)
+    now = in_force(POLICY)
+    describe(store, now, NOON + DAY)
+    (one,) = standings(reader, {"scope.write": {"shop": "observe"}}, QUIET, NOON + 7 * DAY, now)
+    assert (one.readiness, one.wait) == (Readiness.GAP, DAY)
+    assert "it is not known what policy was in force before" in one.why
 
 
 def of(rule: str, service: str, readiness: Readiness) -> Standing:

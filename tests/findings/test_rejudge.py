@@ -68,6 +68,27 @@ def test_a_finding_is_resolved_if_every_example_keeps_its_rule_now(
     assert resolved(old, [one, two], NOON + 60) == []
 
 
+def test_a_finding_with_more_violations_than_its_examples_show_stays(policy_of: Load) -> None:
+    """The new policy allows the five examples, and still refuses 300 other violations."""
+    old, new = policy_of(OLD), policy_of(OLD + SESSION)
+    one = finding(old, "key.unregistered", *([b"GET", b"shop:session:0%07x" % n] for n in range(5)))
+    one.counts = {"observed": 305}
+    assert resolved(new, [one], NOON + 60) == []
+    for example in one.examples:
+        example["times"] = 61
+    assert resolved(new, [one], NOON + 60) == [one.id]
+
+
+def test_a_finding_of_a_shape_is_resolved_if_the_rule_has_one_answer_for_all_its_keys(
+    policy_of: Load,
+) -> None:
+    old = policy_of(OLD)
+    one = finding(old, "key.unregistered", [b"GET", b"shop:cart:1"])
+    one.shape, one.counts = "shop:cart:<int>", {"observed": 305}
+    assert resolved(policy_of(OLD + '  cart: {key: "shop:cart:<id>"}\n'), [one], NOON + 60) == [one.id]
+    assert resolved(policy_of(OLD + '  cart: {key: "shop:cart:1"}\n'), [one], NOON + 60) == []
+
+
 def test_what_was_seen_after_the_policy_was_put_in_force_stays(
     policy_of: Load,
 ) -> None:

@@ -7,13 +7,17 @@ from pathlib import Path
 
 import pytest
 
+from keyfence.commands.extract import extract
 from keyfence.findings.database import Database
 from keyfence.findings.filter import Filter
 from keyfence.findings.finding import DAY, HOUR, State
+from keyfence.findings.proof.basis import InForce, described
 from keyfence.findings.queries import Reader
 from keyfence.findings.store import Store
 from keyfence.findings.views import SUMMARY_ROWS, Views
-from keyfence.policy.loading.load import load_policy
+from keyfence.policy.analysis.command_log import as_line
+from keyfence.policy.enforcement.modes import ModeRule, Modes
+from keyfence.policy.loading.load import load_policy, parse_policy
 from tests.findings.rows import NOON, batch, look, row
 from tests.findings.test_unused import POLICY
 
@@ -96,3 +100,59 @@ def test_a_list_says_how_many_there_are_beyond_its_limit(store: Store, views: Vi
     store.write(batch(*(row(entry=f"entry{number}") for number in range(5)), asked=7))
     listed = views.listing(Filter(limit=2, sort="rule"), NOON)
     assert (len(listed["findings"]), listed["total"], listed["now"]) == (2, 5, NOON)
+
+
+OWNED = """
+policy: shop
+owner: {{team: shop, contact: "{contact}"}}
+claims: ["shop:"]
+services: [shop, api]
+scopes: {{shop: {{prefix: "shop:", writers: [api]}}}}
+keys: {{order: {{key: "shop:order", type: string, writers: [{writers}]}}}}
+"""
+
+
+def under(database: Database, contact: str, writers: str) -> Views:
+    policy = parse_policy(OWNED.format(contact=contact, writers=writers))
+    return Views(Reader(database), InForce(policy, Modes((), policy.services)))
+
+
+def test_owner_and_hint_are_those_of_the_policy_in_force(store: Store, database: Database) -> None:
+    argv = [b"SET", b"shop:order", b"x"]
+    old = parse_policy(OWNED.format(contact="#old", writers="api"))
+    one = row(entry="order", contact="#old", hint="its writers: api")
+    one["examples"][0]["command"] = as_line(old, "shop", argv, extract(argv), 1)
+    store.write(batch(one))
+    (found,) = under(database, "#new", "api").listing(Filter(), NOON)["findings"]
+    assert found["owner"] == "#new"
+    assert "api" in found["hint"]
+
+
+@pytest.mark.parametrize(
+    ("fields", "outcome"),
+    [
+        ({}, "refused"),
+        ({"action": "late"}, "late"),
+        ({"severity": "should"}, "advised"),
+        ({"service": "at rest"}, "no command"),
+    ],
+)
+def test_a_finding_says_what_becomes_of_its_commands_if_its_rule_is_enforced(
+    store: Store, database: Database, fields: dict[str, str], outcome: str
+) -> None:
+    store.write(batch(row(**fields)))  # type: ignore[arg-type]
+    (found,) = under(database, "#new", "api").listing(Filter(), NOON)["findings"]
+    assert found["if_enforced"] == outcome
+
+
+def test_what_if_says_where_nobody_can_tell(store: Store, database: Database) -> None:
+    """A rule that is disabled has no findings, so what was seen proves nothing about it."""
+    policy = parse_policy(OWNED.format(contact="#new", writers="api"))
+    modes = Modes([ModeRule("disabled", "scope.write", "shop")], policy.services)
+    in_force = InForce(policy, modes)
+    store.basis_taken(in_force.basis, json.dumps(described(policy, modes)), NOON)
+    made = batch()
+    made.add_uses([("shop", "rule", "scope.write", 5, in_force.basis)], NOON)
+    store.write(made)
+    answer = Views(Reader(database), in_force).breaks([ModeRule("enforce")], "", NOON - 1)
+    assert (answer["breaks"], [one["why"] for one in answer["unjudged"]]) == ([], ["the rule was disabled"])

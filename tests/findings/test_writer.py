@@ -42,10 +42,12 @@ class Fixture:
         store = Store(self.database, "here:1")
         return Writer(store, self.counters, keep=90 * DAY, on_change=changed, clock=lambda: self.now)
 
-    def count(self, *rows: Row, opaque: Sequence[str] = ()) -> None:
-        """Have a process count rows."""
+    def count(self, *rows: Row, opaque: Sequence[str] = (), begun: Sequence[str] = ()) -> None:
+        """Have a process count rows; sessions of `begun` have become opaque and have ended."""
         gauges = {"opaque_open": [[service, 1] for service in opaque]}
-        self.writer.take({"tally": rows, "asked": [("shop", "rule", "scope.write", 1)], "gauges": gauges})
+        counters = {"sessions_opaque": [[service, "script", 1] for service in begun]}
+        asked = [("shop", "rule", "scope.write", 1, "")]
+        self.writer.take({"tally": rows, "asked": asked, "gauges": gauges, "counters": counters})
 
     def lock(self) -> None:
         """Have another process hold the database, so that nothing can be written."""
@@ -225,6 +227,20 @@ def test_passthrough_and_opaque_sessions_are_gaps(fixture: Fixture) -> None:
     run(main)
     assert fixture.reader.coverage("shop") == [Span(NOON, NOON + 1), Span(NOON + 2, NOON + 3)]
     assert fixture.reader.coverage("other") == [Span(NOON, NOON + 3)]
+
+
+def test_an_opaque_session_that_begins_and_ends_between_two_samples_is_a_gap(fixture: Fixture) -> None:
+    async def main() -> None:
+        fixture.writer.policy_taken(load_policy(PROJECT / "policies" / "general.yaml"))
+        for second in range(4):
+            fixture.now = NOON + second
+            if second == 2:
+                fixture.count(begun=["shop"])
+            fixture.writer.look(is_open=True)
+            await fixture.writer.write()
+
+    run(main)
+    assert fixture.reader.coverage("shop") == [Span(NOON, NOON + 1), Span(NOON + 2, NOON + 3)]
 
 
 def test_without_a_policy_nothing_is_covered(fixture: Fixture) -> None:

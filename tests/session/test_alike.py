@@ -164,7 +164,7 @@ def test_the_report_counts_each_repeated_refusal(mode: str) -> None:
     assert sum(count for (rule, _), count in rows.items() if rule == "scope.write") == 200
     outcome = "refused" if mode == "enforce" else "forwarded"
     assert telemetry.counters.commands == {("CubeMaster", "SET", outcome): 400}
-    asked = {name: times for _, kind, name, times in usage.take() if kind == "rule"}
+    asked = {name: times for _, kind, name, times, _ in usage.take() if kind == "rule"}
     assert (asked["key.unregistered"], asked["scope.write"]) == (400, 200)  # whether they are refused or not
     evaluated = sum(telemetry.counters.judged_at_length.values())
     assert evaluated < 100  # the first ones of each shape, while its words are learnt

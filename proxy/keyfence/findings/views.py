@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 from keyfence.policy.compiled.policy import CompiledPolicy
@@ -34,8 +35,11 @@ class Views:
     def __init__(self, reader: Reader, in_force: InForce = NOTHING_IN_FORCE) -> None:
         self._reader = reader
         self._in_force = in_force
-        policy = in_force.policy
-        self._evaluator = None if policy is None else Evaluator(policy)
+
+    @cached_property
+    def _evaluator(self) -> Evaluator | None:
+        policy = self._in_force.policy
+        return None if policy is None else Evaluator(policy)
 
     def _shown(self, finding: Finding) -> dict[str, Any]:
         """A finding as plain values, with what the policy in force says of it."""

@@ -199,8 +199,8 @@ def what_if(modes: tuple[str, ...], service: str, since: float, admin: str, form
     with checked_answer(admin):
         rows, unjudged = list(answer["breaks"]), list(answer["unjudged"])
         unknown = [
-            f"not known for {one['service']} and {one['rule']}: {one['why']} after commands were seen, the last "
-            f"at {clock_text(one['last'])}"
+            f"not known for {one['service']} and {one['rule']}: commands were seen until "
+            f"{clock_text(one['last'])}, and {one['why']}"
             for one in unjudged
         ]
         table = Table(box=None, pad_edge=False)

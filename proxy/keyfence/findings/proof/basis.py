@@ -122,12 +122,20 @@ def _place(policy: CompiledPolicy, target: Target, homes: list[dict[str, Any]], 
     return {
         "place": place_of(target),
         "entry": target.name,
-        "name": f"the {kind} {target.name}" if target.name else f"{kind} {target.text}",
+        "name": _shown(target),
         "keys": digest(target.pattern),
         "sure": not target.pattern.needs_verification,
         "groups": groups,
         "rights": rights,
     }
+
+
+def _shown(target: Target) -> str:
+    """A target as part of a sentence."""
+    if target.kind == "legacy":
+        return f"the legacy form {target.text}"
+    kind = "entry" if target.kind == "malformed" else target.kind
+    return f"the {kind} {target.name or target.text}"
 
 
 def _fields_of(entry: Entry | None, *names: str) -> tuple[object, ...]:
