@@ -7,7 +7,7 @@ import pytest
 
 from keyfence.commands.extract import extract
 from keyfence.findings.finding import Finding, State, finding_id
-from keyfence.findings.rejudge import keeps_its_rule, resolved
+from keyfence.findings.rejudge import judged_again, keeps_its_rule, resolved
 from keyfence.policy.analysis.command_log import as_line
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.engine.evaluator import Evaluator
@@ -141,3 +141,13 @@ def test_a_finding_is_not_resolved_by_an_example_of_which_only_a_part_is_kept(po
     keys = [b"shop:session:%08x" % number for number in range(100)]
     assert resolved(new, [finding(old, "key.unregistered", [b"MGET", *keys[:60]])], NOON + 60)
     assert not resolved(new, [finding(old, "key.unregistered", [b"MGET", *keys])], NOON + 60)
+
+
+def test_a_finding_that_an_earlier_policy_resolved_is_judged_again(policy_of: Load) -> None:
+    """A policy that is taken back does not leave its findings resolved."""
+    old, new = policy_of(OLD), policy_of(OLD + SESSION)
+    one = finding(old, "key.unregistered", [b"GET", b"shop:session:00ff00ff"])
+    one.state, one.resolved_by = State.RESOLVED, new.revision
+    third = policy_of(OLD + SESSION + '  more: {key: "shop:more:<id>"}\n')
+    assert judged_again(third, [one]) == ([one.id], [])
+    assert judged_again(old, [one]) == ([], [one.id])

@@ -1,7 +1,8 @@
 """The turns of clients: how the time of the loop is shared.
 
-Rule: one client's requests take at most one turn of its session in a round of the loop, and of all clients that
-have more to do, one continues in each round. So the others wait for one turn, for any number of such clients.
+Rule: one client's requests take at most one turn of its session in a round of the loop, and of all clients
+that have more to do, one continues in each round. So the others wait for one turn, for any number of such
+clients.
 """
 
 from __future__ import annotations

@@ -51,6 +51,8 @@ class Blocking(NamedTuple):
     entry: str
     command: str
     shape: str
+    state: str
+    resolved_by: str  # the revision of the policy that resolved it
     last: float  # the last violation that enforcing the rule refuses, in Unix seconds
 
 

@@ -22,9 +22,6 @@ from .proof.worth import Began, Worth
 from .queries import Blocking, Reader
 from .spans import Span, seconds, span_text
 
-# The states of findings whose commands would be refused if their rules were enforced, unless a waiver in
-# force covers all of the finding.
-REFUSABLE = frozenset(State) - {State.RESOLVED}
 NOTHING_IN_FORCE = InForce()
 
 
@@ -94,8 +91,9 @@ def standings(
     asked = _asked(reader, earliest, worth)
     limits = {service: quiet_since(looking[service], quiet, now) for service in services}
     left: dict[tuple[str, str], list[Blocking]] = {}
-    for one in sorted(reader.blocking(REFUSABLE, min(limits.values(), default=0.0))):
-        if one.last > limits.get(one.service, 0.0) and not is_waived(one, in_force):
+    for one in sorted(reader.blocking(frozenset(State), min(limits.values(), default=0.0))):
+        is_left = not is_resolved(one, in_force) and not is_waived(one, in_force)
+        if is_left and one.last > limits.get(one.service, 0.0):
             left.setdefault((one.service, one.rule), []).append(one)
     found = []
     for rule, by_service in modes.items():
@@ -148,6 +146,13 @@ def _standing(
     return Standing(service, rule, readiness, asked, ids, owners, last, missing, began)
 
 
+def is_resolved(finding: Finding | Blocking, in_force: InForce) -> bool:
+    """Whether the policy in force allows a finding as a whole. Another policy may have resolved it."""
+    policy = in_force.policy
+    is_current = policy is None or finding.service == AT_REST or finding.resolved_by == policy.revision
+    return finding.state == State.RESOLVED and is_current
+
+
 def is_waived(finding: Finding | Blocking, in_force: InForce) -> bool:
     """Whether a waiver in force covers all of a finding."""
     return in_force.waives_all(finding.service, finding.rule, finding.entry, finding.command, finding.shape)
@@ -157,8 +162,8 @@ def may_be_refused(finding: Finding, in_force: InForce = NOTHING_IN_FORCE) -> bo
     """Whether commands of a finding would be refused if its rule were enforced."""
     return (
         finding.severity == "must"
-        and finding.state in REFUSABLE
         and finding.service != AT_REST
+        and not is_resolved(finding, in_force)
         and not is_waived(finding, in_force)
     )
 

@@ -59,6 +59,21 @@ def resolved(
     ]
 
 
+def judged_again(
+    policy: CompiledPolicy, findings: Iterable[Finding], keeps: Keeps = lambda _entry, _since: False
+) -> tuple[list[str], list[str]]:
+    """The ids of the findings that an earlier policy resolved: those that this one allows as well, and the
+    others."""
+    evaluator = Evaluator(policy)
+    allowed: list[str] = []
+    others: list[str] = []
+    for one in findings:
+        if one.state is State.RESOLVED and one.service != AT_REST and one.resolved_by != policy.revision:
+            is_kept = one.revision != policy.revision and keeps_its_rule(evaluator, one, keeps)
+            (allowed if is_kept else others).append(one.id)
+    return allowed, others
+
+
 class Kept:
     """Which entries have the keys that they had, under all bases that the findings store knows."""
 
@@ -201,7 +216,8 @@ def if_enforced(finding: Finding, in_force: InForce) -> Outcome:
         return Outcome.NOTHING
     if finding.severity == "should":
         return Outcome.ADVISED
-    if finding.state is State.RESOLVED:
+    policy = in_force.policy
+    if finding.state is State.RESOLVED and (policy is None or finding.resolved_by == policy.revision):
         return Outcome.ALLOWED
     known = in_force.modes is not None
     names = (finding.service, finding.rule, finding.entry, finding.command, finding.shape)

@@ -239,6 +239,19 @@ class Store:
         why = f"revision {revision} of the policy allows all of it"
         return self._change(dict.fromkeys(ids, (State.RESOLVED, why)), now, resolved=revision)
 
+    def still_resolved(self, ids: Iterable[str], revision: str) -> None:
+        """The policy with this revision allows findings that an earlier one has resolved."""
+        with self.database.writing() as connection:
+            for chunk in _chunks(sorted(ids)):
+                resolved = findings.c.id.in_(chunk), findings.c.state == str(State.RESOLVED)
+                connection.execute(update(findings).where(*resolved).values(resolved_by=revision))
+
+    def reopen(self, ids: Iterable[str], revision: str, now: float) -> list[Event]:
+        """Findings that an earlier policy resolved, and of which the one with this revision is not known to
+        allow all. Returns the changes of state."""
+        why = f"revision {revision} of the policy may not allow all of it"
+        return self._change(dict.fromkeys(ids, (State.REOPENED, why)), now)
+
     # -- time
 
     def age(self, now: float) -> list[Event]:

@@ -26,7 +26,7 @@ from .filter import Filter
 from .finding import SETTLE_SECONDS, Event
 from .proof.basis import InForce, described
 from .queries import LOOKING, OPAQUE, PASSTHROUGH, Reader
-from .rejudge import Kept, resolved
+from .rejudge import Kept, judged_again, resolved
 from .spans import Span
 from .store import Store
 
@@ -185,7 +185,10 @@ class Writer:
         found = self.reader.findings(Filter())
         kept = Kept(self.reader, self.in_force.basis)
         allowed = resolved(policy, found, since, kept.keeps)
-        return self._store.resolve(allowed, policy.revision, now) if allowed else []
+        changes = self._store.resolve(allowed, policy.revision, now) if allowed else []
+        still, others = judged_again(policy, found, kept.keeps)
+        self._store.still_resolved(still, policy.revision)
+        return changes + (self._store.reopen(others, policy.revision, now) if others else [])
 
     def _failed(self, exc: BaseException) -> None:
         now = self._clock()

@@ -219,10 +219,10 @@ def _answered(
     from sqlalchemy.exc import SQLAlchemyError
 
     from keyfence.findings.database import reason
-    from keyfence.findings.proof.basis import NOTHING_IN_FORCE, InForce
+    from keyfence.findings.proof.basis import InForce
     from keyfence.findings.views import Views
 
-    in_force = NOTHING_IN_FORCE if authorizer is None else InForce(authorizer.policy, authorizer.modes)
+    in_force = InForce() if authorizer is None else InForce(authorizer.policy, authorizer.modes)
     try:
         return question(Views(reader, in_force))
     except SQLAlchemyError as exc:

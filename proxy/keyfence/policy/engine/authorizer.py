@@ -227,7 +227,7 @@ class Authorizer:
         connection: object = None,
         values: Values = (),
     ) -> Steps:
-        """Like `authorize`, but yields where it may pause, so that other commands can be authorized meanwhile.
+        """Like `authorize`, but yields where it may pause. Other commands can be authorized meanwhile.
 
         Policy and modes stay those of the beginning. Break-glass is read at the end.
         """
