@@ -59,10 +59,21 @@ class WideEvaluator(KeyEvaluator):
         self._scopes_unregistered = policy.scopes_unregistered
 
     def _on_all_keys(self, grants: Iterable[Grant], glob: bytes = b"*") -> bool:
-        """Whether these grants cover a pattern of keys as it is written, or every key. Each file must grant
-        it."""
+        """Whether these grants cover a pattern of keys as it is written, or every key. Each file whose keys
+        it can match must grant it."""
         granting = {grant.home for grant in grants if b"*" in grant.texts or glob in grant.texts}
-        return granting == set(range(len(self.policy.homes)))
+        return bool(granting) and granting >= self._files_of(glob)
+
+    def _files_of(self, glob: bytes) -> set[int]:
+        """Returns the files whose keys a pattern can match, by their number."""
+        claims = [
+            (claim.encode(), number) for number, home in enumerate(self.policy.homes) for claim in home.claims
+        ]
+        begun = beginning_of(glob)
+        around = max((one for one in claims if begun.startswith(one[0])), default=None)
+        if around is None:
+            return set(range(len(self.policy.homes)))
+        return {around[1]} | {number for claim, number in claims if claim.startswith(begun)}
 
     def _reaches_only_own(
         self, service: int, name: str, glob: bytes, right: int, by: str = ""
