@@ -296,7 +296,6 @@ def test_interactive_edits_a_proposal(shop: Path, more: Path, monkeypatch: pytes
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--interactive"], "--interactive belongs to --extend"),
         (["--extend", "x.yaml", "-o", "y.yaml"], "--extend prints a patch; omit --output"),
     ],
 )

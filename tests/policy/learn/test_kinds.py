@@ -10,7 +10,8 @@ from keyfence.policy.learn.naming import name_slots
 
 
 def facts(kind: str = "string", writer: str = "app") -> Facts:
-    found = Facts(times=1, types={(kind,)})
+    found = Facts(times=1)
+    found.types.written[(kind,)] += 1
     found.uses[writer] = WRITES
     return found
 

@@ -20,11 +20,12 @@ from keyfence.admin.client import AskError
 from keyfence.cli.terminal.asking import ask_admin, checked_answer, is_url, source_url
 from keyfence.cli.terminal.options import admin_option
 from keyfence.cli.terminal.output import fail, say
-from keyfence.cli.terminal.policies import POLICY
+from keyfence.cli.terminal.policies import POLICY, shipped_policies
 from keyfence.config.fields import is_store
 from keyfence.findings.finding import AT_REST
 from keyfence.policy.learn.draft import Draft, DraftError, draft
 from keyfence.policy.learn.evidence import Evidence
+from keyfence.policy.learn.typos import Typo
 from keyfence.policy.show import one_line
 from keyfence.policy.units import counted as count
 from keyfence.telemetry.reports.by_command import rows_from_snapshot, tally_of_log
@@ -37,6 +38,7 @@ from .keys_there import add_keys
 _SQLITE = b"SQLite format 3\0"
 _RDB = b"REDIS"
 _REDIS = ("redis://", "rediss://", "unix://")
+_APPLICATIONS = "applications/"  # where the shipped policies of applications are
 _SHOWN_FAULTS = 5
 _NAME = re.compile("[A-Za-z][A-Za-z0-9_-]{0,62}")
 
@@ -52,7 +54,13 @@ def _name(_context: click.Context, _parameter: click.Parameter, value: str) -> s
 @click.option(
     "--name", metavar="NAME", default="draft", callback=_name, help="The policy's name.", show_default=True
 )
-@click.option("-o", "--output", metavar="FILE", default="", help="Write the draft to this new file.")
+@click.option(
+    "-o",
+    "--output",
+    metavar="FILE",
+    default="",
+    help="Write the draft to this new file; FOLDER/: with the policies of applications, into a new folder.",
+)
 @click.option(
     "--extend",
     "policy",
@@ -61,7 +69,12 @@ def _name(_context: click.Context, _parameter: click.Parameter, value: str) -> s
     default="",
     help="Print a patch with what this policy lacks, instead of a draft.",
 )
-@click.option("--interactive", "asks", is_flag=True, help="With --extend: ask about each proposal.")
+@click.option(
+    "--interactive",
+    "asks",
+    is_flag=True,
+    help="Ask about words that look mistyped; with --extend, about each proposal.",
+)
 @admin_option
 def draft_(sources: tuple[str, ...], name: str, output: str, policy: str, asks: bool, admin: str) -> None:
     """Propose a policy from what services were seen to do.
@@ -74,7 +87,8 @@ def draft_(sources: tuple[str, ...], name: str, output: str, policy: str, asks: 
 
     Every line of the draft has its evidence in a comment. "guess:" marks what the evidence suggests and does
     not prove. Standard error lists what the draft admits that was not seen, and what it refuses although it
-    was seen.
+    was seen. Words that look mistyped are left out, unless you say with --interactive that they are right.
+    Keys of applications that keyfence has a policy for (BullMQ, Celery and others) are left to that policy.
 
     --extend proposes only what a policy lacks: entries, rights, fields, channels and scripts. It prints a
     patch that keeps every comment; `patch` applies it. With --interactive you accept, edit, waive or skip
@@ -83,8 +97,6 @@ def draft_(sources: tuple[str, ...], name: str, output: str, policy: str, asks: 
 
     Exit code 0: a draft; 2: wrong usage, or nothing can come of the sources.
     """
-    if asks and not policy:
-        fail("--interactive belongs to --extend")
     if policy and output:
         fail("--extend prints a patch; omit --output")
     if output and os.path.lexists(output):
@@ -93,18 +105,40 @@ def draft_(sources: tuple[str, ...], name: str, output: str, policy: str, asks: 
     if policy:
         extend(policy, evidence, asks=asks)
         return
+    shipped = {
+        one.removeprefix(_APPLICATIONS): path.read_text(encoding="utf-8")
+        for one, path in shipped_policies().items()
+        if one.startswith(_APPLICATIONS) and one != f"{_APPLICATIONS}{name}"
+    }
     try:
-        found = draft(evidence, name)
+        found = draft(evidence, name, shipped, _is_right if asks else lambda _: False)
     except DraftError as exc:
         fail(str(exc))
     if output:
         try:
-            Path(output).write_text(found.text, encoding="utf-8")
+            _write(found, output, name)
         except OSError as exc:
             fail(f"{output}: {exc.strerror}")
     else:
         say(found.text.removesuffix("\n"))
     _report(found, output)
+
+
+def _is_right(typo: Typo) -> bool:
+    """Asks whether a word that looks mistyped is right."""
+    say(f"\n{one_line(typo.word)} looks like a typo of {one_line(typo.nearest)}: {typo.use()}", err=True)
+    return click.confirm(f"  Is {one_line(typo.word)} right, so that it gets entries of its own?", err=True)
+
+
+def _write(found: Draft, output: str, name: str) -> None:
+    """Writes the draft to a new file; or into a new folder, with the policies of applications."""
+    files = {output: found.text}
+    if output.endswith(os.sep):
+        os.mkdir(output)
+        files = {f"{output}{name}.yaml": found.text}
+        files |= {f"{output}{one.name}.yaml": one.text for one in found.plan.applications}
+    for path, text in files.items():
+        Path(path).write_text(text, encoding="utf-8")
 
 
 def evidence_of(sources: Iterable[str]) -> Evidence:
@@ -194,6 +228,4 @@ def _report(found: Draft, output: str) -> None:
     for sentence in found.widenings:
         say(f"keyfence: wider than what was seen: {one_line(sentence)}", err=True)
     for one in found.refused:
-        what = f"{one.service} {one.command} {one.what}".rstrip()
-        times = count(one.times, "time")
-        say(f"keyfence: seen, and refused by the draft: {one.rule}: {one_line(what)}, {times}", err=True)
+        say(f"keyfence: seen, and refused by the draft: {one_line(one.sentence())}", err=True)

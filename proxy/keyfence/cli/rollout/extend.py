@@ -21,6 +21,7 @@ from keyfence.policy.diagnostics import FileError
 from keyfence.policy.learn.evidence import Evidence
 from keyfence.policy.learn.extend import Extension, Lack, Proposal, as_legacy, extended, proposals_for, tried
 from keyfence.policy.learn.requirements import quoted
+from keyfence.policy.learn.sections import hidden_scripts
 from keyfence.policy.learn.text import plain
 from keyfence.policy.loading.load import load_policy
 from keyfence.policy.show import one_line
@@ -48,7 +49,7 @@ def extend(path: str, evidence: Evidence, *, asks: bool) -> None:
     else:
         result, waived = extended(text, found, evidence), []
     _print_patch(path, text, result.text)
-    _report(path, found, result, rest, waived)
+    _report(path, found, result, rest, waived, evidence)
 
 
 def _print_patch(path: str, before: str, after: str) -> None:
@@ -63,9 +64,14 @@ def _print_patch(path: str, before: str, after: str) -> None:
 
 
 def _report(
-    path: str, found: list[Proposal], result: Extension, rest: list[Lack], waived: list[Proposal]
+    path: str,
+    found: list[Proposal],
+    result: Extension,
+    rest: list[Lack],
+    waived: list[Proposal],
+    evidence: Evidence,
 ) -> None:
-    if not found and not rest:
+    if not found and not rest and not evidence.masked_scripts:
         say(f"keyfence: {path} lacks nothing of what was seen", err=True)
         return
     say(f"keyfence: {path}: {len(result.taken)} of {count(len(found), 'proposal')} in the patch", err=True)
@@ -73,6 +79,8 @@ def _report(
         say(f"keyfence: adds {one_line(one.title)}", err=True)
     for one, why in result.dropped:
         say(f"keyfence: does not add {one_line(one.title)}: {one_line(why)}", err=True)
+    for sentence in hidden_scripts(evidence):
+        say(f"keyfence: {sentence}", err=True)
     for lack in rest:
         what = f"{lack.rule}: {lack.service} {lack.command} {lack.entry}".rstrip()
         say(f"keyfence: no proposal for {one_line(what)}, {count(lack.times, 'time')}", err=True)
@@ -127,6 +135,8 @@ class _Questions:
     def _question(self, one: Proposal, place: str) -> dict[str, Any] | None:
         """Asks until there is an answer that works. None: later."""
         say(f"\n{place}  {one_line(one.title)}", err=True)
+        if one.doubt:
+            say(f"  {one_line(one.doubt.partition(',')[0])}", err=True)
         changed, why = tried(self.text, one, self.evidence)
         if why:
             say(f"  it does not work: {one_line(why)}", err=True)

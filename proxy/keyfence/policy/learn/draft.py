@@ -6,19 +6,21 @@ Rule: a draft is a valid policy that admits what was seen. Where it cannot, it s
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from keyfence.policy.analysis.command_log import Recorded
 from keyfence.policy.analysis.lint import check_text
 from keyfence.policy.diagnostics import FileError
 from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.loading.load import parse_policy
-from keyfence.policy.verdict import Verdict
 
-from .evidence import Evidence
-from .kinds import FINE, Ways
+from .applications import Application, applications_in, without
+from .evidence import Evidence, Facts, names_in, verdict_on
+from .kinds import FINE, Ways, kinds_of
 from .plan import Plan, Refused, plan_of
 from .sections import notes, widenings, written
+from .text import masked
+from .typos import Typo, typos_of
 
 MAX_TRIES = 5
 # The ways to find kinds, the best first. Later ones are tried if the draft has faults: if a key could be of
@@ -38,6 +40,10 @@ class DraftError(ValueError):
     """Nothing can come of the evidence; the message is one sentence."""
 
 
+class CatchAllError(DraftError):
+    """The draft and an application are both about all keys that no other file claims."""
+
+
 class Draft(NamedTuple):
     """A draft, and what people must read before they use it."""
 
@@ -48,22 +54,50 @@ class Draft(NamedTuple):
     notes: list[str]
 
 
-def draft(evidence: Evidence, name: str = "draft") -> Draft:
-    """Returns a draft of a policy. Raises DraftError if nothing can come of the evidence."""
+def draft(
+    evidence: Evidence,
+    name: str = "draft",
+    shipped: Mapping[str, str] | None = None,
+    is_right: Callable[[Typo], bool] = lambda _: False,
+) -> Draft:
+    """Returns a draft of a policy. Raises DraftError if nothing can come of the evidence.
+
+    `shipped` are the texts of applications' policies by name; one whose keys were seen is proposed.
+    `is_right` says of a word that looks mistyped whether it is right."""
     if not evidence.keys and not evidence.channels:
         raise DraftError(_nothing(evidence))
     renamed = evidence.rename_unknown()
+    applications = applications_in(evidence, shipped or {})
+    rest = without(evidence, applications)
+    typos = [one for one in suspects(rest) if not is_right(one)]
+    try:
+        return _best(rest, name, renamed, applications, typos)
+    except CatchAllError:  # a file without claims, of which a folder can have only one
+        applications = [one for one in applications if one.claims]
+        return _best(without(evidence, applications), name, renamed, applications, typos)
+
+
+def _best(
+    evidence: Evidence, name: str, renamed: str, applications: list[Application], typos: list[Typo]
+) -> Draft:
+    """Returns the draft with the fewest faults. Raises DraftError, and CatchAllError if neither it nor an
+    application has claims."""
+    left_out = {key: one for one in typos for key in one.names}
     tried: list[tuple[tuple[int, int, int], Draft]] = []
     reason = ""
     for ways, guesses_legacy in _WAYS:
         try:
-            found = _settled(plan_of(evidence, name, renamed, ways, guesses_legacy=guesses_legacy))
+            plan = plan_of(evidence, name, renamed, ways, guesses_legacy=guesses_legacy, left_out=left_out)
+            plan.applications, plan.typos = applications, typos
+            if not plan.claims and not all(one.claims for one in applications):
+                raise CatchAllError
+            found = _settled(plan)
         except FileError as fault:
             reason = str(fault.diagnostics[0])
             continue
         errors, warnings = check_text(found.text)
         reason = str(errors[0]) if errors else reason
-        misplaced = sum(one.rule in _MISPLACED for one in found.refused)
+        misplaced = sum(one.rule in _MISPLACED and not one.mistake for one in found.refused)
         tried.append(((len(errors), len(warnings), misplaced), found))
         if tried[-1][0] == (0, 0, 0):
             return found
@@ -71,6 +105,14 @@ def draft(evidence: Evidence, name: str = "draft") -> Draft:
     if best is None or faults[0]:
         raise DraftError(f"the draft is not a valid policy, which is a fault of keyfence: {reason}")
     return best
+
+
+def suspects(evidence: Evidence) -> list[Typo]:
+    """Returns the words in keys and channels that look mistyped."""
+    channels = {
+        name: Facts(evidence.channel_times[name], uses=dict(uses)) for name, uses in evidence.channels.items()
+    }
+    return typos_of([*kinds_of(evidence.keys), *kinds_of(channels)])
 
 
 def _nothing(evidence: Evidence) -> str:
@@ -95,32 +137,32 @@ def refused_by(plan: Plan, text: str) -> list[Refused]:
     """Returns what a draft refuses of the commands that were seen. Raises FileError if it does not load."""
     policy = parse_policy(text)
     evaluator = Evaluator(policy)
-    found: Counter[tuple[str, str, str, str]] = Counter()
+    found: Counter[tuple[str, str, str, str, str]] = Counter()
     for one in plan.evidence.lines:
+        names = names_in(one)
         for violation in verdict_on(evaluator, one).violations:
-            what = violation.entry
+            mistake = next(
+                (f"typo of {plan.left_out[name].nearest}" for name in names if name in plan.left_out), ""
+            )
+            what = violation.entry if not mistake else ""
             if not what and one.touches.pattern is not None:
-                what = one.touches.pattern.glob.decode("utf-8", "surrogateescape")
-            if not what and one.touches.channels:
-                what = one.touches.channels[0].name.decode("utf-8", "surrogateescape")
-            if not what and one.touches.accesses:
-                what = one.touches.accesses[0].key.decode("utf-8", "surrogateescape")
-            found[violation.rule, one.service, one.command, what] += one.times
-    return [Refused(*key, times) for key, times in sorted(found.items())]
-
-
-def verdict_on(evaluator: Evaluator, one: Recorded) -> Verdict:
-    """Returns the verdict on a recorded command."""
-    policy = evaluator.policy
-    argv = [word.encode("utf-8", "surrogateescape") for word in one.argv] or [b"?"]
-    values = policy.owners_values(access.key for access in one.touches.accesses)
-    return evaluator.evaluate(policy.number(one.service), argv, one.touches, values=values)
+                what = masked(one.touches.pattern.glob.decode("utf-8", "surrogateescape"), plan.names)
+            if not what and names:
+                what = plan.shown(names[0])
+            if violation.rule == "type.mismatch":
+                mistake = mistake or "Redis answers WRONGTYPE"
+            found[violation.rule, one.service, one.command, what, mistake] += one.times
+    forbidden = {key[1:4] for key in found if key[0] == "command.forbidden"}
+    return [
+        Refused(*key, times)
+        for key, times in sorted(found.items())
+        if key[0] == "command.forbidden" or key[1:4] not in forbidden
+    ]
 
 
 _SETTINGS = {
     "value.invalid": ("fields", "values", "members"),
     "field.unknown": ("fields",),
-    "type.mismatch": ("type",),
     "ttl.required": ("ttl",),
     "ttl.forbidden": ("ttl",),
     "ttl.range": ("ttl",),
@@ -133,6 +175,8 @@ def _relax(plan: Plan) -> bool:
     anything changed."""
     before = len(plan.omitted), plan.hash_tag, plan.cluster, _size(plan)
     for one in plan.refused:
+        if one.mistake:
+            continue
         plan.omitted |= {(one.what, setting) for setting in _SETTINGS.get(one.rule, ())}
         if one.rule == "key.hash_tag":
             plan.hash_tag = "optional" if plan.hash_tag == "required" else ""
@@ -140,7 +184,7 @@ def _relax(plan: Plan) -> bool:
             plan.omitted |= {(name, "keys") for name in plan.evidence.scripts}
         elif one.rule == "slot.cross":
             plan.cluster = False
-        elif one.rule in ("scan.scope", "channel.read") and _is_plain_glob(one.what):
+        elif one.rule in ("scan.scope", "channel.read") and _may_be_granted(one.what):
             what = "keys" if one.rule == "scan.scope" else "channels"
             granted = plan.grants.setdefault(one.service, {})
             granted.setdefault(what, set()).add(one.what)
@@ -148,8 +192,8 @@ def _relax(plan: Plan) -> bool:
     return before != (len(plan.omitted), plan.hash_tag, plan.cluster, _size(plan))
 
 
-def _is_plain_glob(text: str) -> bool:
-    return bool(text) and text.isascii() and text.isprintable()
+def _may_be_granted(glob: str) -> bool:
+    return bool(glob) and glob.isascii() and glob.isprintable()  # HIDDEN is not ASCII
 
 
 def _size(plan: Plan) -> int:

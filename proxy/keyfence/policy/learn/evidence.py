@@ -7,11 +7,13 @@ as a shape, never as a key.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import datetime
+import itertools
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from keyfence.commands.effects import effect_of
@@ -19,7 +21,9 @@ from keyfence.commands.model import DELETE, GROUP, READ, WRITE, Access, Ttl
 from keyfence.commands.table import COMMANDS
 from keyfence.commands.ttl import constant_ttl
 from keyfence.policy.analysis.command_log import Recorded, feed_lines, from_line
+from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.services import UNKNOWN
+from keyfence.policy.verdict import Verdict
 from keyfence.shapes.shapes import Placeholder, is_older, parsed
 
 MAX_KEYS = 200_000  # different keys that are kept
@@ -29,6 +33,8 @@ MAX_FIELDS = 2_000  # different field names of a key that are kept
 # A placeholder of a shape, within the text of a key. No real key that is used holds this character.
 MARK = "\x00"
 
+_FEW_TYPES = 0.05  # the share below which a type is a mistake …
+_FEW_READS = 0.25  # … and the same if commands only read it
 WRITES, CONSUMES, READS, ASKS = 8, 4, 2, 1  # what a service does to keys of a kind
 _MASKED = re.compile(rb"<masked>|^sha256:|\xe2\x80\xa6$")
 _INTEGERS = ("INCR", "DECR", "INCRBY", "DECRBY")
@@ -80,6 +86,57 @@ class Lifetimes:
 
 
 @dataclasses.dataclass(slots=True)
+class Types:
+    """Which types keys have: what Redis holds, or else what the commands on a key admit.
+
+    A source does not show which commands Redis answered with WRONGTYPE. But who writes keys knows their
+    type, and a key that several commands of different types write has that of most of them."""
+
+    there: Counter[tuple[str, ...]] = dataclasses.field(default_factory=Counter)
+    written: Counter[tuple[str, ...]] = dataclasses.field(default_factory=Counter)
+    read: dict[str, Counter[tuple[str, ...]]] = dataclasses.field(default_factory=dict)  # by service
+    writers: set[str] = dataclasses.field(default_factory=set)
+
+    def see(self, service: str, admitted: tuple[str, ...], *, writes: bool, times: int) -> None:
+        if writes and admitted:
+            self.written[admitted] += times
+            self.writers.add(service)
+        elif admitted:
+            self.read.setdefault(service, Counter())[admitted] += times
+
+    def take(self, key: Types) -> None:
+        """Adds one key, with the types that it probably has."""
+        self.there.update(key.there)
+        sure = _sure(key.written)
+        most = max(sure.values(), default=0)
+        self.written.update({admitted: times for admitted, times in key.written.items()
+                             if len(admitted) > 1 or times == most})  # fmt: skip
+        self.writers |= key.writers
+        for service, seen in key.read.items():
+            self.read.setdefault(service, Counter()).update(seen)
+
+    def found(self) -> list[str]:
+        """Returns the types of the keys."""
+        known = _sure(self.there) or _sure(self.written)
+        readers = self.writers if known else self.read.keys()
+        read = Counter[tuple[str, ...]]()
+        for service in () if self.there else readers & self.read.keys():
+            read.update(self.read[service])
+        least = max(sum(known.values()), sum(_sure(read).values()) / 2) * _FEW_READS
+        types = {one for one, times in known.items() if times >= _FEW_TYPES * sum(known.values())}
+        types |= {one for one, times in _sure(read).items() if times >= least}
+        several = [set(admitted) for admitted in (*self.written, *itertools.chain(*self.read.values()))]
+        if not types and several:
+            types = set.intersection(*several)
+        return sorted(types) if len(types) < 4 else []
+
+
+def _sure(seen: Mapping[tuple[str, ...], int]) -> dict[str, int]:
+    """Returns the types that commands of one type admit."""
+    return {admitted[0]: times for admitted, times in seen.items() if len(admitted) == 1}
+
+
+@dataclasses.dataclass(slots=True)
 class Facts:
     """Everything that was seen of one key, or of all keys of a kind."""
 
@@ -89,7 +146,7 @@ class Facts:
         default_factory=dict
     )  # service: WRITES | CONSUMES | READS | ASKS
     commands: dict[str, Counter[str]] = dataclasses.field(default_factory=dict)  # service: command: times
-    types: set[tuple[str, ...]] = dataclasses.field(default_factory=set)  # what each command admits
+    types: Types = dataclasses.field(default_factory=Types)
     lifetimes: Lifetimes = dataclasses.field(default_factory=Lifetimes)
     fields: Counter[str] = dataclasses.field(default_factory=Counter)
     field_forms: dict[str, Counter[str]] = dataclasses.field(default_factory=dict)
@@ -129,7 +186,7 @@ class Facts:
             self.uses[service] = self.uses.get(service, 0) | use
         for service, commands in other.commands.items():
             self.commands.setdefault(service, Counter()).update(commands)
-        self.types |= other.types
+        self.types.take(other.types)
         self.lifetimes.take(other.lifetimes)
         self.fields.update(other.fields)
         for name, forms in other.field_forms.items():
@@ -188,6 +245,7 @@ class Evidence:
         self.times = 0
         self.there = 0  # keys that Redis holds
         self.masked = 0  # accesses whose key cannot be used
+        self.masked_scripts = 0  # calls of scripts whose SHA-1 or name a source hides
         self.lost = 0  # accesses beyond MAX_KEYS
         self.first = ""
         self.last = ""
@@ -255,8 +313,7 @@ class Evidence:
         facts.see(one.service, one.command, access.needs, one.times, when)
         if one.touches.script is not None:
             facts.by_script += one.times
-        if access.types:
-            facts.types.add(access.types)
+        facts.types.see(one.service, access.types, writes=bool(access.needs & WRITE), times=one.times)
         facts.lifetimes.add(access.ttl, one.times, now)
         if one.command in _INTEGERS:
             facts.forms["integer"] += one.times
@@ -302,6 +359,9 @@ class Evidence:
         script = touches.script
         if script is not None:
             name = _text(script.name)
+            if _MASKED.search(script.name):
+                self.masked_scripts += one.times
+                return
             seen = self.scripts.setdefault(
                 name.lower() if script.kind != "function" else name, ScriptSeen(script.kind == "function")
             )
@@ -328,7 +388,7 @@ class Evidence:
             return
         self.there += 1
         facts.there = 1
-        facts.types.add((kind,))
+        facts.types.there[(kind,)] += 1
         lifetimes = facts.lifetimes
         lifetimes.expiring, lifetimes.staying = (1, 0) if ttl >= 0 else (0, 1)
         lifetimes.longest = max(ttl, 0)
@@ -386,13 +446,15 @@ class Evidence:
             return
         effect = effect_of(found, 0)
         facts.see(service, command, effect.needs, times, when)
-        if effect.types:
-            facts.types.add(effect.types)
+        facts.types.see(service, effect.types, writes=bool(effect.needs & WRITE), times=times)
         facts.lifetimes.add(constant_ttl(found, 0), times, 0.0)
 
     def _add_script_row(self, row: Mapping[str, Any], service: str, command: str, times: int) -> None:
         name = str(row.get("shape") or "")
         if not name or name == "other":
+            return
+        if _MASKED.search(name.encode("utf-8", "surrogateescape")):
+            self.masked_scripts += times
             return
         seen = self.scripts.setdefault(name, ScriptSeen(re.fullmatch("[0-9a-f]{40}", name) is None))
         seen.times += times
@@ -427,6 +489,21 @@ class Evidence:
                 self.first = min(self.first or when, when)
                 self.last = max(self.last, when)
 
+    def without(self, names: Collection[str], scripts: Collection[str] = ()) -> Evidence:
+        """Returns this evidence without some keys, channels and scripts, and the commands that name only
+        these."""
+        rest = copy.copy(self)
+        rest.keys = {key: facts for key, facts in self.keys.items() if key not in names}
+        rest.channels = {name: uses for name, uses in self.channels.items() if name not in names}
+        rest.scripts = {name: seen for name, seen in self.scripts.items() if name not in scripts}
+        rest.several = [keys for keys in self.several if not all(key in names for key in keys)]
+        rest.lines = [
+            one
+            for one in self.lines
+            if not (touched := names_in(one)) or not all(name in names for name in touched)
+        ]
+        return rest
+
     def rename_unknown(self) -> str:
         """Gives clients that nothing identified a name of their own. Returns the name, "" if there are none.
 
@@ -438,6 +515,8 @@ class Evidence:
         for facts in self.keys.values():
             _rename(facts.uses, name)
             _rename(facts.commands, name)
+            _rename(facts.types.read, name)
+            facts.types.writers = {name if one == UNKNOWN else one for one in facts.types.writers}
             facts.deleters = {name if one == UNKNOWN else one for one in facts.deleters}
         for uses in self.channels.values():
             _rename(uses, name)
@@ -452,6 +531,22 @@ class Evidence:
         self.lines = [one._replace(service=name) if one.service == UNKNOWN else one for one in self.lines]
         _rename(self.clients, name)
         return name
+
+
+def verdict_on(evaluator: Evaluator, one: Recorded) -> Verdict:
+    """Returns the verdict on a recorded command."""
+    policy = evaluator.policy
+    argv = [word.encode("utf-8", "surrogateescape") for word in one.argv] or [b"?"]
+    values = policy.owners_values(access.key for access in one.touches.accesses)
+    return evaluator.evaluate(policy.number(one.service), argv, one.touches, values=values)
+
+
+def names_in(one: Recorded) -> list[str]:
+    """Returns the keys and channels that a command names."""
+    touches = one.touches
+    return [_text(access.key) for access in touches.accesses] + [
+        _text(channel.name) for channel in touches.channels
+    ]
 
 
 def _rename(where: dict[str, Any], name: str) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from keyfence.commands.model import READ, Access, Touches
@@ -25,14 +25,16 @@ from keyfence.policy.source.yaml import Source
 from keyfence.policy.source.yaml_edits import EditError, add_to_list, add_to_mapping
 from keyfence.policy.units import counted as count
 
-from .draft import verdict_on
-from .evidence import READS, WRITES, Evidence, Facts
-from .kinds import FINE, Kind
+from .draft import suspects
+from .evidence import READS, WRITES, Evidence, Facts, verdict_on
+from .kinds import FINE, Kind, words_of
 from .naming import unique
 from .plan import Plan, plan_of
 from .requirements import quoted
 from .sections import placeholder_lines, script_parts, settings_of
-from .text import comment, listed, plain, shown, spoken
+from .text import comment, example_of, listed, plain, shown, spoken
+from .typos import Typo, mistyped_for
+from .values import class_of, is_word, may_be_secret
 
 _NAMES = ("key.unregistered", "key.format")
 _RIGHTS = {"scope.read": "readers", "scope.write": "writers"}
@@ -48,6 +50,7 @@ class Proposal:
     edit: Callable[[str], str] = dataclasses.field(compare=False)
     kind: Kind | None = None  # of an entry
     plan: Plan | None = dataclasses.field(default=None, compare=False)
+    doubt: str = ""  # why it is left out unless somebody says that it is right
 
     @property
     def id(self) -> str:
@@ -93,11 +96,12 @@ def proposals_for(text: str, evidence: Evidence) -> tuple[list[Proposal], list[L
 
 
 def extended(text: str, chosen: Iterable[Proposal], evidence: Evidence) -> Extension:
-    """Returns a policy with the chosen proposals. One that makes the policy invalid is left out."""
+    """Returns a policy with the chosen proposals. One that makes the policy invalid, or is in doubt, is
+    left out."""
     taken: list[Proposal] = []
     dropped: list[tuple[Proposal, str]] = []
     for one in chosen:
-        changed, why = tried(text, one, evidence)
+        changed, why = (text, one.doubt) if one.doubt else tried(text, one, evidence)
         if why:
             dropped.append((one, why))
         elif changed != text:
@@ -199,7 +203,15 @@ def _entries(policy: CompiledPolicy, model: PolicyModel, evidence: Evidence) -> 
     part = Evidence()
     part.keys = missing
     plan = _named_apart(plan_of(part, model.policy, "", FINE, guesses_legacy=False), model)
-    return [_entry(plan, kind) for kind in plan.entries]
+    mistyped = {name: one for one in suspects(evidence) for name in one.names}
+    return [_entry(plan, kind, _doubt(kind, mistyped, model.claims)) for kind in plan.entries]
+
+
+def _doubt(kind: Kind, mistyped: Mapping[str, Typo], claims: Iterable[str]) -> str:
+    """Returns why the keys of a kind look mistyped; "" if they do not."""
+    nearest = next((mistyped[key].nearest for key in kind.keys if key in mistyped), "")
+    nearest = nearest or mistyped_for(kind.prefix[: kind.prefix.find(":") + 1], claims)
+    return f"it looks like a typo of {nearest}, and --interactive asks about it" if nearest else ""
 
 
 def _named_apart(plan: Plan, model: PolicyModel) -> Plan:
@@ -227,10 +239,10 @@ def _named_apart(plan: Plan, model: PolicyModel) -> Plan:
     return plan
 
 
-def _entry(plan: Plan, kind: Kind) -> Proposal:
+def _entry(plan: Plan, kind: Kind, doubt: str) -> Proposal:
     facts = kind.facts
     many = f" on {count(len(kind.keys), 'key')}"
-    about = f"{count(facts.times, 'command')}{many}; for example {shown(kind.example or kind.keys[0])}"
+    about = f"{count(facts.times, 'command')}{many}; for example {example_of(kind)}"
     settings = [one for one in settings_of(plan, kind, None) if (kind.name, one.name) not in plan.omitted]
     names = {slot.name for slot in kind.slots}
     slot = plan.fields[kind.name][1]
@@ -245,7 +257,8 @@ def _entry(plan: Plan, kind: Kind) -> Proposal:
         lines = [f"key: {quoted(kind.pattern)}", *(f"{one.name}: {one.text}" for one in settings)]
         return add_to_mapping(now, ["keys"], plain(kind.name), lines, comment(f"guess: {about}"))
 
-    return Proposal("entry", kind.name, f"the entry {kind.name} ({kind.pattern}): {about}", edit, kind, plan)
+    title = f"the entry {kind.name} ({kind.pattern}): {about}"
+    return Proposal("entry", kind.name, title, edit, kind, plan, doubt)
 
 
 def _with_services(text: str, services: Iterable[str]) -> str:
@@ -263,7 +276,7 @@ def _with_placeholders(text: str, plan: Plan, names: Iterable[str]) -> str:
     for name in sorted(set(names) - declared):
         held, values = plan.slots[name]
         if held.text != name:
-            value, why = placeholder_lines(held, values)
+            value, why = placeholder_lines(held, values, plan.hidden, name)
             text = add_to_mapping(text, ["placeholders"], name, [value], comment(f"guess: {why}"))
     return text
 
@@ -311,10 +324,16 @@ def _with_scope_rights(text: str, model: PolicyModel, name: str) -> str:
 
 def _fields(model: PolicyModel, lacks: list[Lack]) -> list[Proposal]:
     wanted: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+    values: dict[str, dict[str, Counter[str]]] = defaultdict(lambda: defaultdict(Counter))
     for one in lacks:
-        if one.rule == "field.unknown" and one.entry in model.keys and one.field:
+        if one.rule != "field.unknown" or one.entry not in model.keys or not one.field:
+            continue
+        before = (words_of(model.keys[one.entry].key) or [""])[-1]
+        if is_word(one.field) and not may_be_secret(one.field, before):
             wanted[one.entry, one.field][one.service] += one.times
-    found = []
+        elif one.field != "<masked>":
+            values[one.entry][one.field][one.service] += one.times
+    found = [_pattern_of_fields(name, fields) for name, fields in sorted(values.items())]
     for (name, field), services in sorted(wanted.items()):
         who = f"{spoken(sorted(services))} wrote it {count(services.total(), 'time')}"
 
@@ -323,6 +342,26 @@ def _fields(model: PolicyModel, lacks: list[Lack]) -> list[Proposal]:
 
         found.append(Proposal("field", name, f"the field {shown(field)} of {name}: {who}", edit))
     return found
+
+
+def _pattern_of_fields(name: str, fields: Mapping[str, Counter[str]]) -> Proposal:
+    """Returns a pattern for fields that are values, such as ids. They may be secrets, so none is shown."""
+    held = class_of(fields)
+    times, services = (
+        sum(one.total() for one in fields.values()),
+        {who for one in fields.values() for who in one},
+    )
+
+    def edit(text: str) -> str:
+        declared = {one for together in _read(text)[1].placeholders for one in together.split("|")}
+        field = unique("field", {*declared, *NAMES}, joint="_")
+        text = add_to_mapping(
+            text, ["placeholders"], field, [quoted(held.text)], comment(f"guess: admits {held.words}")
+        )
+        return add_to_mapping(text, ["keys", name, "fields"], quoted(f"<{field}>"), ["any"])
+
+    what = f"a pattern for {count(len(fields), 'field')} of {name} ({held.words})"
+    return Proposal("field", name, f"{what}: {spoken(sorted(services))} wrote them {times:,} times", edit)
 
 
 def _channels(policy: CompiledPolicy, model: PolicyModel, evidence: Evidence) -> list[Proposal]:
@@ -351,7 +390,7 @@ def _channels(policy: CompiledPolicy, model: PolicyModel, evidence: Evidence) ->
             now = _with_placeholders(now, plan, {slot.name for slot in kind.slots})
             return add_to_mapping(now, ["channels"], plain(kind.name), lines)
 
-        about = f"{count(kind.facts.times, 'command')}; for example {shown(kind.keys[0])}"
+        about = f"{count(kind.facts.times, 'command')}; for example {example_of(kind)}"
         found.append(
             Proposal("channel", kind.name, f"the channel {kind.name} ({kind.pattern}): {about}", edit)
         )

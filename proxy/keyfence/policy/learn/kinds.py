@@ -5,13 +5,14 @@ patterns. In doubt two words make two kinds: it is safer to join two entries lat
 
 Keys are cut at `:`, `{`, `}` and `|`. Of the texts at one place, those that look like values form one
 placeholder. Words stay, unless many of them are used alike: the same parts follow, with the same types and
-writers.
-"""
+writers. Hash tags are there to vary: two that are words are names already if much the same follows both.
+The names that are found there, such as those of tenants, are names at other places too."""
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,20 +20,23 @@ from typing import NamedTuple
 
 from keyfence.policy.patterns.patterns import exact_pattern
 
-from .evidence import MARK, WRITES, Facts, strongest
-from .values import ValueClass, class_of, is_numbered_word, is_word, looks_like_ip
+from .evidence import MARK, WRITES, Facts, Types, strongest
+from .values import ValueClass, class_of, is_numbered_word, is_word, looks_like_ip, may_be_secret
 
 MIN_WORDS = 8  # words at the end of keys that are used alike and so are names
 # The same before other parts, where words are mostly kinds: cart:<id>, order:<id>. Then few keys follow each.
 MIN_INNER_WORDS = 12
+MIN_CODES = 3  # words in capital letters at the end of keys, such as currencies and airports
 FEW_KEYS = 3
 MANY_WORDS = 32  # before other parts, however many keys follow each
 MAX_WORDS = 64  # words at one place; more are names, however they are used
 MAX_FIRST_WORDS = 256  # the same at the beginning of keys
+ALIKE = 0.5  # the share of kinds behind two hash tags that must be the same
 MAX_DEPTH = 40  # parts of a key that are compared; the rest is one value
 _SEPARATORS = re.compile("([:{}|])")
 _WORDS = re.compile("[A-Za-z][A-Za-z0-9_]*(?:-[A-Za-z0-9_]+)*")
 _VERSION = re.compile("[vV][0-9]{1,3}")
+_CODE = re.compile("[A-Z]{2,5}([_.-][A-Z]{2,5})*")
 _STEM = re.compile("((?:[A-Za-z]{2,}[_.=-])+)(.*[0-9].*)")
 _GLUED = re.compile(r"([A-Za-z_]*[A-Za-z]{3,})([0-9]+(?:[.][0-9]+)*)")
 
@@ -107,17 +111,22 @@ class Kind:
 
     @property
     def types(self) -> list[str]:
-        return types_of(self.facts.types)
+        return self.facts.types.found()
 
+    @property
+    def shape(self) -> str:
+        """The literal text, with MARK for placeholders."""
+        return "".join(part if isinstance(part, str) else MARK for part in self.parts)
 
-def types_of(admitted: Iterable[tuple[str, ...]]) -> list[str]:
-    """Returns the types of keys on which commands were used, each of which admits some types."""
-    sure = {one[0] for one in admitted if len(one) == 1}
-    several = [set(one) for one in admitted if len(one) > 1]
-    if sure or not several:
-        return sorted(sure)
-    common = set.intersection(*several)
-    return sorted(common) if len(common) < 4 else []
+    def values_in(self, key: str) -> list[str] | None:
+        """Returns the values of a key's placeholders; None if the key is not of this kind."""
+        match = self._expression.fullmatch(key)
+        return list(match.groups()) if match is not None else None
+
+    @functools.cached_property
+    def _expression(self) -> re.Pattern[str]:
+        parts = (re.escape(part) if isinstance(part, str) else "(.*?)" for part in self.parts)
+        return re.compile("".join(parts), re.DOTALL)
 
 
 def words_of(text: str) -> list[str]:
@@ -135,6 +144,7 @@ class Ways(NamedTuple):
 
     stems: bool = True  # values at one place may begin with a word: user_<user>
     coarse: bool = False  # a word beside values is a value: then no key can be of two kinds
+    names: frozenset[str] = frozenset()  # hash tags that are words and names
 
 
 FINE = Ways()
@@ -151,6 +161,14 @@ class _Item(NamedTuple):
     def separator(self, depth: int) -> str:
         """The separator after a part; "" after the last one."""
         return self.texts[2 * depth + 1] if len(self.texts) > 2 * depth + 1 else ""
+
+    def before(self, depth: int) -> str:
+        """The text before a part, without empty parts."""
+        return next((text for text in reversed(self.texts[: 2 * depth : 2]) if text), "")
+
+    def is_tag(self, depth: int) -> bool:
+        """Whether a part is a whole hash tag."""
+        return depth > 0 and self.texts[2 * depth - 1] == "{" and self.separator(depth) == "}"
 
     def rest(self, depth: int) -> str:
         return "".join(self.texts[2 * depth :])
@@ -169,13 +187,24 @@ _Usage = dict[str, tuple[frozenset[str], frozenset[str]]]
 def kinds_of(keys: Mapping[str, Facts], ways: Ways = FINE) -> list[Kind]:
     """Returns the kinds of these keys."""
     items = [_Item(key, tuple(_SEPARATORS.split(key)), facts) for key, facts in sorted(keys.items())]
+    resolved = _resolve(items, 0, ways)
+    tags = {value for one in resolved for slot in _tag_slots(one.parts) for value in slot.values}
+    if tags:
+        resolved = _resolve(items, 0, ways._replace(names=frozenset(tags)))
     found = []
-    for one in _resolve(items, 0, ways):
+    for one in resolved:
         facts = Facts()
         for item in one.items:
             facts.take(item.facts)
         found.append(Kind(_joined(one.parts), [item.key for item in one.items], facts))
     return sorted(found, key=lambda kind: [part if isinstance(part, str) else "\x7f" for part in kind.parts])
+
+
+def _tag_slots(parts: Sequence[Part]) -> Iterable[Slot]:
+    """Yields the placeholders for hash tags that replace words."""
+    for before, part in itertools.pairwise(parts):
+        if isinstance(part, Slot) and part.guessed and isinstance(before, str) and before.endswith("{"):
+            yield part
 
 
 def _joined(parts: Sequence[Part]) -> list[Part]:
@@ -217,7 +246,8 @@ def _resolve_group(items: list[_Item], separator: str, depth: int, ways: Ways) -
     by_text: dict[str, list[_Item]] = defaultdict(list)
     for item in items:
         by_text[item.at(depth)].append(item)
-    words = {text for text in by_text if is_word(text)}
+    before = items[0].before(depth)
+    words = {text for text in by_text if is_word(text) and not may_be_secret(text, before)}
     values = by_text.keys() - words
     if len(values) >= 3:  # beside other values, v6 is no version
         versions = {text for text in words if text and text[-1].isdigit()}
@@ -230,13 +260,20 @@ def _resolve_group(items: list[_Item], separator: str, depth: int, ways: Ways) -
     ):
         words |= numbered
         values = set()
+    if len(words & ways.names) > 1 and words <= ways.names:
+        words, values = set(), words | values
     below = {text: _below(by_text[text], separator, depth, ways) for text in words}
     usages = {text: _usage(found) for text, found in below.items()}
-    taken = _names(usages, values, by_text, separator, depth, ways)
+    if items[0].is_tag(depth):
+        of_values = [item for text in sorted(values) for item in by_text[text]]
+        taken = _tag_names(usages, _usage(_below(of_values, separator, depth, ways)))
+    else:
+        taken = _names(usages, values, by_text, separator, depth, ways)
     found: list[_Found] = []
     for stem, texts in _by_stem(values, ways.stems and not taken):
         group = [item for text in sorted(texts | (set() if stem else taken)) for item in by_text[text]]
-        slot = Slot({text.removeprefix(stem) for text in texts} | (set() if stem else taken), bool(taken))
+        is_guess = bool(taken) or not texts.isdisjoint(ways.names)
+        slot = Slot({text.removeprefix(stem) for text in texts} | (set() if stem else taken), is_guess)
         below_slot = _below(group, separator, depth, ways)
         found += [_Found([stem, slot, separator, *one.parts], one.items) for one in below_slot]
     if taken and not values:
@@ -275,7 +312,10 @@ def _usage(found: list[_Found]) -> _Usage:
     usage: _Usage = {}
     for one in found:
         shape = "".join(part if isinstance(part, str) else MARK for part in one.parts)
-        types = frozenset(types_of({types for item in one.items for types in item.facts.types}))
+        seen = Types()
+        for item in one.items:
+            seen.take(item.facts.types)
+        types = frozenset(seen.found())
         writers = frozenset(
             service
             for item in one.items
@@ -294,6 +334,22 @@ def _agree(one: _Usage, other: _Usage) -> bool:
     return all(
         not one[shape][0] or not other[shape][0] or one[shape][0] == other[shape][0] for shape in common
     ) and all(not one[shape][1] or not other[shape][1] or one[shape][1] & other[shape][1] for shape in common)
+
+
+def _tag_names(usages: Mapping[str, _Usage], of_values: _Usage) -> set[str]:
+    """Returns the hash tags that are words and names: much the same follows them as follows others."""
+    groups: list[tuple[set[str], set[str]]] = [(set(of_values), set())] if of_values else []
+    for text, usage in sorted(usages.items(), key=lambda one: (-len(one[1]), one[0])):
+        shapes = set(usage)
+        for known, words in groups if text else ():
+            if len(known & shapes) >= ALIKE * min(len(known), len(shapes)):
+                known |= shapes
+                words.add(text)
+                break
+        else:
+            groups.append((shapes, {text}))
+    first = groups[:1] if of_values else []
+    return {text for one in groups if one in first or len(one[1]) > 1 for text in one[1]}
 
 
 def _names(
@@ -336,6 +392,8 @@ def _names(
 
 def _are_names(words: set[str], by_text: Mapping[str, list[_Item]], separator: str) -> bool:
     """Whether words that are used alike are so many that they are names, such as those of users or files."""
+    if not separator and all(map(_CODE.fullmatch, words)):
+        return len(words) >= MIN_CODES
     if not separator or all("." in word for word in words):
         return len(words) >= MIN_WORDS
     shapes = {item.key.count(":") for word in words for item in by_text[word]}

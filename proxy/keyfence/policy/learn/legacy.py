@@ -20,7 +20,7 @@ _MIN_COMMON = 2
 def mark_legacy(kinds: Sequence[Kind]) -> None:
     """Marks the kinds that seem to be deprecated forms of others."""
     for old in kinds:
-        if old.facts.changed or old.facts.by_script or not old.slots or not old.facts.uses:
+        if old.facts.by_script or not old.slots or not old.facts.uses:
             continue
         candidates = [
             (score, new) for new in kinds if new is not old and (score := _score(old, new)) is not None
@@ -32,13 +32,14 @@ def mark_legacy(kinds: Sequence[Kind]) -> None:
 
 def _score(old: Kind, new: Kind) -> tuple[float, str] | None:
     """Returns how much speaks for one kind being an old form of another, and why; None if it cannot be."""
-    if new.legacy_of is not None or not new.facts.changed or _first(old) == _first(new):
+    if new.legacy_of is not None or not new.facts.changed or not _may_be_older(old, new):
         return None
     if old.types and new.types and not set(old.types) <= set(new.types):
         return None
     facts, newer = old.facts, new.facts
     able = set(newer.services(WRITES, CONSUMES, READS))
-    if not set(facts.uses) <= able or not facts.deleters <= set(newer.services(WRITES)):
+    writers = set(newer.services(WRITES))
+    if not set(facts.uses) <= able or not facts.deleters | set(facts.services(WRITES)) <= writers:
         return None
     pairs = _pairs(old, new)
     if pairs is None:
@@ -49,28 +50,32 @@ def _score(old: Kind, new: Kind) -> tuple[float, str] | None:
     shares = [
         len(one.values & other.values) / min(len(one.values), len(other.values)) for one, other in pairs
     ]
-    alike = len(_words(old) & _words(new))
+    alike = _alike(old, new)
     numeric = all(slot.value_class.text.startswith("[0-9]{") for slot in old.slots)
     if numeric and not alike and not moved:
         return None  # small numbers are the same everywhere
     common = sum(len(one.values & other.values) for one, other in pairs)
-    why = f"{common} of its values also stand in {{new}}, and it was only read or deleted"
+    used = (
+        "its name is that of {new} without the beginning" if facts.changed else "it was only read or deleted"
+    )
+    why = f"{common} of its values also stand in {{new}}, and {used}"
     if moved:
-        why = f"its keys were copied to {{new}} {count(moved, 'time')}, and it was only read or deleted"
+        why = f"its keys were copied to {{new}} {count(moved, 'time')}, and {used}"
     return 10.0 * bool(moved) + alike + sum(shares) / len(shares), why
 
 
 def _pairs(old: Kind, new: Kind) -> list[tuple[Slot, Slot]] | None:
-    """Returns the placeholders of the new kind with those of the old one that hold the same values."""
+    """Returns the placeholders of the new kind with those of the old one that hold the same values. An old
+    name may lack the new one's hash tag."""
     pairs = []
     left = list(old.slots)
     for slot in new.slots:
         best = max(left, key=lambda one: len(one.values & slot.values), default=None)
-        if best is None:
-            return None
-        common = len(best.values & slot.values)
-        fewer = min(len(best.values), len(slot.values))
-        if common < min(_MIN_COMMON, fewer) or common < _LEAST_SHARE * fewer or not common:
+        common = len(best.values & slot.values) if best is not None else 0
+        fewer = min(len(best.values), len(slot.values)) if best is not None else 0
+        if best is None or common < min(_MIN_COMMON, fewer) or common < _LEAST_SHARE * fewer or not common:
+            if slot.guessed:
+                continue
             return None
         left.remove(best)
         pairs.append((best, slot))
@@ -87,6 +92,23 @@ def _connect(old: Kind, new: Kind, why: str) -> None:
 
 def _first(kind: Kind) -> str:
     return kind.prefix.partition(":")[0]
+
+
+def _may_be_older(old: Kind, new: Kind) -> bool:
+    """Whether the names allow that one kind is an older form of another: it begins in another way, or has
+    the same words. If it is still written, its name must be the other one's without the beginning."""
+    words, newer = _words(old), _words(new)
+    is_elsewhere = _first(old) != _first(new)
+    if old.facts.changed:
+        return is_elsewhere and old.words == new.words[len(new.words) - len(old.words) :] and bool(words)
+    return is_elsewhere or (words == newer and len(old.slots) <= len(new.slots) and old.shape != new.shape)
+
+
+def _alike(old: Kind, new: Kind) -> int:
+    """Returns how many words of an old name are also words, or beginnings of words, of a new one."""
+    return sum(
+        any(one.startswith(word) or word.startswith(one) for one in _words(new)) for word in _words(old)
+    )
 
 
 def _words(kind: Kind) -> set[str]:

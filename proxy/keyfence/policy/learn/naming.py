@@ -20,6 +20,7 @@ _VAGUE = frozenset(
     ("id", "ids", "key", "uid", "uuid", "by", "for", "of", "name", "hash", "set", "list", "zset")
 )
 _MIN_COMMON = 5  # values that two places have in common if they hold the same ids
+TAG = "tag"  # the placeholder for hash tags that are names
 _LENGTHS = re.compile("[{][0-9,]+[}]")
 _PLURAL = re.compile("(.{3,}[^suia'])s")
 
@@ -97,14 +98,16 @@ def _of_same_ids(slots: list[_Wanted]) -> Iterable[list[_Wanted]]:
 
 def _share_ids(one: Slot, other: Slot) -> bool:
     common = len(one.values & other.values)
+    if one.guessed and other.guessed:
+        return common > 1 and common == min(len(one.values), len(other.values))
     return common >= _MIN_COMMON and common * 2 >= min(len(one.values), len(other.values))
 
 
 def _name_of(together: list[_Wanted], spread: Counter[str], total: int) -> str:
     """Returns the name that most of them want; or a word that all have in common and few others have."""
     names = Counter(one.name for one in together)
-    if len(names) == 1:
-        return together[0].name
+    if len(names) == 1 or TAG in names:
+        return TAG if TAG in names else together[0].name
     common = Counter(word for one in together for word in one.words)
     fitting = [
         word
@@ -133,6 +136,10 @@ def _wanted(kind: Kind) -> Iterable[tuple[Slot, str, str]]:
             last = part
             continue
         words = words_of(last) if last else []
+        if part.guessed and last.endswith("{"):
+            yield part, TAG, "_".join([*words[-1:], TAG])
+            last = ""
+            continue
         name = _singular(words[-1]) if words else ""
         if name.lower() in _VAGUE and len(before) > 1:
             name = f"{_singular(before[-2])}_{name}"

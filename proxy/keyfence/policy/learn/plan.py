@@ -6,15 +6,21 @@ Rule: the plan depends on the evidence only. The same evidence gives the same pl
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Sequence
+import functools
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
-from .evidence import READS, WRITES, Evidence, Facts
+from keyfence.policy.units import counted as count
+
+from .applications import Application
+from .evidence import MARK, READS, WRITES, Evidence, Facts
 from .kinds import Kind, Slot, Ways, kinds_of
 from .layout import Rights, Scope, claims_of, rights_of, scope_of, scopes_of
 from .legacy import mark_legacy
 from .naming import name_kinds, name_slots, unique
 from .requirements import Fields, fields_of, known_slot
+from .text import HIDDEN, masked, secret_slots, shown
+from .typos import Typo
 from .values import ValueClass, class_of
 
 _DAY = 86_400.0
@@ -26,8 +32,16 @@ class Refused(NamedTuple):
     rule: str
     service: str
     command: str
-    what: str  # the entry, or the first key
+    what: str  # the entry, or the kind of the first key
+    mistake: str  # why it is right to refuse them; "" if nothing shows it
     times: int
+
+    def sentence(self) -> str:
+        """Returns these commands as people may read them."""
+        what = f"{self.service} {self.command} {shown(self.what)}".rstrip()
+        return (
+            f"{self.rule}: {what}, {count(self.times, 'time')}{f' ({self.mistake})' if self.mistake else ''}"
+        )
 
 
 @dataclasses.dataclass
@@ -50,6 +64,9 @@ class Plan:
     renamed: str  # the name of clients that nothing identified
     unused: list[Kind]  # kinds of keys that are there, and that no command was seen on …
     holder: str  # … and the name of the service that they stand for
+    left_out: Mapping[str, Typo]  # keys and channels that no entry is made of
+    applications: list[Application] = dataclasses.field(default_factory=list)
+    typos: list[Typo] = dataclasses.field(default_factory=list)
     grants: dict[str, dict[str, set[str]]] = dataclasses.field(default_factory=dict)  # service: what: globs
     omitted: set[tuple[str, str]] = dataclasses.field(default_factory=set)  # entry and setting
     refused: list[Refused] = dataclasses.field(default_factory=list)
@@ -57,15 +74,49 @@ class Plan:
     def scope(self, kind: Kind) -> Scope | None:
         return scope_of(kind, self.scopes)
 
+    @functools.cached_property
+    def hidden(self) -> set[str]:
+        """The placeholders that may stand for secrets."""
+        return {
+            slot.name for kind in (*self.entries, *self.legacy, *self.channels) for slot in secret_slots(kind)
+        }
+
+    @functools.cached_property
+    def names(self) -> set[str]:
+        """The values of placeholders that replace words: they may be shown."""
+        kinds = (*self.entries, *self.legacy, *self.channels)
+        return {value for kind in kinds for slot in kind.slots if slot.guessed for value in slot.values}
+
+    @functools.cached_property
+    def _kinds(self) -> dict[str, Kind]:
+        kinds = [*self.entries, *self.legacy, *self.channels]
+        return {key: kind for kind in kinds for key in kind.keys}
+
+    def shown(self, name: str) -> str:
+        """Returns a key or channel as a draft may show it: by the pattern of its kind."""
+        if name in self.left_out:
+            kind = self.left_out[name].names[name]
+            return masked(kind.shape.replace(MARK, HIDDEN))
+        return self._kinds[name].pattern if name in self._kinds else masked(name, self.names)
+
     def pattern_of(self, keys: Collection[str]) -> str:
         """Returns the pattern of the one entry that these keys belong to; "" if they belong to several."""
         found = {kind.pattern for kind in self.entries if not kind.held.isdisjoint(keys)}
         return found.pop() if len(found) == 1 else ""
 
 
-def plan_of(evidence: Evidence, name: str, renamed: str, ways: Ways, *, guesses_legacy: bool) -> Plan:
+def plan_of(
+    evidence: Evidence,
+    name: str,
+    renamed: str,
+    ways: Ways,
+    *,
+    guesses_legacy: bool,
+    left_out: Mapping[str, Typo] | None = None,
+) -> Plan:
     """Returns the plan of a draft. `renamed` is the name of clients that nothing identified."""
-    kinds = kinds_of(evidence.keys, ways)
+    left_out = left_out or {}
+    kinds = kinds_of({key: facts for key, facts in evidence.keys.items() if key not in left_out}, ways)
     holder = renamed or ("unidentified" if evidence.services else "app")
     unused = [kind for kind in kinds if not kind.facts.uses]
     for kind in unused:
@@ -79,7 +130,7 @@ def plan_of(evidence: Evidence, name: str, renamed: str, ways: Ways, *, guesses_
     legacy = [kind for kind in kinds if kind.legacy_of is not None]
     claims = claims_of(entries)
     scopes = scopes_of(entries, claims)
-    channels = _channels(evidence, ways)
+    channels = _channels(evidence, ways, left_out)
     slots = name_slots([*entries, *legacy, *channels], lambda kind: _behind(kind, scopes))
     name_kinds(entries, lambda kind: _behind(kind, scopes))
     name_kinds(channels, lambda _kind: "")
@@ -102,6 +153,7 @@ def plan_of(evidence: Evidence, name: str, renamed: str, ways: Ways, *, guesses_
         renamed=renamed,
         unused=unused,
         holder=holder,
+        left_out=left_out,
     )
 
 
@@ -121,9 +173,11 @@ def _has_hash_tag(kind: Kind) -> bool:
     return bool(inside[0]) and bool(inside[1]) and text.count("{") == text.count("}") == 1
 
 
-def _channels(evidence: Evidence, ways: Ways) -> list[Kind]:
+def _channels(evidence: Evidence, ways: Ways, left_out: Collection[str]) -> list[Kind]:
     keys = {}
     for name, uses in evidence.channels.items():
+        if name in left_out:
+            continue
         keys[name] = facts = Facts(times=evidence.channel_times[name])
         facts.uses = dict(uses)
     return kinds_of(keys, ways)
@@ -131,7 +185,7 @@ def _channels(evidence: Evidence, ways: Ways) -> list[Kind]:
 
 def _fields(kind: Kind, slots: dict[str, tuple[ValueClass, set[str]]]) -> tuple[Fields, Slot | None]:
     """Returns the fields of an entry, with a placeholder for those that are values."""
-    found = fields_of(kind.facts)
+    found = fields_of(kind.facts, before=(kind.words or [""])[-1])
     if not found.values:
         return found, None
     known = known_slot(found.values, slots)

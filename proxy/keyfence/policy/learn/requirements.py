@@ -15,7 +15,7 @@ from keyfence.policy.units import duration_text
 
 from .evidence import MARK, Facts
 from .kinds import Slot, literal
-from .values import ValueClass, is_word
+from .values import ValueClass, is_word, may_be_secret
 
 MAX_LISTED = 40  # fields; more become a pattern
 _FEW = 5  # different fields, up to which each is listed however rarely it was written
@@ -108,10 +108,10 @@ class Fields(NamedTuple):
     values: set[str]
 
 
-def fields_of(facts: Facts) -> Fields:
-    """Splits the fields that were written into names and values."""
+def fields_of(facts: Facts, before: str = "") -> Fields:
+    """Splits the fields that were written into names and values. `before` is the last word of the keys."""
     names = {name for name in facts.fields if name != "<masked>"}
-    listed = {name for name in names if name and is_word(name)}
+    listed = {name for name in names if name and is_word(name) and not may_be_secret(name, before)}
     seen = facts.written + facts.holders
     rare = len(listed) > _FEW and seen > _FEW and facts.fields.total() < 2 * len(names)
     if len(listed) > MAX_LISTED or rare:

@@ -6,11 +6,11 @@ Rule: each entry, scope, channel and script shows what it was learned from.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from keyfence.policy.units import counted as count
 
-from .evidence import MARK, READS, WRITES, ScriptSeen
+from .evidence import MARK, READS, WRITES, Evidence, ScriptSeen
 from .kinds import Kind
 from .layout import Rights, Scope
 from .plan import Plan, is_short
@@ -25,6 +25,7 @@ from .requirements import (
 from .text import (
     WIDTH,
     comment,
+    example_of,
     listed,
     plain,
     seen_by,
@@ -33,8 +34,9 @@ from .text import (
     span,
     spoken,
     with_comment,
+    without_ids,
 )
-from .values import ValueClass
+from .values import ValueClass, is_harmless
 
 
 def written(plan: Plan) -> str:
@@ -70,10 +72,13 @@ def notes(plan: Plan) -> list[str]:
         found.append(
             f"{evidence.masked:,} uses of masked or cut keys are left out. Write their entries by hand."
         )
+    found += hidden_scripts(evidence)
     if evidence.lost:
         found.append(
             f"{evidence.lost:,} uses of keys are left out, because too many different keys were seen."
         )
+    found += [one.sentence() for one in plan.typos]
+    found += [one.sentence() for one in plan.applications]
     if plan.unused:
         names = spoken([kind.name for kind in plan.unused][:_SHOWN_UNUSED])
         more = len(plan.unused) - _SHOWN_UNUSED
@@ -81,6 +86,7 @@ def notes(plan: Plan) -> list[str]:
             f"No command was seen on the keys of {names}{f' and {more} more' if more > 0 else ''}. They "
             f"stand here as keys of {plan.holder}. Find out who uses them: record the commands."
         )
+    found += _rare_uses(plan)
     if plan.renamed:
         who = ", ".join(sorted(evidence.clients.get(plan.renamed, ())))
         found.append(
@@ -92,6 +98,31 @@ def notes(plan: Plan) -> list[str]:
     return found
 
 
+def _rare_uses(plan: Plan) -> list[str]:
+    """Returns which services hardly use an entry that others use a lot. They have the right, until people
+    decide."""
+    found = [
+        f"{service}: {', '.join(sorted(facts.commands[service]))} of {kind.name} "
+        f"({facts.commands[service].total():,} of {facts.times:,} commands)"
+        for kind in plan.entries
+        for facts in (kind.facts,)
+        for service in sorted(facts.commands)
+        if facts.times >= _OFTEN and facts.commands[service].total() <= _RARELY * facts.times
+    ]
+    more = f"; and {len(found) - _SHOWN_RARE} more" if len(found) > _SHOWN_RARE else ""
+    return [f"These uses are rare. Is each right? {'; '.join(found[:_SHOWN_RARE])}{more}."] if found else []
+
+
+def hidden_scripts(evidence: Evidence) -> list[str]:
+    """Returns what people must know about scripts that cannot be registered."""
+    if not evidence.masked_scripts:
+        return []
+    return [
+        f"{count(evidence.masked_scripts, 'call')} of scripts whose SHA-1 a source masks, because it may be "
+        "a secret, are left out. Register these scripts by their text."
+    ]
+
+
 def _duration(seconds: float) -> str:
     if seconds < 120:
         return count(round(seconds), "second")
@@ -99,6 +130,9 @@ def _duration(seconds: float) -> str:
 
 
 _SHOWN_UNUSED = 10
+_SHOWN_RARE = 10
+_OFTEN = 30  # commands on the keys of an entry, from which on …
+_RARELY = 0.06  # … this share of them is rare
 
 
 def widenings(plan: Plan) -> list[str]:
@@ -111,18 +145,21 @@ def widenings(plan: Plan) -> list[str]:
             f"fields of {entry}" for entry, (_, slot) in plan.fields.items() if slot and slot.name == name
         ]
         found.append(
-            f"<{name}> admits {held.words}; seen: {_values(values)}; in {', '.join(dict.fromkeys(where))}"
+            f"<{name}> admits {held.words}; seen: {_values(values, plan.hidden, name)}; "
+            f"in {', '.join(dict.fromkeys(where))}"
         )
     return found
 
 
-def _values(values: set[str]) -> str:
+def _values(values: set[str], hidden: Collection[str], name: str) -> str:
+    """Returns how many values were seen, and one of them if it cannot be a secret."""
     seen = sorted(value for value in values if MARK not in value)
     if not seen:
         return "only as a shape"
+    harmless = next(filter(is_harmless, seen), "") if name not in hidden else ""
     if len(seen) == 1:
-        return f"only {shown(seen[0])}"
-    return f"{count(len(seen), 'value')}, such as {shown(seen[0])}"
+        return f"only {shown(harmless)}" if harmless else "only one value"
+    return f"{count(len(seen), 'value')}{f', such as {shown(harmless)}' if harmless else ''}"
 
 
 def _top(plan: Plan) -> Iterator[str]:
@@ -145,9 +182,7 @@ def _top(plan: Plan) -> Iterator[str]:
         yield "#"
         yield "# Seen, and still refused by this draft. Decide whether it is right:"
         for one in plan.refused[:40]:
-            yield from comment(
-                f"- {one.rule}: {one.service} {one.command} {shown(one.what)}, {count(one.times, 'time')}"
-            )
+            yield from comment(f"- {one.sentence()}")
         if len(plan.refused) > 40:
             yield f"# - and {len(plan.refused) - 40} more"
     yield "#"
@@ -188,14 +223,16 @@ def _placeholders(plan: Plan) -> Iterator[str]:
     yield ""
     yield "placeholders:"
     for name, (held, values) in declared.items():
-        text, why = placeholder_lines(held, values)
+        text, why = placeholder_lines(held, values, plan.hidden, name)
         yield from with_comment(f"  {name}: {text}", why, guess=not held.is_exact)
 
 
-def placeholder_lines(held: ValueClass, values: set[str]) -> tuple[str, str]:
+def placeholder_lines(
+    held: ValueClass, values: set[str], hidden: Collection[str], name: str
+) -> tuple[str, str]:
     """Returns a placeholder's class as YAML, and its evidence."""
     text = held.text if held.text.isalnum() else quoted(held.text)
-    return text, f"admits {held.words}; seen: {_values(values)}"
+    return text, f"admits {held.words}; seen: {_values(values, hidden, name)}"
 
 
 def _names(plan: Plan) -> Iterator[str]:
@@ -245,7 +282,7 @@ def _entry(plan: Plan, kind: Kind, scope: Scope | None) -> Iterator[str]:
     facts = kind.facts
     when = span(facts.first, facts.last)
     many = f" on {count(len(kind.keys), 'key')}" if len(kind.keys) > 1 else ""
-    example = f"; for example {shown(kind.example)}" if kind.example and kind.slots else ""
+    example = f"; for example {example_of(kind)}" if kind.example and kind.slots else ""
     said = [f"{count(facts.times, 'command')}{many}"] if facts.times or not facts.there else []
     said += [f"{count(facts.there, 'key')} there now"] if facts.there else []
     yield from comment(f"{', and '.join(said)}{f', {when}' if when else ''}{example}", 2)
@@ -278,7 +315,8 @@ def settings_of(plan: Plan, kind: Kind, scope: Scope | None) -> Iterator[Setting
         fields = setting_of_fields(facts, *plan.fields[kind.name])
         if fields is not None:
             yield fields
-    for found in (setting_of_values(facts, types), setting_of_maxlen(facts)):
+    maxlen = setting_of_maxlen(facts) if not types or "stream" in types else None
+    for found in (setting_of_values(facts, types), maxlen):
         if found is not None:
             yield found
 
@@ -297,7 +335,7 @@ def _legacy(plan: Plan) -> Iterator[str]:
     for kind in plan.legacy:
         assert kind.legacy_of is not None
         reason = kind.why.replace("{new}", kind.legacy_of.name)
-        why = f"{count(kind.facts.times, 'command')}; {reason}; for example {shown(kind.example)}"
+        why = f"{count(kind.facts.times, 'command')}; {reason}; for example {example_of(kind)}"
         yield from with_comment(f"    {quoted(kind.pattern)}: {plain(kind.legacy_of.name)}", why, guess=True)
 
 
@@ -309,7 +347,7 @@ def _channels(plan: Plan) -> Iterator[str]:
     for kind in plan.channels:
         facts = kind.facts
         many = f"{count(facts.times, 'command')} on {count(len(kind.keys), 'channel')}"
-        yield from comment(f"{many}; for example {shown(kind.keys[0])}", 2)
+        yield from comment(f"{many}; for example {example_of(kind)}", 2)
         yield f"  {plain(kind.name)}:"
         yield f"    channel: {quoted(kind.pattern)}"
         for word, use in (("publishers", WRITES), ("subscribers", READS)):
@@ -360,8 +398,12 @@ def script_parts(plan: Plan | None, name: str, one: ScriptSeen) -> list[str]:
 
 
 def _script(plan: Plan, name: str, one: ScriptSeen) -> Iterator[str]:
-    on = f"; for example on {shown(one.example.decode('utf-8', 'surrogateescape'))}" if one.example else ""
-    line = f"; it begins {one.line}" if one.line else ""
+    on = (
+        f"; for example on {plan.shown(one.example.decode('utf-8', 'surrogateescape'))}"
+        if one.example
+        else ""
+    )
+    line = f"; it begins {without_ids(one.line)}" if one.line else ""
     only = "" if one.keys else "; it was only loaded, so set how many keys it takes"
     commands = f"{', '.join(sorted(one.commands))} {count(one.times, 'time')}"
     yield from comment(f"{commands} by {spoken(sorted(one.services))}{on}{line}{only}", 2)

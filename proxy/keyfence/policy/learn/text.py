@@ -5,16 +5,24 @@ Rule: what comes from a source is written only as a quoted scalar, or as one lin
 
 from __future__ import annotations
 
+import itertools
+import re
 import textwrap
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from keyfence.policy.show import one_line, printable
 
 from .evidence import MARK, Facts
+from .kinds import Kind, Slot
 from .requirements import Setting, quoted
+from .values import is_harmless, leads_to_secret, may_be_secret
 
 WIDTH = 110
+HIDDEN = "<…>"  # in place of a text that may be a secret
+_PIECES = re.compile("([:{}|])")
+_LONG_IDS = re.compile("(?=[A-Za-z_+/=-]*[0-9])[A-Za-z0-9_+/=-]{12,}")
+_WILDCARDS = "*?"
 _COMMENT_AT = 58  # the column at which comments behind settings begin, if there is room
 
 
@@ -23,6 +31,54 @@ def shown(key: str) -> str:
     parts = key.split(MARK)
     marked = "".join(f"<{part}>" if index % 2 else part for index, part in enumerate(parts))
     return printable(marked.encode("utf-8", "surrogateescape"), 96)
+
+
+def masked(name: str, known: Collection[str] = ()) -> str:
+    """Returns a key, channel or glob without texts that may be secrets. `known` are names that are none."""
+    pieces = _PIECES.split(name)
+    before = ""
+    for at in range(0, len(pieces), 2):
+        core = pieces[at].strip(_WILDCARDS)
+        if core and core != HIDDEN:
+            is_shown = (core in known or is_harmless(core)) and not (
+                leads_to_secret(before) and not core.isalpha()
+            )
+            pieces[at] = pieces[at] if is_shown and not may_be_secret(core, before) else HIDDEN
+            before = core
+    return "".join(pieces)
+
+
+def without_ids(text: str) -> str:
+    """Returns text without what looks like an id, which may be a secret."""
+    return _LONG_IDS.sub(HIDDEN, text)
+
+
+def secret_slots(kind: Kind) -> Iterator[Slot]:
+    """Yields the placeholders of a kind that may stand for secrets."""
+    for before, slot in itertools.pairwise(kind.parts):
+        if isinstance(slot, Slot) and isinstance(before, str):
+            words = [piece.rstrip("_.-=") for piece in _PIECES.split(before)[::2] if piece]
+            if any(map(leads_to_secret, words[-2:])):
+                yield slot
+
+
+def example_of(kind: Kind) -> str:
+    """Returns a key of a kind as people may read it: with the placeholder in place of what may be a
+    secret."""
+    key = kind.example or kind.keys[0]
+    values = kind.values_in(key)
+    if values is None:
+        return kind.pattern
+    hidden = {id(slot) for slot in secret_slots(kind)}
+    parts = []
+    for part in kind.parts:
+        if isinstance(part, str):
+            parts.append(part)
+            continue
+        value = values.pop(0)
+        is_shown = MARK in value or (is_harmless(value) and id(part) not in hidden)
+        parts.append(value if is_shown else f"<{part.name}>")
+    return shown("".join(parts))
 
 
 def comment(text: str, indent: int = 0) -> list[str]:

@@ -28,6 +28,17 @@ _WORDS_WITH_DIGITS = re.compile(
     "base64|ec2|http[23]|ipv[46]|k8s|log4j|md5|mp[34]|oauth2|p2p|s3|sha(1|256|384|512)|utf8|x509",
     re.IGNORECASE,
 )
+# Words that a secret often follows.
+_SECRETS = re.compile(
+    "(?i)(.*[._-])?(sess|sessions?|sids?|.*tokens?|tok|jwts?|.*secrets?|passw(or)?ds?|pwd|auth|api[._-]?keys?|[cx]srf|"
+    "otps?|totp|mfa|2fa|reset|resets|verif(y|ication)s?|confirm(ation)?s?|magic(link)?s?|invites?|invitations?|"
+    "nonces?|bearers?|refresh|cookies?|credentials?|signatures?|logins?|tickets?|recover(y|ies)|activations?|pins?|"
+    "signup|remember(me)?|private|sk|key|keys)([._-]ids?)?"
+)
+_PLAIN_WORD = re.compile("[a-z]{1,12}([._-][a-z]{1,12})*")
+_UNSPEAKABLE = re.compile("[bcdfghjklmnpqrstvwxz]{4}|[aeiouy]{4}")
+_SHOWN_PIECE = re.compile("[0-9]{0,13}")
+_LONGEST_SHOWN = 40
 _ESCAPED = frozenset("\\]^[")
 # The classes of a shape's placeholders.
 _OF_SHAPES = {
@@ -62,6 +73,31 @@ def is_word(text: str) -> bool:
     if MARK in text:
         return False
     return looks_like_word(text) or all(looks_like_word(one) or not one for one in re.split("[_.-]", text))
+
+
+def leads_to_secret(word: str) -> bool:
+    """Returns whether a secret often follows a part of a key, such as `session`."""
+    return _SECRETS.fullmatch(word) is not None
+
+
+def may_be_secret(text: str, before: str) -> bool:
+    """Returns whether a part of a key may be a secret although it looks like a word. `before` is the part
+    before it."""
+    if not text or not leads_to_secret(before):
+        return False
+    return _PLAIN_WORD.fullmatch(text) is None or _UNSPEAKABLE.search(text) is not None
+
+
+def is_harmless(value: str) -> bool:
+    """Returns whether a value may be shown: a number, a date, an address, or short pieces of the kind that
+    people write. Long ids may be secrets."""
+    if len(value) > _LONGEST_SHOWN or not value:
+        return False
+    if _IPV4.fullmatch(value):
+        return True
+    return all(
+        _SHOWN_PIECE.fullmatch(one) or (len(one) <= 12 and is_word(one)) for one in re.split("[_.-]", value)
+    )
 
 
 def is_numbered_word(text: str) -> bool:
@@ -162,6 +198,8 @@ def _of_characters(values: Collection[str]) -> ValueClass:
         for name, held in (("A-Z", str.isupper), ("a-z", str.islower), ("0-9", str.isdigit))
         if any(map(held, seen)) or (name == "0-9" and not all(map(is_word, values)))
     ]
+    if len(ranges) == 3 and max(map(len, values)) >= 16 and seen & {"-", "_"}:
+        seen |= {"-", "_"}  # base64 for URLs
     others = sorted((char for char in seen if not char.isalnum()), key=lambda char: (char == "-", char))
     inside = "".join(ranges) + "".join(f"\\{char}" if char in _ESCAPED else char for char in others)
     lengths = sorted({len(value) for value in values})
