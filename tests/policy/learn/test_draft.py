@@ -66,6 +66,63 @@ def test_nothing_is_said_of_a_time_to_live_that_nothing_shows() -> None:
     assert entry("GET a:1", "EVAL x 1 a:1").ttl is None
 
 
+@pytest.mark.parametrize(
+    "commands",
+    [
+        [*("HSET a:1 f x",) * 3, "stock> GET a:1"],  # of another service
+        [*("HSET a:1 f x",) * 3, "stock> GET a:2"],  # on a key that nothing else was seen of
+        [*("HSET a:1 f x",) * 9, "GET a:1"],  # once, of the service itself
+        [*("HSET a:1 f x",) * 3, "LPUSH a:1 x"],  # a write
+        ["HGETALL a:1"] * 9 + ["GET a:1"],  # of keys that are only read
+    ],
+)
+def test_a_command_that_redis_answered_with_wrongtype_adds_no_type(commands: list[str]) -> None:
+    assert entry(*commands).type == ["hash"]
+    assert [one.mistake for one in drafted(*commands)[0].refused] == ["Redis answers WRONGTYPE"]
+
+
+def test_keys_of_several_types_have_them_all() -> None:
+    assert entry("HSET a:1 f x", "SET a:2 x").type == ["hash", "string"]
+
+
+def test_keys_that_are_there_show_their_type_whatever_commands_say() -> None:
+    evidence = evidence_of(*["SET a:1 x"] * 5, "GET a:2")
+    for number in range(9):
+        evidence.add_key(b"a:%d" % number, 0, "hash", -1, [b"f"])
+    text = draft(evidence).text
+    assert "type: hash" in text
+
+
+def test_a_forbidden_command_is_listed_and_not_granted() -> None:
+    found, model = drafted("SET a:1 x", "stock> SET b:1 x", "stock> KEYS a:*")
+    assert not model.grants
+    assert [(one.rule, one.command, one.what) for one in found.refused] == [
+        ("command.forbidden", "KEYS", "a:*")
+    ]
+
+
+SECRETS = ("9f86d081884c7d659a2feaa0", "eyJhbGciOi.JIUzI1NiJ9-x_Q", "kzsjhkdrtsztch", "sk_live_7AIehleEBKYk")
+
+
+@pytest.mark.parametrize("secret", SECRETS)
+@pytest.mark.parametrize("word", ["session", "token", "reset", "order"])
+def test_what_may_be_a_secret_stands_nowhere_in_a_draft(secret: str, word: str) -> None:
+    if word == "order" and secret.isalpha():
+        pytest.skip("only the word before it tells such a secret from a word")
+    commands = [
+        f"SET a:{word}:{secret} x EX 60",
+        f"HSET a:{word}s {secret} x",
+        f"PUBLISH a:{word}:{secret} x",
+        f"EVAL x 1 a:{word}:{secret}",
+        f"stock> SCAN 0 MATCH a:{word}:{secret}*",
+        f"KEYS *{word}:{secret[:14]}*",
+        f"DEL a:{word}:{secret}:x:{secret}",
+    ]
+    found = draft(evidence_of(*commands, "stock> SET b:1 x"))
+    texts = [found.text, *found.notes, *found.widenings, *(one.sentence() for one in found.refused)]
+    assert not [text for text in texts if secret in text or secret[:12] in text]
+
+
 def test_rights_are_what_each_service_did() -> None:
     found = entry("XADD log:1 MAXLEN ~ 100 * f 1", "stock> XREADGROUP GROUP g c STREAMS log:1 >",
                   "audit> XRANGE log:1 - +", "ops> EXISTS log:1")  # fmt: skip
@@ -153,6 +210,26 @@ def test_keys_that_are_only_read_and_hold_the_same_ids_are_guessed_to_be_older_n
     assert model.legacy.keys["route_of:<route>"].entry == "route"
     assert model.legacy.allow == ["read", "delete"]
     assert "# guess: 22 commands; 11 of its values also stand in route" in found.text
+
+
+def test_older_names_may_lack_the_hash_tag() -> None:
+    new = [f"HSET app:{{{tenant}}}:cart:{one} f x" for tenant in ("acme", "globex") for one in IDS]
+    _, model = drafted(*new, *[f"HGETALL cart:{one}" for one in IDS])
+    assert {text: one.entry for text, one in model.legacy.keys.items()} == {"cart:<cart>": "cart"}
+
+
+def test_older_names_may_begin_as_the_new_ones_do() -> None:
+    new = [f"HSET app:{{{tenant}}}:cart:{one} f x" for tenant in ("acme", "globex") for one in IDS]
+    old = [f"HGETALL app:cart:{tenant}:{one}" for tenant in ("acme", "globex") for one in IDS]
+    _, model = drafted(*new, *old)
+    assert list(model.legacy.keys) == ["app:cart:<tag>:<cart>"]
+
+
+def test_names_without_the_beginning_are_older_ones_even_if_they_are_written() -> None:
+    new = [f"HSET app:cart:{one} f x" for one in IDS]
+    found, model = drafted(*new, *[f"HSET cart:{one} f x" for one in IDS])
+    assert list(model.legacy.keys) == ["cart:<cart>"]
+    assert found.refused == []
 
 
 def test_keys_that_are_still_written_are_no_older_names() -> None:

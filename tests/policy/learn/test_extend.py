@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from keyfence.commands.extract import extract
+from keyfence.policy.analysis.command_log import as_line
 from keyfence.policy.analysis.lint import check_text
 from keyfence.policy.learn.evidence import Evidence
 from keyfence.policy.learn.extend import Extension, as_legacy, extended, proposals_for
+from keyfence.policy.learn.sections import hidden_scripts
+from keyfence.policy.loading.load import parse_policy
 from keyfence.policy.source.model import PolicyModel
 from keyfence.policy.source.validate import validate
 from keyfence.policy.source.yaml import Source
@@ -63,6 +67,38 @@ def test_a_kind_of_key_that_the_policy_lacks_becomes_an_entry() -> None:
     entry = model.keys["seen"]
     assert (entry.key, entry.type, entry.writers) == ("shop:seen:<seen>", ["string"], ["web"])
     assert [one.what for one in result.taken] == ["entry"]
+    assert result.rest == []
+
+
+SECRET = """policy: hb
+claims: ["hb:"]
+services: [web]
+writers: web
+placeholders: {token: {is: "[0-9a-f]{16,64}", secret: true}}
+keys:
+  session: {key: "hb:session:<token>"}
+  seen: {key: "hb:seen", fields: {last: any}}
+"""
+
+
+def test_a_script_whose_sha1_is_masked_is_counted_and_not_registered() -> None:
+    argv = [b"EVALSHA", b"9f86d081884c7d659a2feaa0c55ad015a3bf4f1b", b"1", b"hb:seen"]
+    evidence = Evidence()
+    evidence.add_command(as_line(parse_policy(SECRET), "web", argv, extract(argv), 1))
+    found, _ = proposals_for(SECRET, evidence)
+    assert [one.what for one in found if one.what == "script"] == []
+    assert hidden_scripts(evidence) == [
+        "Scripts whose SHA-1 a source masks, because it may be a secret, are left out (1 call). "
+        "Register them by their text."
+    ]
+
+
+def test_fields_that_are_ids_become_one_pattern_and_stand_nowhere() -> None:
+    ids = [f"{number * 7919:016x}" for number in range(1, 9)]
+    result, model = extension(*[f"HSET hb:seen {one} 1" for one in ids], policy=SECRET)
+    assert model.keys["seen"].fields == {"last": "any", "<field>": "any"}
+    texts = [result.text, *(one.title for one in result.taken)]
+    assert not [text for text in texts for one in ids if one in text]
     assert result.rest == []
 
 

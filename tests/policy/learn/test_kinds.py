@@ -94,3 +94,44 @@ def test_in_the_coarse_way_no_key_is_of_two_kinds() -> None:
     keys = {"a:x1:b": facts(), "a:x2:b": facts(), "a:own:b": facts("hash")}
     assert [kind.pattern for kind in named(keys)] == ["a:<a>:b", "a:own:b"]
     assert [kind.pattern for kind in named(keys, Ways(stems=False, coarse=True))] == ["a:<a>:b"]
+
+
+def tenants(*names: str, kinds: tuple[str, ...] = ("cart:1", "order:1", "order:next", "flags")) -> list[str]:
+    return [f"hb:{{{name}}}:{kind}" for name in names for kind in kinds]
+
+
+@pytest.mark.parametrize(
+    "names", [("acme", "globex"), ("acme", "globex", "hooli", "t-800", "stark-freight", "x1")]
+)
+def test_names_in_hash_tags_are_one_placeholder_however_many_they_are(names: tuple[str, ...]) -> None:
+    assert patterns(*tenants(*names)) == [
+        "hb:{<tag>}:cart:<cart>",
+        "hb:{<tag>}:flags",
+        "hb:{<tag>}:order:<order>",
+        "hb:{<tag>}:order:next",
+    ]
+
+
+def test_a_tenant_that_uses_few_kinds_is_one_too() -> None:
+    keys = [*tenants("acme", "globex"), *tenants("hooli", kinds=("cart:7",))]
+    assert all("{<tag>}" in pattern for pattern in patterns(*keys))
+
+
+def test_a_hash_tag_that_other_keys_follow_stays_a_word() -> None:
+    found = patterns(*tenants("acme", "globex"), *tenants("global", kinds=("rates", "leader", "cart")))
+    assert "hb:{global}:rates" in found
+
+
+def test_names_of_hash_tags_are_names_elsewhere_too() -> None:
+    keys = [*tenants("acme", "globex"), "old:acme:1", "old:globex:1"]
+    assert "old:<tag>:<id>" in patterns(*keys)
+
+
+def test_capital_letters_at_the_end_of_keys_are_codes() -> None:
+    assert patterns("rate:EUR", "rate:USD", "rate:GBP") == ["rate:<rate>"]
+    assert patterns("rate:eur", "rate:usd", "rate:gbp") == ["rate:eur", "rate:gbp", "rate:usd"]
+
+
+def test_letters_after_a_word_such_as_token_are_no_words() -> None:
+    assert patterns("reset:xamzxqzeqyrgnb", "reset:pumzgdpamntyya") == ["reset:<reset>"]
+    assert patterns("session:index", "session:9f86d081884c7d65") == ["session:<session>", "session:index"]

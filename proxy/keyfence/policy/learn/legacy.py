@@ -1,7 +1,7 @@
 """Deprecated forms: kinds whose keys seem to be older names of another kind's keys.
 
-Rule: this is a guess, and the draft says so. A kind that is still written to is never taken for a deprecated
-form, because the draft would refuse these writes.
+Rule: this is a guess, and the draft says so. A kind that is still written to is taken for a deprecated form
+only if its name says so, and the draft allows these writes.
 """
 
 from __future__ import annotations

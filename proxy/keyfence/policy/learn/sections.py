@@ -118,8 +118,8 @@ def hidden_scripts(evidence: Evidence) -> list[str]:
     if not evidence.masked_scripts:
         return []
     return [
-        f"{count(evidence.masked_scripts, 'call')} of scripts whose SHA-1 a source masks, because it may be "
-        "a secret, are left out. Register these scripts by their text."
+        "Scripts whose SHA-1 a source masks, because it may be a secret, are left out "
+        f"({count(evidence.masked_scripts, 'call')}). Register them by their text."
     ]
 
 
@@ -336,7 +336,10 @@ def _legacy(plan: Plan) -> Iterator[str]:
         assert kind.legacy_of is not None
         reason = kind.why.replace("{new}", kind.legacy_of.name)
         why = f"{count(kind.facts.times, 'command')}; {reason}; for example {example_of(kind)}"
-        yield from with_comment(f"    {quoted(kind.pattern)}: {plain(kind.legacy_of.name)}", why, guess=True)
+        form = plain(kind.legacy_of.name)
+        if kind.facts.changed:
+            form = f"{{entry: {form}, allow: [read, write, delete]}}"
+        yield from with_comment(f"    {quoted(kind.pattern)}: {form}", why, guess=True)
 
 
 def _channels(plan: Plan) -> Iterator[str]:
