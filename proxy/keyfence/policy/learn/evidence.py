@@ -106,14 +106,18 @@ class Types:
 
     def take(self, key: Types) -> None:
         """Adds one key, with the types that it probably has."""
-        self.there.update(key.there)
-        sure = _sure(key.written)
-        most = max(sure.values(), default=0)
-        self.written.update({admitted: times for admitted, times in key.written.items()
-                             if len(admitted) > 1 or times == most})  # fmt: skip
-        self.writers |= key.writers
+        for admitted, times in key.there.items():
+            self.there[admitted] += times
+        if key.written:
+            most = max(_sure(key.written).values(), default=0)
+            for admitted, times in key.written.items():
+                if len(admitted) > 1 or times == most:
+                    self.written[admitted] += times
+            self.writers |= key.writers
         for service, seen in key.read.items():
-            self.read.setdefault(service, Counter()).update(seen)
+            read = self.read.setdefault(service, Counter())
+            for admitted, times in seen.items():
+                read[admitted] += times
 
     def found(self) -> list[str]:
         """Returns the types of the keys."""

@@ -101,14 +101,14 @@ def notes(plan: Plan) -> list[str]:
 def _rare_uses(plan: Plan) -> list[str]:
     """Returns which services hardly use an entry that others use a lot. They have the right, until people
     decide."""
-    found = [
-        f"{service}: {', '.join(sorted(facts.commands[service]))} of {kind.name} "
-        f"({facts.commands[service].total():,} of {facts.times:,} commands)"
-        for kind in plan.entries
-        for facts in (kind.facts,)
-        for service in sorted(facts.commands)
-        if facts.times >= _OFTEN and facts.commands[service].total() <= _RARELY * facts.times
-    ]
+    found = []
+    for kind in plan.entries:
+        facts = kind.facts
+        for service, commands in sorted(facts.commands.items()):
+            is_rare = facts.times >= _OFTEN and commands.total() <= _RARELY * facts.times
+            if is_rare and plan.rights[kind.name].writers != (service,):
+                share = f"{commands.total():,} of {facts.times:,} commands"
+                found.append(f"{service}: {', '.join(sorted(commands))} of {kind.name} ({share})")
     more = f"; and {len(found) - _SHOWN_RARE} more" if len(found) > _SHOWN_RARE else ""
     return [f"These uses are rare. Is each right? {'; '.join(found[:_SHOWN_RARE])}{more}."] if found else []
 
