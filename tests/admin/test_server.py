@@ -34,11 +34,15 @@ class FakeControl(Control):
 
     def __init__(self) -> None:
         self.reasons: list[str] = []
+        self.known: list[str] = []
         self.asked: list[tuple[Any, ...]] = []
         self.faults: list[Diagnostic] = []
 
     async def ready(self) -> tuple[bool, list[str]]:
         return not self.reasons, self.reasons
+
+    async def warnings(self) -> list[str]:
+        return self.known
 
     async def report(self) -> list[dict[str, Any]]:
         return [{"service": "CubeProxy", "count": 3}]
@@ -241,9 +245,13 @@ def test_a_process_lives_before_it_is_ready_and_says_why_it_is_not(
         client.control.reasons = ["upstream redis:6379 does not answer"]
         assert (await client.ask("GET", "/healthz"))[0] == 200
         reasons = ["upstream redis:6379 does not answer"]
-        assert await client.ask("GET", "/readyz") == (503, {"ready": False, "reasons": reasons})
+        assert await client.ask("GET", "/readyz") == (
+            503,
+            {"ready": False, "reasons": reasons, "warnings": []},
+        )
         client.control.reasons = []
-        assert await client.ask("GET", "/readyz") == (200, {"ready": True, "reasons": []})
+        known = client.control.known = ["upstream redis:6379 is a node of a cluster"]
+        assert await client.ask("GET", "/readyz") == (200, {"ready": True, "reasons": [], "warnings": known})
 
     served(scenario)
 

@@ -21,17 +21,14 @@ StartStage = Callable[..., Stage]
 REFUSED = request("GET", "elsewhere")  # by the policy, whatever Redis does
 
 
-def test_an_upstream_that_refuses_connections_gives_each_request_a_clear_error(stage: Stage) -> None:
+def test_an_upstream_that_refuses_connections_closes_the_clients_that_send(stage: Stage) -> None:
     stage.faults.go_away()
     with stage.client() as client:
         client.socket.sendall(request("GET", "app:a") + REFUSED + request("GET", "app:a"))
-        first, refusal, third = client.reply(), client.reply(), client.reply()
-        assert is_clear_error(first)
-        assert first
-        assert refusal.startswith(b"-NOPERM")
-        assert is_clear_error(third)
+        assert client.rest() == b""  # the replies would come in this order, and Redis sends none
         stage.faults.come_back()
-        eventually(lambda: client.says("GET", "app:a") == b"$-1\r\n", "the same client is served")
+    with stage.client() as client:
+        eventually(lambda: client.says("GET", "app:a") == b"$-1\r\n", "the next client is served")
 
 
 def test_an_upstream_that_ignores_the_connect_times_out(start_stage: StartStage) -> None:
@@ -39,8 +36,7 @@ def test_an_upstream_that_ignores_the_connect_times_out(start_stage: StartStage)
         stage = start_stage(upstream=f"redis://127.0.0.1:{port}", expect_stderr="unreachable: timed out")
         with stage.client() as client:
             client.socket.sendall(request("GET", "app:a") + REFUSED)
-            assert b"is unreachable: timed out" in client.reply()
-            assert client.reply().startswith(b"-NOPERM")
+            assert client.rest() == b""
 
 
 def test_a_silent_upstream_delays_only_the_clients_that_wait_for_it(stage: Stage) -> None:
@@ -169,7 +165,7 @@ def test_a_loading_upstream_answers_loading_itself(start_stage: StartStage, tmp_
     with loading_redis(tmp_path, port):
         eventually(lambda: asked().startswith(b"$100\r\n"), "the value is there")
     assert any(reply.startswith(b"-LOADING Redis is loading") for reply in seen), seen[:3]
-    assert all(reply.startswith((b"-LOADING", b"$100", b"-ERR keyfence: upstream")) for reply in seen)
+    assert all(reply.startswith((b"-LOADING", b"$100")) for reply in seen if reply)
 
 
 def test_an_upstream_that_becomes_a_replica_answers_readonly_and_serves_reads(
@@ -287,13 +283,20 @@ def test_a_request_that_may_have_run_is_not_retried(stage: Stage, reset: bool) -
     assert 1 <= int(stage.value("app:n") or 0) <= rounds * 5  # a back-off may keep some from Redis
 
 
-def test_an_unsent_request_is_not_kept_for_later(stage: Stage) -> None:
-    stage.faults.go_away()
+def test_an_unsent_request_waits_for_the_end_of_an_outage_or_is_never_sent(stage: Stage) -> None:
     with stage.client() as client:
-        assert is_clear_error(client.says("INCR", "app:n"))
+        assert client.says("GET", "app:n") == b"$-1\r\n"
+        stage.faults.go_away()
+        eventually(lambda: ask(stage.keyfence, "/readyz")[0] == 503, "keyfence says that it is not ready")
+    with stage.client() as client:
+        client.send("INCR", "app:n")
         stage.faults.come_back()
-        eventually(lambda: client.says("PING") == b"+PONG\r\n", "it is served again")
-        assert client.says("INCR", "app:n") == b":1\r\n"
+        reply = client.reply()
+        assert reply in (b":1\r\n", b"")  # it was closed, if the outage took longer than the wait
+    with stage.client() as client:
+        expected = b":2\r\n" if reply else b":1\r\n"
+        eventually(lambda: ask(stage.keyfence, "/readyz")[0] == 200, "keyfence is ready again")
+        assert client.says("INCR", "app:n") == expected
 
 
 def test_a_doubtful_connection_is_never_reused(stage: Stage) -> None:
@@ -398,7 +401,7 @@ def test_five_hundred_clients_do_not_flood_an_upstream_that_returns(stage: Stage
     """Only clients that ask open connections; clients that wait open none."""
     with herd_of(stage) as herd:
         stage.faults.go_away()
-        herd[0].says("GET", "app:a")
+        eventually(lambda: ask(stage.keyfence, "/readyz")[0] == 503, "keyfence says that it is not ready")
         del stage.faults.accepted[:]
         stage.faults.come_back()
         eventually(lambda: ask(stage.keyfence, "/readyz")[0] == 200, "keyfence is ready again")

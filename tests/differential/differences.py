@@ -212,12 +212,39 @@ REAL: tuple[tuple[str, str, str, str], ...] = (
         "The next reply would take the missing element's place.",
     ),
     (
+        "`CLUSTER SLOTS`, `CLUSTER SHARDS`, `CLUSTER NODES`, from a node of a cluster",
+        "the nodes' addresses",
+        "`-NOPERM [redis.address]` in enforce; in observe a finding",
+        "The client would leave keyfence for these addresses. Redis' errors pass (no cluster).",
+    ),
+    (
+        "any command, from a node of a cluster that does not hold the key",
+        "`-MOVED` or `-ASK` with the other node's address",
+        "`-NOPERM [redis.address]` in the same place, also within EXEC's array; in observe a finding",
+        "The client would go to that address, past keyfence.",
+    ),
+    (
+        "`CLIENT MAINT_NOTIFICATIONS ON`, from a managed Redis that has it",
+        "`+OK`, and later pushes with addresses (`MOVING`)",
+        "`-NOPERM [redis.address]` in enforce, and Redis is asked for OFF; in observe a finding",
+        "The client would go to these addresses. Redis' errors pass (most servers).",
+    ),
+    (
+        "a command while Redis is away",
+        "the connection is closed or refused",
+        "the command waits, for at most `connect_timeout` since the outage began; then the connection is "
+        "closed. Clients that wait for nothing are closed then, too",
+        "Most outages are restarts. Clients send a command again after a closed connection, and not after "
+        "an error ([operations.md](operations.md#when-redis-is-away)).",
+    ),
+    (
         "MONITOR",
         "–",
-        "also shows keyfence's own commands: PING each second; COMMAND and a trial of each of its commands "
-        "(`keyfence acl self`) when Redis comes up; PTTL, STRLEN, HLEN and similar, with SELECT, for keys "
-        "whose time to live or size it checks; PING before a client's WAIT; and barriers: ECHO, a HELLO "
-        "with a syntax error or PING, with a random number of 32 hexadecimal digits",
+        "also shows keyfence's own commands: PING and `HELLO 2` each second; COMMAND and a trial of each "
+        "of its commands (`keyfence acl self`) when Redis comes up; PTTL, STRLEN, HLEN and similar, with "
+        "SELECT, for keys whose time to live or size it checks; PING before a client's WAIT; and "
+        "barriers: ECHO, a HELLO with a syntax error or PING, with a random number of 32 hexadecimal "
+        "digits",
         "keyfence is a client of Redis too, and MONITOR shows all commands that Redis gets; keyfence "
         "removes no line. A barrier proves that replies and requests correspond.",
     ),

@@ -53,9 +53,11 @@ class Step(NamedTuple):
         return f"{self.on}: {shown[:600]}"
 
 
-# Lines of MONITOR for keyfence's own commands: its probe's PING in database 0, and barriers (`resp.barrier`).
+# Lines of MONITOR for keyfence's own commands: its probe's PING and HELLO in database 0, and barriers
+# (`resp.barrier`).
 _KEYFENCES_OWN = re.compile(
-    rb'\+[0-9.]+ \[(?:0 [^\]]*\] "PING"|\d+ [^\]]*\] "(?:ECHO|HELLO" "2|PING)" "[0-9a-f]{32}")\r\n'
+    rb'\+[0-9.]+ \[(?:0 [^\]]*\] (?:"PING"|"HELLO" "2")'
+    rb'|\d+ [^\]]*\] "(?:ECHO|HELLO" "2|PING)" "[0-9a-f]{32}")\r\n'
 )
 
 Heard = dict[str, tuple[bytes, bool]]  # connection → the bytes of one step, and whether the connection ended

@@ -204,16 +204,11 @@ async def test_a_client_that_ends_without_due_replies_is_closed() -> None:
 
 
 @in_loop
-async def test_thousands_of_auths_without_an_upstream_get_thousands_of_errors() -> None:
-    """Each is tried only after the one before it has failed."""
+async def test_a_client_with_thousands_of_auths_is_closed_without_an_upstream() -> None:
     async with Stage(None) as stage:
         reader, writer = await stage.client()
         writer.write(cmd("AUTH", "master", "pw") * 3000 + ADMITTED)
-        data = b""
-        while data.count(b"\r\n") < 3001:
-            data += await reader.read(65536)
-        assert len(replies(data)) == 3001
-        assert set(data.split(b"\r\n")[:-1]) == {b"-ERR keyfence: " + stage.upstream.state.encode()}
+        assert await reader.read() == b""
         assert stage.telemetry.counters.internal_errors == {}
         assert stage.upstream.failures < 100
 
@@ -236,9 +231,9 @@ async def test_a_login_that_is_never_answered_times_out(patch: pytest.MonkeyPatc
         patch.setattr(stage.upstream, "_connect", connect_in_peace)
         reader, writer = await stage.client()
         writer.write(ADMITTED)
-        assert b"is unreachable: login timed out" in await reader.readline()
+        assert await reader.read() == b""
         await ended.wait()
-        assert stage.context.clients  # it may try again
+        assert stage.upstream.reason == "login timed out"
 
 
 @in_loop

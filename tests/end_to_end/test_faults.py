@@ -128,12 +128,10 @@ def test_redis_dies_and_returns_on_the_same_port(
         assert read_to_end(idle) == b""
     eventually(lambda: ask(keyfence, "/readyz")[0] == 503, "keyfence says that it is not ready")
     with keyfence.connect("CubeMaster") as connection:
-        connection.sendall(GET)
-        assert b"is unreachable: " in connection.recv(1000)
+        connection.sendall(GET)  # which waits, because the outage has only begun
         start_one(arguments=["--port", str(tcp_redis.port), "--bind", "127.0.0.1"])
         eventually(lambda: ask(keyfence, "/readyz")[0] == 200, "keyfence is ready again")
-        connection.sendall(GET)
-        assert connection.recv(1000) == b"*0\r\n"
+        assert connection.recv(1000) in (b"", b"*0\r\n")  # closed, if the new Redis took longer than the wait
     down, *reasons, up = keyfence.stderr().splitlines()
     for line in (down, *reasons, up):
         assert re.match(r"keyfence: \d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ upstream redis://127", line)
@@ -157,7 +155,6 @@ def test_an_outage_logs_one_line_at_its_start_and_one_at_its_end(
         for _ in range(5):
             with keyfence.connect("CubeMaster") as connection:
                 connection.sendall(GET)
-                assert connection.recv(1000)
         server = start_one(arguments=["--port", str(port), "--bind", "127.0.0.1"])
         eventually(lambda: ask(keyfence, "/readyz")[0] == 200, "keyfence is ready again")
     ups = [line for line in keyfence.stderr().splitlines() if "is up again" in line]
@@ -206,16 +203,13 @@ def test_keyfence_starts_while_the_upstream_is_down(
     assert ask(keyfence, "/readyz")[0] == 503
     assert ask(keyfence, "/healthz")[0] == 200
     with keyfence.connect("CubeProxy") as connection:
-        connection.sendall(GET + REFUSED + GET)
-        data = b""
-        while data.count(b"\r\n") < 3:
-            data += connection.recv(65536)
-        first, refusal, third = replies(data)
-        assert first.startswith(b"-ERR keyfence: upstream redis://127.0.0.1:")
-        assert refusal.startswith(b"-NOPERM")
-        assert third == first
-        start_one(arguments=["--port", str(port), "--bind", "127.0.0.1"])
-        eventually(lambda: ask(keyfence, "/readyz")[0] == 200, "keyfence is ready")
+        connection.sendall(REFUSED + GET)
+        data = read_to_end(connection)
+    assert len(replies(data)) == 1
+    assert data.startswith(b"-NOPERM")
+    start_one(arguments=["--port", str(port), "--bind", "127.0.0.1"])
+    eventually(lambda: ask(keyfence, "/readyz")[0] == 200, "keyfence is ready")
+    with keyfence.connect("CubeProxy") as connection:
         connection.sendall(GET)
         assert connection.recv(100) == b"*0\r\n"
 
@@ -228,7 +222,7 @@ def test_a_spliced_connection_logs_why_it_closes(start_keyfence: Start) -> None:
     )
     with keyfence.connect() as connection:
         connection.sendall(b"PING\r\n")
-        assert b"is unreachable: " in read_to_end(connection)
+        assert read_to_end(connection) == b""
 
 
 # -- clients vanish

@@ -195,7 +195,7 @@ def test_a_tls_upstream_of_an_unknown_authority_is_not_trusted(
     keyfence = start_keyfence("--config", config, expect_stderr="unreachable: TLS failed")
     with keyfence.connect("CubeMaster") as connection:
         connection.sendall(b"PING\r\n")
-        assert b"is unreachable: TLS failed" in connection.recv(1000)
+        assert connection.recv(1000) == b""
     assert ask(keyfence, "/readyz")[0] == 503
 
 

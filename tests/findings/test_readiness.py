@@ -87,6 +87,25 @@ def test_a_finding_that_a_policy_resolved_does_not_stand_in_the_way(store: Store
     assert standing(reader, NOON + 7 * DAY - HOUR / 2).readiness is Readiness.READY
 
 
+def test_a_service_that_knows_addresses_of_redis_is_ready_for_nothing(store: Store, reader: Reader) -> None:
+    store.write(batch(row(rule="redis.address"), asked=5))
+    look(store, NOON, NOON + 6 * DAY)
+    modes = OBSERVED | {"redis.address": {"shop": "observe", "api": "observe"}}
+    found = standing(reader, NOON + 6 * DAY, modes)
+    assert found.readiness is Readiness.GAP
+    assert found.why.endswith("where keyfence sees nothing; enforce redis.address")
+    look(store, NOON + 6 * DAY, NOON + 8 * DAY)
+    store.write(batch(at=NOON + 8 * DAY, asked=5))
+    assert standing(reader, NOON + 8 * DAY, modes).readiness is Readiness.READY
+
+
+def test_a_service_that_gets_no_addresses_has_no_gap(store: Store, reader: Reader) -> None:
+    store.write(batch(row(rule="redis.address", action="refused"), asked=5))
+    look(store, NOON, NOON + 7 * DAY)
+    modes = OBSERVED | {"redis.address": {"shop": "enforce", "api": "observe"}}
+    assert standing(reader, NOON + 7 * DAY, modes).readiness is Readiness.READY
+
+
 def test_modes_come_before_evidence(store: Store, reader: Reader) -> None:
     store.write(batch(row(), asked=5))
     for mode, readiness in (("enforce", Readiness.ENFORCED), ("disabled", Readiness.DISABLED)):

@@ -66,6 +66,7 @@ class RecordingObserver:
         self.decisions = 0
         self.timed: list[float] = []  # how long the decisions of the sample took
         self.logins_failed = 0
+        self.upstream_errors: list[str] = []
         self.recorder: Callable[..., None] | None = None
 
     @property
@@ -143,6 +144,9 @@ class RecordingObserver:
 
     def login_failed(self, _service: str) -> None:
         self.logins_failed += 1
+
+    def upstream_error(self, word: str) -> None:
+        self.upstream_errors.append(word)
 
     def opaque(self, service: str, reason: str) -> None:
         self.sessions.append((service, reason))

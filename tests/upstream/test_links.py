@@ -19,7 +19,7 @@ class RecordingOwner(Owner):
     def __init__(self) -> None:
         self.refusals: list[str] = []
 
-    def upstream_refused(self, reason: str) -> None:
+    def upstream_lost(self, reason: str) -> None:
         self.refusals.append(reason)
 
     def upstream_full(self, full: bool) -> None:
@@ -27,11 +27,10 @@ class RecordingOwner(Owner):
 
 
 @in_loop
-async def test_a_connection_that_was_refused_is_not_tried_again_while_the_client_shares(
+async def test_a_connection_that_was_never_open_is_not_tried_again_while_the_client_shares(
     patch: pytest.MonkeyPatch,
 ) -> None:
-    """By then its client awaits replies on the shared one. An error would replace each of these replies,
-    and the replies themselves, when they come, would answer later requests."""
+    """By then its client may await replies on the shared one."""
     upstream = Upstream(UpstreamAddress("tcp", "127.0.0.1", 1, shown="fake"))
     tries = 0
 

@@ -88,6 +88,7 @@ class Stage(FakeControl):
             "started": 1e9,
             "ready": True,
             "reasons": [],
+            "warnings": [],
             "policy": {"name": "cubesandbox", "revision": "r1", "file": "p.yaml", "loaded": 1e9},
             "candidate": None,
             "upstream": {"address": "redis://up:6379", "up": True, "since": 1e9, "reason": ""},

@@ -26,6 +26,10 @@ class Control(Protocol):
         """Whether clients can be served: listeners are open and the upstream answers. If not, why."""
 
     @abstractmethod
+    async def warnings(self) -> list[str]:
+        """What operators should know about the upstream, although clients can be served."""
+
+    @abstractmethod
     async def metrics(self) -> bytes:
         """The counters of all workers in Prometheus' text format."""
 

@@ -39,7 +39,8 @@ async def healthz(_control: Control, _: web.Request) -> web.Response:
 
 async def readyz(control: Control, _: web.Request) -> web.Response:
     ready, reasons = await control.ready()
-    return json_answer({"ready": ready, "reasons": reasons}, 200 if ready else 503)
+    found = {"ready": ready, "reasons": reasons, "warnings": await control.warnings()}
+    return json_answer(found, 200 if ready else 503)
 
 
 async def status(control: Control, _: web.Request) -> web.Response:

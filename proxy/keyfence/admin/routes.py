@@ -63,8 +63,9 @@ ROUTES = (
         "/readyz",
         Who.ANYONE,
         handlers.readyz,
-        "whether clients can be served: listeners are open, Redis answers, the process is not ending",
-        "200, or 503 with `reasons`",
+        "whether clients can be served: listeners are open, Redis answers and "
+        "[takes writes](#redis-cluster-and-sentinel), the process is not ending",
+        "200, or 503 with `reasons`; `warnings` about Redis",
         on_metrics=True,
     ),
     Route(

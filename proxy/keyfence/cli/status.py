@@ -56,6 +56,7 @@ def _status_lines(answer: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("keyfence", f"{answer['version']}, process {answer['pid']}, since {clock_text(answer['started'])}")
     ]
     lines.append(("ready", "yes" if answer["ready"] else f"no: {'; '.join(answer['reasons'])}"))
+    lines += [("warning", text) for text in answer["warnings"]]
     if policy is None:
         lines.append(("policy", "none: it runs with --splice and applies no policy"))
     else:

@@ -62,7 +62,7 @@ cdef class Client(Owner):
     @cython.locals(before=Py_ssize_t, session=SessionBase)
     cpdef object data_received(self, bytes data)
     cdef object _note_partial(self, Py_ssize_t before, Py_ssize_t came)
-    cdef object _guarded(self, object step, str reason)
+    cdef object _guarded(self, object step, object argument)
     @cython.locals(session=SessionBase, outlet=Outlet, chunks=list, data=bytes)
     cpdef object _flush(self)
     @cython.locals(route=Route, chunks=list, counts=list, chunk=bytes)

@@ -20,6 +20,7 @@ from keyfence.net.host_port import host_port
 from keyfence.policy.engine.authorizer import InForce
 from keyfence.policy.verdict import Peer
 from keyfence.resp.limits import RequestLimits
+from keyfence.resp.replies import ErrorPart
 from keyfence.session.conversation.base import SessionBase
 from keyfence.session.conversation.questions import Question
 from keyfence.session.conversation.shown_ids import ShownIds
@@ -307,11 +308,7 @@ class Client(Owner):
 
     def upstream_unasked(self, data: bytes) -> None:
         self._traffic.upstream_in += len(data)
-        try:
-            self._session.from_kept(data)
-            self._flush()
-        except Exception as exc:
-            self._failed(exc)
+        self._guarded(self._session.from_kept, data)
 
     def upstream_refused(self, reason: str) -> None:
         self._guarded(self._session.upstream_refused, reason)
@@ -335,6 +332,9 @@ class Client(Owner):
             self._session.from_shared(data, completed, whole)
         except Exception as exc:
             self._failed(exc)
+
+    def shared_errors(self, data: bytes, errors: list[ErrorPart], at: int) -> bytes:
+        return self._session.errors_came(data, errors, at)
 
     def shared_sent(self) -> None:
         self._request_written(may_block=False)
@@ -374,10 +374,10 @@ class Client(Owner):
 
     # -- between client and upstream
 
-    def _guarded(self, step: Callable[[str], None], reason: str) -> None:
+    def _guarded(self, step: Callable[[Any], None], argument: str | bytes) -> None:
         """Call a method of the session and write its output. An internal error ends only this client."""
         try:
-            step(reason)
+            step(argument)
             self._flush()
         except Exception as exc:
             self._failed(exc)

@@ -23,6 +23,7 @@ from .queries import Blocking, Reader
 from .spans import Span, seconds, span_text
 
 NOTHING_IN_FORCE = InForce()
+BYPASS = "redis.address"  # while it is only observed, traffic may go past keyfence
 
 
 class Readiness(enum.StrEnum):
@@ -32,7 +33,7 @@ class Readiness(enum.StrEnum):
     READY = "ready"
     NOT_READY = "not ready"  # violations that enforcing would refuse
     NO_TRAFFIC = "no traffic"  # no command was asked of the rule
-    GAP = "gap"  # keyfence has not been looking for long enough
+    GAP = "gap"  # keyfence has not been looking for long enough, or could not see everything
     DISABLED = "disabled"
 
 
@@ -49,6 +50,7 @@ class Standing:
     last: float | None  # the last violation that enforcing would refuse, in Unix seconds
     wait: float  # seconds for which keyfence must still look, if nothing happens
     began: Began | None = None  # when the evidence began again, if it did so within the quiet time
+    bypassed: bool = False  # the service was told addresses of Redis, so it may have gone past keyfence
 
     @property
     def why(self) -> str:
@@ -57,6 +59,8 @@ class Standing:
             number = len(self.findings)
             owners = f" ({', '.join(self.owners)})" if self.owners else ""
             return f"{counted(number, 'finding')}{owners}"
+        if self.readiness is Readiness.GAP and self.bypassed:
+            return f"the service knows addresses of Redis, where keyfence sees nothing; enforce {BYPASS}"
         if self.readiness is Readiness.GAP:
             return f"keyfence must look for {span_text(self.wait)} more{self._began_again}"
         return ""
@@ -104,7 +108,11 @@ def standings(
             missing = max(0.0, quiet - seconds(looking[service], since, math.inf))
             missing = missing if missing > ROUNDING else 0.0
             began = began if missing else None
-            found.append(_standing(service, rule, mode, times, left.get((service, rule), []), missing, began))
+            one = _standing(service, rule, mode, times, left.get((service, rule), []), missing, began)
+            bypassed = (service, BYPASS) in left and modes.get(BYPASS, {}).get(service) != "enforce"
+            if bypassed and one.readiness in (Readiness.READY, Readiness.GAP):
+                one = dataclasses.replace(one, readiness=Readiness.GAP, bypassed=True)
+            found.append(one)
     return found
 
 

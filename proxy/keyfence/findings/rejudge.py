@@ -28,8 +28,8 @@ from .queries import Reader
 
 # Rules on values, which examples do not hold.
 ON_VALUES = frozenset({"value.invalid", "value.size", "key.members"})
-# Rules on the session or on faults of keyfence: no example can decide.
-NEVER = frozenset({"internal.error", "session.opaque"})
+# Rules on the session, on Redis' answers or on faults of keyfence: no example can decide.
+NEVER = frozenset({"internal.error", "session.opaque", "redis.address"})
 
 
 # Rules with one answer for all commands of a name that need the same rights on keys of one target.

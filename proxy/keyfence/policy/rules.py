@@ -59,6 +59,13 @@ _ALL: Final = (
         "keyfence's operator",
         "leave out the command, or observe this rule",
     ),
+    Rule(
+        "redis.address",
+        "session",
+        "Redis tells the client an address at which keyfence is not asked",
+        "keyfence's operator",
+        "use a client for a single Redis, and a Redis that is no cluster",
+    ),
     # -- command
     Rule(
         "command.forbidden",

@@ -97,7 +97,17 @@ class ProcessControl(Control):
         upstream = self._runtime.upstream
         if upstream is None or not upstream.up:
             reasons.append(upstream.state if upstream else "no upstream yet")
+        reasons += self._concerns(is_fatal=True)
         return not reasons, reasons
+
+    async def warnings(self) -> list[str]:
+        return self._concerns(is_fatal=False)
+
+    def _concerns(self, *, is_fatal: bool) -> list[str]:
+        """What is to be known about the upstream, with or without the effect that keyfence is not ready."""
+        upstream = self._runtime.upstream
+        where = upstream.address.shown if upstream is not None else ""
+        return [f"upstream {where} {one.text}" for one in self._runtime.concerns if one.is_fatal is is_fatal]
 
     async def metrics(self) -> bytes:
         # A row takes some 10 µs, and there are thousands: in a thread, so that clients wait for none of it.
@@ -139,6 +149,7 @@ class ProcessControl(Control):
             "started": self._started,
             "ready": ready,
             "reasons": reasons,
+            "warnings": await self.warnings(),
             "policy": self._policy_status(),
             "candidate": self.candidates.described(),
             "upstream": self._upstream_status(),

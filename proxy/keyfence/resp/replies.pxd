@@ -6,6 +6,9 @@ cimport cython
 cdef int _CR, _LF, _ZERO, _ONE, _NINE, _MAX_HEADER, _SAFE_DIGITS
 cdef int _PUSH, _ATTRIBUTE, _ARRAY, _BULK_STRING, _PLUS, _MINUS, _COLON
 cdef Py_ssize_t _SHORT_LINE, _SHORT_NUMBER
+cdef int _ORDINARY, _UNDECIDED, _NOTED
+cdef Py_ssize_t _LONGEST_WORD
+cdef tuple _NOTED_WORDS
 cdef int _LINE, _BULK, _AGGREGATE, _PAIRS
 cdef bytes _SHAPES
 
@@ -17,6 +20,9 @@ cdef class ReplyFramer:
     cdef readonly bint push
     cdef readonly int kind
     cdef readonly Py_ssize_t frame_at
+    cdef readonly list errors
+    cdef int _line_is
+    cdef bytes _line
     cdef bytes _partial
     cdef bint _in_line
     cdef bint _after_cr
@@ -53,6 +59,9 @@ cdef class ReplyFramer:
     cdef Py_ssize_t _read_header(self, bytes data, Py_ssize_t at) except -1
     @cython.locals(newline=Py_ssize_t, stop=Py_ssize_t, header=bytes, text=bytes)
     cdef Py_ssize_t _read_header_slowly(self, bytes data, Py_ssize_t at) except -1
+    cdef Py_ssize_t _read_error(self, bytes data, Py_ssize_t at) except -1
+    @cython.locals(stop=Py_ssize_t, end=Py_ssize_t, sent=Py_ssize_t, is_rest=bint)
+    cdef Py_ssize_t _go_on(self, bytes data, Py_ssize_t at) except -1
     cdef object _fail(self, str what)
 
 

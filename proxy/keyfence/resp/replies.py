@@ -3,13 +3,15 @@
 
 Rule: this module finds boundaries only. It builds no values, changes no bytes, and keeps at most the few
 bytes of an incomplete header. So memory does not grow with a reply, and the client gets exactly the server's
-bytes.
+bytes. Of errors' lines it notes those that begin with MOVED, ASK or READONLY, at any depth (`errors`).
 
 It reads RESP2 and RESP3, with all types of the RESP3 specification except the streamed ones (`$?`, `*?`, `;`,
 `.`), which no server sends. A simple string or number ends at the first CRLF; its content is not checked.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 # A server can be configured for strings of more than 512 MiB, and DUMP returns a whole key as one bulk
 # string. Nothing is allocated, so these limits only detect garbage.
@@ -42,6 +44,18 @@ _COLON = 58
 _SHORT_LINE = 32
 _SHORT_NUMBER = 7
 
+# What an error's line is, as its beginning shows it.
+_ORDINARY = 0
+_UNDECIDED = 1
+_NOTED = 2
+# The words of errors that are noted. A cluster's node answers with the first two, which name another node's
+# address; a replica answers writes with the third.
+REDIRECTS = ("MOVED", "ASK")
+READ_ONLY = "READONLY"
+NOTED = (*REDIRECTS, READ_ONLY)
+_NOTED_WORDS = tuple(word.encode() + b" " for word in NOTED)
+_LONGEST_WORD = 9
+
 # What follows a frame's first byte.
 _LINE = 1  # the rest of one line
 _BULK = 2  # a length, that number of bytes, and CRLF
@@ -60,6 +74,20 @@ class ReplyError(Exception):
     """The server's bytes are not RESP. The connection must be closed, and the replies due on it fail."""
 
 
+class ErrorPart(NamedTuple):
+    """The part of a noted error's line that is in the data of one `advance`.
+
+    It is at `begin` to `end`, without the first `-` and without CRLF. `word` is the error's first word.
+    `sent`: how many bytes of the line were in earlier data; `is_rest`: the word itself was there.
+    """
+
+    word: str
+    begin: int
+    end: int
+    sent: int
+    is_rest: bool
+
+
 class ReplyFramer:
     """Tracks the replies of one server connection from chunk to chunk.
 
@@ -72,6 +100,7 @@ class ReplyFramer:
       its attributes have come.
     - `frame_at`: where that frame begins in the data of that call, or where the call started to read if the
       frame began in earlier data.
+    - `errors`: the noted errors since `take_errors`; None if there are none, as is almost always the case.
     """
 
     def __init__(self) -> None:
@@ -80,6 +109,9 @@ class ReplyFramer:
         self.push = False
         self.kind = 0
         self.frame_at = 0
+        self.errors: list[ErrorPart] | None = None
+        self._line_is = _ORDINARY  # the error's line that is incomplete …
+        self._line = b""  # … and its beginning, as far as it decides that
         self._partial = b""  # the beginning of an incomplete header
         self._in_line = False  # within a simple value's line …
         self._after_cr = False  # … whose CR came last
@@ -118,7 +150,7 @@ class ReplyFramer:
                 at = self._skip_bulk(data, at)
                 ended = self._skip == 0
             elif self._in_line:
-                at = self._finish_line(data, at)
+                at = self._finish_line(data, at) if self._line_is == _ORDINARY else self._go_on(data, at)
                 ended = not self._in_line
             else:
                 at = self._read_header(data, at)
@@ -136,8 +168,8 @@ class ReplyFramer:
     def _skip_plain(self, data: bytes, at: int, replies: int) -> int:
         """Skip complete frames of the most frequent kinds: short lines, bulk strings and RESP2's nulls.
 
-        It begins between two frames. It stops before any other frame, and before the last one of an
-        aggregate; `advance` then reads these.
+        It begins between two frames. It stops before any other frame, such as an error, and before the last
+        one of an aggregate; `advance` then reads these.
         """
         raw = data
         size = len(data)
@@ -146,7 +178,7 @@ class ReplyFramer:
         while at < size and done < most:
             kind = raw[at]
             end = at + 1
-            if kind in (_PLUS, _MINUS, _COLON):
+            if kind in (_PLUS, _COLON):
                 stop = min(size - 1, end + _SHORT_LINE)
                 while end < stop and raw[end] != _CR:
                     end += 1
@@ -276,7 +308,7 @@ class ReplyFramer:
         if shape == _LINE:
             self._type = type_
             self._after_cr = False
-            return self._finish_line(data, at + 1)
+            return self._read_error(data, at + 1) if type_ == _MINUS else self._finish_line(data, at + 1)
         digits = at + 1
         at = digits
         if type_ in (_BULK_STRING, _ARRAY) and _is_null(raw, at, size):
@@ -298,6 +330,40 @@ class ReplyFramer:
         self._type = type_
         self._number = number
         return at + 2
+
+    def _read_error(self, data: bytes, at: int) -> int:
+        """Skip an error's line, whose text begins at `at`, and note it if its word is one of those."""
+        self._line_is = _UNDECIDED
+        self._line = b""
+        return self._go_on(data, at)
+
+    def _go_on(self, data: bytes, at: int) -> int:
+        """Skip more of an error's line that is undecided or noted."""
+        stop = self._finish_line(data, at)
+        end = stop
+        if not self._in_line:
+            end = max(at, stop - 2)
+        elif self._after_cr:
+            end = max(at, stop - 1)
+        sent = len(self._line)
+        is_rest = self._line_is == _NOTED
+        if not is_rest:
+            self._line += data[at : min(end, at + _LONGEST_WORD)]
+            self._line_is = _kind_of(self._line)
+        if self._line_is == _NOTED:
+            word = self._line.split(b" ")[0].decode()
+            if self.errors is None:
+                self.errors = []
+            self.errors.append(ErrorPart(word, at, end, sent, is_rest))
+        if not self._in_line:
+            self._line_is = _ORDINARY
+        return stop
+
+    def take_errors(self) -> list[ErrorPart]:
+        """Returns the noted errors since the last call. Their places are in the data of the last
+        `advance`, so call it after each one."""
+        errors, self.errors = self.errors or [], None
+        return errors
 
     def _read_header_slowly(self, data: bytes, at: int) -> int:
         """Do the work of `_read_header` for headers that are incomplete or malformed."""
@@ -322,6 +388,13 @@ class ReplyFramer:
     def _fail(self, what: str) -> ReplyError:
         self._error = f"the server's reply cannot be followed: {what}"
         return ReplyError(self._error)
+
+
+def _kind_of(line: bytes) -> int:
+    """What an error's line that begins like this is."""
+    if line.startswith(_NOTED_WORDS):
+        return _NOTED
+    return _UNDECIDED if any(word.startswith(line) for word in _NOTED_WORDS) else _ORDINARY
 
 
 def _is_null(data: bytes, at: int, size: int) -> bool:

@@ -48,6 +48,7 @@ COUNTED = (
     "upstream_reconnects",
     "upstream_connect_failures",
     "upstream_faults",
+    "upstream_errors",
     "sessions_opaque",
     "internal_errors",
     "closures",
@@ -76,7 +77,14 @@ SCALARS = (
     "notification_failures",
     "notifications_dropped",
 )
-_GAUGE_TABLES = ("connections_open", "opaque_open", "upstream_up", "exceptions_lapsed", "policy_files")
+_GAUGE_TABLES = (
+    "connections_open",
+    "opaque_open",
+    "upstream_up",
+    "upstream_standing",
+    "exceptions_lapsed",
+    "policy_files",
+)
 GAUGES = (*_GAUGE_TABLES, "policies", "break_glass", "workers")
 
 
@@ -97,6 +105,7 @@ class Counters(Sink):
         "opaque_open",
         "policies",
         "policy_files",
+        "upstream_standing",
         "upstream_up",
         "workers",
     )
@@ -111,9 +120,11 @@ class Counters(Sink):
         self.connections_accepted: dict[tuple[str, str], int] = {}  # (service, listener)
         self.connections_rejected: dict[tuple[str, str], int] = {}  # (listener, reason)
         self.upstream_up: dict[str, int] = {}  # upstream: 1 or 0
+        self.upstream_standing: dict[tuple[str, str], int] = {}  # (upstream, kind): 1 or 0
         self.upstream_reconnects: dict[str, int] = {}
         self.upstream_connect_failures: dict[str, int] = {}
         self.upstream_faults: dict[str, int] = {}  # unexpected replies of Redis, by kind
+        self.upstream_errors: dict[str, int] = {}  # MOVED, ASK and READONLY
         self.sessions_opaque: dict[tuple[str, str], int] = {}  # (service, reason)
         self.opaque_open: dict[str, int] = {}  # sessions that are passed on unread now, by service
         self.internal_errors: dict[str, int] = {}  # by place in keyfence
@@ -308,6 +319,12 @@ class Counters(Sink):
         if name in self.upstream_up or len(self.upstream_up) < MAX_REASONS:
             self.upstream_up[name] = int(up)
 
+    def upstream_stands(self, name: str, kind: str, stands: bool) -> None:
+        """Whether the upstream is in a state that needs attention; `kind` is one of
+        `upstream.standing.KINDS`."""
+        if (name, kind) in self.upstream_standing or len(self.upstream_standing) < MAX_REASONS:
+            self.upstream_standing[name, kind] = int(stands)
+
     def upstream_reconnected(self, name: str) -> None:
         self._add("upstream_reconnects", name, OTHER, MAX_REASONS)
 
@@ -317,6 +334,10 @@ class Counters(Sink):
     def upstream_fault(self, kind: str) -> None:
         """Redis sent an unexpected reply on a shared connection. `kind` is one of a closed set."""
         self._add("upstream_faults", kind, OTHER, MAX_REASONS)
+
+    def upstream_error(self, word: str) -> None:
+        """Redis answered a client's command with an error that begins with this word, one of a closed set."""
+        self._add("upstream_errors", word, OTHER, MAX_REASONS)
 
     def session_opaque(self, service: str, reason: str) -> None:
         """A session is passed on unread from now on. `reason` is one of a closed set."""
@@ -436,6 +457,8 @@ class Counters(Sink):
         self._add_rows("opaque_open", shot["opaque_open"])
         for name, up in shot["upstream_up"]:
             self.upstream_state(name, bool(up and self.upstream_up.get(name, 1)))
+        for name, kind, stands in shot["upstream_standing"]:
+            self.upstream_stands(name, kind, bool(stands or self.upstream_standing.get((name, kind))))
         for kind, number in shot["exceptions_lapsed"]:
             self.set_exceptions_lapsed(kind, max(number, self.exceptions_lapsed.get(kind, 0)))
         for name, revision, at in shot["policies"]:

@@ -88,6 +88,8 @@ class Telemetry:
         self.recorder: Callable[[Any, str, Sequence[bytes], Any], None] | None = None
         # Describes a command of a finding (policy, service, argv, touches); None: findings have no examples.
         self.describe: Callable[[Any, str, Sequence[bytes], Any], dict[str, Any]] | None = None
+        # Called with the first word of each error of Redis that concerns Redis itself.
+        self.on_upstream_error: Callable[[str], None] = lambda _word: None
         self._schedule: Schedule | None = None
         self._mask_keys = mask_keys
         self._tally.mask(mask_keys)
@@ -201,6 +203,11 @@ class Telemetry:
     def opaque(self, service: str, reason: str) -> None:
         """Count a session that is passed on unread from now on; `reason` is one of a closed set."""
         self._counters.session_opaque(service, reason)
+
+    def upstream_error(self, word: str) -> None:
+        """Count an error of Redis that concerns Redis itself; `word` is one of `resp.replies.NOTED`."""
+        self._counters.upstream_error(word)
+        self.on_upstream_error(word)
 
     def opaque_ended(self, service: str) -> None:
         self._counters.session_opaque_ended(service)

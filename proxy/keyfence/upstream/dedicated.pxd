@@ -19,6 +19,7 @@ cdef class DedicatedLink:
     cdef bint _ended
     cdef bint _full
     cdef object _login_timer
+    cdef bint _may_wait
     cdef bint _proven
 
     cpdef object send(self, list chunks)

@@ -13,6 +13,14 @@ from typing import cast
 
 from .health import Greeting, GreetingError, Upstream, UpstreamDown, describe, keep_alive
 
+_SETINFO = b"*4\r\n$6\r\nCLIENT\r\n$7\r\nSETINFO\r\n"
+
+
+def _introduces(request: bytes) -> bool:
+    """Whether a request is CLIENT SETINFO. node-redis ignores its failure: if its connection is closed then,
+    it takes itself for connected, for ever. So a client that has sent nothing else may wait for Redis."""
+    return request[: len(_SETINFO)].upper() == _SETINFO
+
 
 class Receiver:
     """The client's side, which a link calls back. A base class, so that compiled modules call its methods
@@ -56,6 +64,7 @@ class DedicatedLink:
         self._ended = False
         self._full = False
         self._login_timer: asyncio.TimerHandle | None = None
+        self._may_wait = False  # whether the client waits for the end of an outage
         self._proven = False  # whether a byte was received, which shows that a server answers there
 
     def send(self, chunks: list[bytes]) -> None:
@@ -63,6 +72,9 @@ class DedicatedLink:
             self._transport.write(chunks[0] if len(chunks) == 1 else b"".join(chunks))
             return
         self._waiting.extend(chunks)
+        if self._may_wait and self._connecting is not None and not all(map(_introduces, chunks)):
+            self._connecting.cancel()
+            self._may_wait, self._connecting = False, None
         if self._connecting is None and self._transport is None:
             self._connect()
 
@@ -94,8 +106,10 @@ class DedicatedLink:
             if self._waiting:
                 return  # the greeting is not answered yet; `_open` delivers and closes
             self._transport.close()
-        elif self._connecting is None:
+        elif self._connecting is None or self._may_wait:
             self._waiting.clear()
+            if self._connecting is not None:
+                self._connecting.cancel()
 
     # -- connecting
 
@@ -103,13 +117,19 @@ class DedicatedLink:
         self._connecting = asyncio.get_running_loop().create_task(self._try_connecting())
 
     async def _try_connecting(self) -> None:
-        """Connect, and report a refusal. `send` itself never refuses: the receiver might send its next
-        request at once and be refused again, recursively for all its requests."""
-        try:
-            await self._upstream.connect(self._itself)
-        except UpstreamDown as exc:
-            self._connecting = None
-            self._refused(str(exc))
+        """Connect, and report a failure."""
+        while True:
+            try:
+                await self._upstream.connect(self._itself)
+                return
+            except UpstreamDown as exc:
+                if not all(map(_introduces, self._waiting)):
+                    self._connecting = None
+                    self._end(str(exc))
+                    return
+            self._may_wait = True
+            await self._upstream.can_connect()
+            self._may_wait = False
 
     def _itself(self) -> asyncio.Protocol:
         return cast(asyncio.Protocol, self)  # it has all methods that are called, without inheriting them
@@ -118,6 +138,12 @@ class DedicatedLink:
         self._waiting.clear()
         if self._receiver is not None:
             self._receiver.upstream_refused(reason)
+
+    def _end(self, reason: str) -> None:
+        """No connection could be made. The client is closed, as Redis itself would have closed it."""
+        self._waiting.clear()
+        if self._receiver is not None:
+            self._receiver.upstream_lost(reason)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport = cast(asyncio.Transport, transport)  # uvloop's does not inherit from it
@@ -180,24 +206,29 @@ class DedicatedLink:
             if exc.refusal and exc.unanswered < len(self._settings):
                 self._give_up_client(f"it no longer takes the client's settings: {exc.refusal}")
             else:
-                self._give_up(str(exc))
+                self._give_up(str(exc), is_refused=bool(exc.refusal))
             return b""
         if greeting.expected == 0:
             self._open()
         return rest
 
-    def _give_up(self, reason: str) -> None:
-        """The connection cannot be used. For the client this is the same as a failed connection."""
+    def _give_up(self, reason: str, *, is_refused: bool = False) -> None:
+        """The connection cannot be used. If Redis has not refused it, this is the same for the client as a
+        failed connection."""
         self._upstream.failed(reason)
-        self._give_up_client(self._upstream.state)
+        self._abort()
+        (self._refused if is_refused else self._end)(self._upstream.state)
 
     def _give_up_client(self, reason: str) -> None:
-        """The same, but without a consequence for the upstream's state."""
+        """Redis refuses the client's settings, which has no consequence for the upstream's state."""
+        self._abort()
+        self._refused(reason)
+
+    def _abort(self) -> None:
         assert self._transport is not None
         self._end_login()
         transport, self._transport = self._transport, None
         transport.abort()
-        self._refused(reason)
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._transport is None:

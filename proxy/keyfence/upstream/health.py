@@ -2,7 +2,8 @@
 
 Rule: only `Upstream` knows the upstream's state. While it is down, there is one connection attempt per
 back-off step, besides the prober's, for any number of waiting clients. While it seems up, a few attempts run
-at a time, so that not all clients try one that has just gone.
+at a time, so that not all clients try one that has just gone. In the first seconds of an outage clients wait
+for its end, because most outages are restarts.
 """
 
 from __future__ import annotations
@@ -17,14 +18,18 @@ import time
 from collections.abc import Callable
 from typing import Literal
 
+import hiredis
+
 from keyfence.resp import encode
 from keyfence.resp.replies import ReplyError, ReplyFramer
 
 from .own_commands import PING, SELECT
+from .standing import HELLO, Standing
 
 FIRST_BACKOFF = 0.05  # seconds
 LONGEST_BACKOFF = 1.0
 PROBE_INTERVAL = 1.0
+PROBE_INTERVAL_WAITED = 0.25  # in the first seconds of an outage, in which clients wait
 DROPS_IN_A_ROW = 3
 ATTEMPTS_AT_ONCE = 16  # concurrent connection attempts for clients; the other clients wait for their result
 LONGEST_GREETING = 64 * 1024  # bytes of one reply; the reply to HELLO is the longest
@@ -87,6 +92,7 @@ class Upstream:
         self.up: bool | None = None  # None: not tried yet
         self.reason = "not tried yet"
         self.since = time.time()  # when `up` changed last
+        self.standing = Standing()
         self.connects = 0
         self.failures = 0
         self._tls = tls
@@ -97,6 +103,8 @@ class Upstream:
         self._backoff = 0.0
         self._retry_at = 0.0
         self._drops = 0  # consecutive calls of `dropped`
+        self._back = asyncio.Event()  # set while connections can be made
+        self._patient_until = 0.0  # when clients stop waiting for the end of the outage, in the loop's time
         self._trying = False  # whether an attempt is under way while it is down
         self._attempts = asyncio.Semaphore(ATTEMPTS_AT_ONCE)
 
@@ -115,13 +123,30 @@ class Upstream:
     def must_wait(self) -> bool:
         """Whether no attempt should be made now, because the last failure is recent or another attempt is
         under way while the upstream is down."""
+        if self._back.is_set():
+            return False
         return self._trying or asyncio.get_running_loop().time() < self._retry_at
+
+    @property
+    def is_patient(self) -> bool:
+        """Whether an outage has only begun, so that clients wait for its end."""
+        return asyncio.get_running_loop().time() < self._patient_until
+
+    @property
+    def given_up_at(self) -> float:
+        """When clients stopped waiting for the end of the outage, in the loop's time; 0.0: they wait, or
+        there is none."""
+        return 0.0 if self._back.is_set() or self.is_patient else self._patient_until
 
     def succeeded(self) -> None:
         self.connects += 1
-        self._backoff = self._retry_at = 0.0
-        self._drops = 0
+        self._can_connect()
         self._set(up=True, reason="")
+
+    def _can_connect(self) -> None:
+        self._backoff = self._retry_at = self._patient_until = 0.0
+        self._drops = 0
+        self._back.set()
 
     def dropped(self, reason: str) -> None:
         """A connection was opened and ended before a byte was received.
@@ -137,8 +162,12 @@ class Upstream:
         """A connection attempt failed. The next ones wait longer each time, with jitter to spread them."""
         self.failures += 1
         self._on_failure()
+        now = asyncio.get_running_loop().time()
         self._backoff = min(max(self._backoff * 2, FIRST_BACKOFF), LONGEST_BACKOFF)
-        self._retry_at = asyncio.get_running_loop().time() + self._backoff * random.uniform(0.5, 1.0)
+        self._retry_at = now + self._backoff * random.uniform(0.5, 1.0)
+        if self._back.is_set():
+            self._back.clear()
+            self._patient_until = now + self.connect_timeout
         self._set(up=False, reason=reason)
 
     def _set(self, *, up: bool, reason: str) -> None:
@@ -151,23 +180,37 @@ class Upstream:
             self._on_state(up, reason)
 
     async def connect(self, protocol: Callable[[], asyncio.Protocol]) -> None:
-        """Open a connection for a client. Raises UpstreamDown if the attempt fails, or without an attempt if
-        another one failed recently, which includes the time that the client waited here."""
-        async with self._attempts:
-            if self.must_wait:
+        """Open a connection for a client. If the attempt fails, or another one failed recently, wait while
+        `is_patient`, and then raise UpstreamDown."""
+        while True:
+            async with self._attempts:
+                if not self.must_wait:
+                    try:
+                        await self.attempt(protocol)
+                        return
+                    except OSError as exc:
+                        self.failed(describe(exc))
+            if not await self._comes_back():
                 raise UpstreamDown(self.state)
-            try:
-                await self.attempt(protocol)
-            except OSError as exc:
-                self.failed(describe(exc))
-                raise UpstreamDown(self.state) from None
+
+    async def can_connect(self) -> None:
+        """Wait until connections can be made, however long that takes."""
+        await self._back.wait()
+
+    async def _comes_back(self) -> bool:
+        """Wait until connections can be made again, while `is_patient`."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout_at(self._patient_until):
+                await self._back.wait()
+                return True
+        return False
 
     async def attempt(
         self, protocol: Callable[[], asyncio.Protocol]
     ) -> tuple[asyncio.Transport, asyncio.Protocol]:
         """Open a connection for keyfence itself, in any state of the upstream. Raises OSError; TimeoutError
         and ssl.SSLError are subclasses."""
-        if self.up is not False:
+        if self.up is not False or self._back.is_set():
             return await self._connect(protocol)
         self._trying = True
         try:
@@ -192,7 +235,7 @@ class Upstream:
         """Probe Redis each second, so that its state is known without any client."""
         while True:
             await self.probe()
-            await asyncio.sleep(PROBE_INTERVAL)
+            await asyncio.sleep(PROBE_INTERVAL_WAITED if self.is_patient else PROBE_INTERVAL)
 
     async def probe(self) -> bool:
         """Connect, send the greeting and PING, and record the state. Returns whether Redis is up.
@@ -209,7 +252,8 @@ class Upstream:
         if probe.dropped:
             self.dropped(reason)
         elif reason.startswith(_NOT_READY):
-            self._set(up=False, reason=reason)  # clients can still connect, and get Redis' own error
+            self._can_connect()  # clients get Redis' own error
+            self._set(up=False, reason=reason)
         elif reason:
             self.failed(reason)
         elif not self.up:
@@ -220,8 +264,10 @@ class Upstream:
         probe = _Probe(len(self.address.greeting()))
         transport, _ = await self.attempt(lambda: probe)
         try:
-            transport.write(b"".join([*self.address.greeting(), PING.request()]))
+            transport.write(b"".join([*self.address.greeting(), PING.request(), HELLO]))
             await probe.settled
+            await asyncio.wait([probe.told], timeout=PROBE_INTERVAL)
+            self.standing.told(probe.about)
             return probe
         finally:
             transport.abort()
@@ -278,13 +324,18 @@ class Greeting:
 
 
 class _Probe(asyncio.Protocol):
-    """Waits for the replies to greeting and PING. `trouble` is the error, or "" if Redis is up. `dropped`:
-    the connection ended before any reply."""
+    """Waits for the replies to greeting and PING, and then to HELLO. `trouble` is the error, or "" if Redis
+    is up. `dropped`: the connection ended before any reply. `about` is the reply to HELLO, None if there is
+    none."""
 
     def __init__(self, greeting: int) -> None:
-        self.settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        self.settled: asyncio.Future[None] = loop.create_future()
+        self.told: asyncio.Future[None] = loop.create_future()
         self.trouble = ""
         self.dropped = False
+        self.about: object = None
+        self._reader = hiredis.Reader()
         self._greeting = Greeting(greeting, logs_in_later=True)
 
     def data_received(self, data: bytes) -> None:
@@ -292,14 +343,35 @@ class _Probe(asyncio.Protocol):
             rest = self._greeting.take(data)
         except GreetingError as exc:
             self._settle(str(exc))
+            self._end()
             return
-        if not self._greeting.expected and rest:
+        if self._greeting.expected or not rest:
+            return
+        try:
+            self._reader.feed(rest)
+            while (reply := self._reader.gets()) is not False:
+                self._take(reply)
+        except (hiredis.HiredisError, ValueError) as exc:
+            self._settle(f"it does not speak RESP ({exc})")
+            self._end()
+
+    def _take(self, reply: object) -> None:
+        if not self.settled.done():
             # NOAUTH and NOPERM also show that Redis is up, because clients bring their own credentials.
-            answer = rest[1:].split(b"\r\n")[0].decode("utf-8", "replace")
+            answer = str(reply)
             self._settle(answer if answer.startswith(_NOT_READY) else "")
+        elif not self.told.done():
+            self.about = reply
+            self._end()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._settle(describe(exc) if exc else "it closed the connection", dropped=True)
+        self._end()
+
+    def _end(self) -> None:
+        """No more will come about Redis."""
+        if not self.told.done():
+            self.told.set_result(None)
 
     def _settle(self, trouble: str, *, dropped: bool = False) -> None:
         if not self.settled.done():

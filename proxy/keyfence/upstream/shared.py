@@ -25,7 +25,7 @@ from typing import NamedTuple, Protocol, cast
 from keyfence.resp.barrier import LONGEST_REPLY, Barrier, Form
 from keyfence.resp.limits import MIB
 from keyfence.resp.profile import Profile
-from keyfence.resp.replies import ReplyError, ReplyFramer
+from keyfence.resp.replies import ErrorPart, ReplyError, ReplyFramer
 
 from .health import Greeting, GreetingError, Upstream, UpstreamDown, describe, keep_alive
 
@@ -50,6 +50,11 @@ class Sharer:
     def shared_replies(self, data: bytes, completed: int, whole: bool) -> None:
         """`data` completes `completed` replies; `whole`: it ends at the end of a reply. `shared_turn`
         follows."""
+        raise NotImplementedError
+
+    def shared_errors(self, data: bytes, errors: list[ErrorPart], at: int) -> bytes:
+        """The next `data` of `shared_replies` has noted errors. It began at `at` of the bytes in which they
+        were found. Returns the bytes that the client gets in its place."""
         raise NotImplementedError
 
     def shared_sent(self) -> None:
@@ -307,14 +312,14 @@ class SharedConnection:
         try:
             await self._upstream.connect(self._itself)
         except UpstreamDown as exc:
-            self._refuse(str(exc))
+            self._lose(str(exc))
 
     def _itself(self) -> asyncio.Protocol:
         return cast(asyncio.Protocol, self)  # it has all methods that are called, without inheriting them
 
     def _refuse(self, reason: str) -> None:
-        """Refuse the waiting requests. None was sent, so the clients stay, and the next request connects
-        again."""
+        """Refuse the waiting requests, because Redis has refused the connection. None was sent, so the
+        clients stay, and the next request connects again."""
         self.is_closed = True
         waiting = self._fail()
         for link in waiting:
@@ -367,17 +372,19 @@ class SharedConnection:
             self._login_timer.cancel()
             self._login_timer = None
 
-    def _give_up(self, reason: str) -> None:
-        """The connection cannot be used. If a client's login failed, the upstream's state does not change."""
+    def _give_up(self, reason: str, *, is_refused: bool = False) -> None:
+        """The connection cannot be used. If a client's login failed, the upstream's state does not change. If
+        Redis has not refused it, the clients are closed, as Redis itself would have closed them."""
         self._end_login()
         transport, self._transport = self._transport, None
         if transport is not None:
             transport.abort()
+        end = self._refuse if is_refused else self._lose
         if self._profile.is_logged_in:
-            self._refuse(f"upstream {self._upstream.address.shown}: {reason}")
+            end(f"upstream {self._upstream.address.shown}: {reason}")
         else:
             self._upstream.failed(reason)
-            self._refuse(self._upstream.state)
+            end(self._upstream.state)
 
     # -- replies
 
@@ -432,6 +439,8 @@ class SharedConnection:
                 entry.count = entry.count - completed
             piece = data if start == 0 and end == size else raw[start:end]
             link = entry.link
+            if framer.errors is not None:
+                piece = self._with_errors(link, piece, start)
             if link is None:
                 self._take_barrier(entry, piece, completed, notified)
                 if self.is_closed:
@@ -443,6 +452,13 @@ class SharedConnection:
                 self._keep(Kept(link, piece, completed, whole))
             else:
                 self._deliver(link, piece, completed, whole, notified)
+
+    def _with_errors(self, link: SharedLink | None, piece: bytes, at: int) -> bytes:
+        """A part of the replies to a client has noted errors. Returns what the client gets in its place."""
+        errors = self._framer.take_errors()
+        if link is None or link.sharer is None:
+            return piece
+        return link.sharer.shared_errors(piece, errors, at)
 
     def _deliver(
         self, link: SharedLink, piece: bytes, completed: int, whole: bool, notified: list[SharedLink]
@@ -508,7 +524,7 @@ class SharedConnection:
         except GreetingError as exc:
             if exc.refusal:
                 self._on_refused(self._profile)
-            self._give_up(str(exc))
+            self._give_up(str(exc), is_refused=bool(exc.refusal))
             return b""
         if greeting.expected == 0:
             self._open()

@@ -367,6 +367,7 @@ VIEWS = (
         _overview,
         regions={
             "headline": Region("live/headline.html", ("summary",)),
+            "concerns": Region("live/concerns.html", ("status",)),
             "glass": Region("live/glass.html", ("status",)),
             "new": Region("live/new.html", ("summary",)),
             "matrix": _MATRIX,

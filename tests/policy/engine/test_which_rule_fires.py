@@ -346,6 +346,7 @@ def test_which_rule_fires(row: Row, shop: CompiledPolicy) -> None:
 ELSEWHERE = {
     "internal.error": "tests/policy/engine/test_evaluator.py",
     "session.opaque": "tests/session/test_opaque.py",
+    "redis.address": "tests/session/test_addresses.py",
     "channel.read": "tests/policy/engine/test_channels_and_scripts.py",
     "channel.write": "tests/policy/engine/test_channels_and_scripts.py",
     "script.keys": "tests/policy/engine/test_channels_and_scripts.py",

@@ -421,6 +421,20 @@ class Authorizer:
         )
         return self._rule_on(Verdict((violation,)), service, command)
 
+    def address(self, service: int, command: str) -> Ruling:
+        """Returns the ruling on an answer of Redis that names addresses: to this command, or a redirect
+        (MOVED, ASK) in place of the answer to some command."""
+        who = self.evaluator.who(service)
+        if command in ("MOVED", "ASK"):
+            message = f"{who} may not follow {command} past keyfence: another node of the cluster has the key"
+        else:
+            message = (
+                f"{who} may not use {command} through keyfence: Redis answers with addresses that bypass it"
+            )
+        hint = "use a client for a single Redis, and a Redis that is no cluster"
+        violation = Violation("redis.address", "must", 0, None, "", "", "", message, hint)
+        return self._rule_on(Verdict((violation,)), service, command)
+
     def strangers_connection(self, service: int, command: str, position: int) -> Ruling:
         """Returns the ruling on a command that names a connection of another service, by its id at
         `position`."""

@@ -20,7 +20,7 @@ from keyfence.policy.compiled.permissions import selects_name
 from keyfence.policy.compiled.policy import CompiledPolicy, Entry, Target
 
 # Asked of each command.
-ALWAYS = ("internal.error", "session.opaque", "command.forbidden", "command.unknown")
+ALWAYS = ("internal.error", "session.opaque", "redis.address", "command.forbidden", "command.unknown")
 
 _OF_KEYS = ("key.format", "key.unregistered", "key.legacy", "key.length", "key.charset")
 

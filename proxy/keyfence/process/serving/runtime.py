@@ -43,6 +43,7 @@ from keyfence.upstream.health import Upstream, UpstreamAddress
 from keyfence.upstream.outages import Outages
 from keyfence.upstream.own_commands import COMMAND, OwnCommand
 from keyfence.upstream.own_user import missing_permissions, what_is_missing
+from keyfence.upstream.standing import KINDS, Concern
 
 from .garbage import FullCollections, release_slowly
 from .rlimits import room_for
@@ -54,6 +55,7 @@ _T = TypeVar("_T")
 # own 5 ms would be a delay for all clients, again and again.
 SWITCH_SECONDS = 0.0005
 ASK_SECONDS = 15.0  # for all questions to Redis that are open at the end
+CLOSED_AT_ONCE = 100  # clients that are closed in one turn of the loop
 
 
 class StartError(Exception):
@@ -85,6 +87,7 @@ class Runtime:
         self.learner: Learner | None = None
         self._context: ServerContext | None = None
         self._outages: Outages | None = None
+        self._concerns: list[Concern] = []  # about the upstream, as last reported
         self._missing: list[OwnCommand] = []  # permissions that keyfence's own user lacks, as last reported
         self._user_changed = asyncio.Event()
         self._quiet = quiet
@@ -185,6 +188,8 @@ class Runtime:
             on_fault=self._upstream_fault,
             on_state=self._outages.seen if self._outages is not None else lambda _up, _reason: None,
         )
+        self.telemetry.on_upstream_error = self.upstream.standing.answered
+        self._report_concerns(self.upstream)
         if self.authorizer is not None:
             self.learner = Learner(self.upstream, self._adopt_commands, self._cannot_learn)
         return self.upstream
@@ -224,6 +229,23 @@ class Runtime:
             self.learner.upstream_changed(up)
         if up:
             self._user_changed.set()
+
+    @property
+    def concerns(self) -> list[Concern]:
+        """What operators should know about the upstream now."""
+        return [] if self.upstream is None else self.upstream.standing.concerns()
+
+    def _report_concerns(self, upstream: Upstream) -> None:
+        """Report where the upstream stands, and each change."""
+        before, self._concerns = self._concerns, self.concerns
+        kinds = {one.kind for one in self._concerns}
+        for kind in KINDS:
+            self.telemetry.counters.upstream_stands(upstream.address.shown, kind, kind in kinds)
+        if self._quiet:
+            return
+        for one in self._concerns:
+            if one not in before:
+                notice(f"upstream {one.kind}", f"upstream {upstream.address.shown} {one.text}")
 
     def _upstream_fault(self, kind: str) -> None:
         self.telemetry.counters.upstream_fault(kind)
@@ -338,11 +360,26 @@ class Runtime:
             self._count_lapsed()
             if self._outages is not None:
                 self._outages.tick()
+            if self.upstream is not None:
+                self._report_concerns(self.upstream)
+
+    async def close_idle_clients_forever(self, upstream: Upstream) -> None:
+        """In an outage, close earlier clients that wait for nothing, as the end of Redis would: then they
+        know of it, and keep their next commands until they can connect again."""
+        while True:
+            await asyncio.sleep(1)
+            for number, client in enumerate(list(self.clients) if upstream.given_up_at else ()):
+                if client.is_idle and client.connected_at < upstream.given_up_at:
+                    client.give_up(upstream.state)
+                if number % CLOSED_AT_ONCE == CLOSED_AT_ONCE - 1:
+                    await asyncio.sleep(0)
 
     def chores(self) -> list[Coroutine[Any, Any, None]]:
         """The background jobs of the process."""
         assert self.upstream is not None
         jobs = [self.upstream.probe_forever(), self.tick_forever()]
+        if self._context is not None:
+            jobs.append(self.close_idle_clients_forever(self.upstream))
         if self.learner is None:
             return jobs
         watch = TtlWatch(self.pending, self.upstream, self.telemetry, self._cannot_ask, report_fault)

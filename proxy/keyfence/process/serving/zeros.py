@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from keyfence.policy.enforcement.modes import Modes
 from keyfence.policy.rules import RULES
+from keyfence.resp.replies import NOTED
 from keyfence.session.conversation.observer import OPAQUE_REASONS
 from keyfence.telemetry.counters import Counters
 
@@ -17,6 +18,7 @@ from keyfence.telemetry.counters import Counters
 def declare_zeros(counters: Counters, modes: Modes) -> None:
     """Declare the rows for these modes. Call it after each load; rows of earlier ones stay."""
     counters.declare("rule_violations", _violations(modes))
+    counters.declare("upstream_errors", NOTED)
     counters.declare(
         "sessions_opaque", ((service, reason) for service in modes.services for reason in OPAQUE_REASONS)
     )

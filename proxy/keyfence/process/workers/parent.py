@@ -233,6 +233,8 @@ class Workers(Backend):
         # The log relay counts written lines, in the parent's own counters.
         self._total.absorb(counts["counters"] | {"log_lines": 0}, live=False)
         self._tally.absorb(counts["tally"])
+        for word, _ in counts["counters"]["upstream_errors"]:
+            self._runtime.telemetry.on_upstream_error(word)
         if counts["candidate"] is not None:
             self._comparisons.absorb(counts["candidate"])
         if self._feed is not None:

@@ -7,10 +7,12 @@ these classes, so that compiled modules reach it without a look-up by name.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from time import perf_counter
 
 from keyfence.policy.compiled.tenants import NOBODY
 from keyfence.resp.profile import Profile
+from keyfence.resp.replies import ErrorPart
 
 from .questions import Question
 from .routing import Route
@@ -78,6 +80,12 @@ class SessionBase:
         """Take in this client's part of the bytes from Redis on a shared connection. `completed` replies end
         in `data`. `whole`: the last of them ends with it."""
         raise NotImplementedError
+
+    def errors_came(self, data: bytes, errors: Sequence[ErrorPart], at: int) -> bytes:
+        """A part of the bytes from Redis for this client has noted errors. `data` began at `at` of the bytes
+        in which these were found. Returns the bytes that the client gets in place of `data`."""
+        del errors, at  # a session that reads nothing has none
+        return data
 
     def from_kept(self, data: bytes) -> None:
         """Take in bytes from Redis on the client's dedicated connection while the client uses a shared

@@ -423,7 +423,7 @@ class Conversation(SessionBase):
                 if self.state == _OPAQUE:
                     self.to_client.append(data[at:])
                     return
-                at = self.replies.feed(data, at)
+                at = self.replies.feed(data, at, self)
                 if self.replies.slot_done:
                     self._after_slot()
         except ReplyError as exc:

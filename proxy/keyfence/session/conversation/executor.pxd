@@ -37,6 +37,7 @@ cdef class Executor(Conversation):
     cdef readonly tuple values
     cdef object _valued_as
     cdef public Decided decided
+    cdef bytes _redirect_hidden_by
 
     cpdef object _answer_refusal(self, bytes reply)
     cpdef object current_authorizer(self)

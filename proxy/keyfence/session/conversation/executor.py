@@ -22,10 +22,12 @@ from keyfence.policy.verdict import Peer, Ruling
 from keyfence.resp import encode
 from keyfence.resp.limits import UNIDENTIFIED, ProtocolError, RequestLimits, RequestTooLarge
 from keyfence.resp.profile import Profile
+from keyfence.resp.replies import REDIRECTS, ErrorPart
 
 from .conversation import ABORT_MARKER, Conversation
 from .observer import Observer, Sent
 from .questions import Kind, Question
+from .redirects import without_redirects
 from .refusal import refusal
 from .routing import Route
 from .shown_ids import ShownIds
@@ -121,6 +123,7 @@ class Executor(Conversation):
         self._numbered_by: Authorizer | None = None
         self._numbered_as = ""
         self.decided = UNDECIDED  # about the current request
+        self._redirect_hidden_by: bytes | None = None  # the error in place of the last MOVED or ASK
         self._apply_limits()
 
     @property
@@ -335,6 +338,35 @@ class Executor(Conversation):
             self.forward_one()
         else:
             self.refuse(refusal(ruling.refused_by, authorizer.policy.contact, decision))
+
+    def may_know_addresses(self) -> bool:
+        """Whether the client may be told addresses of Redis, as the modes say. Nothing is reported."""
+        authorizer, number = self.authorizer_and_number()
+        return authorizer.address(number, self.decided.command).refused_by is None
+
+    def rule_on_address(self, command: str) -> bytes | None:
+        """Redis answers the client with addresses, to this command or (MOVED, ASK) in place of an answer to
+        any. Report it. Returns the refusal; None if the client may know them."""
+        authorizer, number = self.authorizer_and_number()
+        ruling = authorizer.address(number, command)
+        label = OTHER if command in REDIRECTS else command
+        decision = self._report(ruling, label, authorizer)
+        if ruling.refused_by is None:
+            return None
+        return refusal(ruling.refused_by, authorizer.policy.contact, decision)
+
+    def errors_came(self, data: bytes, errors: Sequence[ErrorPart], at: int) -> bytes:
+        """Report the noted errors. Those that name addresses are replaced, if the modes say so. All redirects
+        that come together are one violation."""
+        is_ruled = errors[0].is_rest
+        for error in errors:
+            if not error.is_rest:
+                self.observer.upstream_error(error.word)
+            if error.word in REDIRECTS and not is_ruled:
+                is_ruled = True
+                self._redirect_hidden_by = self.rule_on_address(error.word)
+        hides = self._redirect_hidden_by
+        return data if hides is None else without_redirects(data, errors, at, hides)
 
     def become(self, service: str, user: bytes | None = None) -> None:
         """From now on the client is another service, logged in as `user` (None: as no user)."""

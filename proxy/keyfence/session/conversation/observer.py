@@ -82,6 +82,9 @@ class Observer(Protocol):
     def login_failed(self, service: str) -> None:
         """A client of this service gave a wrong password for a user that keyfence itself checks."""
 
+    def upstream_error(self, word: str) -> None:
+        """Redis answered with an error that begins with MOVED, ASK or READONLY."""
+
     def opaque(self, service: str, reason: str) -> None:
         """From now on, the session passes unread. `reason` is one of OPAQUE_REASONS."""
 

@@ -2,7 +2,7 @@
 cimport cython
 
 from keyfence.session.conversation.reply_slots cimport Confirm, Drop, Forward, Inspect, Local, Replace, ReplySlots
-from keyfence.session.conversation.base cimport Outlet
+from keyfence.session.conversation.base cimport Outlet, SessionBase
 from keyfence.resp.replies cimport ReplyFramer
 
 cdef int _PUSH, _STATUS, _UNDECIDED, _PASSED, _ANSWER, _DROPPED, _WHOLE
@@ -32,13 +32,18 @@ cdef class ReplyQueue(Outlet):
     cpdef object let_out(self)
     @cython.locals(done=bint)
     cpdef bint feed_shared(self, bytes data, long long completed, bint whole) except -1
-    cpdef Py_ssize_t feed(self, bytes data, Py_ssize_t at) except -1
-    cdef Py_ssize_t _forward_replies(self, bytes data, Py_ssize_t at, Forward head) except -1
-    cdef Py_ssize_t _drop_reply(self, bytes data, Py_ssize_t at, Drop head) except -1
+    cpdef Py_ssize_t feed(self, bytes data, Py_ssize_t at, SessionBase session) except -1
+    cdef bytes _piece(self, bytes data, Py_ssize_t at, Py_ssize_t end, SessionBase session)
+    cdef Py_ssize_t _forward_replies(
+        self, bytes data, Py_ssize_t at, Forward head, SessionBase session
+    ) except -1
+    cdef Py_ssize_t _drop_reply(
+        self, bytes data, Py_ssize_t at, Drop head, SessionBase session
+    ) except -1
     cdef Py_ssize_t _forward_push(self, bytes data, Py_ssize_t at) except -1
-    cdef Py_ssize_t _capture(self, bytes data, Py_ssize_t at) except -1
+    cdef Py_ssize_t _capture(self, bytes data, Py_ssize_t at, SessionBase session) except -1
     @cython.locals(framer=ReplyFramer, end=Py_ssize_t, piece=bytes, owner=cython.int)
-    cdef Py_ssize_t _follow_frame(self, bytes data, Py_ssize_t at) except -1
+    cdef Py_ssize_t _follow_frame(self, bytes data, Py_ssize_t at, SessionBase session) except -1
     @cython.locals(count=cython.int)
     cdef bint _is_message(self, bytes frame) except -1
     cdef int _owner_of_frame(self) except -1

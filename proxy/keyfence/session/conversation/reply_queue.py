@@ -14,7 +14,7 @@ from collections.abc import Callable
 from keyfence.resp import encode
 from keyfence.resp.replies import ReplyFramer
 
-from .base import Outlet
+from .base import Outlet, SessionBase
 from .reply_slots import Confirm, Drop, Forward, Inspect, Local, Replace, ReplySlots
 from .subscriptions import Subscriptions, is_unasked, leading_word
 
@@ -252,36 +252,44 @@ class ReplyQueue(Outlet):
 
     # -- from the client's own connection
 
-    def feed(self, data: bytes, at: int) -> int:
+    def feed(self, data: bytes, at: int, session: SessionBase) -> int:
         """Take in `data` from `at` up to a frame's end, or all of it. Returns where the next frame begins.
-        Raises ReplyError."""
+        `session` is told of noted errors. Raises ReplyError."""
         self.slot_done = False
         if self._framer is _UNUSED:
             self._framer = ReplyFramer()
             self._captured = bytearray()
         if self.subscriptions is not None or self.monitoring:
-            return self._follow_frame(data, at)
+            return self._follow_frame(data, at, session)
         head = self.slots.head
         if isinstance(head, Forward):
-            return self._forward_replies(data, at, head)
+            return self._forward_replies(data, at, head, session)
         if isinstance(head, Drop):
-            return self._drop_reply(data, at, head)
+            return self._drop_reply(data, at, head, session)
         if isinstance(head, Inspect | Replace):
-            return self._capture(data, at)
+            return self._capture(data, at, session)
         return self._forward_push(data, at)
 
-    def _forward_replies(self, data: bytes, at: int, head: Forward) -> int:
+    def _piece(self, data: bytes, at: int, end: int, session: SessionBase) -> bytes:
+        """The bytes that the framer has just followed, as the client may see them."""
+        piece = data if at == 0 and end == len(data) else data[at:end]
+        if self._framer.errors is not None:
+            return session.errors_came(piece, self._framer.take_errors(), at)
+        return piece
+
+    def _forward_replies(self, data: bytes, at: int, head: Forward, session: SessionBase) -> int:
         end = self._framer.advance(data, at, head.count)
-        self.to_client.append(data if at == 0 and end == len(data) else data[at:end])
+        self.to_client.append(self._piece(data, at, end, session))
         if self.slots.answer_run(self._framer.completed):
             self._slot_done()
         return end
 
-    def _drop_reply(self, data: bytes, at: int, head: Drop) -> int:
+    def _drop_reply(self, data: bytes, at: int, head: Drop, session: SessionBase) -> int:
         """CLIENT REPLY silences replies, not pushes."""
         end = self._framer.advance(data, at, 1, stop_after_push=True)
+        piece = self._piece(data, at, end, session)
         if self._framer.kind == _PUSH:
-            self.to_client.append(data[at:end])
+            self.to_client.append(piece)
         elif self._framer.at_boundary and self.slots.answered(head, 1):
             self._slot_done()
         return end
@@ -297,10 +305,10 @@ class ReplyQueue(Outlet):
                 self._slot_done()  # a local reply has waited for the push's end
         return end
 
-    def _capture(self, data: bytes, at: int) -> int:
+    def _capture(self, data: bytes, at: int, session: SessionBase) -> int:
         """Collect one reply that is inspected or replaced. Pushes before it are passed on."""
         end = self._framer.advance(data, at, 1, stop_after_push=True)
-        self._captured += data[at:end]
+        self._captured += self._piece(data, at, end, session)
         if len(self._captured) > MAX_INSPECTED:
             self.closing = "upstream sent an oversized reply"
         elif self._framer.at_boundary:
@@ -332,10 +340,10 @@ class ReplyQueue(Outlet):
 
     # -- frame by frame, if messages come among the replies
 
-    def _follow_frame(self, data: bytes, at: int) -> int:
+    def _follow_frame(self, data: bytes, at: int, session: SessionBase) -> int:
         framer = self._framer
         end = framer.advance(data, at, 1, stop_after_push=True)
-        piece = data if at == 0 and end == len(data) else data[at:end]
+        piece = self._piece(data, at, end, session)
         if self._frame == _UNDECIDED and not self._captured and self._is_message(piece):
             self._frame = _PASSED
         if self._frame in (_UNDECIDED, _WHOLE):

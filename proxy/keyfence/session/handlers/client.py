@@ -10,6 +10,7 @@ from keyfence.policy.services import UNKNOWN
 from keyfence.session.conversation.executor import Argv, Executor
 from keyfence.session.conversation.shown_ids import redirections
 
+from .addresses import notices
 from .auth import show_id
 from .client_reply import client_reply
 
@@ -23,7 +24,7 @@ def client(session: Executor, argv: Argv) -> None:
     elif subcommand == b"SETINFO" and len(argv) == 4:
         _client_setinfo(session, argv)
     elif subcommand == b"MAINT_NOTIFICATIONS":
-        session.inspect_effect(lambda reply: _notified(session, reply))
+        notices(session, argv)
     elif subcommand in (b"ID", b"INFO"):
         show_id(session)
     elif subcommand == b"TRACKING":
@@ -79,9 +80,3 @@ def _client_setinfo(session: Executor, argv: Argv) -> None:
         session.profile = session.profile._replace(library=library)
 
     session.inspect_effect(answered)
-
-
-def _notified(session: Executor, reply: bytes) -> None:
-    """A server that knows the command may send notices at any time from now on. Most servers do not."""
-    if not reply.startswith(b"-"):
-        session.route.pinned = "CLIENT MAINT_NOTIFICATIONS"

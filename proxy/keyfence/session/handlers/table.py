@@ -10,7 +10,7 @@ from __future__ import annotations
 from keyfence.commands.arguments import word
 from keyfence.session.conversation.executor import Handler
 
-from . import auth, connection, inband, pubsub, transactions
+from . import addresses, auth, connection, inband, pubsub, transactions
 from .client import client
 
 HANG_UP = Handler(connection.hang_up, is_immediate=True, awaits_multi=False)
@@ -47,7 +47,10 @@ HANDLERS: dict[bytes, Handler] = {
 }
 _LONGEST_NAME = max(map(len, HANDLERS))
 # Subcommands whose container has no handler, by their full names.
-SUBCOMMAND_HANDLERS = {"SCRIPT DEBUG": Handler(connection.script_debug)}
+SUBCOMMAND_HANDLERS = {
+    "SCRIPT DEBUG": Handler(connection.script_debug),
+    **dict.fromkeys(("CLUSTER NODES", "CLUSTER SHARDS", "CLUSTER SLOTS"), Handler(addresses.topology)),
+}
 
 # The commands that keyfence answers itself. Only the policy says whether a service may use them.
 OWN = Handler(inband.keyfence)

@@ -178,6 +178,19 @@ TOPICS: dict[str, tuple[Metric, ...]] = {
             "Whether the upstream answers (1) or not (0).",
             query="min by (instance) (keyfence_upstream_up) == 0",
         ),
+        _gauge(
+            "upstream_standing",
+            ("upstream", "kind"),
+            "Whether Redis is in a state that needs attention (1) or not (0).",
+            query="max by (kind) (keyfence_upstream_standing) > 0",
+        ),
+        _counter(
+            "upstream_errors",
+            ("error",),
+            "Errors of Redis to clients that show where it stands. Each row is there from the start, at 0.",
+            unit="errors",
+            query="sum by (error) (increase(keyfence_upstream_errors_total[5m]))",
+        ),
         _counter(
             "upstream_reconnects", ("upstream",), "Upstream connections made again.", unit="connections"
         ),
@@ -277,8 +290,10 @@ LABELS: dict[str, str] = {
     "direction": "`client_in`, `client_out`: from and to clients; `upstream_in`, `upstream_out`: from and to "
     "Redis",
     "entry": "the entry, legacy form, scope or channel of the policy that decided; empty if none did",
+    "error": "`MOVED`, `ASK`, `READONLY`",
     "kind": "exceptions: `legacy`, `grants`, `waivers`; faults: `push`, `out_of_step` "
-    "([operations.md](operations.md#unrequested-data-from-redis))",
+    "([operations.md](operations.md#unrequested-data-from-redis)); the standing of Redis: `cluster`, "
+    "`sentinel`, `replica`, `read_only` ([operations.md](operations.md#redis-cluster-and-sentinel))",
     "listener": "the address that the client connected to; for admin requests: `admin` or `metrics`",
     "metric": "a metric's name",
     "outcome": "`forwarded` or `refused`",

@@ -1,0 +1,179 @@
+"""A real cluster and real Sentinels: a client that can go past keyfence is noticed, or does not get so
+far."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import redis
+
+from tests.clients.running import ask, configure, eventually, metric
+from tests.cluster import NO_CLUSTER, Cluster, cluster_binary, running_cluster
+from tests.sentinel import Watched, running_sentinels
+from tests.servers import PATIENCE_SECONDS, PROJECT, Keyfence
+
+Start = Callable[..., Keyfence]
+NODE = PROJECT / "tests" / "node"
+SERVICE = "CubeProxy"
+FORBIDDEN = [f"forbidden:{number}" for number in range(30)]  # on each of the nodes
+BEFORE_A_CLUSTER = r"is a node of a cluster"
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    if cluster_binary() is None:
+        pytest.skip(NO_CLUSTER)
+    with running_cluster() as one:
+        yield one
+
+
+def keys(cluster: Cluster) -> set[bytes]:
+    found: set[bytes] = set()
+    for server in cluster.masters:
+        with server.client() as client:
+            found.update(client.keys("*"))
+    return found
+
+
+def answer(keyfence: Keyfence, path: str) -> tuple[int, dict[str, object]]:
+    status, body = ask(keyfence, path)
+    return status, json.loads(body)
+
+
+def by_redis_py(address: tuple[str, int]) -> None:
+    host, port = address
+    with contextlib.suppress(redis.RedisError, redis.exceptions.RedisClusterException):
+        client = redis.RedisCluster(host=host, port=port, require_full_coverage=False)
+        for key in FORBIDDEN:
+            with contextlib.suppress(redis.RedisError):
+                client.set(key, "x")
+        client.close()
+
+
+def by_ioredis(address: tuple[str, int]) -> None:
+    if not shutil.which("node") or not (NODE / "node_modules").is_dir():
+        pytest.skip("no node here, or `npm ci` was not run in tests/node")
+    words = ["node", "cluster.js", f"{address[0]}:{address[1]}", *FORBIDDEN]
+    done = subprocess.run(words, cwd=NODE, capture_output=True, timeout=PATIENCE_SECONDS, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("write", [by_redis_py, by_ioredis])
+def test_a_cluster_client_writes_no_forbidden_key_in_enforce(
+    write: Callable[[tuple[str, int]], None], cluster: Cluster, start_keyfence: Start, tmp_path: Path
+) -> None:
+    config = configure(tmp_path, cluster.url, mode="enforce")
+    keyfence = start_keyfence("--config", config, expect_stderr=BEFORE_A_CLUSTER)
+    write(keyfence.address(SERVICE))
+    assert not keys(cluster)
+    assert metric(keyfence, "keyfence_rule_violations_total", rule="redis.address", action="refused") > 0
+
+
+def test_a_cluster_client_that_leaves_in_observe_is_noticed(
+    cluster: Cluster, start_keyfence: Start, tmp_path: Path
+) -> None:
+    config = configure(tmp_path, cluster.url, f"findings: sqlite:///{tmp_path}/f.db", mode="observe")
+    keyfence = start_keyfence("--config", config, expect_stderr=BEFORE_A_CLUSTER)
+    by_redis_py(keyfence.address(SERVICE))
+    try:
+        assert keys(cluster) == {key.encode() for key in FORBIDDEN}  # past keyfence
+    finally:
+        for server in cluster.masters:
+            with server.client() as client:
+                client.flushall()
+    status, ready = answer(keyfence, "/readyz")
+    assert (status, ready["ready"], ready["reasons"]) == (200, True, [])
+    [warning] = ready["warnings"]  # type: ignore[misc]
+    assert "is a node of a cluster" in warning
+    assert answer(keyfence, "/status")[1]["warnings"] == [warning]
+    assert metric(keyfence, "keyfence_upstream_standing", kind="cluster") == 1
+    assert metric(keyfence, "keyfence_rule_violations_total", rule="redis.address", service=SERVICE) > 0
+    standings = answer(keyfence, "/readiness?quiet=3600")[1]["standings"]
+    of_service = [one for one in standings if one["service"] == SERVICE and one["asked"]]  # type: ignore[attr-defined]
+    assert {one["readiness"] for one in of_service} == {"gap", "not ready"}
+    assert all(one["bypassed"] for one in of_service)
+
+
+def test_a_redirect_names_no_address_in_enforce(
+    cluster: Cluster, start_keyfence: Start, tmp_path: Path
+) -> None:
+    config = configure(tmp_path, cluster.url, mode="enforce")
+    keyfence = start_keyfence("--config", config, expect_stderr=BEFORE_A_CLUSTER)
+    with keyfence.client("CubeMaster") as client:
+        pipeline = client.pipeline(transaction=False)
+        for number in range(20):
+            pipeline.hgetall(f"cube:v1:shared:sandbox:proxy:{number}")
+        refused = {one for one in pipeline.execute(raise_on_error=False) if isinstance(one, Exception)}
+    assert {type(one) for one in refused} == {redis.exceptions.NoPermissionError}
+    for one in map(str, refused):
+        assert one.startswith("[redis.address] CubeMaster may not follow MOVED past keyfence")
+        assert not any(str(server.port) in one for server in cluster.masters)
+    assert metric(keyfence, "keyfence_upstream_errors_total", error="MOVED") > 0
+
+
+# -- Sentinels
+
+
+@pytest.fixture(scope="module")
+def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
+    with running_sentinels(tmp_path_factory.mktemp("sentinels")) as one:
+        yield one
+
+
+def test_a_keyfence_that_starts_before_a_replica_is_ready_and_says_so(
+    watched: Watched, start_keyfence: Start, tmp_path: Path
+) -> None:
+    config = configure(tmp_path, watched.replica.url, mode="enforce")
+    keyfence = start_keyfence("--config", config, expect_stderr="is a replica, which refuses writes")
+    status, ready = answer(keyfence, "/readyz")
+    [warning] = ready["warnings"]  # type: ignore[misc]
+    assert (status, ready["ready"]) == (200, True)
+    eventually(lambda: warning in keyfence.stderr(), "standard error says it too")
+
+
+def test_a_keyfence_that_is_pointed_at_a_sentinel_says_so(
+    watched: Watched, start_keyfence: Start, tmp_path: Path
+) -> None:
+    config = configure(tmp_path, f"redis://127.0.0.1:{watched.sentinels[0]}", mode="enforce")
+    keyfence = start_keyfence("--config", config, expect_stderr="is a Sentinel")
+    eventually(lambda: "is a Sentinel" in ask(keyfence, "/readyz")[1], "keyfence says what it stands before")
+    eventually(lambda: "is a Sentinel" in keyfence.stderr(), "standard error says it too")
+
+
+def test_after_a_failover_readyz_and_status_say_that_redis_refuses_writes(
+    watched: Watched, start_keyfence: Start, tmp_path: Path
+) -> None:
+    """This must be the last test with these servers."""
+    both = []
+    for name, more in (("one", ()), ("workers", ("workers: 2",))):
+        folder = tmp_path / name
+        folder.mkdir()
+        config = configure(folder, watched.primary.url, *more, mode="enforce")
+        both.append(start_keyfence("--config", config, expect_stderr="was a primary and is a replica now"))
+    for keyfence in both:
+        eventually(lambda one=keyfence: ask(one, "/readyz")[0] == 200, "keyfence is ready")  # type: ignore[misc]
+    watched.fail_over()
+    for keyfence in both:
+        check_read_only(keyfence)
+
+
+def check_read_only(keyfence: Keyfence) -> None:
+    eventually(lambda: ask(keyfence, "/readyz")[0] == 503, "keyfence says that it is not ready")
+    [reason] = answer(keyfence, "/readyz")[1]["reasons"]  # type: ignore[misc]
+    assert "was a primary and is a replica now" in reason
+    status = answer(keyfence, "/status")[1]
+    assert (status["ready"], status["reasons"]) == (False, [reason])
+    with keyfence.client("CubeMaster") as client, pytest.raises(redis.ReadOnlyError):
+        client.hset("cube:v1:shared:sandbox:proxy:7c8f", "HostIP", "10.0.0.1")
+    for name, labels in (
+        ("keyfence_upstream_errors_total", {"error": "READONLY"}),
+        ("keyfence_upstream_standing", {"kind": "read_only"}),
+    ):
+        eventually(lambda name=name, labels=labels: metric(keyfence, name, **labels) == 1, f"{name} is 1")  # type: ignore[misc]
+    eventually(lambda: reason in keyfence.stderr(), "standard error says it too")

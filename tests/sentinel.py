@@ -1,0 +1,104 @@
+"""Real Sentinels on loopback, and the primary and replica that they watch.
+
+Rule: as for all servers of tests: child processes, ended by their own pids, on free ports.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import redis
+
+from tests.servers import PATIENCE_SECONDS, RedisServer, free_port, running_redis, server_binaries
+
+NAME = "main"
+SENTINELS = 3
+
+
+class Watched(NamedTuple):
+    """A primary, its replica, and the ports of the Sentinels that watch them."""
+
+    primary: RedisServer
+    replica: RedisServer
+    sentinels: list[int]
+
+    def fail_over(self) -> None:
+        """Has the Sentinels make the replica the primary. Returns once the former primary is a replica."""
+        with _client(self.sentinels[0]) as sentinel:
+            _until(lambda: _answers(sentinel, "SENTINEL", "FAILOVER", NAME))
+        with self.primary.client() as former:
+            _until(lambda: former.role()[0] == b"slave")
+
+
+@contextlib.contextmanager
+def running_sentinels(folder: Path) -> Iterator[Watched]:
+    """Starts the servers and waits until the Sentinels know all of them."""
+    with contextlib.ExitStack() as servers:
+        at_once = ["--repl-diskless-sync-delay", "0"]
+        primary = servers.enter_context(running_redis(tcp=True, arguments=at_once))
+        replica = servers.enter_context(
+            running_redis(tcp=True, arguments=["--replicaof", "127.0.0.1", str(primary.port)])
+        )
+        with replica.client() as client:
+            _until(lambda: client.info("replication")["master_link_status"] == "up")
+        ports = [free_port() for _ in range(SENTINELS)]
+        for port in ports:
+            servers.enter_context(_sentinel(folder, port, primary))
+        for port in ports:
+            with _client(port) as sentinel:
+                _until(lambda client=sentinel: _knows_all(client))  # type: ignore[misc]
+        yield Watched(primary, replica, ports)
+
+
+@contextlib.contextmanager
+def _sentinel(folder: Path, port: int, primary: RedisServer) -> Iterator[None]:
+    config = folder / f"sentinel-{port}.conf"
+    config.write_text(
+        f"port {port}\nbind 127.0.0.1\n"
+        f"sentinel monitor {NAME} 127.0.0.1 {primary.port} 2\n"
+        f"sentinel down-after-milliseconds {NAME} 60000\n"
+    )
+    command = [server_binaries()[0].path, config, "--sentinel"]
+    with (folder / f"sentinel-{port}.log").open("w") as log, subprocess.Popen(command, stdout=log) as process:
+        try:
+            yield
+        finally:
+            process.kill()
+
+
+def _client(port: int) -> redis.Redis:
+    return redis.Redis(port=port, retry=redis.retry.Retry(redis.backoff.ConstantBackoff(0.05), 100))
+
+
+def _knows_all(sentinel: redis.Redis) -> bool:
+    known = sentinel.execute_command("SENTINEL", "MASTER", NAME)
+    if not isinstance(known, dict):
+        known = dict(zip(known[::2], known[1::2], strict=True))
+    known = {_text(name): _text(value) for name, value in known.items()}
+    return (known["num-slaves"], known["num-other-sentinels"]) == ("1", str(SENTINELS - 1))
+
+
+def _text(value: object) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def _answers(sentinel: redis.Redis, *words: str) -> bool:
+    """Whether the Sentinel obeys: right after its start it may not know a good replica yet."""
+    try:
+        sentinel.execute_command(*words)
+    except redis.ResponseError:
+        return False
+    return True
+
+
+def _until(check: object) -> None:
+    assert callable(check)
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not check():
+        assert time.monotonic() < deadline, "the Sentinels never agreed"
+        time.sleep(0.05)

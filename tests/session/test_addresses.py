@@ -1,0 +1,209 @@
+"""Answers of Redis that name addresses, at which a client would not meet keyfence."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+
+from keyfence.policy.enforcement.modes import ModeRule
+from tests.resp.pieces import CUTS, cut
+from tests.session.sessions import (
+    ADMITTED,
+    RecordingObserver,
+    cmd,
+    in_multi,
+    is_refusal,
+    observed,
+    passed,
+    replies,
+    sent,
+    session,
+)
+
+ADDRESS = b"10.0.0.7:6379"
+MOVED = b"-MOVED 866 10.0.0.7:6379\r\n"
+ASK = b"-ASK 866 10.0.0.7:6379\r\n"
+READ_ONLY = b"-READONLY You can't write against a read only replica.\r\n"
+TOPOLOGY = ["CLUSTER SLOTS", "cluster shards", "CLUSTER NODES"]
+SLOTS = b"*1\r\n*3\r\n:0\r\n:1\r\n*2\r\n$8\r\n10.0.0.7\r\n:6379\r\n"
+NOTICES = cmd("CLIENT MAINT_NOTIFICATIONS ON moving-endpoint-type internal-ip")
+RULE = ModeRule("enforce", "redis.address")
+UNKNOWN = b"-ERR unknown subcommand 'MAINT_NOTIFICATIONS'. Try CLIENT HELP.\r\n"
+
+
+def enforced(**more: object) -> tuple[object, RecordingObserver]:
+    observer = RecordingObserver()
+    return session(rules=[RULE, ModeRule("observe")], observer=observer, **more), observer
+
+
+# -- redirects
+
+
+@pytest.mark.parametrize("redirect", [MOVED, ASK])
+def test_a_redirect_reaches_no_client_in_enforce(redirect: bytes) -> None:
+    one, observer = enforced()
+    one.from_client(ADMITTED * 3)
+    one.from_upstream(b"$1\r\nx\r\n" + redirect + b"$1\r\ny\r\n")
+    first, refusal, last = replies(sent(one))
+    assert (first, last) == (b"$1\r\nx\r\n", b"$1\r\ny\r\n")
+    assert is_refusal(refusal, "redis.address")
+    assert ADDRESS not in refusal
+    assert [(rule, action) for _, _, rule, action in observer.found] == [("redis.address", "refused")]
+    assert observer.upstream_errors == [redirect[1:].split(b" ")[0].decode()]
+
+
+def test_a_redirect_passes_in_observe_and_is_a_finding() -> None:
+    observer = RecordingObserver()
+    one = observed(observer=observer)
+    one.from_client(ADMITTED)
+    one.from_upstream(MOVED)
+    assert sent(one) == MOVED
+    assert [(rule, action) for _, _, rule, action in observer.found] == [("redis.address", "observed")]
+
+
+def test_redirects_that_come_together_are_one_finding_and_all_are_counted() -> None:
+    one, observer = enforced()
+    one.from_client(ADMITTED * 1000)
+    one.from_upstream((MOVED + b"$1\r\nx\r\n") * 500)
+    answers = replies(sent(one))
+    assert len(answers) == 1000
+    assert ADDRESS not in b"".join(answers)
+    assert len(observer.found) == 1
+    assert observer.upstream_errors == ["MOVED"] * 500
+
+
+def test_a_redirect_on_a_shared_connection_reaches_no_client_in_enforce() -> None:
+    one, _ = enforced(sharing=True)
+    one.from_client(ADMITTED * 2)
+    data = one.errors_came(MOVED + MOVED, _errors(MOVED + MOVED), 0)
+    one.from_shared(data, 2, True)
+    first, second = replies(sent(one))
+    assert is_refusal(first, "redis.address")
+    assert is_refusal(second, "redis.address")
+
+
+def _errors(data: bytes) -> list[object]:
+    from keyfence.resp.replies import ReplyFramer
+
+    framer = ReplyFramer()
+    framer.advance(data, 0, 100)
+    return framer.take_errors()
+
+
+@settings(max_examples=200)
+@given(CUTS)
+def test_no_address_of_a_redirect_passes_in_any_pieces_and_at_any_depth(cuts: list[int]) -> None:
+    one, _ = enforced()
+    one.from_client(ADMITTED * 5)
+    nested = b"*3\r\n+OK\r\n*1\r\n" + MOVED + ASK
+    stream = MOVED + nested + READ_ONLY + ASK + b"+OK\r\n"
+    for piece in cut(stream, cuts):
+        one.from_upstream(piece)
+    answers = replies(sent(one))
+    assert len(answers) == 5
+    out = b"".join(answers)
+    assert ADDRESS not in out
+    assert not any(line.startswith((b"-MOVED ", b"-ASK ")) for line in out.split(b"\r\n"))
+    assert answers[2] == READ_ONLY
+
+
+def test_a_redirect_inside_execs_answer_is_replaced() -> None:
+    one, observer = enforced()
+    in_multi(one)
+    one.from_client(ADMITTED + cmd("EXEC"))
+    one.from_upstream(b"+QUEUED\r\n*1\r\n" + MOVED)
+    assert ADDRESS not in sent(one)
+    assert observer.upstream_errors == ["MOVED"]
+
+
+def test_errors_of_a_read_only_redis_pass_and_are_counted() -> None:
+    one, observer = enforced()
+    one.from_client(ADMITTED)
+    one.from_upstream(READ_ONLY)
+    assert sent(one) == READ_ONLY
+    assert observer.upstream_errors == ["READONLY"]
+    assert not observer.found
+
+
+@pytest.mark.parametrize(
+    "reply", [b"-MOVEDISH x\r\n", b"-ERR MOVED 1 x\r\n", b"+MOVED 1 x\r\n", b"$8\r\nMOVED 1 \r\n"]
+)
+def test_other_replies_pass_as_they_are(reply: bytes) -> None:
+    one, observer = enforced()
+    one.from_client(ADMITTED)
+    one.from_upstream(reply)
+    assert sent(one) == reply
+    assert not observer.upstream_errors
+
+
+# -- questions for addresses
+
+
+@pytest.mark.parametrize("words", TOPOLOGY)
+def test_the_topology_reaches_no_client_in_enforce(words: str) -> None:
+    one, observer = enforced()
+    one.from_client(cmd(words) + ADMITTED)
+    assert passed(one) == cmd(words)
+    one.from_upstream(SLOTS)
+    assert is_refusal(sent(one), "redis.address")
+    assert passed(one) == ADMITTED
+    assert [(rule, action) for _, _, rule, action in observer.found] == [("redis.address", "refused")]
+    assert (words.upper(), "refused") in {(command, outcome) for _, command, outcome in observer.commands}
+
+
+@pytest.mark.parametrize("words", TOPOLOGY)
+def test_the_topology_passes_in_observe_and_is_a_finding(words: str) -> None:
+    observer = RecordingObserver()
+    one = observed(observer=observer)
+    one.from_client(cmd(words))
+    one.from_upstream(SLOTS)
+    assert sent(one) == SLOTS
+    assert [(rule, action) for _, _, rule, action in observer.found] == [("redis.address", "observed")]
+
+
+@pytest.mark.parametrize("words", TOPOLOGY)
+def test_a_redis_that_is_no_cluster_answers_itself(words: str) -> None:
+    one, observer = enforced()
+    one.from_client(cmd(words) + ADMITTED)
+    refusal = b"-ERR This instance has cluster support disabled\r\n"
+    one.from_upstream(refusal)
+    assert sent(one) == refusal
+    assert passed(one) == cmd(words) + ADMITTED
+    assert not observer.found
+
+
+def test_the_topology_is_refused_inside_multi_without_asking_redis() -> None:
+    one, _ = enforced()
+    in_multi(one)
+    one.from_client(cmd("CLUSTER SLOTS"))
+    assert b"SLOTS" not in passed(one)
+
+
+def test_redis_is_not_asked_for_notices_in_enforce() -> None:
+    one, observer = enforced()
+    one.from_client(NOTICES + ADMITTED)
+    assert passed(one) == cmd("CLIENT MAINT_NOTIFICATIONS OFF")
+    one.from_upstream(b"+OK\r\n")
+    assert is_refusal(sent(one), "redis.address")
+    assert [(rule, action) for _, _, rule, action in observer.found] == [("redis.address", "refused")]
+
+
+@pytest.mark.parametrize("mode", ["observe", "enforce"])
+def test_a_redis_without_notices_answers_itself(mode: str) -> None:
+    observer = RecordingObserver()
+    one = session(rules=[ModeRule(mode)], observer=observer)
+    one.from_client(NOTICES)
+    one.from_upstream(UNKNOWN)
+    assert sent(one) == UNKNOWN
+    assert not observer.found
+
+
+def test_notices_in_observe_are_a_finding_and_pin_the_connection() -> None:
+    observer = RecordingObserver()
+    one = observed(observer=observer)
+    one.from_client(NOTICES)
+    assert passed(one) == NOTICES
+    one.from_upstream(b"+OK\r\n")
+    assert sent(one) == b"+OK\r\n"
+    assert [rule for _, _, rule, _ in observer.found] == ["redis.address"]
+    assert one.route.pinned == "CLIENT MAINT_NOTIFICATIONS"
