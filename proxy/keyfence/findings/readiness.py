@@ -108,11 +108,11 @@ def standings(
             missing = max(0.0, quiet - seconds(looking[service], since, math.inf))
             missing = missing if missing > ROUNDING else 0.0
             began = began if missing else None
-            one = _standing(service, rule, mode, times, left.get((service, rule), []), missing, began)
+            standing = _standing(service, rule, mode, times, left.get((service, rule), []), missing, began)
             bypassed = (service, BYPASS) in left and modes.get(BYPASS, {}).get(service) != "enforce"
-            if bypassed and one.readiness in (Readiness.READY, Readiness.GAP):
-                one = dataclasses.replace(one, readiness=Readiness.GAP, bypassed=True)
-            found.append(one)
+            if bypassed and standing.readiness in (Readiness.READY, Readiness.GAP):
+                standing = dataclasses.replace(standing, readiness=Readiness.GAP, bypassed=True)
+            found.append(standing)
     return found
 
 
