@@ -81,7 +81,7 @@ def described(policy: CompiledPolicy, modes: Modes) -> Described:
         "places": places,
         "meets": sorted({tuple(members) for members in policy.classifier.automaton.sets}),
         "nowhere": digest((sorted(policy.should), sorted(policy.common.should), claims)),
-        "scripts": digest((policy.scripts, policy.functions, policy.unregistered_scripts, bindings)),
+        "scripts": digest((policy.scripts, policy.functions, _of_unregistered(policy), bindings)),
         "rules": _of_rules(policy),
         "of": {
             service: _of_service(policy, modes, number, service)
@@ -130,6 +130,14 @@ def _place(policy: CompiledPolicy, target: Target, homes: list[dict[str, Any]], 
     }
 
 
+def _of_unregistered(policy: CompiledPolicy) -> tuple[object, ...]:
+    """What decides about scripts that are not registered."""
+    of_places = [
+        (place_of(one), one.unregistered_scripts) for one in policy.targets if one.unregistered_scripts
+    ]
+    return [home.unregistered_scripts for home in policy.homes], policy.common.unregistered_scripts, of_places
+
+
 def _shown(target: Target) -> str:
     """A target as part of a sentence."""
     if target.kind == "legacy":
@@ -160,7 +168,7 @@ def _of_rules(policy: CompiledPolicy) -> dict[str, str]:
         "script.keys": commands,
         "database.forbidden": policy.databases,
         "slot.cross": policy.cluster,
-        "script.unregistered": policy.unregistered_scripts,
+        "script.unregistered": _of_unregistered(policy),
     }
     return {rule: digest((of_rules.get(rule), rule in policy.should)) for rule in RULES}
 
