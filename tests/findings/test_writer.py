@@ -283,3 +283,59 @@ def test_a_write_that_is_cancelled_at_the_end_loses_nothing(fixture: Fixture) ->
     (found,) = fixture.reader.findings()
     assert found.total == 2
     assert [one.state for one in fixture.changes] == [State.NEW]
+
+
+def test_a_file_that_is_deleted_is_told_and_made_again(
+    fixture: Fixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    policy = load_policy(PROJECT / "policies" / "cubesandbox.yaml")
+
+    async def main() -> None:
+        fixture.writer.policy_taken(policy)
+        fixture.count(row())
+        await fixture.writer.write()
+        assert len(fixture.reader.findings()) == 1
+        fixture.path.unlink()
+        for second in range(3):
+            fixture.now += 1
+            fixture.count(row(2, fixture.now, entry="cart"))
+            await fixture.writer.write()
+            assert len(fixture.reader.findings()) == 1, second
+
+    asyncio.run(main())
+    (found,) = fixture.reader.findings()
+    assert (found.entry, found.total) == ("cart", 6)
+    assert fixture.path.stat().st_mode & 0o777 == 0o600
+    assert [one[2] for one in fixture.reader.policies()] == [policy.revision]
+    assert fixture.counters.findings_write_failures == 1
+    text = capsys.readouterr().err
+    assert text.count("was deleted or replaced while keyfence ran") == 1
+
+
+def test_a_file_that_is_replaced_is_used(fixture: Fixture, tmp_path: Path) -> None:
+    Database(f"sqlite:///{tmp_path / 'other.db'}").close()
+
+    async def main() -> None:
+        fixture.count(row())
+        await fixture.writer.write()
+        (tmp_path / "other.db").replace(fixture.path)
+        fixture.count(row(3, entry="cart"))
+        await fixture.writer.write()
+
+    asyncio.run(main())
+    assert [one.entry for one in Reader(Database(f"sqlite:///{fixture.path}")).findings()] == ["cart"]
+
+
+def test_a_deleted_file_that_is_being_read_is_made_again_later(fixture: Fixture) -> None:
+    async def main() -> None:
+        await fixture.writer.write()
+        fixture.path.unlink()
+        fixture.count(row(2))
+        with fixture.database.reading():
+            await fixture.writer.write()
+            assert not fixture.path.exists()
+        fixture.now += LONGEST_BACKOFF
+        await fixture.writer.write()
+
+    asyncio.run(main())
+    assert [one.total for one in fixture.reader.findings()] == [2]

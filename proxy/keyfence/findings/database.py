@@ -7,11 +7,14 @@ newer schema is never touched.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import sqlite3
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from sqlalchemy import Connection, Engine, create_engine, event, inspect, select, text
 from sqlalchemy.engine import URL, make_url
@@ -80,19 +83,46 @@ class Database:
         Raises StoreError."""
         parsed = make_url(url)
         self.shown = parsed.render_as_string(hide_password=True)
+        self._path = Path(str(parsed.database))
+        self._opened: os.stat_result | None = None
         self.is_sqlite = parsed.get_backend_name() == "sqlite"
         try:
             if self.is_sqlite:
-                _prepare_file(Path(str(parsed.database)), create)
+                _prepare_file(self._path, create)
             self.engine = _engine(parsed)
-            with self.writing() as connection:
-                self._settle_schema(connection)
+            self._settle()
         except BaseException as exc:
             if hasattr(self, "engine"):
                 self.engine.dispose()
             if not isinstance(exc, SQLAlchemyError | OSError | ImportError):
                 raise
             raise StoreError(f"the findings store {self.shown} cannot be opened: {reason(exc)}") from None
+
+    def _settle(self) -> None:
+        """Make or upgrade the tables, and remember which file they are in."""
+        with self.writing() as connection:
+            self._settle_schema(connection)
+        self._opened = os.stat(self._path) if self.is_sqlite else None
+
+    def is_in_place(self) -> bool:
+        """Whether the file that was opened still has its name. SQLite writes to a deleted file without an
+        error."""
+        if self._opened is None:
+            return True
+        try:
+            return os.path.samestat(os.stat(self._path), self._opened)
+        except FileNotFoundError:
+            return False
+
+    def begin_again(self) -> None:
+        """Open the file that has the name now, or make a new one. Raises SQLAlchemyError or OSError."""
+        if self.engine.pool.checkedout():  # type: ignore[attr-defined]
+            raise OSError(errno.EBUSY, "its file was deleted or replaced, and is still being read")
+        self.engine.dispose()
+        for leftover in ("-wal", "-shm"):  # of the old file: SQLite would mix it into the new one
+            Path(f"{self._path}{leftover}").unlink(missing_ok=True)
+        _prepare_file(self._path, create=True)
+        self._settle()
 
     def _settle_schema(self, connection: Connection) -> None:
         if not self.is_sqlite:
@@ -159,7 +189,13 @@ def _engine(url: URL) -> Engine:
         return create_engine(
             url, pool_size=2, max_overflow=2, pool_pre_ping=True, connect_args={"connect_timeout": 5}
         )
-    engine = create_engine(url, connect_args={"timeout": BUSY_SECONDS, "check_same_thread": False})
+
+    def connected() -> sqlite3.Connection:
+        # `mode=rw`: a deleted file is not made again by a reader, with rights for everybody.
+        name = f"file:{quote(str(Path(str(url.database)).absolute()))}?mode=rw"
+        return sqlite3.connect(name, timeout=BUSY_SECONDS, check_same_thread=False, uri=True)
+
+    engine = create_engine(url, creator=connected)
 
     # sqlite3 begins transactions by itself, and only before some statements. keyfence begins them.
     @event.listens_for(engine, "connect")

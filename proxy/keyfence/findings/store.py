@@ -63,6 +63,13 @@ class Store:
         self._uses: dict[UseKey, int] = {}  # their numbers
         self._spans: dict[tuple[str, str], tuple[int, float]] = {}  # number and end of the last one
 
+    def begin_again(self) -> None:
+        """Go on in a new database: the file of the old one was deleted or replaced. Raises SQLAlchemyError or
+        OSError."""
+        self.database.begin_again()
+        self._uses.clear()
+        self._spans.clear()
+
     # -- what was seen
 
     def write(self, batch: Batch) -> list[Event]:

@@ -143,6 +143,8 @@ class Writer:
 
     def _write(self, batch: Batch) -> list[Event]:
         now = self._clock()
+        if not self._store.database.is_in_place():
+            self._begin_again()
         changes = self._store.write(batch)
         self.version += bool(batch.seen)
         try:
@@ -153,6 +155,17 @@ class Writer:
             self._counters.findings_write_failures += 1
             self._changes.add(f"the findings store is not kept up to date: {reason(exc)}")
         return changes
+
+    def _begin_again(self) -> None:
+        """Go on in a new file. What the old one held is lost."""
+        self._counters.findings_write_failures += 1
+        self._store.begin_again()
+        self._announced = ""
+        self.version += 1
+        self._changes.add(
+            f"the file of the findings store {self._store.database.shown} was deleted or replaced while "
+            "keyfence ran; what it held is lost, and keyfence goes on in the file that has the name now"
+        )
 
     def _look_after(self, now: float) -> list[Event]:
         """Judge examples again under a new policy, move findings on, delete old ones."""
