@@ -172,7 +172,7 @@ def test_a_script_is_registered_with_the_kinds_of_its_keys() -> None:
     _, model = drafted("EVAL x 2 a:1 b:1", "EVAL x 2 a:2 b:2", "SET a:1 x", "SET b:1 x")
     (script,) = model.scripts.values()
     assert script.keys == ["a:<a>", "b:<b>"]
-    assert model.unregistered_scripts == "forbid"
+    assert model.unregistered_scripts.default == "forbid"
 
 
 def test_scripts_with_different_numbers_of_keys_may_have_any() -> None:
