@@ -16,6 +16,7 @@ from keyfence.resp.replies import ReplyError, ReplyFramer
 
 from .health import Greeting, GreetingError, Upstream, describe
 from .own_commands import COMMAND
+from .patience import at_most
 
 MAX_REPLY = 16 * 1024 * 1024  # bytes; Redis 8 with all of its modules needs less than one MiB
 RETRY_SECONDS = 60.0
@@ -84,7 +85,7 @@ async def ask_for_commands(upstream: Upstream) -> object:
     greeting = upstream.address.greeting()
     answer = _Answer(len(greeting))
     try:
-        async with asyncio.timeout(upstream.connect_timeout):
+        async with at_most(upstream.connect_timeout):
             transport, _ = await upstream.attempt(lambda: answer)
             try:
                 transport.write(b"".join([*greeting, COMMAND.request()]))

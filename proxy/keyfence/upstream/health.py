@@ -24,6 +24,7 @@ from keyfence.resp import encode
 from keyfence.resp.replies import ReplyError, ReplyFramer
 
 from .own_commands import PING, SELECT
+from .patience import at_most
 from .standing import HELLO, Standing
 
 FIRST_BACKOFF = 0.05  # seconds
@@ -223,7 +224,7 @@ class Upstream:
     ) -> tuple[asyncio.Transport, asyncio.Protocol]:
         loop = asyncio.get_running_loop()
         address = self.address
-        async with asyncio.timeout(self.connect_timeout):
+        async with at_most(self.connect_timeout):
             if address.kind == "unix":
                 return await loop.create_unix_connection(protocol, address.path)
             name = (address.server_name or address.host) if self._tls is not None else None
@@ -243,7 +244,7 @@ class Upstream:
         Any reply to PING counts, but no greeting command may fail.
         """
         try:
-            async with asyncio.timeout(self.connect_timeout):
+            async with at_most(self.connect_timeout):
                 probe = await self._ask()
         except OSError as exc:
             self.failed(describe(exc))

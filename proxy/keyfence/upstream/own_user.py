@@ -12,6 +12,7 @@ import hiredis
 
 from .health import Greeting, GreetingError, Upstream, UpstreamAddress
 from .own_commands import OWN_COMMANDS, OwnCommand
+from .patience import at_most
 
 MAX_REPLIES = 64 * 1024  # bytes of all replies together
 
@@ -21,7 +22,7 @@ async def missing_permissions(upstream: Upstream) -> list[OwnCommand] | None:
     greeting = upstream.address.login()
     trial = _Trial(len(greeting), len(OWN_COMMANDS))
     try:
-        async with asyncio.timeout(upstream.connect_timeout):
+        async with at_most(upstream.connect_timeout):
             transport, _ = await upstream.attempt(lambda: trial)
             try:
                 requests = (one.request(*one.trial) for one in OWN_COMMANDS)

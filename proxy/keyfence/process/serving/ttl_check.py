@@ -19,6 +19,7 @@ from keyfence.policy.verdict import Finding
 from keyfence.telemetry.telemetry import Telemetry
 from keyfence.upstream.health import Greeting, GreetingError, Upstream, describe, keep_alive
 from keyfence.upstream.own_commands import PTTL, SELECT, SIZES
+from keyfence.upstream.patience import at_most
 
 LOOK_SECONDS = 0.5  # between two checks
 BATCH = 500  # keys in one write
@@ -162,7 +163,7 @@ class TtlWatch:
         """Redis' replies to commands about keys of one database, one line each. Raises CannotAsk."""
         upstream = self._upstream
         try:
-            async with asyncio.timeout(upstream.connect_timeout):
+            async with at_most(upstream.connect_timeout):
                 link = await self._connected()
                 return await link.ask(database, commands)
         except OSError as exc:
