@@ -9,6 +9,9 @@ them. It bounds patterns: a pattern of 30 bytes may match more states than there
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from typing import TypeVar
+
 # The limits for one pattern, and for all patterns of one command. A step takes 0.3 to 0.7 µs, so the worst
 # command delays other clients by a few milliseconds.
 PATTERN_STEPS = 8_000
@@ -16,6 +19,19 @@ COMMAND_STEPS = 16_000
 # After this many steps an evaluation comes to a place where it may pause. They take well under a millisecond,
 # also if each of them finds a violation. The session knows the time, and whether to pause.
 PAUSE_STEPS = 100
+
+
+_T = TypeVar("_T")
+
+
+def driven(steps: Generator[None, None, _T]) -> _T:
+    """Runs work in steps to its end at once, and returns its result."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            result: _T = end.value
+            return result
 
 
 def cost(name: bytes) -> int:

@@ -214,7 +214,7 @@ class ProcessControl(Control):
         return await asyncio.to_thread(with_diffs, policy, explain_line(policy, line), MAX_DIFFED)
 
     async def explain(self, service: str, argv: Sequence[bytes], caller: Caller = NOBODY) -> dict[str, Any]:
-        found = explained(self._runtime.authorizer, service, argv, caller)
+        found = await explained(self._runtime, service, argv, caller)
         return await asyncio.to_thread(with_diffs, self._evaluating().policy, found, MAX_DIFFED)
 
     # -- findings

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 
 from keyfence.commands.model import Touches
+from keyfence.policy.budget import driven
 from keyfence.policy.compiled.tenants import Caller
-from keyfence.policy.engine.authorizer import Authorizer, Candidate, Steps, driven
+from keyfence.policy.engine.authorizer import Authorizer, Candidate, Steps
 from keyfence.policy.engine.counts import ViolationCounter
 from keyfence.policy.engine.decision_cache import DecisionCache
 from keyfence.policy.engine.evaluator import Transaction

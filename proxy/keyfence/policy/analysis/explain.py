@@ -6,17 +6,18 @@ Rule: this module decides nothing itself. It shows the answer of the evaluator t
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from keyfence.commands.extract import extract
 from keyfence.commands.model import READ, WRITE, Access, Touches
 from keyfence.commands.own import own_name
+from keyfence.policy.budget import driven
 from keyfence.policy.compiled.policy import CompiledPolicy, Target
 from keyfence.policy.compiled.tenants import NOBODY, Caller, Values
 from keyfence.policy.diagnostics import did_you_mean
 from keyfence.policy.engine.evaluator import Evaluator
-from keyfence.policy.remedies.remedies import remedies
+from keyfence.policy.remedies.remedies import remedies_in_steps
 from keyfence.policy.show import printable
 from keyfence.policy.units import milliseconds
 from keyfence.policy.verdict import Verdict, Violation
@@ -24,6 +25,9 @@ from keyfence.policy.wording.masking import shown_in
 
 from .command_log import from_line
 from .simulator import Late, Simulator
+
+# What is said of one command, in steps: it yields nothing, and returns plain values.
+Explaining = Generator[None, None, dict[str, Any]]
 
 _ACCESS_NAMES = {0: "none", READ: "read", WRITE: "write", READ | WRITE: "both"}
 
@@ -35,10 +39,18 @@ def explain(
 
     Raises ValueError if the policy lacks the service.
     """
+    return driven(explain_in_steps(policy, service, argv, caller))
+
+
+def explain_in_steps(
+    policy: CompiledPolicy, service: str, argv: Sequence[bytes], caller: Caller = NOBODY
+) -> Explaining:
+    """The same, and yields where other work may be done meanwhile."""
     _check_service(policy, service)
     touches, values = extract(argv), policy.values(caller)
     verdict = Evaluator(policy).evaluate(policy.number(service), argv, touches, values=values)
-    return _explanation(policy, service, argv, touches, verdict, values)
+    yield
+    return (yield from _explanation(policy, service, argv, touches, verdict, values))
 
 
 def explain_line(policy: CompiledPolicy, line: Mapping[str, Any]) -> dict[str, Any]:
@@ -54,7 +66,8 @@ def explain_line(policy: CompiledPolicy, line: Mapping[str, Any]) -> dict[str, A
     argv = [word.encode("utf-8", "surrogateescape") for word in one.argv] or [b"?"]
     values = policy.owners_values(access.key for access in one.touches.accesses)
     verdict = Evaluator(policy).evaluate(policy.number(one.service), argv, one.touches, values=values)
-    return {"argv": one.argv, **_explanation(policy, one.service, argv, one.touches, verdict, values)}
+    explained = driven(_explanation(policy, one.service, argv, one.touches, verdict, values))
+    return {"argv": one.argv, **explained}
 
 
 class Step(NamedTuple):
@@ -110,7 +123,7 @@ def explain_sequence(policy: CompiledPolicy, steps: Sequence[Step], *, now: int)
             continue
         answer = connection.send(step.service, step.argv, step.caller)
         values = policy.values(step.caller)
-        one = _explanation(policy, step.service, step.argv, answer.touches, answer.verdict, values)
+        one = driven(_explanation(policy, step.service, step.argv, answer.touches, answer.verdict, values))
         keys = {access.key for access in answer.touches.accesses if access.ttl is not None}
         lives = {shown_in(policy, key, policy.target(key)): connection.lives(key) for key in sorted(keys)}
         explained.append(one | {"line": step.line, "aborted": answer.aborts, "ttl": lives})
@@ -129,11 +142,18 @@ def _explanation(
     touches: Touches,
     verdict: Verdict,
     values: Values,
-) -> dict[str, Any]:
+) -> Explaining:
+    proposed = []
+    for one in remedies_in_steps(policy, policy.number(service), argv, touches, verdict.violations, values):
+        if one is None:
+            yield
+            continue
+        command = _offered(policy, one.command)
+        proposed.append({"rule": one.rule, "text": one.text, "command": command, "add": dict(one.add)})
     first = verdict.violations[0] if verdict.violations else None
-    command = touches.command.name if touches.command else None
-    if first is None and command is None:
-        command = own_name(argv) or None
+    name = touches.command.name if touches.command else None
+    if first is None and name is None:
+        name = own_name(argv) or None
     return {
         "verdict": "violation" if first else "allow",
         "rule": first.rule if first else None,
@@ -142,19 +162,11 @@ def _explanation(
         "hint": (first.hint or None) if first else None,
         "message": first.message if first else None,
         "severity": first.severity if first else None,
-        "command": command,
+        "command": name,
         "service": service,
         "accesses": [_access(policy, access) for access in touches.accesses],
         "violations": [_violation(violation) for violation in verdict.violations],
-        "remedies": [
-            {
-                "rule": one.rule,
-                "text": one.text,
-                "command": _offered(policy, one.command),
-                "add": dict(one.add),
-            }
-            for one in remedies(policy, policy.number(service), argv, touches, verdict.violations, values)
-        ],
+        "remedies": proposed,
     }
 
 

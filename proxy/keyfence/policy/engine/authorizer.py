@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 
 from keyfence.commands.extract import extract
 from keyfence.commands.model import MANY, Streamed, Touches
-from keyfence.policy.budget import Budget
+from keyfence.policy.budget import Budget, driven
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.compiled.sizes import Question, questions
 from keyfence.policy.compiled.tenants import Values
@@ -476,16 +476,6 @@ def command_name(argv: Sequence[bytes], touches: Touches) -> str:
     """Returns the command's name in upper case, with its subcommand; for an unknown command, what the client
     sent."""
     return touches.command.name if touches.command is not None else shown_name(argv[0])
-
-
-def driven(steps: Steps) -> tuple[Ruling, Touches]:
-    """Runs an evaluation to its end, all turns at once."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            answer: tuple[Ruling, Touches] = end.value
-            return answer
 
 
 _NOTHING = Touches(None)

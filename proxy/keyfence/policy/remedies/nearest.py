@@ -30,7 +30,11 @@ def nearest_entry(policy: CompiledPolicy, service: int | None, key: bytes) -> Ta
     for target in policy.targets:
         if target.kind != "entry" or (service is not None and target.is_others(service)):
             continue
-        likeness = _likeness(target.pattern.text.split(":"), given, known)
+        wanted = target.pattern.text.split(":")
+        shorter, longer = sorted((len(wanted), len(given)))
+        if shorter / longer <= best:
+            continue  # even if all of their segments were equal
+        likeness = _likeness(wanted, given, known)
         if likeness > best:
             best, found = likeness, target
     return found if best >= _LEAST else None

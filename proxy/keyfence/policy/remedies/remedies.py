@@ -6,7 +6,7 @@ placeholder.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from keyfence.commands.arguments import fold, word
@@ -51,14 +51,31 @@ def remedies(
     values: Values = (),
 ) -> list[Remedy]:
     """Returns the remedies of each violation, in the order of the violations, without duplicates."""
+    steps = remedies_in_steps(policy, service, argv, touches, found, values)
+    return [one for one in steps if one is not None]
+
+
+def remedies_in_steps(
+    policy: CompiledPolicy,
+    service: int,
+    argv: Sequence[bytes],
+    touches: Touches,
+    found: Sequence[Violation],
+    values: Values = (),
+) -> Iterator[Remedy | None]:
+    """Yields these remedies, and None where other work may be done meanwhile. With a large policy, a step
+    takes some milliseconds."""
     evaluator = Evaluator(policy)
-    proposed: dict[tuple[str, str], Remedy] = {}
+    yield None
+    proposed = set()
     for violation in found:
         evaluator.values = values
         question = Question(policy, evaluator, service, argv, touches, violation, values)
         for text, command, add in _PROPOSALS.get(violation.rule, _default)(question):
-            proposed.setdefault((violation.rule, text), Remedy(violation.rule, text, command, add))
-    return list(proposed.values())
+            if (violation.rule, text) not in proposed:
+                proposed.add((violation.rule, text))
+                yield Remedy(violation.rule, text, command, add)
+        yield None
 
 
 def _default(question: Question) -> Proposals:

@@ -16,7 +16,7 @@ from itertools import chain, islice
 from typing import Any
 
 from keyfence.downstream.client import Client
-from keyfence.policy.analysis.explain import explain
+from keyfence.policy.analysis.explain import explain_in_steps
 from keyfence.policy.compiled.tenants import NOBODY, Caller
 from keyfence.policy.engine.authorizer import Authorizer
 from keyfence.policy.rules import RULES
@@ -42,30 +42,41 @@ class Answers:
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
+        self._under_way: set[asyncio.Task[None]] = set()
 
     def ask(self, question: Question) -> None:
-        """Answer a question of a session of this process, in the loop's next turn."""
-        asyncio.get_running_loop().call_soon(self._answer, question)
+        """Answer a question of a session of this process, in a later turn of the loop."""
+        task = asyncio.get_running_loop().create_task(self._answer(question))
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
 
-    def _answer(self, question: Question) -> None:
-        question.answered(self.answer(question.kind, question.content))
+    async def _answer(self, question: Question) -> None:
+        if question.kind == "explain":
+            try:
+                answer = await _explained(self._runtime, *question.content)
+            except Exception as exc:
+                answer = self._failed(exc)
+        else:
+            answer = self.answer(question.kind, question.content)
+        question.answered(answer)
 
     def answer(self, kind: Kind, content: Sequence[Any]) -> Answer:
         """Returns the answer of this process alone. A fault in it is reported, and is no answer."""
         try:
             return self._find(kind, content)
         except Exception as exc:
-            self._runtime.telemetry.counters.internal_error("answer")
-            report_fault(exc)
-            return None
+            return self._failed(exc)
+
+    def _failed(self, exc: Exception) -> Answer:
+        self._runtime.telemetry.counters.internal_error("answer")
+        report_fault(exc)
+        return None
 
     def _find(self, kind: Kind, content: Sequence[Any]) -> Answer:
         runtime = self._runtime
         match kind:
             case "whose":
                 return runtime.ids.is_of(*content)
-            case "explain":
-                return _explained(runtime.authorizer, *content)
             case "upstreams":
                 return upstreams_of(runtime.upstream)
             case "clients":
@@ -76,24 +87,23 @@ class Answers:
                 return None  # only the ledger knows
 
 
-def explained(
-    authorizer: Authorizer | None, service: str, argv: Sequence[bytes], caller: Caller = NOBODY
+async def explained(
+    runtime: Runtime, service: str, argv: Sequence[bytes], caller: Caller = NOBODY
 ) -> dict[str, Any]:
     """What the policy in force says about a command, and what its modes make of that. Raises ValueError."""
+    authorizer = runtime.authorizer
     if authorizer is None:
         raise ValueError(SPLICED)
-    found = explain(authorizer.policy, service, argv, caller)
+    found = await runtime.side_work.do(explain_in_steps(authorizer.policy, service, argv, caller))
     ruling = authorizer.rule(authorizer.number(service), argv, authorizer.policy.values(caller))
     found["actions"] = [{"rule": found.violation.rule, "action": found.action} for found in ruling.findings]
     found["refused"] = ruling.refused_by is not None
     return found
 
 
-def _explained(
-    authorizer: Authorizer | None, service: str, argv: Sequence[bytes], caller: Caller
-) -> dict[str, Any]:
+async def _explained(runtime: Runtime, service: str, argv: Sequence[bytes], caller: Caller) -> dict[str, Any]:
     try:
-        found = explained(authorizer, service, argv, caller)
+        found = await explained(runtime, service, argv, caller)
     except ValueError as exc:
         return {"error": str(exc)}
     return {name: found[name] for name in ("verdict", "refused", "rule", "message", "hint")} | found

@@ -47,6 +47,7 @@ from keyfence.upstream.standing import KINDS, Concern
 
 from .garbage import FullCollections, release_slowly
 from .rlimits import room_for
+from .side_work import SideWork
 from .ttl_check import TtlWatch
 from .zeros import declare_zeros
 
@@ -80,6 +81,7 @@ class Runtime:
         self.telemetry = telemetry
         self.glass: list[BreakGlass] = []
         self.pending = PendingTtls()  # outlives a reload
+        self.side_work = SideWork()
         self.in_force: InForce | None = None
         self.changes: Changes | None = None  # what the candidate policy would change; None: there is none
         self._candidate: CompiledPolicy | None = None
