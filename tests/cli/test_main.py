@@ -138,7 +138,7 @@ def test_each_command_has_help(command: str) -> None:
         (("report", "--admin", "h:1", "log"), "keyfence: give either --admin or an argument"),
         (("waivers", "--admin", "h:1", "log"), "keyfence: give either --admin or an argument"),
         (
-            ("modes", "--admin", "h:1", "--policy", "p"),
+            ("modes", "--admin", "h:1", "--policy", "p.yaml"),
             "keyfence: give either --admin or --config and --policy, not both",
         ),
         (("status", "--admin", "9464"), "Error: Invalid value for '--admin'"),

@@ -158,8 +158,9 @@ def test_in_passthrough_the_page_shows_traffic_and_says_why_it_shows_no_more(
     )
     person = Person(keyfence)
     assert "commands pass unread" in person.read("/")
-    for path in ("/policy", "/explain", "/candidate", "/services/web"):
-        assert "Keyfence runs with --splice: it " in person.read(path, 400)
+    for path in ("/findings", "/policy", "/explain", "/candidate"):
+        assert "Keyfence runs with --splice: it " in person.read(path)
+    assert "has sent nothing" in person.read("/services/web", 404)
     person.read("/services")
     assert stage.folder.exists()
 
