@@ -132,7 +132,16 @@ MAY_IMPORT: dict[str, set[str]] = {
         *("policy", "policy.enforcement"),
     },
     "process": {
-        *("admin", "config", "downstream", "findings", "net", "resp", "session.conversation"),
+        *(
+            "admin",
+            "config",
+            "downstream",
+            "findings",
+            "findings.proof",
+            "net",
+            "resp",
+            "session.conversation",
+        ),
         *("telemetry", "telemetry.candidate", "telemetry.metrics", "telemetry.reports", "upstream", "web"),
         *("policy", "policy.analysis", "policy.compiled", "policy.enforcement", "policy.engine"),
         *("policy.remedies", "policy.source"),

@@ -100,7 +100,29 @@ def _after_keyword(spec: KeySpec, argv: Argv) -> int:
 # -- plans
 
 
+# These commands name few keys, and all their other arguments are options, which are read one by one. Reading
+# more would stop all clients, and no client sends so many.
+OPTIONS_ONLY = frozenset(
+    {
+        *("SET", "GETEX", "INCREX", "COPY", "RESTORE", "RESTORE-ASKING", "XGROUP CREATE"),
+        *("SORT", "SORT_RO", "GEORADIUS", "GEORADIUSBYMEMBER"),
+        *("SCAN", "CLUSTERSCAN", "CLIENT TRACKING"),
+    }
+)
+MOST_OPTIONS = 5_000
+
+
 def _compile(row: Row) -> Plan:
+    """The plan of the row, which reads a bounded number of options."""
+    plan = _unbounded(row)
+    if row.command.name not in OPTIONS_ONLY:
+        return plan
+    reason = f"it has more than {MOST_OPTIONS} arguments"
+    too_many = Touches(row.command, problem=Problem("command.unknown", MOST_OPTIONS, reason, ANY_KEY))
+    return lambda argv: plan(argv) if len(argv) <= MOST_OPTIONS else too_many
+
+
+def _unbounded(row: Row) -> Plan:
     """The cheapest plan that fits the row."""
     if row.subcommands:
         return _container(row)

@@ -64,7 +64,7 @@ def evidence_of(
         rules["database.forbidden"] = None
     if touches.pattern is not None:
         rules["scan.scope"] = None
-    for channel in touches.channels:
+    for channel in touches.channels[:MANY]:
         rules["channel.write" if channel.publish else "channel.read"] = None
     if touches.script is not None:
         rules |= dict.fromkeys(("script.keys", "script.unregistered"))
