@@ -18,6 +18,7 @@ from keyfence.policy.engine.authorizer import Authorizer, Candidate, InForce
 from keyfence.policy.engine.pending import PendingTtls
 from keyfence.policy.loading.load import load_policy, parse_policy
 from keyfence.resp.encode import command
+from keyfence.session.conversation import base
 from keyfence.session.session import Session
 from keyfence.telemetry.candidate.changes import Changes
 from keyfence.telemetry.telemetry import Telemetry
@@ -25,6 +26,7 @@ from keyfence.telemetry.telemetry import Telemetry
 POLICY = Path(__file__).parents[1] / "policies" / "cubesandbox.yaml"
 SEVERAL = Path(__file__).with_name("several.yaml")
 VALUE = b"x" * 64
+base.TURN_SECONDS = 3600.0  # a load is one turn, also under callgrind
 
 # Entries with forms that policies/cubesandbox.yaml has none of.
 ELEMENTS = """

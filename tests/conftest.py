@@ -76,6 +76,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("redis_binary", binaries, ids=[b.id for b in binaries], scope="session")
 
 
+@pytest.fixture
+def shortest_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client's turn ends as soon as it may."""
+    monkeypatch.setattr(base, "TURN_SECONDS", 0.0)
+
+
 @pytest.fixture(scope="session")
 def _shared_redis(redis_binary: ServerBinary) -> Iterator[RedisServer]:
     with running_redis(redis_binary) as server:

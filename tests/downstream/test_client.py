@@ -423,6 +423,7 @@ async def test_an_upstream_that_does_not_speak_resp_ends_the_client() -> None:
 LONG = cmd("EXISTS", *[b"nobody:%d" % number for number in range(100_000)])
 
 
+@pytest.mark.usefixtures("shortest_turns")
 @in_loop
 async def test_a_long_evaluation_gives_other_clients_a_turn() -> None:
     """The order of events shows it: another client's request is answered before a long evaluation ends."""
@@ -455,6 +456,7 @@ async def test_a_client_that_sends_a_long_request_and_the_end_gets_the_answer() 
         await stage.nobody_is_left()
 
 
+@pytest.mark.usefixtures("shortest_turns")
 @in_loop
 async def test_a_long_evaluation_ends_with_its_client() -> None:
     async with Stage(answer_all) as stage:
@@ -467,6 +469,7 @@ async def test_a_long_evaluation_ends_with_its_client() -> None:
             await asyncio.sleep(0)
 
 
+@pytest.mark.usefixtures("shortest_turns")
 @in_loop
 async def test_draining_waits_for_a_long_evaluation() -> None:
     async with Stage(answer_all) as stage:

@@ -394,6 +394,7 @@ def test_services_that_the_candidate_does_not_know_are_counted_apart() -> None:
 # -- long evaluations, transactions, sessions
 
 
+@pytest.mark.usefixtures("shortest_turns")
 def test_the_candidate_has_its_own_turns_for_a_long_command() -> None:
     names = [f"a:memo:{number % 1000}" for number in range(3 * MANY)]
     one, other = pair(MOVED), pair(SAME)

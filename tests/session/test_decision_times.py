@@ -58,6 +58,7 @@ def test_a_cached_refusal_is_timed() -> None:
 
 
 @pytest.mark.usefixtures("slow_evaluations")
+@pytest.mark.usefixtures("shortest_turns")
 def test_a_long_evaluation_is_timed_without_the_turns_of_other_clients() -> None:
     observer = RecordingObserver()
     one = session(in_force=InForce(authorizer_with(ModeRule("observe"))), observer=observer)
@@ -66,8 +67,8 @@ def test_a_long_evaluation_is_timed_without_the_turns_of_other_clients() -> None
     assert observer.timed == []
     waited = 0.0
     while one.wants_turn:
-        time.sleep(0.05)
-        waited += 0.05
+        time.sleep(0.01)
+        waited += 0.01
         one.take_turn()
     [seconds] = observer.timed
     assert SLOW <= seconds <= time.perf_counter() - start - waited

@@ -7,7 +7,6 @@ import pytest
 from keyfence.commands.model import MANY
 from keyfence.policy.enforcement.modes import BreakGlass, ModeRule
 from keyfence.policy.engine.authorizer import InForce
-from keyfence.session.conversation import base
 from keyfence.session.conversation.conversation import ABORT_MARKER
 from keyfence.session.session import Session
 from tests.session.sessions import (
@@ -28,10 +27,7 @@ COUNT = 4 * MANY
 UNKNOWN_KEYS = cmd("EXISTS", *[b"nobody:%d" % number for number in range(COUNT)])
 
 
-@pytest.fixture(autouse=True)
-def _shortest_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A turn ends as soon as it may."""
-    monkeypatch.setattr(base, "TURN_SECONDS", 0.0)
+pytestmark = pytest.mark.usefixtures("shortest_turns")
 
 
 def turns(one: Session) -> int:

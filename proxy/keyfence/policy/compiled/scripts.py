@@ -28,6 +28,7 @@ LEAST_DIGITS = 8
 
 _TTL = re.compile(r"<ARGV\.(?P<number>[1-9][0-9]{0,3})>(?P<unit>ms|s)", re.ASCII)
 _SHA1 = re.compile(rb"[0-9a-f]{40}")
+_SENT_SHA1 = re.compile(rb"[0-9a-fA-F]{40}")
 _FUNCTION = re.compile(rb"[A-Za-z0-9_]{1,128}")
 _LOOKED_AT = 4_096  # bytes of a script, for its first line
 _LONGEST_LINE = 120
@@ -335,8 +336,8 @@ def is_named(script: Script) -> bool:
     by letters, digits and underscores. Any other text in this place may be a value."""
     if isinstance(script.name, Streamed):
         return False
-    form = _FUNCTION if script.kind == "function" else _SHA1
-    return script.kind == "text" or form.fullmatch(script.name.lower()) is not None
+    form = _FUNCTION if script.kind == "function" else _SENT_SHA1
+    return script.kind == "text" or form.fullmatch(script.name) is not None
 
 
 def how_to_register(script: Script, function: str, sha1: str, *, is_run: bool = True) -> str:

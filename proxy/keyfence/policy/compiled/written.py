@@ -12,12 +12,15 @@ is below `count`; a field's number comes from the automaton of this very list.
 from __future__ import annotations
 
 from array import array
+from collections.abc import Iterable
 from functools import lru_cache
 
 from keyfence.commands.cache_forms import ELEMENTS, FIELDS, VALUE
 from keyfence.policy.patterns.automaton import Classifier
 from keyfence.policy.patterns.determinize import TooManyStates, classify
-from keyfence.policy.patterns.patterns import KeyPattern, exact_pattern
+from keyfence.policy.patterns.expressions import escape, parse_class
+from keyfence.policy.patterns.patterns import Hole, KeyPattern, exact_pattern
+from keyfence.policy.patterns.set_operations import TooLarge, overlap
 from keyfence.policy.patterns.value_forms import Form
 
 from .policy import Entry
@@ -30,6 +33,23 @@ MAX_AUTOMATA = 4_096
 _VALUE, _FIELDS, _ELEMENTS, _MOST_FAULTS = VALUE, FIELDS, ELEMENTS, MOST_FAULTS
 _ZERO, _NINE, _MINUS, _POINT = 48, 57, 45, 46
 _SAFE_DIGITS = 15  # a double represents every integer of this many digits exactly
+
+
+def _may_hold_a_case_of(names: Iterable[bytes], pattern: KeyPattern) -> bool:
+    """Whether a pattern may match one of these names in some mix of upper and lower case."""
+    for name in names:
+        letters = (bytes((byte,)) for byte in name)
+        text = "".join(
+            f"[{one.lower().decode()}{one.upper().decode()}]" if one.isalpha() else escape(one)
+            for one in letters
+        )
+        in_any_case = KeyPattern(text, (Hole("name", parse_class(text)),))
+        try:
+            if overlap(pattern, in_any_case) is not None:
+                return True
+        except TooLarge:
+            return True
+    return False
 
 
 @lru_cache(MAX_AUTOMATA)
@@ -95,11 +115,12 @@ class WrittenCheck:
         self._forms = [_check_of(form) for form in forms]
         self._numbers = {id(form): number for number, form in enumerate(forms)}
         names = [exact_pattern(name) for name in fields.named]
-        # With `field_case: exact`, a name that matches a pattern may be a listed one in another case.
-        for of_name, _ in () if fields.exact else fields.patterned:
+        for of_name, _ in fields.patterned:
             pattern = of_name.regular
             if not isinstance(pattern, KeyPattern):
                 break  # the names of later patterns may be of this one
+            if fields.exact and _may_hold_a_case_of(fields.named, pattern):
+                break  # such a name is a fault
             names.append(pattern)
         self._names = _classifier(tuple(names))
 
