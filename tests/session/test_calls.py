@@ -100,9 +100,10 @@ class Client:
                 one.from_upstream(b"".join(self.own.feed(passed(one))))
         self.answers += sent(one)
 
-    def evidence(self) -> Counter[tuple[str, str, str]]:
+    def evidence(self) -> Counter[tuple[str, str, str, str]]:
+        """By service, kind, name and basis."""
         self.telemetry.gather()
-        return Counter({tuple(row[:3]): row[3] for row in self.usage.take()})
+        return Counter({(*row[:3], row[4]): row[3] for row in self.usage.take()})
 
     def changed(self) -> Counter[tuple[str, ...]]:
         self.telemetry.gather()
