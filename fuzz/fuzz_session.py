@@ -26,6 +26,7 @@ from keyfence.resp.limits import IDENTIFIED, MIB, ProtocolError, RequestLimits
 from keyfence.resp.requests import RequestReader
 
 with instrumented("keyfence.session"):
+    from keyfence.session.conversation import base
     from keyfence.session.conversation.conversation import ABORT_MARKER, MULTI, ROOM
 
 from keyfence.downstream.closures import closure_label
@@ -34,6 +35,7 @@ from tests.session.sessions import ROUTE, OrderedObserver, authorizer_with, sess
 from tests.session.test_session_in_any_order import NOTHING, WORDS
 
 # Lower limits, so that small inputs reach them.
+base.TURN_SECONDS = 3600.0  # what happens must not depend on time
 requests.LARGE = 1200
 requests.KEPT_OF_LARGE = 40
 ROOM.shared_request = 400
