@@ -20,7 +20,7 @@ MIB = 1024 * 1024
 # The lines that keyfence may print on stderr while its Redis fails.
 ILL = (
     r"\A(keyfence: (the upstream does not list its commands|[^\n]*does not read its replies|"
-    r"upstream \S+ is (unreachable|up again))[^\n]*\n)*\Z"
+    r"upstream \S+ (is unreachable|is up again|has refused writes))[^\n]*\n)*\Z"
 )
 # The connections that keyfence opens when they are needed and then keeps, to Redis and to the findings store.
 POOLED = 4
@@ -105,13 +105,14 @@ class Stage:
         """Waits until no client is left and Redis is up for keyfence; then asks once, as a first client."""
         settle(self.keyfence)
         eventually(lambda: ask(self.keyfence, "/readyz")[0] == 200, "keyfence is ready")
-        eventually(self._serves, "a client is served")
+        eventually(lambda: self.asked("PING") == b"+PONG\r\n", "a client is served")
         eventually(lambda: self.metric("connections_open") == 0, "all clients are gone")
 
-    def _serves(self) -> bool:
+    def asked(self, *words: str | bytes | int) -> bytes:
+        """Returns the reply to the only request of a new client; b"" if the client is closed instead."""
         with self.client() as one, contextlib.suppress(ConnectionError):
-            return one.says("PING") == b"+PONG\r\n"
-        return False
+            return one.says(*words)
+        return b""
 
     def check_for_leaks(self, before: Footprint) -> None:
         """Asserts that files, memory and Redis' connections are as before, without an internal error."""
