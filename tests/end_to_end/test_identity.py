@@ -215,12 +215,15 @@ def test_reset_keeps_the_upstream_s_user_and_database(
         assert direct.exists("a", "b") == 2
 
 
+@pytest.mark.parametrize("upstream_mode", ["shared", "dedicated"])
 def test_a_refused_upstream_login_is_reported(
-    start_one: Callable[..., RedisServer], start_keyfence: Start, tmp_path: Path
+    upstream_mode: str, start_one: Callable[..., RedisServer], start_keyfence: Start, tmp_path: Path
 ) -> None:
+    """Also to a client that comes within a back-off: no retry of a client helps."""
     server = start_one(tcp=True, password="secret")
     url = server.url.replace("127.0.0.1", ":wrong@127.0.0.1")
-    config = configure(tmp_path, url, mode="observe")
+    upstream = f"upstream: {{url: '{url}', mode: {upstream_mode}}}"
+    config = configure(tmp_path, url, upstream, mode="observe")
     keyfence = start_keyfence("--config", config, expect_stderr="refused keyfence's login: WRONGPASS")
     with keyfence.connect("CubeMaster") as connection:
         for _ in range(3):

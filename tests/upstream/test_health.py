@@ -16,7 +16,7 @@ from keyfence.upstream.health import (
     UpstreamDown,
 )
 from tests.downstream.test_client import in_loop
-from tests.servers import free_port
+from tests.servers import PATIENCE_SECONDS, free_port
 
 
 def nobody_there() -> Upstream:
@@ -40,6 +40,29 @@ async def test_there_are_no_attempts_right_after_a_failure() -> None:
     with pytest.raises(UpstreamDown):
         await upstream.connect(asyncio.Protocol)
     assert upstream.failures == 1
+
+
+@in_loop
+async def test_no_client_waits_while_redis_refuses_the_login() -> None:
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readline()
+        writer.write(b"-WRONGPASS invalid username-password pair\r\n")
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(refuse, "127.0.0.1") as server:
+        port = server.sockets[0].getsockname()[1]
+        address = UpstreamAddress("tcp", "127.0.0.1", port, password="pw", shown="redis")
+        upstream = Upstream(address, connect_timeout=PATIENCE_SECONDS)
+        upstream.succeeded()
+        assert not await upstream.probe()
+        with pytest.raises(UpstreamDown, match="WRONGPASS") as down:
+            await upstream.connect(asyncio.Protocol)  # within the back-off
+    assert down.value.is_refused
+    assert not upstream.is_patient
+    assert not upstream.given_up_at  # clients that wait for nothing stay
+    upstream.failed("connection refused")
+    assert not upstream.is_refused
 
 
 @in_loop

@@ -123,9 +123,9 @@ class DedicatedLink:
                 await self._upstream.connect(self._itself)
                 return
             except UpstreamDown as exc:
-                if not all(map(_introduces, self._waiting)):
+                if exc.is_refused or not all(map(_introduces, self._waiting)):
                     self._connecting = None
-                    self._end(str(exc))
+                    (self._refused if exc.is_refused else self._end)(str(exc))
                     return
             self._may_wait = True
             await self._upstream.can_connect()
@@ -215,7 +215,7 @@ class DedicatedLink:
     def _give_up(self, reason: str, *, is_refused: bool = False) -> None:
         """The connection cannot be used. If Redis has not refused it, this is the same for the client as a
         failed connection."""
-        self._upstream.failed(reason)
+        self._upstream.failed(reason, is_refused=is_refused)
         self._abort()
         (self._refused if is_refused else self._end)(self._upstream.state)
 

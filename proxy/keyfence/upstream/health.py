@@ -3,7 +3,7 @@
 Rule: only `Upstream` knows the upstream's state. While it is down, there is one connection attempt per
 back-off step, besides the prober's, for any number of waiting clients. While it seems up, a few attempts run
 at a time, so that not all clients try one that has just gone. In the first seconds of an outage clients wait
-for its end, because most outages are restarts.
+for its end, because most outages are restarts. No client waits while Redis refuses keyfence's login.
 """
 
 from __future__ import annotations
@@ -92,6 +92,7 @@ class Upstream:
         self.connect_timeout = connect_timeout
         self.up: bool | None = None  # None: not tried yet
         self.reason = "not tried yet"
+        self.is_refused = False  # whether Redis refused keyfence's login at the last attempt
         self.since = time.time()  # when `up` changed last
         self.standing = Standing()
         self.connects = 0
@@ -147,6 +148,7 @@ class Upstream:
     def _can_connect(self) -> None:
         self._backoff = self._retry_at = self._patient_until = 0.0
         self._drops = 0
+        self.is_refused = False
         self._back.set()
 
     def dropped(self, reason: str) -> None:
@@ -159,8 +161,9 @@ class Upstream:
         if self._drops >= DROPS_IN_A_ROW:
             self.failed(reason)
 
-    def failed(self, reason: str) -> None:
-        """A connection attempt failed. The next ones wait longer each time, with jitter to spread them."""
+    def failed(self, reason: str, *, is_refused: bool = False) -> None:
+        """A connection attempt failed. The next ones wait longer each time, with jitter to spread them.
+        `is_refused`: Redis refused keyfence's login, which no client should wait for."""
         self.failures += 1
         self._on_failure()
         now = asyncio.get_running_loop().time()
@@ -169,6 +172,9 @@ class Upstream:
         if self._back.is_set():
             self._back.clear()
             self._patient_until = now + self.connect_timeout
+        self.is_refused = is_refused
+        if is_refused:
+            self._patient_until = 0.0
         self._set(up=False, reason=reason)
 
     def _set(self, *, up: bool, reason: str) -> None:
@@ -192,7 +198,7 @@ class Upstream:
                     except OSError as exc:
                         self.failed(describe(exc))
             if not await self._comes_back():
-                raise UpstreamDown(self.state)
+                raise UpstreamDown(self.state, is_refused=self.is_refused)
 
     async def can_connect(self) -> None:
         """Wait until connections can be made, however long that takes."""
@@ -256,7 +262,7 @@ class Upstream:
             self._can_connect()  # clients get Redis' own error
             self._set(up=False, reason=reason)
         elif reason:
-            self.failed(reason)
+            self.failed(reason, is_refused=probe.is_refused)
         elif not self.up:
             self.succeeded()
         return not reason
@@ -275,7 +281,12 @@ class Upstream:
 
 
 class UpstreamDown(Exception):
-    """No connection is available. `str` is the upstream's `state`."""
+    """No connection is available. `str` is the upstream's `state`. `is_refused`: Redis refuses keyfence's
+    login."""
+
+    def __init__(self, state: str, *, is_refused: bool = False) -> None:
+        super().__init__(state)
+        self.is_refused = is_refused
 
 
 class GreetingError(Exception):
@@ -326,8 +337,8 @@ class Greeting:
 
 class _Probe(asyncio.Protocol):
     """Waits for the replies to greeting and PING, and then to HELLO. `trouble` is the error, or "" if Redis
-    is up. `dropped`: the connection ended before any reply. `about` is the reply to HELLO, None if there is
-    none."""
+    is up. `dropped`: the connection ended before any reply. `is_refused`: Redis refused the login. `about` is
+    the reply to HELLO, None if there is none."""
 
     def __init__(self, greeting: int) -> None:
         loop = asyncio.get_running_loop()
@@ -335,6 +346,7 @@ class _Probe(asyncio.Protocol):
         self.told: asyncio.Future[None] = loop.create_future()
         self.trouble = ""
         self.dropped = False
+        self.is_refused = False
         self.about: object = None
         self._reader = hiredis.Reader()
         self._greeting = Greeting(greeting, logs_in_later=True)
@@ -343,6 +355,7 @@ class _Probe(asyncio.Protocol):
         try:
             rest = self._greeting.take(data)
         except GreetingError as exc:
+            self.is_refused = bool(exc.refusal)
             self._settle(str(exc))
             self._end()
             return

@@ -312,7 +312,7 @@ class SharedConnection:
         try:
             await self._upstream.connect(self._itself)
         except UpstreamDown as exc:
-            self._lose(str(exc))
+            (self._refuse if exc.is_refused else self._lose)(str(exc))
 
     def _itself(self) -> asyncio.Protocol:
         return cast(asyncio.Protocol, self)  # it has all methods that are called, without inheriting them
@@ -383,7 +383,7 @@ class SharedConnection:
         if self._profile.is_logged_in:
             end(f"upstream {self._upstream.address.shown}: {reason}")
         else:
-            self._upstream.failed(reason)
+            self._upstream.failed(reason, is_refused=is_refused)
             end(self._upstream.state)
 
     # -- replies
