@@ -199,7 +199,9 @@ class Runtime:
     async def reach_upstream(self, address: UpstreamAddress) -> Upstream:
         """Open the upstream, probe it once, and learn its commands if it answers."""
         upstream = self.open_upstream(address)
-        if await upstream.probe() and self.learner is not None:
+        is_up = await upstream.probe()
+        self._report_concerns(upstream)
+        if is_up and self.learner is not None:
             await self._check_user(upstream)
             self._user_changed.clear()
             await self.learner.learn()
