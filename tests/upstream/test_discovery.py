@@ -244,7 +244,9 @@ def test_a_learned_command_is_evaluated_by_its_category(
 ) -> None:
     policy = PROJECT / "policies" / "cubesandbox.yaml"
     flags = ("--listen", "127.0.0.1:0", "--service", "CubeMaster", "--admin", "none", "--mode", "enforce")
-    keyfence = start_keyfence("--policy", policy, "--upstream", sentinel, *flags)
+    keyfence = start_keyfence(
+        "--policy", policy, "--upstream", sentinel, *flags, expect_stderr="is a Sentinel"
+    )
     assert "knows from it alone" in keyfence.wait_for_line("keyfence: the upstream has")
     with keyfence.client() as client:
         assert client.execute_command("PING")
