@@ -12,6 +12,8 @@ from collections.abc import Awaitable, Callable, Iterable
 
 from aiohttp import web
 
+from keyfence.findings.filter import SORTS
+
 from . import handlers
 from .control import Control
 
@@ -89,7 +91,7 @@ ROUTES = (
         handlers.findings,
         "findings, with their states and examples (`keyfence findings`). Filters: `service`, `rule`, "
         "`state`, `owner`, `entry`, `text`, `since` (Unix seconds), `limit`, `offset`; the order: `sort` "
-        "(violations, last, first, since, service, rule, state, owner)",
+        f"({', '.join(SORTS)})",
     ),
     Route(
         "GET",
