@@ -22,6 +22,7 @@ from keyfence.policy.diagnostics import FileError
 from keyfence.policy.enforcement.waivers import Use, WaiverModel, read_waivers, uses, waiver_faults
 from keyfence.policy.loading.load import load_policy
 from keyfence.policy.show import one_line
+from keyfence.policy.units import counted
 from keyfence.telemetry.tally import Row
 
 from .rollout.gate import chosen_findings
@@ -165,10 +166,9 @@ def _baseline_rows(source: str, url: str, every: bool) -> Sequence[Mapping[str, 
     if found.left:
         total = sum(found.left.values())
         states = ", ".join(f"{number} {state}" for state, number in sorted(found.left.items()))
-        findings = "1 finding" if total == 1 else f"{total} findings"
         say(
-            f"keyfence: left out {findings} that the policy in force allows, that waivers cover, or that "
-            f"were not seen for 7 days ({states}); --all covers them too",
+            f"keyfence: left out {counted(total, 'finding')} that the policy in force allows, that waivers "
+            f"cover, or that were not seen for 7 days ({states}); --all covers them too",
             err=True,
         )
     with checked_answer(url):

@@ -361,7 +361,9 @@ def _pattern_of_fields(name: str, fields: Mapping[str, Counter[str]]) -> Proposa
         return add_to_mapping(text, ["keys", name, "fields"], quoted(f"<{field}>"), ["any"])
 
     what = f"a pattern for {count(len(fields), 'field')} of {name} ({held.words})"
-    return Proposal("field", name, f"{what}: {spoken(sorted(services))} wrote them {times:,} times", edit)
+    return Proposal(
+        "field", name, f"{what}: {spoken(sorted(services))} wrote them {count(times, 'time')}", edit
+    )
 
 
 def _channels(policy: CompiledPolicy, model: PolicyModel, evidence: Evidence) -> list[Proposal]:

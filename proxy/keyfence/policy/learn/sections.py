@@ -107,7 +107,7 @@ def _rare_uses(plan: Plan) -> list[str]:
         for service, commands in sorted(facts.commands.items()):
             is_rare = facts.times >= _OFTEN and commands.total() <= _RARELY * facts.times
             if is_rare and plan.rights[kind.name].writers != (service,):
-                share = f"{commands.total():,} of {facts.times:,} commands"
+                share = f"{commands.total():,} of {count(facts.times, 'command')}"
                 found.append(f"{service}: {', '.join(sorted(commands))} of {kind.name} ({share})")
     more = f"; and {len(found) - _SHOWN_RARE} more" if len(found) > _SHOWN_RARE else ""
     return [f"These uses are rare. Is each right? {'; '.join(found[:_SHOWN_RARE])}{more}."] if found else []
