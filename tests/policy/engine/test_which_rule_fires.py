@@ -609,8 +609,10 @@ SCOPE = 'scopes: {shop: {prefix: "shop:", writers: web}}\n'
 SCRIPTS = (
     f"scripts: {{config_set: {{keys: 1, sha1: '{1:040}'}}, config_remove: {{keys: 1, sha1: '{2:040}'}}}}\n"
 )
-# The text that completes each partial policy of the documentation, by the partial policy's first word.
+# The text that completes each partial policy of the documentation, by the way the partial policy begins. The
+# first one that fits is taken.
 AROUND = {
+    "policy: hub": "services: [web]\n",
     "policy": "",
     "names": HEAD + CART,
     "legacy": HEAD
@@ -621,13 +623,15 @@ AROUND = {
     "scripts": HEAD + SCOPE,
     "writers": HEAD,
     "placeholders": "policy: p\nservices: [web, audit]\n",
+    "unregistered_scripts: {": "policy: p\nservices: [worker]\n",
     "unregistered_scripts": EXAMPLE,
 }
 
 
 @pytest.mark.parametrize("block", BLOCKS[1:-2], ids=lambda block: block.partition(":")[0])
 def test_every_partial_policy_in_the_documentation_loads(block: str) -> None:
-    parse_policy(AROUND[block.partition(":")[0]] + block)
+    around = next(text for begin, text in AROUND.items() if block.startswith(begin))
+    parse_policy(around + block)
 
 
 def test_the_policy_in_the_readme_loads() -> None:
