@@ -98,9 +98,10 @@ def test_a_snapshot_is_a_copy_and_survives_json() -> None:
     assert other.snapshot()[0]["count"] == 2
 
 
-def exemplified(tally: Tally, entry: str) -> Row:
+def exemplified(tally: Tally, entry: str, *, argument: str = "") -> Row:
     """The row of a finding that came with its command."""
-    found = Occurrence(violation(entry=entry), Peer("h"), "r", 1, 0.0, 0.0, "d", lambda: {"argv": [entry]})
+    argv = [entry, argument] if argument else [entry]
+    found = Occurrence(violation(entry=entry), Peer("h"), "r", 1, 0.0, 0.0, "d", lambda: {"argv": argv})
     tally.record(Group("A", "scope.write", "SET", entry, "", "observed", "SET"), found)
     row = tally.find(("A", "scope.write", "SET", entry, ""))
     assert row is not None
@@ -110,9 +111,30 @@ def exemplified(tally: Tally, entry: str) -> Row:
 def test_an_example_that_was_handed_over_keeps_its_key_and_not_its_command() -> None:
     tally = Tally()
     row = exemplified(tally, "e")
-    assert [one["command"] for one in tally.hand_over(row, 0)] == [{"argv": ["e"]}]
-    assert [(one["key"], one["command"]) for one in row["examples"]] == [(violation().shown, {})]
-    assert tally.hand_over(row, 1) == []
+    (given,) = tally.hand_over(row, [])
+    assert (given["command"], given["times"]) == ({"argv": ["e"]}, 1)
+    (kept,) = row["examples"]
+    assert (kept["key"], kept["command"], kept["times"]) == (violation().shown, {}, 1)
+    assert tally.hand_over(row, [1]) == []
+
+
+def test_only_the_new_times_of_an_example_are_handed_over() -> None:
+    tally = Tally()
+    row = exemplified(tally, "e")
+    tally.hand_over(row, [])
+    exemplified(tally, "e")
+    exemplified(tally, "e")
+    assert [(one["times"], one["command"]) for one in tally.hand_over(row, [1])] == [(2, {})]
+    assert [(one["times"], one["command"]) for one in row["examples"]] == [(3, {})]
+    assert tally.hand_over(row, [3]) == []
+
+
+def test_another_command_with_the_key_of_an_example_does_not_count_as_the_example() -> None:
+    tally = Tally()
+    row = exemplified(tally, "e")
+    tally.hand_over(row, [])
+    exemplified(tally, "e", argument="other")
+    assert tally.hand_over(row, [1]) == []
 
 
 def test_examples_with_commands_are_bounded_until_they_are_handed_over(
@@ -122,7 +144,7 @@ def test_examples_with_commands_are_bounded_until_they_are_handed_over(
     tally = Tally()
     rows = [exemplified(tally, f"e{number}") for number in range(5)]
     assert [bool(one["examples"][0]["command"]) for one in rows] == [True] * 3 + [False] * 2
-    tally.hand_over(rows[0], 0)
+    tally.hand_over(rows[0], [])
     assert exemplified(tally, "e5")["examples"][0]["command"]
 
 
