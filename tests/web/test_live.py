@@ -171,7 +171,7 @@ def test_without_a_store_the_other_parts_are_refreshed() -> None:
 
     async def scenario(live: Live, _: Questions) -> None:
         found = await event(live.open("/"))
-        assert found["regions"].keys() == {"glass", "matrix", "traffic", "process-state"}
+        assert found["regions"].keys() == {"concerns", "glass", "matrix", "traffic", "process-state"}
         assert found["findings"] is None
 
     play(stage, scenario)

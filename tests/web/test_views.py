@@ -123,7 +123,7 @@ def test_a_url_is_a_filter() -> None:
     assert (which.service, which.sort, which.offset, which.limit) == ("a", "last", 100, PAGE_SIZE)
     assert which.state == (State.NEW, State.OPEN, State.REOPENED, State.QUIET)
     assert filter_of({"offset": "-7"}).offset == 0
-    assert filter_of({}).sort == "violations"
+    assert filter_of({}).sort == "cause"
 
 
 @pytest.mark.parametrize(
@@ -213,8 +213,8 @@ def test_findings_are_listed_by_filter_in_pages(stage: Stage) -> None:
     assert totals == sorted(totals, reverse=True)
     text = shown(stage, "/findings", offset="50", rule="scope.write")
     assert "51 to 100 are shown" in text
-    assert 'href="?rule=scope.write&amp;sort=violations&amp;offset=100"' in text
-    assert 'href="?rule=scope.write&amp;sort=violations"' in text
+    assert 'href="?rule=scope.write&amp;sort=cause&amp;offset=100"' in text
+    assert 'href="?rule=scope.write&amp;sort=cause"' in text
     assert load(stage, "/findings", text="tmp7:")["total"] == 1
     assert "None." in shown(stage, "/findings", offset="5000")
     assert '<option value="#cube-redis">' in text
