@@ -135,7 +135,7 @@ def test_a_keyfence_with_splice_is_an_error(configure: Callable[..., tuple[str, 
         (("http://127.0.0.1:1",), "http://127.0.0.1:1/modes: no keyfence answers there"),
         (("127.0.0.1:1",), "http://127.0.0.1:1/modes: no keyfence answers there"),
         (
-            ("http://127.0.0.1:1", "--policy", "x"),
+            ("http://127.0.0.1:1", "--policy", "x.yaml"),
             "a running keyfence uses its own policy; give either --admin or --policy, not both",
         ),
     ],

@@ -43,7 +43,8 @@ def keyfence(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Keyfence]:
                 client.set(f"shop:cart:{number}", "x")
             client.set("\x1b[31m<b>", "x")
         deadline = time.monotonic() + PATIENCE_SECONDS
-        while run(running, "ready", "--quiet", "1ms", "--rule", "scope.read").exit_code:  # it begins to look
+        # It begins to look. A millisecond would be ready at once, because it is within what is rounded.
+        while run(running, "ready", "--quiet", "100ms", "--rule", "scope.read").exit_code:
             assert time.monotonic() < deadline
             time.sleep(0.1)
         yield running
