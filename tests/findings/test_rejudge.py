@@ -89,6 +89,16 @@ def test_a_finding_of_a_shape_is_resolved_if_the_rule_has_one_answer_for_all_its
     assert resolved(policy_of(OLD + '  cart: {key: "shop:cart:1"}\n'), [one], NOON + 60) == []
 
 
+def test_where_a_keys_length_decides_the_rule_must_be_kept_by_keys_of_every_length(policy_of: Load) -> None:
+    old = policy_of(OLD)
+    new = policy_of(OLD.replace("[a-z0-9]+", "[0-9]{1,20}") + '  cart: {key: "shop:cart:<id>"}\n')
+    registered = finding(old, "key.unregistered", [b"GET", b"shop:cart:1"])
+    written = finding(old, "key.format", [b"SET", b"shop:cart:1", b"x"])
+    for one in (registered, written):
+        one.shape, one.counts = "shop:cart:<int>", {"observed": 305}
+    assert resolved(new, [registered, written], NOON + 60) == [registered.id]
+
+
 def test_what_was_seen_after_the_policy_was_put_in_force_stays(
     policy_of: Load,
 ) -> None:

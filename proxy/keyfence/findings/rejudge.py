@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from keyfence.commands.model import DELETE, READ, WRITE, Access, Touches
 from keyfence.policy.analysis.command_log import Recorded, from_line
@@ -153,11 +153,22 @@ def _targets_of_shape(policy: CompiledPolicy, finding: Finding) -> list[tuple[Ta
         if left < 0:
             continue
         members = automaton.sets[right] if right >= 0 else ()
-        target = policy.targets[members[0]] if members else None
-        if target is not None and target.pattern.needs_verification:
-            return []  # a key's length decides about its target
-        found.append((target, key))
+        for target in _by_length(policy, members):
+            known = (key,) if target is None else (key, target.pattern.example())
+            ours = [one for one in known if policy.target(one) is target]
+            if not ours:
+                return []
+            found.append((target, ours[0]))
     return found
+
+
+def _by_length(policy: CompiledPolicy, members: Sequence[int]) -> Iterator[Target | None]:
+    """The targets among which the length of a key decides, of those that cover its characters."""
+    for index in members:
+        yield policy.targets[index]
+        if not policy.targets[index].pattern.needs_verification:
+            return
+    yield None
 
 
 def _allows_alike(
