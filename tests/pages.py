@@ -178,7 +178,8 @@ class Walk:
             for table, columns in _times(store).items():
                 for column, unit in columns.items():
                     store.execute(f'UPDATE {table} SET "{column}" = "{column}" - ?', (seconds / unit,))
-            store.execute('UPDATE keyfence_spans SET "end" = ?', (time.time(),))
+            looking = 'UPDATE keyfence_spans SET "end" = ? WHERE kind = ?'
+            store.execute(looking, (time.time(), "looking"))
         store.close()
         for command in commands:
             self.start(command)
@@ -191,7 +192,17 @@ def _tool(path: Path, *command: str) -> None:
 
 def _times(store: sqlite3.Connection) -> dict[str, dict[str, int]]:
     """By table: its columns that are times, and how many seconds their unit has."""
-    times = {"at": 1, "since": 1, "first": 1, "last": 1, "begin": 1, "end": 1, "began": 1, "hour": 3600}
+    times = {
+        "at": 1,
+        "since": 1,
+        "first": 1,
+        "last": 1,
+        "refusable": 1,
+        "begin": 1,
+        "end": 1,
+        "began": 1,
+        "hour": 3600,
+    }
     found: dict[str, dict[str, int]] = {}
     for (table,) in store.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall():
         columns = [row[1] for row in store.execute(f"PRAGMA table_info({table})")]
