@@ -151,7 +151,6 @@ def _check_services(policy: CompiledPolicy) -> None:
 
 async def _play_through(admin: str) -> None:
     addresses = addresses_of(admin)
-    before = rows_of(admin)
     out = console()
     say(out, f"The page is at {admin}/")
     say(out, "The keyfence there keeps its configured modes.")
@@ -160,6 +159,7 @@ async def _play_through(admin: str) -> None:
         steps, left_out = await spare(player, list(Minute(new_tag()).steps()))
         for what in left_out:
             say(out, f"Left out: {what}.")
+        before = rows_of(admin)
         try:
             await player.play(steps)
             found = difference(rows_of(admin), before)

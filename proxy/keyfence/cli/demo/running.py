@@ -85,12 +85,23 @@ async def spare(player: Player, steps: list[Step]) -> tuple[list[Step], list[str
         if await player.answered(MASTER, "EXISTS", key) != 0:
             left_out.append(f"commands on {key}: the key is in use")
             steps = [step for step in steps if not step.names(key)]
+        elif key == EVENTS and not await _may_delete(player, key):
+            left_out.append(f"commands on {key}: the policy lets nobody delete the key afterwards")
+            steps = [step for step in steps if not step.names(key)]
     known = await player.answered(MASTER, "INFO", "keyspace")
     spaces = known.values() if isinstance(known, dict) else None
     if spaces is None or sum(space.get("keys", MAX_KEYS) for space in spaces) > MAX_KEYS:
         left_out.append("KEYS: it would block other clients")
         steps = [step for step in steps if step.argv[0] != "KEYS"]
     return steps, left_out
+
+
+async def _may_delete(player: Player, key: str) -> bool:
+    """Whether a key could be deleted. Nothing is: the command is queued and discarded."""
+    await player.answered(MASTER, "MULTI")
+    answer = await player.answered(MASTER, "DEL", key)
+    await player.answered(MASTER, "DISCARD")
+    return answer is not None
 
 
 async def clean_up(player: Player) -> list[str]:
