@@ -220,8 +220,8 @@ class Reader:
         return {(row.kind, row.name): row.last for row in rows}
 
     def asked_of_rules(self, since: float) -> list[tuple[str, str, str, int]]:
-        """How often each rule was asked of each service since the hour of a time: service, rule, basis of the
-        evidence, and times."""
+        """How often commands of each service were checked against each rule since the hour of a time:
+        service, rule, basis of the evidence, and times."""
         names = (uses.c.service, uses.c.name, uses.c.basis)
         chosen = (
             select(*names, func.sum(use_hours.c.times))

@@ -120,7 +120,7 @@ ROUNDING = 1e-3  # seconds
 
 
 def _asked(reader: Reader, since: float, worth: Worth) -> dict[tuple[str, str], int]:
-    """By service and rule: how many commands the rule was asked of, as far as this counts as evidence."""
+    """By service and rule: how many commands that count as evidence were checked against the rule."""
     found: dict[tuple[str, str], int] = {}
     for service, rule, basis, times in reader.asked_of_rules(since):
         if worth.counts(service, rule, basis) and worth.asked_after(service, rule):

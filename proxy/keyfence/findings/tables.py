@@ -114,7 +114,7 @@ events = Table(
     Index("keyfence_events_finding", "finding"),
 )
 
-# Positive evidence: how often a rule was asked of a service (kind `rule`) or a right used, in one hour, and
+# Positive evidence by hour: how often commands were checked against a rule (kind `rule`) or used a right, and
 # which parts of the policy decided (`part`, without hours). Rules and parts are kept for each basis.
 uses = Table(
     "keyfence_uses",

@@ -47,7 +47,7 @@ class PolicyPath(click.ParamType[str]):
         if text in known:
             return str(known[text])
         if self._elsewhere or Path(text).suffix or text.startswith((".", "/")):
-            return text  # whoever reads it says what is wrong
+            return text  # the code that reads it reports the fault
         names = ", ".join(known) or "none"
         fault = f"there is no file, folder or shipped policy {text!r}; shipped policies: {names}"
         raise click.BadParameter(fault, context, param)
