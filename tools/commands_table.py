@@ -25,7 +25,8 @@ Usage:
     python -m tools.commands_table --from HOST:PORT    first stores a server's replies (or unix:PATH)
     python -m tools.commands_table --reference FILE    first stores a published reference
 
-A file is called `<server>-<version>.json`; a published reference, `<server>-<version>-reference.json`.
+A file is called `<server>-<version>.json`; a published reference, `<server>-<version>-reference.json`. One
+server may have several files, since distributions change replies within a version.
 
 A published reference has the form of `data/commands_core.json` in https://github.com/redis/docs: it maps each
 command's name to `arity`, `command_flags`, `acl_categories`, `key_specs` and `arguments`. It adds only
@@ -111,7 +112,7 @@ def merge(rows: list[Row], flag_users: dict[str, set[str]]) -> Row:
         "flags": sorted(merge_flags(rows, flag_users)),
         "categories": sorted(set().union(*(row["categories"] for row in rows))),
         "keys": merge_specs(specs) if specs and any(specs) else legacy_specs(rows),
-        "servers": [row["server"] for row in rows],
+        "servers": list(dict.fromkeys(row["server"] for row in rows)),
         **({"problem": rows[-1]["problem"]} if "problem" in rows[-1] else {}),
     }
 
@@ -382,7 +383,7 @@ def build(replies: Path = REPLIES, also: Iterable[Row] = ()) -> str:
         commands.setdefault(row["name"], []).append(row)
     lines = [json.dumps(merge(commands[name], flag_users), sort_keys=True) for name in sorted(commands)]
     body = ",\n".join(lines)
-    head = f'"servers": {json.dumps(servers)}, "documented": {json.dumps(documented)}'
+    head = f'"servers": {json.dumps(list(dict.fromkeys(servers)))}, "documented": {json.dumps(documented)}'
     return f'{{{head},\n"commands": [\n{body}\n]}}\n'
 
 

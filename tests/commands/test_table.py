@@ -194,16 +194,15 @@ def test_every_option_of_a_parsed_command_is_listed() -> None:
 
 
 @pytest.mark.parametrize("binary", all_server_binaries(), ids=lambda binary: binary.id)
-def test_an_installed_server_replies_as_recorded(
+def test_the_reply_of_an_installed_server_adds_nothing_to_the_table(
     binary: ServerBinary, tool: ModuleType, tmp_path: Path
 ) -> None:
+    """Debian may change replies within a version: 8.0.2-3+deb13u3 has more incomplete specs."""
     for path in REPLIES.iterdir():
         shutil.copy(path, tmp_path)
     with running_redis(binary) as server:
         name, said = tool.ask(f"unix:{server.socket_path}")
     if tool.server_name(Path(name)) not in ASKED_SERVERS:
         pytest.skip(f"{name} is not among the servers of the table: make commands FROM=… adds it")
-    for older in tmp_path.glob(f"{tool.server_name(Path(name))}.*"):
-        older.unlink()
-    (tmp_path / name).write_text(json.dumps(said))
+    (tmp_path / f"{Path(name).stem}-installed.json").write_text(json.dumps(said))
     assert tool.build(tmp_path, tool.SENT_AT_CONNECT) == tool.TABLE.read_text()

@@ -151,6 +151,12 @@ REAL: tuple[tuple[str, str, str, str], ...] = (
         "The client would wait forever.",
     ),
     (
+        "SET, GETEX, COPY, RESTORE, SORT, GEORADIUS, SCAN and a few more, with more than 5,000 arguments",
+        "accepts repeated options",
+        "`command.unknown`: refused in enforce, unless the service may do everything",
+        "keyfence limits the cost of a request.",
+    ),
+    (
         "a request of more than 1,048,576 arguments",
         "accepts up to 2,147,483,647 from Redis 7.0 on",
         "`-ERR Protocol error: invalid multibulk length`, and closes, as Redis 6.2",
