@@ -339,7 +339,8 @@ class Rollout:
         rng = self.rng
         rule = rng.choice(("scope.write", "scope.read", "key.unregistered", "key.format"))
         keys = rng.choice(("", "sh:cart:<int>", "sh:*", "bl:1"))
-        return Waiver(rng.choice(SERVICES), rule, rng.choice(("", "cart")) if not keys else "", "", keys)
+        entry, scope = rng.choice((("", ""), ("cart", ""), ("", "sh")))
+        return Waiver(rng.choice(SERVICES), rule, "" if keys else entry, "", keys, "", scope)
 
     # -- what must hold
 

@@ -25,6 +25,7 @@ from keyfence.policy.enforcement.modes import ModeRule, Modes, Waiver
 from keyfence.policy.engine.authorizer import Authorizer
 from keyfence.policy.engine.evidence import evidence_of
 from keyfence.policy.loading.load import load_policy
+from keyfence.policy.verdict import entry_and_scope
 from keyfence.session.conversation.observer import Sent
 from keyfence.telemetry.counters import OTHER, Counters
 from keyfence.telemetry.increments import Increments
@@ -230,7 +231,8 @@ async def quarter(convention: Convention, staging: Staging, folder: Path) -> Non
 
     # Days 10 to 20: the first mistake is mended, another one is waived.
     command, key = convention.waived.split(" ")[:2]
-    staging.waivers = [Waiver(service, waived.rule, waived.entry, command, key)]
+    entry, scope = entry_and_scope(waived.entry, is_covered=not waived.shape)
+    staging.waivers = [Waiver(service, waived.rule, entry, command, key, scope=scope)]
     staging.take(policy)
     await staging.pass_time(10, [*good, mistakes["allowed"], mistakes["waived"]])
     assert staging.history(mended) == [State.NEW, State.OPEN, State.QUIET]

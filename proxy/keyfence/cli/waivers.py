@@ -195,7 +195,7 @@ def _print_uses(found: Sequence[Use]) -> None:
         "uses",
         "service",
         "rule",
-        "entry",
+        "entry or scope",
         "command",
         "keys or script",
         "owner",
@@ -213,7 +213,7 @@ def _cells(use: Use) -> list[Text]:
     texts += [
         one.service,
         one.rule,
-        one.entry or "any",
+        one.entry or one.scope or "any",
         one.command or "any",
         one.keys or one.script or "any",
     ]

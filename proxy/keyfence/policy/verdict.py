@@ -71,6 +71,16 @@ def script_in(rule: str, shape: str) -> str:
     return shape if rule == "script.unregistered" else ""
 
 
+# The values of `entry` for keys in a policy's claims but in no scope, and for the keyspace's own channels.
+NAMELESS = frozenset({"claim", "keyspace", "keyevent"})
+
+
+def entry_and_scope(name: str, *, is_covered: bool) -> tuple[str, str]:
+    """Returns `name`, the `entry` of a violation or of a report's row, as (name, "") or as ("", name): it is
+    an entry or channel if that covers the key, otherwise a scope. The two may have the same names."""
+    return (name, "") if is_covered or name in NAMELESS else ("", name)
+
+
 # How many violations are listed for one command: of one rule, besides the first of each entry; and of all
 # rules together, besides the first of each rule.
 LISTED = 8

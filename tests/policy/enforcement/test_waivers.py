@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from keyfence.commands.extract import extract
 from keyfence.policy.analysis.baseline import baseline
+from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.diagnostics import FileError
 from keyfence.policy.enforcement.modes import ModeRule, Modes, Waiver, best_waiver
 from keyfence.policy.enforcement.waiver_keys import WaiverKeys, keys_of_shape, waived_keys
@@ -73,7 +74,7 @@ def row(**given: Any) -> dict[str, Any]:
     [
         ({}, []),
         ({"entry": "k", "command": "set"}, []),
-        ({"entry": "s", "command": "config  get"}, []),
+        ({"scope": "s", "command": "config  get"}, []),
         ({"entry": "news", "rule": "channel.write"}, []),
         ({"entry": "claim", "rule": "key.format"}, []),
         ({"command": "JSON.SET"}, []),
@@ -83,7 +84,20 @@ def row(**given: Any) -> dict[str, Any]:
         ({"until": "soon"}, ["2:75: error: 'soon' is not a date; write it as 2027-06-30"]),
         (
             {"entry": "kk"},
-            ["2:96: error: 'kk' is not an entry, scope or channel of the policy; did you mean k?"],
+            ["2:96: error: 'kk' is not an entry or channel of the policy; did you mean k?"],
+        ),
+        (
+            {"entry": "s"},
+            [
+                "2:96: error: 's' is not an entry or channel of the policy; for keys of that scope that no "
+                "entry covers, write scope: s"
+            ],
+        ),
+        ({"scope": "k"}, ["2:96: error: 'k' is not a scope of the policy; write entry: k"]),
+        ({"scope": "ss"}, ["2:96: error: 'ss' is not a scope of the policy; did you mean s?"]),
+        (
+            {"entry": "k", "scope": "s"},
+            ["2:108: error: a key is of an entry, or of a scope and no entry; remove one of the two"],
         ),
         ({"command": "STE"}, ["2:98: error: 'STE' is not a command of Redis or Valkey; did you mean SETEX?"]),
         ({"owner": " "}, ["2:50: error: 'owner' is empty; write at least a word"]),
@@ -353,26 +367,76 @@ WAIVERS = st.lists(
         st.sampled_from(["", "SET", "GET"]),
         st.sampled_from(["", "a*", "*b", "a?"]),
         st.just(""),
+        st.sampled_from(["", "", "k"]),
     ),
     max_size=6,
 )
 
 
 @given(
-    WAIVERS, st.sampled_from(["", "k"]), st.sampled_from(["SET", "DEL"]), st.sampled_from([b"ab", b"xb", b""])
+    WAIVERS,
+    st.sampled_from([("", ""), ("k", ""), ("", "k")]),
+    st.sampled_from(["SET", "DEL"]),
+    st.sampled_from([b"ab", b"xb", b""]),
 )
 def test_a_violation_is_waived_if_any_waiver_covers_it(
-    waivers: list[Waiver], entry: str, command: str, key: bytes
+    waivers: list[Waiver], place: tuple[str, str], command: str, key: bytes
 ) -> None:
+    entry, scope = place
     expected = any(
         one.service == "one"
         and one.rule == "scope.read"
         and one.entry in ("", entry)
+        and one.scope in ("", scope)
         and one.command in ("", command)
         and (not one.keys or Glob(one.keys.encode()).matches(key))
         for one in waivers
     )
-    assert (best_waiver(waivers, "one", "scope.read", entry, command, key) is not None) == expected
+    found = best_waiver(waivers, "one", "scope.read", entry, command, key, scope=scope)
+    assert (found is not None) == expected
+
+
+NAMESAKES = """policy: p
+services: [one, two]
+scopes: {web: {prefix: "web:", writers: one}}
+keys: {%s: {key: "web:page:<id>"}}
+placeholders: {id: "[a-z]+"}
+"""
+
+
+def ruled(policy: CompiledPolicy, waiver: Waiver, command: str) -> list[str]:
+    authorizer = Authorizer(policy, Modes([ModeRule("enforce")], policy.services, [waiver]))
+    ruling = authorizer.rule(policy.number("two"), command.encode().split())
+    return [one.action for one in ruling.findings if one.violation.rule == "scope.write"]
+
+
+def test_a_waiver_for_an_entry_does_not_reach_the_scope_of_the_same_name() -> None:
+    policy = parse_policy(NAMESAKES % "web")
+    for waiver, of_entry, of_scope in (
+        (Waiver("two", "scope.write", entry="web"), "waived", "refused"),
+        (Waiver("two", "scope.write", scope="web"), "refused", "waived"),
+        (Waiver("two", "scope.write"), "waived", "waived"),
+    ):
+        assert ruled(policy, waiver, "SET web:page:a 1") == [of_entry]
+        assert ruled(policy, waiver, "SET web:other 1") == [of_scope]
+
+
+def test_a_waiver_for_a_renamed_entry_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "w.yaml").write_text(text_of(GOOD | {"entry": "web"}))
+    waivers, source = read_waivers(tmp_path / "w.yaml")
+    assert waiver_faults(waivers, source, parse_policy(NAMESAKES % "web")) == []
+    [fault] = waiver_faults(waivers, source, parse_policy(NAMESAKES % "page"))
+    assert "'web' is not an entry or channel of the policy; for keys of that scope" in str(fault)
+
+
+def test_a_baseline_tells_an_entry_from_the_scope_of_the_same_name() -> None:
+    rows = [row(entry="web"), row(entry="web", shape="web:<int>", example="web:7")]
+    rows = [one | {"actions": {"observed": 5}} for one in rows]
+    found = baseline(rows, "o", "r", TODAY)
+    assert [("entry: web" in one, "scope: web" in one) for one in found.items] == [
+        (False, True),
+        (True, False),
+    ]
 
 
 WAIVED = ("a:*", "a:<int>:b", "a:<uuid>", "b?c[0-9]", "*:<hex>", "<email>:x", "\\<int>")

@@ -22,7 +22,7 @@ from keyfence.policy.engine.evidence import place_of
 from keyfence.policy.patterns.patterns import ClassExpression, KeyPattern
 from keyfence.policy.patterns.value_forms import Form
 from keyfence.policy.rules import RULES
-from keyfence.policy.verdict import script_in
+from keyfence.policy.verdict import entry_and_scope, script_in
 
 DIGEST_BYTES = 5
 # The rules on keys, by what decides about them. All rules of a group change together.
@@ -60,8 +60,10 @@ class InForce(NamedTuple):
         held = self.modes.waivers_of(service, rule) if self.modes is not None else ()
         script = script_in(rule, shape)
         keys = "" if script else keys_of_shape(shape)
+        entry, scope = entry_and_scope(entry, is_covered=not shape)
         return any(
             one.entry in ("", entry)
+            and one.scope in ("", scope)
             and one.command in ("", command)
             and one.script in ("", script)
             and one.keys in ("", keys)

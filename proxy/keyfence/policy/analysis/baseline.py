@@ -17,7 +17,7 @@ from keyfence.policy.enforcement.modes import Waiver
 from keyfence.policy.enforcement.waiver_keys import exactly, is_wide, keys_of_shape, waiver_keys
 from keyfence.policy.enforcement.waivers import command_as_waived
 from keyfence.policy.units import counted
-from keyfence.policy.verdict import script_in
+from keyfence.policy.verdict import entry_and_scope, script_in
 from keyfence.shapes.shapes import is_older
 
 OTHER = "other"
@@ -103,7 +103,8 @@ def _waiver(row: Mapping[str, Any]) -> Waiver | None:
         if not keys:
             return None
     command = "" if row["command"] == OTHER else command_as_waived(row["command"])
-    return Waiver(row["service"], row["rule"], row["entry"], command, keys, script)
+    entry, scope = entry_and_scope(row["entry"], is_covered=not row["shape"])
+    return Waiver(row["service"], row["rule"], entry, command, keys, script, scope)
 
 
 def _narrowest(row: Mapping[str, Any], keys: str, *, only_example: bool) -> str:

@@ -16,7 +16,18 @@ from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.diagnostics import did_you_mean
 from keyfence.policy.patterns.automaton import Automaton
 from keyfence.policy.rules import RULES
-from keyfence.policy.verdict import PASS, Action, Finding, Found, Mode, Ruling, Verdict, Violation, script_in
+from keyfence.policy.verdict import (
+    PASS,
+    Action,
+    Finding,
+    Found,
+    Mode,
+    Ruling,
+    Verdict,
+    Violation,
+    entry_and_scope,
+    script_in,
+)
 
 from .waiver_keys import waived_keys, waiver_keys
 
@@ -46,14 +57,16 @@ def parse_mode(text: str, service: str = "") -> ModeRule:
 
 
 class Waiver(NamedTuple):
-    """A known violation that passes and is still counted. "" matches any entry, command, key or script."""
+    """A known violation that passes and is still counted. "" matches any entry, scope, command, key or
+    script."""
 
     service: str
     rule: str
-    entry: str = ""
+    entry: str = ""  # an entry or a channel
     command: str = ""
     keys: str = ""  # a glob with placeholders (`waiver_keys`)
     script: str = ""  # the SHA-1 of an unregistered script, or a function's name
+    scope: str = ""  # only keys of this scope that no entry covers
 
 
 def best_waiver(
@@ -64,13 +77,18 @@ def best_waiver(
     command: str,
     key: bytes,
     script: str = "",
+    scope: str = "",
 ) -> Waiver | None:
-    """Returns the waiver that covers a violation, the most specific one of several; None if none does."""
+    """Returns the waiver that covers a violation, the most specific one of several; None if none does.
+
+    `entry` is "" for a violation of a scope, and `scope` for all others (`verdict.entry_and_scope`).
+    """
     fits = (
         one
         for one in waivers
         if (one.service, one.rule) == (service, rule)
         and one.entry in ("", entry)
+        and one.scope in ("", scope)
         and one.command in ("", command)
         and one.script in ("", script)
         and (not one.keys or waiver_keys(one.keys).matches(key))
@@ -79,7 +97,7 @@ def best_waiver(
 
 
 def _specificity(one: Waiver) -> tuple[bool, ...]:
-    return bool(one.entry), bool(one.keys or one.script), bool(one.command)
+    return bool(one.entry or one.scope), bool(one.keys or one.script), bool(one.command)
 
 
 class ServiceWaivers:
@@ -87,18 +105,20 @@ class ServiceWaivers:
 
     def __init__(self, waivers: Iterable[Waiver]) -> None:
         self._of_keys: list[Waiver] = []
-        self._others: dict[tuple[str, str], list[Waiver]] = {}  # by rule and entry
+        self._others: dict[tuple[str, str, str], list[Waiver]] = {}  # by rule, entry and scope
         for one in waivers:
             if one.keys:
                 self._of_keys.append(one)
             else:
-                self._others.setdefault((one.rule, one.entry), []).append(one)
+                self._others.setdefault((one.rule, one.entry, one.scope), []).append(one)
         # Tells apart the keys that they name. None: they name none, or these are too many.
         self.automaton = waived_keys(tuple(one.keys for one in self._of_keys))
 
-    def near(self, rule: str, entry: str, key: bytes) -> list[Waiver]:
+    def near(self, rule: str, entry: str, key: bytes, scope: str = "") -> list[Waiver]:
         """Returns those that may cover a violation, and few others."""
-        found = [*self._others.get((rule, ""), ()), *(self._others.get((rule, entry), ()) if entry else ())]
+        found = [*self._others.get((rule, "", ""), ())]
+        if entry or scope:
+            found += self._others.get((rule, entry, scope), ())
         if self.automaton is None:
             return found + self._of_keys
         accept = self.automaton.match(bytes(key))  # a key that is streamed is a subclass of bytes
@@ -198,9 +218,10 @@ class Modes:
         rule, entry, key = violation.rule, violation.entry, violation.key or b""
         if (service, rule) not in self._waivers:
             return False
-        near = self._of_service[service].near(rule, entry, key)
+        entry, scope = entry_and_scope(entry, is_covered=violation.shape == entry)
+        near = self._of_service[service].near(rule, entry, key, scope)
         script = script_in(rule, violation.shape)
-        return best_waiver(near, service, rule, entry, command, key, script) is not None
+        return best_waiver(near, service, rule, entry, command, key, script, scope) is not None
 
     def rule_on(
         self, verdict: Verdict, service: int, command: str, now: float, glass: Sequence[BreakGlass] = ()

@@ -20,7 +20,7 @@ from keyfence.policy.diagnostics import Diagnostic, FileError, did_you_mean
 from keyfence.policy.source.model import Date, RuleName
 from keyfence.policy.source.validate import file_kind, validate
 from keyfence.policy.source.yaml import Source, read_source
-from keyfence.policy.verdict import script_in
+from keyfence.policy.verdict import NAMELESS, entry_and_scope, script_in
 
 from .modes import Waiver, best_waiver
 from .waiver_keys import KINDS, keys_of_shape, unknown_placeholders
@@ -29,8 +29,6 @@ NOTICE = datetime.timedelta(days=14)  # a waiver whose last day is this near is 
 # A waiver without uses for this long is `unused`. A weekly job may need it before.
 ENOUGH = datetime.timedelta(days=7)
 State = Literal["lapsed", "unused", "too early", "ending", "in use", ""]
-# The values of a report's `entry` for keys in a policy's claims but in no scope.
-_NAMELESS = {"claim", "keyspace", "keyevent"}
 SHA1 = re.compile("[0-9a-f]{40}")
 _KINDS = ", ".join(f"<{name}>" for name in KINDS)
 
@@ -42,7 +40,8 @@ class WaiverModel(BaseModel):
 
     service: str
     rule: RuleName
-    entry: str = ""  # entry or scope; "" is any, and none
+    entry: str = ""  # an entry or a channel; "" is any, and none
+    scope: str = ""  # only keys of this scope that no entry covers; "" is any, and none
     command: str = ""  # "" is any
     keys: str = ""  # a glob with placeholders, for keys that no entry covers; "" is any
     script: str = ""  # the SHA-1 of an unregistered script, or a function's name; "" is any
@@ -55,7 +54,7 @@ class WaiverModel(BaseModel):
         """The waiver as `Modes` uses it."""
         command, script = command_as_waived(self.command), self.script
         script = script.lower() if SHA1.fullmatch(script.lower()) else script
-        return Waiver(self.service, self.rule, self.entry, command, self.keys, script)
+        return Waiver(self.service, self.rule, self.entry, command, self.keys, script, self.scope)
 
 
 @file_kind("a waivers file, which --waivers names")
@@ -90,6 +89,9 @@ def read_waivers(path: str | Path) -> tuple[tuple[WaiverModel, ...], Source]:
                 faults.append(
                     source.error(("waivers", index, field), f"{field!r} is empty; write at least a word")
                 )
+        if one.entry and one.scope:
+            text = "a key is of an entry, or of a scope and no entry; remove one of the two"
+            faults.append(source.error(("waivers", index, "scope"), text))
         for name in unknown_placeholders(one.keys):
             text = f"{name} is not a placeholder; write {_KINDS}, or \\{name} for the text itself"
             faults.append(source.error(("waivers", index, "keys"), text))
@@ -107,7 +109,9 @@ def waiver_faults(
     """Returns a fault for every name that the policy or Redis lacks. Such a waiver would cover nothing."""
     if source is None:
         return []
-    entries = {target.name for target in (*policy.targets, *policy.channels) if target.name}
+    scopes = {target.name for target in policy.targets if target.kind == "scope"}
+    targets = (*(target for target in policy.targets if target.kind != "scope"), *policy.channels)
+    entries = {target.name for target in targets if target.name}
     faults = []
     for index, one in enumerate(waivers):
         path = ("waivers", index)
@@ -115,10 +119,16 @@ def waiver_faults(
             known = did_you_mean(one.service, policy.services)
             message = f"{one.service!r} is not a service of the policy{known}"
             faults.append(source.error((*path, "service"), message))
-        if one.entry and one.entry not in entries | _NAMELESS:
+        if one.entry and one.entry not in entries | NAMELESS:
             known = did_you_mean(one.entry, entries)
-            message = f"{one.entry!r} is not an entry, scope or channel of the policy{known}"
+            if one.entry in scopes:
+                known = f"; for keys of that scope that no entry covers, write scope: {one.entry}"
+            message = f"{one.entry!r} is not an entry or channel of the policy{known}"
             faults.append(source.error((*path, "entry"), message))
+        if one.scope and one.scope not in scopes:
+            known = f"; write entry: {one.scope}" if one.scope in entries else did_you_mean(one.scope, scopes)
+            message = f"{one.scope!r} is not a scope of the policy{known}"
+            faults.append(source.error((*path, "scope"), message))
         command = command_as_waived(one.command)
         # The table lacks commands of unknown modules, and of course unknown commands.
         unlisted = "." in command or one.rule == "command.unknown"
@@ -198,5 +208,6 @@ def _waiver_of(row: Mapping[str, Any], waivers: Sequence[Waiver]) -> Waiver | No
     shape = "" if script else keys_of_shape(row["shape"])
     alike = [one._replace(keys="") if one.keys and one.keys == shape else one for one in waivers]
     key = row["example"].encode("utf-8", "surrogateescape")
-    best = best_waiver(alike, row["service"], row["rule"], row["entry"], row["command"], key, script)
+    entry, scope = entry_and_scope(row["entry"], is_covered=not row["shape"])
+    best = best_waiver(alike, row["service"], row["rule"], entry, row["command"], key, script, scope)
     return None if best is None else waivers[alike.index(best)]
