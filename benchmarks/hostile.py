@@ -291,6 +291,7 @@ def _pinging(port: int) -> Iterator[Callable[[], float]]:
     ours, theirs = multiprocessing.Pipe()
     child = multiprocessing.get_context("spawn").Process(target=_ping, args=(port, theirs))
     child.start()
+    theirs.close()  # so that its end is noticed
     ours.recv()
 
     def longest() -> float:

@@ -30,6 +30,7 @@ from .unsettled import Unsettled
 MAX_RECURRING = 10_000
 MAX_REPEATS = 4_096  # live at a time
 MAX_SCRIPTS = 1_000
+MAX_UNKNOWN = 500  # commands; the modules of Redis have some 350
 RETIRED = 100  # repeats that end each second, oldest first: the next command of each is recorded in full
 Schedule = Callable[[Callable[[], None]], object]
 _S = TypeVar("_S", bound=Sink)
@@ -99,6 +100,7 @@ class Telemetry:
         self._shapes = Shapes(trusting=not mask_keys)
         self._unsettled = Unsettled()
         self._scripts: set[str] = set()  # unregistered ones that have rows of their own
+        self._unknown: set[str] = set()  # commands that are in no table, and have rows of their own
         # Groups that came more than once, and whose further findings every sink can count.
         self._recurring: dict[_GroupKey, Group] = {}
         self._repeats: deque[ViolationCounter] = deque()  # live ones, the oldest first
@@ -305,7 +307,7 @@ class Telemetry:
         service, rule, shape, entry, label, _ = key
         command = label
         if label == OTHER and rule == "command.unknown":
-            command = _unknown_name(violation)
+            command = self._unknown_command(_unknown_name(violation))
         group = Group(service, rule, command, entry, shape, action, label)
         if command == label and all(sink.holds(group) for sink in self._sinks):
             if len(self._recurring) >= MAX_RECURRING:
@@ -315,11 +317,11 @@ class Telemetry:
 
     def _script(self, script: str) -> str:
         """The name of an unregistered script in rows and lines. It is `other` once there are too many."""
-        if script and script not in self._scripts:
-            if len(self._scripts) >= MAX_SCRIPTS:
-                return OTHER
-            self._scripts.add(script)
-        return script
+        return _admitted(script, self._scripts, MAX_SCRIPTS) if script else ""
+
+    def _unknown_command(self, name: str) -> str:
+        """The name of an unknown command in rows and lines. It is `other` once there are too many."""
+        return _admitted(name, self._unknown, MAX_UNKNOWN)
 
     def gather(self) -> None:
         """Take over everything that clients and sessions have only counted."""
@@ -385,6 +387,15 @@ class Telemetry:
             self._log.close()
             self._log = None
             self._order_sinks()
+
+
+def _admitted(name: str, known: set[str], most: int) -> str:
+    """The name, if it is one of the first ones, which `known` keeps; otherwise `other`."""
+    if name not in known:
+        if len(known) >= most:
+            return OTHER
+        known.add(name)
+    return name
 
 
 def _unknown_name(violation: Violation) -> str:

@@ -25,6 +25,7 @@ def _thresholds() -> Iterator[None]:
     before = gc.get_threshold()
     yield
     gc.set_threshold(*before)
+    gc.unfreeze()
 
 
 def collections(patch: pytest.MonkeyPatch, *blocks: int) -> list[int]:
@@ -37,9 +38,9 @@ def collections(patch: pytest.MonkeyPatch, *blocks: int) -> list[int]:
         begun.append(now)
         now = blocks[0]
 
-    patch.setattr(gc, "collect", collect)
     patch.setattr(sys, "getallocatedblocks", lambda: now)
     one = FullCollections()
+    patch.setattr(gc, "collect", collect)
     for number in blocks[1:]:
         now = number
         one.tick()
@@ -62,6 +63,13 @@ def test_objects_that_come_in_place_of_others_are_not_looked_at(patch: pytest.Mo
 
 def test_growth_is_counted_from_the_smallest_size(patch: pytest.MonkeyPatch) -> None:
     assert collections(patch, 100 * MIB, 40 * MIB, 79 * MIB, 81 * MIB) == [81 * MIB]
+
+
+def test_later_collections_skip_the_objects_that_exist_when_serving_begins() -> None:
+    early: list[object] = []
+    early.append(early)
+    FullCollections()
+    assert all(one is not early for one in gc.get_objects())
 
 
 def test_python_itself_begins_no_collection_of_all_objects() -> None:
