@@ -340,7 +340,9 @@ class RequestReader:
         """Return the received bytes from `start` to `end`."""
         if self._head is not None and start < 0:
             before = len(self._head)
-            return bytes(self._head[before + start : before + min(end, 0)]) + self._buffer[: max(end, 0)]
+            # A view, because a copy of a request with many arguments takes 10 ms and more.
+            head = memoryview(self._head)[before + start : before + min(end, 0)]
+            return b"".join((head, self._buffer[: max(end, 0)]))
         size = len(self._buffer)
         if start == 0 and end == size:
             return self._buffer
