@@ -38,8 +38,9 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "slots": ("slot.cross",),
 }
 ON_KEYS = frozenset(rule for rules in GROUPS.values() for rule in rules)
-# Rules about which the reach of a pattern, or of an unknown command, decides.
-ON_REACH = ("scan.scope", "command.unknown", "script.keys")
+# Rules about which the reach of a pattern, or of an unknown command, decides. A subscriber may be notified
+# about keys.
+ON_REACH = ("scan.scope", "command.unknown", "script.keys", "channel.read")
 
 Described = dict[str, Any]  # for JSON
 

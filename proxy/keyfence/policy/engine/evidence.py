@@ -18,6 +18,7 @@ from typing import NamedTuple
 from keyfence.commands.model import GROUP, MANY, READ, WRITE, Access, Touches
 from keyfence.policy.compiled.permissions import selects_name
 from keyfence.policy.compiled.policy import CompiledPolicy, Entry, Target
+from keyfence.policy.reach.channels import key_of, may_notify
 
 # Asked of each command.
 ALWAYS = ("internal.error", "session.opaque", "redis.address", "command.forbidden", "command.unknown")
@@ -66,15 +67,25 @@ def evidence_of(
         rules["scan.scope"] = None
     for channel in touches.channels[:MANY]:
         rules["channel.write" if channel.publish else "channel.read"] = None
+        if may_notify(channel):
+            rules["database.forbidden"] = None
     if touches.script is not None:
         rules |= dict.fromkeys(("script.keys", "script.unregistered"))
-    for access in touches.accesses[:MANY]:
+    for access in (*touches.accesses[:MANY], *_heard(touches)):
         target = policy.target(access.key)
         rules |= dict.fromkeys(_rules_of(policy, access, target))
         rights |= dict.fromkeys(_rights_of(policy, service, touches, access, target))
     if policy.cluster and (several or len(touches.accesses) > 1):
         rules["slot.cross"] = None
     return Evidence(tuple(rules), tuple(rights), tuple(_parts(policy, touches)), basis or policy.revision)
+
+
+def _heard(touches: Touches) -> Iterator[Access]:
+    """The keys that a subscriber of channels reads."""
+    for channel in touches.channels[:MANY]:
+        key = key_of(channel)
+        if key is not None:
+            yield Access(channel.position, key, READ)
 
 
 def place_of(target: Target | None) -> str:
@@ -93,10 +104,11 @@ def _parts(policy: CompiledPolicy, touches: Touches) -> dict[str, None]:
     if script is not None:
         # A registered script may touch more than it declares.
         parts[ANYTHING if policy.registration(script) is not None else SCRIPTS] = None
-    if touches.pattern is not None or touches.problem is not None:
+    hears = any(may_notify(one) and key_of(one) is None for one in touches.channels[:MANY])
+    if touches.pattern is not None or touches.problem is not None or hears:
         parts[REACH] = None
     carries = any(one.content is not None and one.content.carried is not None for one in touches.accesses)
-    for access in touches.accesses:
+    for access in (*touches.accesses, *_heard(touches)):
         place = place_of(policy.target(access.key))
         parts[CARRIED + place if carries else place] = None
     return parts

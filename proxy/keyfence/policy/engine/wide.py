@@ -25,7 +25,7 @@ from keyfence.policy.compiled.scripts import (
     strictest,
     whole_sha1_of,
 )
-from keyfence.policy.reach.channels import Channels
+from keyfence.policy.reach.channels import Channels, key_of
 from keyfence.policy.reach.reach import Nearest, Reach, holding, own_scan_pattern, scan_pattern
 from keyfence.policy.show import printable
 from keyfence.policy.units import counted
@@ -195,7 +195,7 @@ class WideEvaluator(KeyEvaluator):
                 f"{self.who(service)} may not {name} channels that report on keys in other databases",
                 self._databases_hint(),
             )
-        key = self._channels.key_of(channel)
+        key = key_of(channel)
         if key is not None:
             yield from self._access(Use(service, name, None, Access(channel.position, key, READ)))
             return

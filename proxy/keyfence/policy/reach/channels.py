@@ -11,8 +11,8 @@ import re
 
 from keyfence.commands.model import READ, WRITE, Channel
 from keyfence.policy.budget import Budget
-from keyfence.policy.compiled.keyspace import KEYSPACE_BEGINNING, notifications_elsewhere
-from keyfence.policy.compiled.policy import CompiledPolicy, Target
+from keyfence.policy.compiled.keyspace import KEYSPACE_BEGINNING, NOTIFICATIONS, notifications_elsewhere
+from keyfence.policy.compiled.policy import CompiledPolicy, Target, beginning_of
 from keyfence.policy.compiled.tenants import Place, Values
 from keyfence.policy.patterns.globs import Glob, positions_after
 
@@ -22,6 +22,22 @@ _KEYEVENT_NAME = re.compile(rb"__keyevent@([0-9]+)__:.*", re.DOTALL)
 # The beginning of a pattern after which only a pattern of keys follows.
 _NAMED_DATABASE = re.compile(rb"__keyspace@[0-9]+__:")
 _KEYSPACE_NAME = re.compile(rb"__keyspace@([0-9]+)__:(.*)", re.DOTALL)
+
+
+def key_of(channel: Channel) -> bytes | None:
+    """Returns the key that a subscriber of the channel reads; None if there is none."""
+    if channel.publish or channel.is_pattern:
+        return None
+    match = _KEYSPACE_NAME.fullmatch(channel.name)
+    return match[2] if match else None
+
+
+def may_notify(channel: Channel) -> bool:
+    """Whether a subscriber of the channel, or pattern, may be notified about keys."""
+    if channel.publish:
+        return False
+    begins = beginning_of(channel.name) if channel.is_pattern else channel.name
+    return begins.startswith(NOTIFICATIONS) or (channel.is_pattern and NOTIFICATIONS.startswith(begins))
 
 
 class Channels:
@@ -38,13 +54,6 @@ class Channels:
         """Returns the target of one channel; None if there is none."""
         index = self._policy.channel_classifier.first(name)
         return self._policy.channels[index] if index >= 0 else None
-
-    def key_of(self, channel: Channel) -> bytes | None:
-        """Returns the key that a subscriber of the channel reads; None if there is none."""
-        if channel.publish or channel.is_pattern:
-            return None
-        match = _KEYSPACE_NAME.fullmatch(channel.name)
-        return match[2] if match else None
 
     def database_of(self, channel: Channel) -> int | None:
         """Returns the database of the keys that a channel reports on; None for other channels and for
