@@ -71,12 +71,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     "telemetry.candidate": {"policy", "policy.engine", "shapes", "telemetry"},
     "upstream": {"resp", "telemetry"},
     "findings.proof": {
-        *("telemetry", "policy"),
+        *("shapes", "telemetry", "policy"),
         *("policy.compiled", "policy.enforcement", "policy.engine", "policy.patterns"),
     },
     "findings": {
         *("commands", "findings.proof", "telemetry", "policy"),
-        *("policy.analysis", "policy.compiled", "policy.enforcement", "policy.engine", "policy.patterns"),
+        *("policy.analysis", "policy.compiled", "policy.enforcement", "policy.engine", "policy.reach"),
     },
     "findings.gate": {"findings", "policy", "policy.source", "telemetry"},
     "audit.servers": {"policy.compiled", "upstream"},

@@ -40,20 +40,26 @@ def policy_of(tmp_path: Path) -> Load:
 
 
 def finding(
-    policy: CompiledPolicy, rule: str, *commands: Sequence[bytes], service: str = "orders"
+    policy: CompiledPolicy,
+    rule: str,
+    *commands: Sequence[bytes],
+    service: str = "orders",
+    shape: str = "s",
+    times: int = 1,
 ) -> Finding:
-    """A finding with these commands as examples, seen under a policy."""
+    """A finding with these commands as examples, and as many violations, seen under a policy."""
     examples = [
         {"at": NOON, "decision": "", "key": str(number), "client": {}, "command": line}
         for number, line in enumerate(
             as_line(policy, service, argv, extract(argv), 1) if argv else {} for argv in commands
         )
     ]
-    name = commands[0][0].decode() if commands[0] else "SET"
+    command = extract(commands[0]).command if commands[0] else None
+    name = command.name if command is not None else "SET"
     return Finding(
-        finding_id((service, rule, name, "", "s")),
-        *(service, rule, name, "", "s", "must", State.OPEN),
-        *(NOON, NOON, NOON, {"observed": 1}, "", "", policy.revision, []),
+        finding_id((service, rule, name, "", shape)),
+        *(service, rule, name, "", shape, "must", State.OPEN),
+        *(NOON, NOON, NOON, {"observed": times}, "", "", policy.revision, []),
         examples,  # type: ignore[arg-type]
     )
 
@@ -83,8 +89,7 @@ def test_a_finding_of_a_shape_is_resolved_if_the_rule_has_one_answer_for_all_its
     policy_of: Load,
 ) -> None:
     old = policy_of(OLD)
-    one = finding(old, "key.unregistered", [b"GET", b"shop:cart:1"])
-    one.shape, one.counts = "shop:cart:<int>", {"observed": 305}
+    one = finding(old, "key.unregistered", [b"GET", b"shop:cart:1"], shape="shop:cart:<int>", times=305)
     assert resolved(policy_of(OLD + '  cart: {key: "shop:cart:<id>"}\n'), [one], NOON + 60) == [one.id]
     assert resolved(policy_of(OLD + '  cart: {key: "shop:cart:1"}\n'), [one], NOON + 60) == []
 
@@ -92,10 +97,9 @@ def test_a_finding_of_a_shape_is_resolved_if_the_rule_has_one_answer_for_all_its
 def test_where_a_keys_length_decides_the_rule_must_be_kept_by_keys_of_every_length(policy_of: Load) -> None:
     old = policy_of(OLD)
     new = policy_of(OLD.replace("[a-z0-9]+", "[0-9]{1,20}") + '  cart: {key: "shop:cart:<id>"}\n')
-    registered = finding(old, "key.unregistered", [b"GET", b"shop:cart:1"])
-    written = finding(old, "key.format", [b"SET", b"shop:cart:1", b"x"])
-    for one in (registered, written):
-        one.shape, one.counts = "shop:cart:<int>", {"observed": 305}
+    many = {"shape": "shop:cart:<int>", "times": 305}
+    registered = finding(old, "key.unregistered", [b"GET", b"shop:cart:1"], **many)
+    written = finding(old, "key.format", [b"SET", b"shop:cart:1", b"x"], **many)
     assert resolved(new, [registered, written], NOON + 60) == [registered.id]
 
 
@@ -161,3 +165,157 @@ def test_a_finding_that_an_earlier_policy_resolved_is_judged_again(policy_of: Lo
     third = policy_of(OLD + SESSION + '  more: {key: "shop:more:<id>"}\n')
     assert judged_again(third, [one]) == ([one.id], [])
     assert judged_again(old, [one]) == ([], [one.id])
+
+
+# -- channels
+
+NEWS = '  news: {channel: "ev:news:<any>", publishers: [orders], subscribers: [orders]}\n'
+ANY = OLD.replace("placeholders: {", 'placeholders: {any: "[^:]+", no: "[0-9]+", tenant: "[a-z]+", ')
+
+
+@pytest.mark.parametrize(
+    "command", [b"SUBSCRIBE", b"SSUBSCRIBE", b"PUBLISH", b"SPUBLISH", b"PUBSUB NUMSUB"], ids=bytes.decode
+)
+def test_a_finding_on_channels_is_resolved_if_all_channels_of_its_shape_are_allowed(
+    policy_of: Load, command: bytes
+) -> None:
+    words = [*command.split(), b"ev:news:1", *([b"x"] if b"PUBL" in command else [])]
+    rule = "channel.write" if b"PUBL" in command else "channel.read"
+    one = finding(policy_of(OLD), rule, words, shape="ev:news:<int>", times=305)
+    assert resolved(policy_of(ANY + "channels:\n" + NEWS), [one], NOON + 60) == [one.id]
+    for narrower in (
+        NEWS.replace("<any>", "<no>"),  # -5 is of the shape, too
+        NEWS.replace("<any>", "1"),
+        NEWS.replace("[orders]", "[billing]"),
+        NEWS + '  mine: {channel: "ev:news:7", publishers: [billing], subscribers: [billing]}\n',
+    ):
+        assert resolved(policy_of(ANY + "channels:\n" + narrower), [one], NOON + 60) == []
+
+
+def test_channels_that_only_scripts_may_write_stay_refused_to_others(policy_of: Load) -> None:
+    words = [b"PUBLISH", b"ev:news:1", b"x"]
+    one = finding(policy_of(OLD), "channel.write", words, shape="ev:news:<int>", times=305)
+    text = ANY + "functions: {tell: {keys: 0}}\nchannels:\n" + NEWS.replace("}", ", written_by: [tell]}")
+    assert resolved(policy_of(text), [one], NOON + 60) == []
+
+
+@pytest.mark.parametrize(
+    ("channel", "is_resolved"), [("ev:<tenant>:x", False), ("ev:<id>:x", True)], ids=["own", "any"]
+)
+def test_a_channel_that_depends_on_the_caller_is_never_guessed(
+    policy_of: Load, channel: str, *, is_resolved: bool
+) -> None:
+    words = [b"SUBSCRIBE", b"ev:acme:x"]
+    bound = ANY + "bind: {tenant: {from: user}}\nchannels:\n"
+    new = policy_of(bound + f'  own: {{channel: "{channel}", publishers: [orders], subscribers: [orders]}}\n')
+    for times in (1, 305):
+        one = finding(policy_of(OLD), "channel.read", words, shape="ev:acme:x", times=times)
+        assert resolved(new, [one], NOON + 60) == ([one.id] if is_resolved else [])
+
+
+def test_a_right_that_depends_on_the_caller_is_never_guessed(policy_of: Load) -> None:
+    """The key in an example may be another caller's than the one who used it."""
+    words = [b"GET", b"shop:acme:x"]
+    one = finding(policy_of(ANY.replace("writers: [orders]", "writers: [billing]")), "scope.read", words)
+    entry = '  own: {key: "shop:<tenant>:x", writers: [orders], readers: [orders]}\n'
+    bound = ANY + entry + "bind: {tenant: {from: user}}\n"
+    assert resolved(policy_of(bound), [one], NOON + 60) == []
+    assert resolved(policy_of(ANY + entry), [one], NOON + 60) == [one.id]
+
+
+def test_a_pattern_stands_for_itself_only(policy_of: Load) -> None:
+    new = policy_of(ANY + "channels:\n" + NEWS.replace("<any>", "<any...>"))
+    words = [b"PSUBSCRIBE", b"ev:news:*"]
+    one = finding(policy_of(OLD), "channel.read", words, shape="ev:news:*", times=305)
+    wide = finding(policy_of(OLD), "channel.read", [b"PSUBSCRIBE", b"ev:*"], shape="ev:*", times=305)
+    words = [b"PSUBSCRIBE", b"ev:news:1:*"]
+    several = finding(policy_of(OLD), "channel.read", words, shape="ev:news:<int>:*", times=305)
+    assert resolved(new, [one, wide, several], NOON + 60) == [one.id]
+
+
+def test_a_grant_may_cover_a_part_of_a_shape(policy_of: Load) -> None:
+    words = [b"SUBSCRIBE", b"ev:news:1"]
+    one = finding(policy_of(OLD), "channel.read", words, shape="ev:news:<int>", times=305)
+    grant = '{commands: [SUBSCRIBE], channels: ["ev:news:1"], reason: x}'
+    assert resolved(policy_of(ANY + f"grants: {{orders: {grant}}}\n"), [one], NOON + 60) == []
+
+
+# -- scripts
+
+SHA1 = "e0e1f9fabfc9d4800c877a703b823ac0578ff8db"  # of "return 1"
+CALLS = {"EVAL": [b"EVAL", b"return 1", b"0"], "EVALSHA": [b"EVALSHA", SHA1.encode(), b"1", b"shop:order:1"]}
+
+
+@pytest.mark.parametrize("words", CALLS.values(), ids=CALLS)
+def test_a_finding_of_a_script_is_resolved_if_the_policy_registers_it(
+    policy_of: Load, words: list[bytes]
+) -> None:
+    one = finding(policy_of(OLD), "script.unregistered", words, shape=SHA1, times=305)
+    two = finding(policy_of(OLD), "script.unregistered", words, shape="0" * 40, times=305)
+    registered = f'{{keys: any, reads: ["shop:order:<ARGV.1>"], sha1: {SHA1}}}'
+    text = OLD + f"scripts: {{one: {registered}}}\n"
+    assert resolved(policy_of(text), [one, two], NOON + 60) == [one.id]
+    one.examples = []  # keys are masked
+    assert resolved(policy_of(text), [one], NOON + 60) == [one.id]
+
+
+def test_a_finding_of_a_function_is_resolved_if_the_policy_registers_it(policy_of: Load) -> None:
+    names = ("bump", "drop", "other")
+    found = [
+        finding(policy_of(OLD), "script.unregistered", [b"FCALL", name.encode(), b"0"], shape=name, times=305)
+        for name in names
+    ]
+    new = policy_of(OLD + "functions: {BUMP: {keys: 0}, other: {keys: 0}}\n")
+    # There may be more scripts than findings have names for. Then `other` is all of these.
+    assert resolved(new, found, NOON + 60) == [found[0].id]
+
+
+@pytest.mark.parametrize(
+    ("word", "is_resolved"),
+    [("declared", True), ("report", False), ("load_only", False), ("forbid", False)],
+)
+def test_what_all_unregistered_scripts_may_do_decides_about_their_findings(
+    policy_of: Load, word: str, *, is_resolved: bool
+) -> None:
+    """A script under `report` is still a finding."""
+    text = f"unregistered_scripts: {word}\n"
+    words = CALLS["EVALSHA"]
+    one = finding(policy_of(OLD), "script.unregistered", words, shape=SHA1, times=305)
+    assert resolved(policy_of(OLD + text), [one], NOON + 60) == ([one.id] if is_resolved else [])
+    scope = OLD.replace("writers: [orders]", "writers: [orders], unregistered_scripts: load_only")
+    assert resolved(policy_of(scope + text), [one], NOON + 60) == []  # a call may declare such keys
+
+
+def test_a_script_may_be_loaded_where_it_may_not_run(policy_of: Load) -> None:
+    old = policy_of(OLD + "unregistered_scripts: forbid\n")
+    words = [b"SCRIPT", b"LOAD", b"return 1"]
+    one = finding(old, "script.unregistered", words, shape=SHA1, times=305)
+    assert resolved(policy_of(OLD), [one], NOON + 60) == [one.id]
+
+
+# -- keys of shapes
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [b"EVALSHA", SHA1.encode(), b"1", b"shop:cart:1"],
+        [b"COPY", b"shop:cart:1", b"shop:cart:2"],
+        [b"SUBSCRIBE", b"__keyspace@0__:shop:cart:1"],
+    ],
+    ids=["script", "copy", "notifications"],
+)
+def test_the_form_of_a_key_is_judged_whatever_the_command_does_with_it(
+    policy_of: Load, words: list[bytes]
+) -> None:
+    old = policy_of(OLD)
+    one = finding(old, "key.unregistered", words, shape="shop:cart:<int>", times=305)
+    assert resolved(policy_of(OLD + '  cart: {key: "shop:cart:<id>"}\n'), [one], NOON + 60) == [one.id]
+    assert resolved(policy_of(OLD + '  cart: {key: "shop:cart:1"}\n'), [one], NOON + 60) == []
+
+
+@pytest.mark.parametrize("shape", ["shop:cart:<more>", "shop:cart:<bytes>"])
+def test_a_shape_of_keys_of_any_length_is_not_judged_as_a_whole(policy_of: Load, shape: str) -> None:
+    """Of a very long key, only the beginning is known."""
+    one = finding(policy_of(OLD), "key.unregistered", [b"GET", b"shop:cart:1"], shape=shape, times=305)
+    assert resolved(policy_of(OLD + '  cart: {key: "shop:cart:<id>"}\n'), [one], NOON + 60) == []

@@ -35,7 +35,7 @@ class State(enum.StrEnum):
     WAIVED = "waived"  # the last violations were waived
     QUIET = "quiet"  # none for seven days in which keyfence was looking
     REOPENED = "reopened"  # seen again after it was quiet, resolved or waived, within the last day
-    RESOLVED = "resolved"  # the policy in force allows every example
+    RESOLVED = "resolved"  # the policy in force allows all of it
 
 
 # The states in which somebody must do something.

@@ -9,21 +9,24 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Literal
 
-from keyfence.commands.model import DELETE, READ, WRITE, Access, Touches
+from keyfence.commands.model import DELETE, READ, WRITE, Access, Script, Touches
 from keyfence.policy.analysis.command_log import Recorded, from_line
 from keyfence.policy.analysis.replay import depends_on_the_caller, makes_keys_of_arguments
-from keyfence.policy.compiled.policy import CompiledPolicy, Target
-from keyfence.policy.enforcement.waiver_keys import keys_of_shape, waived_keys
+from keyfence.policy.compiled.policy import CompiledPolicy
+from keyfence.policy.compiled.tenants import NOBODY
 from keyfence.policy.engine.evaluator import Evaluator
-from keyfence.policy.patterns.set_operations import TooLarge, joint_samples
+from keyfence.policy.reach.channels import key_of
 from keyfence.policy.rules import RULES
 from keyfence.policy.verdict import Violation, script_in
+from keyfence.telemetry.counters import OTHER
 
 from .finding import AT_REST, Finding, State
 from .proof.basis import InForce
-from .proof.changes import Changes
+from .proof.changes import ON_CHANNELS, Changes
+from .proof.shapes import Sample, channels_of, keys_of, only_name_of
 from .queries import Reader
 
 # Rules on values, which examples do not hold.
@@ -32,10 +35,11 @@ ON_VALUES = frozenset({"value.invalid", "value.size", "key.members"})
 NEVER = frozenset({"internal.error", "session.opaque", "redis.address"})
 
 
-# Rules with one answer for all commands of a name that need the same rights on keys of one target.
-BY_PLACE = frozenset({"scope.read", "scope.write", "key.legacy", "key.format", "key.unregistered"})
-# Rules with one answer for all commands of a finding, because it names what they look at.
-BY_NAME = frozenset({"script.unregistered"})
+# Rules on the form of a key: one answer for all commands on keys of one target that need the same rights.
+ON_FORM = frozenset({"key.legacy", "key.format", "key.unregistered"})
+ON_RIGHTS = frozenset({"scope.read", "scope.write"})
+# Rules with one answer for all commands of one name on keys, or channels, of one target.
+BY_PLACE = ON_FORM | ON_RIGHTS | frozenset(ON_CHANNELS)
 
 Keeps = Callable[[str, float], bool]
 
@@ -102,91 +106,116 @@ def keeps_its_rule(
     evaluator: Evaluator, finding: Finding, keeps: Keeps = lambda _entry, _since: False
 ) -> bool:
     """Whether every violation of a finding is known to keep its rule under the evaluator's policy."""
-    if finding.rule in NEVER | ON_VALUES or not finding.examples or finding.counts.get("late"):
+    if finding.rule in NEVER | ON_VALUES or finding.counts.get("late"):
         return False
     if finding.rule not in RULES or finding.service not in evaluator.policy.services:
         return False
-    if not all(_allows(evaluator, finding, example["command"]) for example in finding.examples):
+    if _admits_script(evaluator.policy, finding):
+        return True
+    examples = [_example(line["command"]) for line in finding.examples]
+    known = [one for one in examples if one is not None]
+    if not known or len(known) < len(examples):
+        return False
+    if not all(_allows(evaluator, finding, one) for one in known):
         return False
     shown = sum(max(0, example.get("times", 1)) for example in finding.examples)
-    if finding.total <= shown or finding.rule in BY_NAME:
+    if finding.total <= shown:
         return True
     if finding.rule not in BY_PLACE:
         return False
-    keys = _keys_of(evaluator.policy, finding, keeps)
-    return all(_allows_alike(evaluator, finding, example["command"], keys) for example in finding.examples)
+    names = _names_of(evaluator.policy, finding, keeps)
+    return bool(names) and all(_allows_alike(evaluator, finding, one, names) for one in known)
+
+
+def _admits_script(policy: CompiledPolicy, finding: Finding) -> bool:
+    """Whether the policy lets the service call the script that a finding is about, whatever the call
+    declares."""
+    script = script_in(finding.rule, finding.shape)
+    if script in ("", OTHER):
+        return False
+    kind: Literal["sha1", "function"] = "function" if finding.command.startswith("FCALL") else "sha1"
+    if policy.registration(Script(kind, 0, script.encode("utf-8", "surrogateescape"), (), ())) is not None:
+        return True
+    word = policy.strictest_on_unregistered(policy.number(finding.service))
+    return word != "forbid" if finding.command == "SCRIPT LOAD" else word == "declared"
+
+
+def _names_of(policy: CompiledPolicy, finding: Finding, keeps: Keeps) -> list[bytes]:
+    """Names that answer for all those that the finding is about; none if there are no such names."""
+    if policy.grants.get(policy.number(finding.service)):
+        return []  # a grant may cover some of the names only
+    return _channels_of(policy, finding) if finding.rule in ON_CHANNELS else _keys_of(policy, finding, keeps)
+
+
+def _channels_of(policy: CompiledPolicy, finding: Finding) -> list[bytes]:
+    """A channel of each target that channels of the finding may belong to; none if that is not known, or if
+    one channel does not stand for all channels of its target."""
+    only = only_name_of(finding.shape)
+    if only is not None:
+        return [only]
+    found = channels_of(policy, finding.shape) if finding.shape else []
+    for _, target in found:
+        # In such a channel, the key decides; and a channel that no target covers may be one of Redis' own.
+        if target is None or target.kind == "keyspace" or policy.depends_on_caller(target):
+            return []
+    return [one.name for one in found]
 
 
 def _keys_of(policy: CompiledPolicy, finding: Finding, keeps: Keeps) -> list[bytes]:
     """A key of each target that keys of the finding may belong to; none if that is not known, or if one key
     does not stand for all keys of its target."""
-    if policy.grants.get(policy.number(finding.service)):
-        return []
-    found: list[tuple[Target | None, bytes]] = []
+    found: list[Sample] = []
     if finding.shape:
-        found = _targets_of_shape(policy, finding)
+        found = keys_of(policy, finding.shape)
     elif finding.entry and keeps(finding.entry, finding.first):
-        found = [(one, one.pattern.example()) for one in policy.targets if one.name == finding.entry]
-    for target, _ in found:
+        found = [Sample(one.pattern.example(), one) for one in policy.targets if one.name == finding.entry]
+    for _, target in found:
         if target is None:
             continue
         depends_on_name = finding.rule == "key.format" and not (target.names_sure and not target.alike)
         if depends_on_name or policy.depends_on_caller(target):
             return []
-    return [key for _, key in found]
+    return [one.name for one in found]
 
 
-def _targets_of_shape(policy: CompiledPolicy, finding: Finding) -> list[tuple[Target | None, bytes]]:
-    """The targets that keys of the finding's shape may belong to, with such a key; none if that is not
-    known."""
-    keys = "" if script_in(finding.rule, finding.shape) else keys_of_shape(finding.shape)
-    language = waived_keys((keys,)) if keys else None
-    if language is None:
-        return []
-    automaton = policy.classifier.automaton
-    try:
-        samples = joint_samples(language, automaton)
-    except TooLarge:
-        return []
-    found: list[tuple[Target | None, bytes]] = []
-    for (left, right), key in samples.items():
-        if left < 0:
-            continue
-        members = automaton.sets[right] if right >= 0 else ()
-        for target in _by_length(policy, members):
-            known = (key,) if target is None else (key, target.pattern.example())
-            ours = [one for one in known if policy.target(one) is target]
-            if not ours:
-                return []
-            found.append((target, ours[0]))
-    return found
-
-
-def _by_length(policy: CompiledPolicy, members: Sequence[int]) -> Iterator[Target | None]:
-    """The targets among which the length of a key decides, of those that cover its characters."""
-    for index in members:
-        yield policy.targets[index]
-        if not policy.targets[index].pattern.needs_verification:
-            return
-    yield None
-
-
-def _allows_alike(
-    evaluator: Evaluator, finding: Finding, line: Mapping[str, object], keys: Sequence[bytes]
-) -> bool:
-    """Whether commands like an example keep the finding's rule on each of these keys, if any, in place of the
-    keys of the example that the finding is about, whatever else differs in the commands."""
-    one = from_line(dict(line))
-    accesses, touches = one.touches.accesses, one.touches
-    if not keys or not accesses or touches.script is not None or touches.pattern is not None:
-        return False
-    if any(access.content is not None and access.content.carried is not None for access in accesses):
-        return False
-    for key in keys:
-        on_key = tuple(_strictest(access._replace(key=key), finding.rule) for access in accesses)
-        if finding.rule in _broken(evaluator, one._replace(touches=Touches(touches.command, on_key))):
+def _allows_alike(evaluator: Evaluator, finding: Finding, one: Recorded, names: Sequence[bytes]) -> bool:
+    """Whether commands like an example keep the finding's rule with each of these names in place of those
+    that the finding is about, whatever else differs in the commands."""
+    on_channels = finding.rule in ON_CHANNELS
+    if any(channel.is_pattern for channel in one.touches.channels) and only_name_of(finding.shape) is None:
+        return False  # one pattern does not stand for others
+    for name in names:
+        with_name = (
+            _on_channel(one.touches, name) if on_channels else _on_key(one.touches, name, finding.rule)
+        )
+        if with_name is None or depends_on_the_caller(evaluator.policy, with_name):
+            return False
+        if finding.rule in _broken(evaluator, one._replace(touches=with_name)):
             return False
     return True
+
+
+def _on_channel(touches: Touches, name: bytes) -> Touches | None:
+    """A command like this one on one channel; None if the command does not show what it does with it."""
+    if touches.script is not None or not touches.channels:
+        return None
+    return Touches(touches.command, channels=tuple(one._replace(name=name) for one in touches.channels))
+
+
+def _on_key(touches: Touches, key: bytes, rule: str) -> Touches | None:
+    """A command like this one on one key, as strict as the rule can be; None if the command does not show
+    what it does with it."""
+    heard = (Access(one.position, key, READ) for one in touches.channels if key_of(one) is not None)
+    accesses = (*touches.accesses, *heard)
+    if not accesses or touches.pattern is not None:
+        return None
+    if rule not in ON_FORM:
+        # The rights to use a key also depend on what a script does, and on where content comes from.
+        carries = any(one.content is not None and one.content.carried is not None for one in accesses)
+        if touches.script is not None or carries:
+            return None
+    on_key = (access._replace(key=key, content=None) for access in accesses)
+    return Touches(touches.command, tuple(_strictest(access, rule) for access in on_key))
 
 
 def _strictest(access: Access, rule: str) -> Access:
@@ -196,15 +225,18 @@ def _strictest(access: Access, rule: str) -> Access:
     return access._replace(needs=access.needs & ~DELETE)
 
 
-def _allows(evaluator: Evaluator, finding: Finding, line: Mapping[str, object]) -> bool:
-    """Whether a command of the finding keeps its rule. False: it does not, or nobody can tell."""
+def _example(line: Mapping[str, object]) -> Recorded | None:
+    """The command of an example; None if it is not known as a whole."""
     try:
         one = from_line(dict(line))
     except ValueError:
-        return False
+        return None
+    return None if one.is_cut else one
+
+
+def _allows(evaluator: Evaluator, finding: Finding, one: Recorded) -> bool:
+    """Whether a command of the finding keeps its rule. False: it does not, or nobody can tell."""
     policy = evaluator.policy
-    if one.is_cut:
-        return False
     if makes_keys_of_arguments(policy, one.touches.script) or depends_on_the_caller(policy, one.touches):
         return False
     return finding.rule not in _broken(evaluator, one)
@@ -262,11 +294,11 @@ def as_of_now(evaluator: Evaluator, finding: Finding) -> Finding:
 
 
 def _broken(evaluator: Evaluator, one: Recorded) -> set[str]:
+    """The rules that a command breaks if its caller is nobody, who has no key of its own."""
     return {violation.rule for violation in _violations(evaluator, one)}
 
 
 def _violations(evaluator: Evaluator, one: Recorded) -> tuple[Violation, ...]:
     argv = [word.encode("utf-8", "surrogateescape") for word in one.argv] or [b"?"]
-    values = evaluator.policy.owners_values(access.key for access in one.touches.accesses)
-    verdict = evaluator.evaluate(evaluator.policy.number(one.service), argv, one.touches, values=values)
-    return verdict.violations
+    number = evaluator.policy.number(one.service)
+    return evaluator.evaluate(number, argv, one.touches, values=evaluator.policy.values(NOBODY)).violations

@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from keyfence.commands.effects import effect_of
-from keyfence.commands.model import Access, Script, Touches
+from keyfence.commands.model import Access, Channel, Script, Touches
 from keyfence.commands.table import COMMANDS
+from keyfence.policy.compiled.keyspace import NOTIFICATIONS
 from keyfence.policy.compiled.policy import CompiledPolicy, Entry
 from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.wording.masking import shown_in
@@ -169,10 +170,20 @@ def makes_keys_of_arguments(policy: CompiledPolicy, script: Script | None) -> bo
 def depends_on_the_caller(policy: CompiledPolicy, touches: Touches) -> bool:
     """Returns whether the verdict depends on the caller beyond the command's keys.
 
-    A log holds no callers. The replay assumes that keys belong to the caller, but patterns and channels name
-    no key.
+    A log holds no callers. The replay assumes that keys belong to the caller, but patterns name no key, and
+    neither do channels.
     """
-    return bool(policy.bindings) and (touches.pattern is not None or bool(touches.channels))
+    if not policy.bindings:
+        return False
+    return touches.pattern is not None or any(_has_an_owner(policy, one) for one in touches.channels)
+
+
+def _has_an_owner(policy: CompiledPolicy, channel: Channel) -> bool:
+    """Whether only some callers may use a channel, or any of those that a pattern matches."""
+    if channel.is_pattern or channel.name.startswith(NOTIFICATIONS):
+        return True
+    index = policy.channel_classifier.first(channel.name)
+    return index >= 0 and policy.depends_on_caller(policy.channels[index])
 
 
 def _values_text(entry: Entry | None) -> str:

@@ -415,13 +415,21 @@ class CompiledPolicy:
 
     def may_run_unregistered(self, service: int) -> bool:
         """Whether the service may run some script that is not registered."""
-        words: dict[int, set[Word | None]] = {}
+        return all(any(word in RUNNING for word in words) for words in self._on_unregistered(service))
+
+    def strictest_on_unregistered(self, service: int) -> Word:
+        """Returns what a service may do with every script that is not registered, whatever it declares."""
+        return strictest(word for words in self._on_unregistered(service) for word in words)
+
+    def _on_unregistered(self, service: int) -> list[set[Word]]:
+        """For each file: all that it says about such scripts, of any keys."""
+        scopes: dict[int, set[Word | None]] = {}
         for target in self.targets:
-            words.setdefault(target.home, {None}).add(target.unregistered_scripts)
-        return all(
-            any(home.unregistered_scripts.of(service, word) in RUNNING for word in words.get(number, {None}))
+            scopes.setdefault(target.home, {None}).add(target.unregistered_scripts)
+        return [
+            {home.unregistered_scripts.of(service, scope) for scope in scopes.get(number, {None})}
             for number, home in enumerate(self.homes)
-        )
+        ]
 
     @property
     def unregistered_exceptions(self) -> list[str]:
