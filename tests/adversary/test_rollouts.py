@@ -3,7 +3,7 @@ late. What `ready` recommends refuses nothing that was seen in its window, and w
 candidate pass is not refused either.
 
 The clock is the test's own. Every command is kept, so that the answers can be compared with what the policy
-in force says of each.
+in force says of each. No finding is resolved under a policy that still refuses a command of it.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ from __future__ import annotations
 import asyncio
 import random
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import yaml
 
 from keyfence.findings.database import Database
-from keyfence.findings.finding import DAY, HOUR
+from keyfence.findings.filter import Filter
+from keyfence.findings.finding import DAY, HOUR, State, finding_id
 from keyfence.findings.gate.evidence import of_store
 from keyfence.findings.gate.judgement import Outcome, judge
 from keyfence.findings.proof.basis import InForce
@@ -27,6 +28,7 @@ from keyfence.findings.what_if import unjudged, what_if
 from keyfence.findings.writer import Writer
 from keyfence.policy.analysis.command_log import as_line
 from keyfence.policy.compiled.policy import CompiledPolicy
+from keyfence.policy.compiled.tenants import Caller
 from keyfence.policy.enforcement.changes import changes
 from keyfence.policy.enforcement.modes import ModeRule, Modes, Waiver
 from keyfence.policy.engine.authorizer import Authorizer
@@ -34,141 +36,41 @@ from keyfence.policy.engine.counts import ViolationCounter
 from keyfence.policy.engine.evidence import evidence_of
 from keyfence.policy.loading.load import FileError, parse_policy
 from keyfence.policy.rules import RULES
+from keyfence.policy.verdict import Ruling
 from keyfence.session.conversation.observer import Sent
 from keyfence.telemetry.counters import OTHER, Counters
 from keyfence.telemetry.increments import Increments
+from keyfence.telemetry.sink import Group, Occurrence, Sink
 from keyfence.telemetry.telemetry import Telemetry
 from keyfence.telemetry.usage import Usage
 from tests.adversary.conftest import Search
+from tests.adversary.rollouts import (
+    SERVICES,
+    USERS,
+    Command,
+    change,
+    many_of_a_kind,
+    random_command,
+    random_policy,
+)
 
 NOON = 1_700_000_000.0 // DAY * DAY + DAY / 2
 QUIET = DAY
 STEPS = 12
-SERVICES = ("shop", "bill")
-CLASSES = ("[0-9]+", "[a-z0-9]+", "[0-9]{1,3}", "[a-z]+")
-VALUES = ("number", "[a-z]+", None, None)
-TTLS = ({"max": "2h"}, "none", {"required": False, "max": "1h"}, None, None)
-KEYS = (
-    "sh:{}",
-    "sh:cart:{}",
-    "sh:cart:{}:x",
-    "sh:log:{}",
-    "sh:{}:cart",
-    "old:{}",
-    "bl:{}",
-    "bl:cart:{}",
-    "zz:{}",
-)
-IDS = ("1", "42", "12345", "abc", "a1", "A", "-5", "x.y")
 
 
-class Command(NamedTuple):
-    at: float
-    service: str
-    argv: list[bytes]
+class Groups(Sink):
+    """Keeps the groups in which the findings of one command are counted."""
 
+    def __init__(self) -> None:
+        self.taken: list[Group] = []
 
-# -- policies
+    def record(self, group: Group, _found: Occurrence, /) -> str:
+        self.taken.append(group)
+        return ""
 
-
-def random_policy(rng: random.Random) -> dict[str, Any]:
-    """A policy of two services, as plain values."""
-    policy: dict[str, Any] = {
-        "policy": "roll",
-        "claims": ["sh:", "bl:"],
-        "services": list(SERVICES),
-        "placeholders": {"id": rng.choice(CLASSES), "no": "[0-9]+"},
-        "scopes": {"sh": _scope(rng, "sh:", "shop"), "bl": _scope(rng, "bl:", "bill")},
-        "keys": {},
-    }
-    for _ in range(rng.randrange(4)):
-        change(rng, policy)
-    return policy
-
-
-def _scope(rng: random.Random, prefix: str, owner: str) -> dict[str, Any]:
-    scope: dict[str, Any] = {"prefix": prefix, "writers": [owner]}
-    if rng.random() < 0.5:
-        scope["unregistered"] = "allow"
-    if rng.random() < 0.3:
-        scope["readers"] = [one for one in SERVICES if one != owner]
-    return scope
-
-
-def change(rng: random.Random, policy: dict[str, Any]) -> None:
-    """Change a policy in one place."""
-    keys = policy["keys"]
-    match rng.randrange(9):
-        case 0 | 1:
-            name = rng.choice(("cart", "log", "any", "mine", "other"))
-            forms = ("sh:cart:<id>", "sh:log:<id>", "sh:<no>", "bl:cart:<no>", "bl:<id>", "sh:<id>:cart")
-            keys[name] = _entry(rng, rng.choice(forms))
-        case 2 if keys:
-            del keys[rng.choice(sorted(keys))]
-        case 3 if keys:
-            one = rng.choice(sorted(keys))
-            keys[one] = _entry(rng, keys[one]["key"])
-        case 4:
-            policy["placeholders"]["id"] = rng.choice(CLASSES)
-        case 5:
-            prefix, owner = rng.choice((("sh", "shop"), ("bl", "bill")))
-            policy["scopes"][prefix] = _scope(rng, f"{prefix}:", owner)
-        case 6:
-            policy["commands"] = rng.choice(({}, {"forbid": ["INCR"]}, {"allow": ["KEYS", "FLUSHALL"]}))
-        case 7:
-            grant = {"commands": [rng.choice(("GET", "SET", "DEL"))], "keys": [rng.choice(("bl:*", "sh:c*"))]}
-            policy["grants"] = rng.choice(({}, {rng.choice(SERVICES): grant | {"reason": "x"}}))
-        case 8:
-            policy["should"] = rng.sample(
-                ("key.unregistered", "ttl.required", "type.mismatch"), rng.randrange(2)
-            )
-
-
-def _entry(rng: random.Random, key: str) -> dict[str, Any]:
-    entry: dict[str, Any] = {"key": key, "type": rng.choice(("string", "hash"))}
-    values, ttl = rng.choice(VALUES), rng.choice(TTLS)
-    if values is not None and entry["type"] == "string":
-        entry["values"] = values
-    if ttl is not None:
-        entry["ttl"] = ttl
-    if rng.random() < 0.5:
-        entry["writers"] = rng.sample(SERVICES, rng.randrange(1, 3))
-    if rng.random() < 0.3:
-        entry["readers"] = rng.sample(SERVICES, rng.randrange(1, 3))
-    if rng.random() < 0.2 and entry["type"] == "string":
-        entry["max_value"] = rng.choice(("2b", "10b"))
-    return entry
-
-
-# -- traffic
-
-
-def random_command(rng: random.Random) -> list[bytes]:
-    key, other = (rng.choice(KEYS).format(rng.choice(IDS)) for _ in range(2))
-    value = rng.choice(("7", "abc", "longer than ten bytes"))
-    words = rng.choice(
-        (
-            ["GET", key],
-            ["SET", key, value],
-            ["SET", key, value, "EX", rng.choice(("60", "90000"))],
-            ["SET", key, value, "EX", "60", "GET"],
-            ["DEL", key],
-            ["INCR", key],
-            ["HSET", key, "f", value],
-            ["HGETALL", key],
-            ["EXPIRE", key, "60"],
-            ["MGET", key, other],
-            ["COPY", key, other],
-            ["RENAME", key, other],
-            ["SCAN", "0", "MATCH", f"{key[:3]}*"],
-            ["KEYS", "sh:cart:*"],
-            ["PUBLISH", key, "x"],
-            ["EVAL", "return 1", "1", key],
-            ["FLUSHALL"],
-            ["NOSUCH", key],
-        )
-    )
-    return [word.encode() for word in words]
+    def repeat(self, group: Group, times: int, now: float, at: float, /) -> None:
+        pass
 
 
 class Worker:
@@ -179,39 +81,47 @@ class Worker:
         self.authorizer = world.authorizer
         self.usage = Usage()
         clock = lambda: world.now  # noqa: E731
-        self.telemetry = Telemetry(sinks=[self.usage], clock=clock, wall=clock)
+        self.groups = Groups()
+        self.telemetry = Telemetry(sinks=[self.usage, self.groups], clock=clock, wall=clock)
         self.telemetry.describe = lambda policy, service, argv, touches: as_line(
             policy, service, argv, touches, 1
         )
         self.increments = Increments(self.telemetry)
         # As the decision cache: further commands with the same findings are counted only.
-        self.counters: dict[Any, ViolationCounter] = {}
+        self.counters: dict[Any, tuple[ViolationCounter, list[Group]]] = {}
 
-    def send(self, service: str, argv: list[bytes]) -> None:
+    def send(self, service: str, argv: list[bytes], user: bytes | None) -> None:
         authorizer = self.authorizer
         policy, number = authorizer.policy, authorizer.number(service)
-        ruling, touches = authorizer.authorize(number, argv, client="10.0.0.7:1234")
-        self.world.seen.append(Command(self.world.now, service, argv))
+        values = policy.values(Caller(user))
+        ruling, touches = authorizer.authorize(number, argv, client="10.0.0.7:1234", values=values)
+        command = Command(self.world.now, service, argv, user)
+        self.world.seen.append(command)
         evidence = evidence_of(policy, number, touches, basis=authorizer.basis)
         self.telemetry.asked(service, evidence)
         if not ruling.findings:
             return
         label = touches.command.name if touches.command is not None else OTHER
         counted = self._counted(service, argv, label, ruling.findings)
-        counter = self.counters.get(counted)
+        counter, groups = self.counters.get(counted, (None, []))
         if counter is not None and counter.live:
             counter.times += 1
-            return
-        sent = Sent(policy, argv, touches)
-        self.telemetry.violations(service, "10.0.0.7", label, ruling.findings, policy.revision, sent=sent)
-        counter = self.telemetry.repeats(service, label, ruling.findings)
-        if counter is not None:
-            self.counters[counted] = counter
+        else:
+            sent = Sent(policy, argv, touches)
+            self.groups.taken = groups = []
+            self.telemetry.violations(service, "10.0.0.7", label, ruling.findings, policy.revision, sent=sent)
+            counter = self.telemetry.repeats(service, label, ruling.findings)
+            if counter is not None:
+                self.counters[counted] = counter, groups
+        for group, (violation, _) in zip(groups, ruling.findings, strict=True):
+            self.world.belongs(command, group, violation.position)
 
     def _counted(self, service: str, argv: list[bytes], label: str, findings: Any) -> Any:
         policy = self.authorizer.policy
         target = policy.target(argv[1]) if len(argv) > 1 else None
-        places = tuple((one.rule, action, one.entry, self._shape(one)) for one, action in findings)
+        places = tuple(
+            (one.rule, action, one.position, one.entry, self._shape(one)) for one, action in findings
+        )
         return self.authorizer.basis, service, label, len(argv), tuple(argv[3:]), id(target), places
 
     def _shape(self, violation: Any) -> str | None:
@@ -228,6 +138,8 @@ class Rollout:
         self.url = url
         self.now = NOON
         self.seen: list[Command] = []
+        # By finding: commands of it, each with the position of what broke the rule.
+        self.held: dict[str, dict[tuple[Any, ...], tuple[Command, int]]] = {}
         self.model = random_policy(rng)
         self.modes: list[ModeRule] = []
         self.waivers: list[Waiver] = []
@@ -311,18 +223,20 @@ class Rollout:
             service, argv = (
                 rng.choice(kinds) if rng.random() < 0.6 else (rng.choice(SERVICES), random_command(rng))
             )
-            self.send(service, argv)
-        if rng.random() < 0.3:  # one kind of command on many keys
-            service, form = rng.choice(SERVICES), rng.choice(KEYS)
-            words = rng.choice((["GET", ""], ["SET", "", "7"], ["SET", "", "7", "EX", "60"], ["DEL", ""]))
-            for _ in range(rng.randrange(6, 10)):
-                one = str(rng.randrange(20_000)) if rng.random() < 0.8 else rng.choice(IDS)
-                words[1] = form.format(one)
-                self.send(service, [word.encode() for word in words])
+            self.send(service, argv, rng.choice(USERS))
+        for _ in range(rng.choice((0, 0, 1, 1, 2))):
+            service, user = rng.choice(SERVICES), rng.choice(USERS)
+            for argv in many_of_a_kind(rng):
+                self.send(service, argv, user)
 
-    def send(self, service: str, argv: list[bytes]) -> None:
-        self.rng.choice(self.workers).send(service, argv)
+    def send(self, service: str, argv: list[bytes], user: bytes | None) -> None:
+        self.rng.choice(self.workers).send(service, argv, user)
         self.now += 0.01
+
+    def belongs(self, command: Command, group: Group, position: int) -> None:
+        """Note that a command is counted in a finding."""
+        held = self.held.setdefault(finding_id(group[:5]), {})
+        held[(command.user, *command.argv, position)] = command, position
 
     async def settle(self, seconds: float) -> None:
         """Gather what was counted, and let time pass."""
@@ -348,11 +262,11 @@ class Rollout:
         """Service, rule and command of everything that is refused if all rules are enforced, and when it was
         seen last."""
         authorizer = self._authorizer([ModeRule("enforce")])
-        seen = {(one.service, *one.argv): one for one in self.seen}  # the last of each
+        seen = {(one.service, one.user, *one.argv): one for one in self.seen}  # the last of each
         return {
             (one.service, violation.rule, repr(one.argv)): one.at
             for one in seen.values()
-            for violation, action in authorizer.rule(authorizer.number(one.service), one.argv).findings
+            for violation, action in ruled(authorizer, one).findings
             if action == "refused"
         }
 
@@ -379,6 +293,25 @@ class Rollout:
             assert not refused, f"the gate lets {sorted(refused)} pass"
         return len(ready)
 
+    def check_resolved(self) -> int:
+        """No command of a resolved finding breaks its rule under the policy that resolved it. Returns the
+        number of resolved findings."""
+        authorizer = Authorizer(self.policy, Modes([ModeRule("enforce")], self.policy.services))
+        resolved = 0
+        for one in self.reader.findings(Filter()):
+            if one.state is not State.RESOLVED or one.resolved_by != self.policy.revision:
+                continue
+            resolved += 1
+            for command, position in self.held.get(one.id, {}).values():
+                broken = {
+                    (found.rule, found.position)
+                    for found, action in ruled(authorizer, command).findings
+                    if action == "refused"
+                }
+                what = f"{one.id} ({' '.join(one.key)}) is resolved, and this refused: {command}"
+                assert (one.rule, position) not in broken, what
+        return resolved
+
     def compare_candidate(self) -> None:
         """What a candidate does not change is refused afterwards only if it was before."""
         change(self.rng, self.model)
@@ -388,23 +321,31 @@ class Rollout:
         candidate = Authorizer(policy, Modes([ModeRule("enforce")], policy.services), clock=lambda: self.now)
         before = self._authorizer([ModeRule("enforce")])
         for one in self.seen[-20:]:
-            was, now = (each.rule(each.number(one.service), one.argv) for each in (before, candidate))
+            was, now = (ruled(each, one) for each in (before, candidate))
             if not changes(was, now) and not self.waivers:
                 assert (was.refused_by is None) == (now.refused_by is None), one
+
+
+def ruled(authorizer: Authorizer, one: Command) -> Ruling:
+    """The ruling on a command, by its caller."""
+    return authorizer.rule(
+        authorizer.number(one.service), one.argv, authorizer.policy.values(Caller(one.user))
+    )
 
 
 def test_what_the_rollout_commands_advise_refuses_nothing_that_was_seen(
     search: Search, tmp_path: Path
 ) -> None:
-    ready = 0
+    ready = resolved = 0
     for number, rng in enumerate(search.attempts_of_at_least(20)):
         url = f"sqlite:///{tmp_path}/{number}.db"
 
-        async def main(rng: random.Random = rng, url: str = url) -> int:
+        async def main(rng: random.Random = rng, url: str = url) -> tuple[int, int]:
             rollout = Rollout(rng, url)
-            found = 0
+            found = closed = 0
             for _ in range(STEPS):
                 await rollout.step()
+                closed += rollout.check_resolved()
                 if rng.random() < 0.3:
                     found += rollout.check()
             rollout.bases.add("")
@@ -412,14 +353,18 @@ def test_what_the_rollout_commands_advise_refuses_nothing_that_was_seen(
                 rollout.traffic()
                 await rollout.settle(6 * HOUR)
                 found += rollout.check()
+            closed += rollout.check_resolved()
             rollout.compare_candidate()
             await rollout.writer.close()
-            return found
+            return found, closed
 
         try:
-            ready += asyncio.run(main())
+            found, closed = asyncio.run(main())
         except AssertionError as exc:
             raise AssertionError(f"KEYFENCE_ADVERSARY_SEED={search.seed}: {exc}") from exc
+        ready, resolved = ready + found, resolved + closed
         for path in tmp_path.glob(f"{number}.db*"):
             path.unlink()
-    assert ready > search.attempts  # else the search proves nothing
+    # Otherwise the search proves nothing.
+    assert ready > search.attempts
+    assert resolved > search.attempts
