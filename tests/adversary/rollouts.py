@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import random
+import re
 from typing import Any, NamedTuple
 
 SERVICES = ("shop", "bill")
@@ -124,6 +125,23 @@ def change(rng: random.Random, policy: dict[str, Any]) -> None:
         case 14:
             policy["bind"] = rng.choice(({}, {"tenant": {"from": "user"}}))
             keys["own"] = _entry(rng, rng.choice(("sh:<tenant>:x", "bl:<tenant>")))
+
+
+def mend(rng: random.Random, policy: dict[str, Any], service: str, rule: str, names: list[str]) -> None:
+    """Allow what the examples of a finding show, as somebody does who has only looked at these."""
+    name = rng.choice(names)
+    if rule == "script.unregistered":
+        _change_scripts(rng, policy)
+    elif re.fullmatch("[a-z0-9:]+", name):
+        pattern = re.sub("[0-9]+", rng.choice(("<no>", "<id>", "<any>")), name, count=1)
+        if rule.startswith("channel."):
+            policy["channels"]["mended"] = {
+                "channel": pattern,
+                "publishers": [service],
+                "subscribers": [service],
+            }
+        else:
+            policy["keys"]["mended"] = {"key": pattern, "writers": [service], "readers": [service]}
 
 
 def _channel(rng: random.Random) -> dict[str, Any]:
@@ -251,9 +269,11 @@ def many_of_a_kind(rng: random.Random) -> list[list[bytes]]:
         )
     )
     form = rng.choice(forms)
+    # A finding keeps five examples. The others may be of the same shape, and not of the same class.
+    ids = [str(one) for one in rng.sample(range(1000), 5)]
+    ids += rng.choices(("-5", "1.5", "12345", "777", *IDS), k=rng.randrange(1, 5))
     commands = []
-    for _ in range(rng.randrange(6, 10)):
-        one = str(rng.randrange(20_000)) if rng.random() < 0.8 else rng.choice(IDS)
+    for one in ids:
         words[at] = form.format(one)
         commands.append([word.encode() for word in words])
     return commands

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import yaml
 
 from keyfence.findings.database import Database
 from keyfence.findings.filter import Filter
-from keyfence.findings.finding import DAY, HOUR, State, finding_id
+from keyfence.findings.finding import ACTIVE, DAY, HOUR, State, finding_id
 from keyfence.findings.gate.evidence import of_store
 from keyfence.findings.gate.judgement import Outcome, judge
 from keyfence.findings.proof.basis import InForce
@@ -50,6 +51,7 @@ from tests.adversary.rollouts import (
     Command,
     change,
     many_of_a_kind,
+    mend,
     random_command,
     random_policy,
 )
@@ -57,6 +59,7 @@ from tests.adversary.rollouts import (
 NOON = 1_700_000_000.0 // DAY * DAY + DAY / 2
 QUIET = DAY
 STEPS = 12
+MENDED = ("channel.", "key.", "scope.", "script.")
 
 
 class Groups(Sink):
@@ -180,15 +183,9 @@ class Rollout:
         rng = self.rng
         match rng.randrange(10):
             case 0 | 1:
-                before = yaml.safe_dump(self.model)
-                for _ in range(rng.randrange(1, 3)):
-                    change(rng, self.model)
-                policy = self._compiled()
-                if policy is None:
-                    self.model = yaml.safe_load(before)
-                else:
-                    self.policy = policy
-                    self.reload()
+                self._change(lambda: [change(rng, self.model) for _ in range(rng.randrange(1, 3))])
+            case 5 | 6:
+                self._change(self._mend)
             case 2:
                 rule, service = rng.choice(sorted(RULES)), rng.choice(SERVICES)
                 mode = rng.choice(("disabled", "observe", "enforce"))
@@ -207,6 +204,27 @@ class Rollout:
                 pass
         self.traffic()
         await self.settle(rng.choice((10.0, 600.0, HOUR, 6 * HOUR)))
+
+    def _change(self, make: Callable[[], object]) -> None:
+        """Change the policy, if the changed one is valid."""
+        before = yaml.safe_dump(self.model)
+        make()
+        policy = self._compiled()
+        if policy is None:
+            self.model = yaml.safe_load(before)
+        else:
+            self.policy = policy
+            self.reload()
+
+    def _mend(self) -> None:
+        """Change the policy so that it allows examples of a finding."""
+        active = self.reader.findings(Filter(state=tuple(ACTIVE)))
+        found = [one for one in active if one.examples and one.rule.startswith(MENDED)]
+        if found:
+            # The most frequent ones have more violations than examples.
+            one = self.rng.choice(found[:4])
+            names = [example["key"] for example in one.examples]
+            mend(self.rng, self.model, one.service, one.rule, names)
 
     def reload(self) -> None:
         """Put policy, modes and waivers in force; a worker may take them a moment later."""
@@ -298,8 +316,8 @@ class Rollout:
         number of resolved findings."""
         authorizer = Authorizer(self.policy, Modes([ModeRule("enforce")], self.policy.services))
         resolved = 0
-        for one in self.reader.findings(Filter()):
-            if one.state is not State.RESOLVED or one.resolved_by != self.policy.revision:
+        for one in self.reader.findings(Filter(state=(State.RESOLVED,))):
+            if one.resolved_by != self.policy.revision:
                 continue
             resolved += 1
             for command, position in self.held.get(one.id, {}).values():
