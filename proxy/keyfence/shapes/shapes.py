@@ -49,7 +49,8 @@ MAX_CACHED = 4_096
 _COMPOUND = re.compile(
     r"""(?<![^\W_])(?:
       (?P<uuid>[0-9A-Fa-f]{8}-(?:[0-9A-Fa-f]{4}-){3}[0-9A-Fa-f]{12})
-    | (?P<date>\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:[.,]\d{1,9})?)?(?:Z|[+-]\d\d:?\d\d)?)
+    | (?P<date>[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}
+        (?::[0-9]{2}(?:[.,][0-9]{1,9})?)?(?:Z|[+-][0-9]{2}:?[0-9]{2})?)
     | (?P<email>[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){0,4}\.[A-Za-z]{2,24})
     | (?P<mac>(?:[0-9A-Fa-f]{2}:){5}[0-9A-Fa-f]{2})
     | (?P<ip>(?:[0-9A-Fa-f]{1,4}:){7}[0-9A-Fa-f]{1,4}
@@ -60,24 +61,24 @@ _COMPOUND = re.compile(
 _MAY_HOLD_COMPOUND = re.compile(r"[@T ]|::|(?::[^:]{1,4}){5}|-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-").search
 _SEPARATORS = re.compile(r"([:|{}@#*?\[\]()<>\"'`!$%^\\\s]+)").split
 _INNER = re.compile(r"([/_.,;=&~+-]+)")
-_IPV4 = r"\d{1,3}(?:\.\d{1,3}){3}"
+_IPV4 = r"[0-9]{1,3}(?:\.[0-9]{1,3}){3}"
 _KINDS = re.compile(
     rf"""(?P<uuid>[0-9a-fA-F]{{8}}-[0-9a-fA-F]{{4}}-[0-9a-fA-F]{{4}}-[0-9a-fA-F]{{4}}-[0-9a-fA-F]{{12}})
     | (?P<ip>{_IPV4})
-    | (?P<date>(?:19|20)\d\d[-/._]?(?:0[1-9]|1[0-2])[-/._]?(?:0[1-9]|[12]\d|3[01]))
-    | (?P<int>-?\d+(?:\.\d+)?)
-    | (?P<hex>(?=.{{16}}|.*\d)(?:[0-9a-f]{{8,}}|[0-9A-F]{{8,}}))""",
+    | (?P<date>(?:19|20)[0-9][0-9][-/._]?(?:0[1-9]|1[0-2])[-/._]?(?:0[1-9]|[12][0-9]|3[01]))
+    | (?P<int>-?[0-9]+(?:\.[0-9]+)?)
+    | (?P<hex>(?=.{{16}}|.*[0-9])(?:[0-9a-f]{{8,}}|[0-9A-F]{{8,}}))""",
     re.VERBOSE,
 ).fullmatch
 _PLACEHOLDERS = ("", "<uuid>", "<ip>", "<date>", "<int>", "<hex>")  # by the number of the group
-_VERSION = re.compile(r"[vV]\d{1,3}")
+_VERSION = re.compile(r"[vV][0-9]{1,3}")
 _LETTERS = r"[^\W\d_]{1,20}"
 _WORD = re.compile(rf"{_LETTERS}(?:[_.-]{_LETTERS})*")
 # A word next to an id has at least three letters, because ids in base64url contain letters before `-` and
 # `_`.
 _LEADING = re.compile(r"([^\W\d_]{3,20})([/_.,;=&~+-])(.+)")
 _TRAILING = re.compile(r"(.+)([/_.,;=&~+-])([^\W\d_]{3,20})")
-_NUMBERED = re.compile(rf"({_LETTERS}(?:[_.-]{_LETTERS})*)({_IPV4}|\d{{1,20}})")
+_NUMBERED = re.compile(rf"({_LETTERS}(?:[_.-]{_LETTERS})*)({_IPV4}|[0-9]{{1,20}})")
 _CONSONANTS = re.compile(r"[bcdfghjklmnpqrstvwxz]{6}", re.IGNORECASE)
 _HUMPS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 
