@@ -190,9 +190,16 @@ class Session(Executor):
         fast.counted(self, cache.multi)
         fast.compare_transaction(self, b"MULTI")
         transaction = self.transaction = OpenTransaction(self.current_authorizer())
-        while (argv := fast.read(self, cache)) and not (len(argv) == 1 and is_named(argv[0], b"EXEC")):
+        while True:
+            argv = fast.read(self, cache)
+            if argv is None:  # the client's turn is over, and the request is in the run
+                self._open_before(transaction, start, end, None)
+                return True
+            if len(argv) == 1 and is_named(argv[0], b"EXEC"):
+                break
             if not self._admits_as_plain(argv):
                 self._open_before(transaction, start, end, argv)
+                self.wants_turn = self.wants_turn or self.turn_is_over()
                 return True
             fast.join(reader)
             if self.turn_is_over():
