@@ -468,9 +468,12 @@ def exec_follows(reader: RequestReader, most_bytes: int, most_requests: int) -> 
     start = reader.start
     count = 0
     name = b""
-    while not is_named(name, b"EXEC"):
-        if is_named(name, b"DISCARD") or is_named(name, b"MULTI"):
-            return False
+    while True:
+        if name:  # a request of one word
+            if is_named(name, b"EXEC"):
+                return True
+            if is_named(name, b"DISCARD") or is_named(name, b"MULTI"):
+                return False
         if reader.peek():
             name = reader.data()[reader.name_at : reader.name_end] if reader.count == 1 else b""
         else:
@@ -484,7 +487,6 @@ def exec_follows(reader: RequestReader, most_bytes: int, most_requests: int) -> 
         if reader.end - start > most_bytes or count > most_requests:
             return False
         count += 1
-    return True
 
 
 def _way(call: Call) -> int:

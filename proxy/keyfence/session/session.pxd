@@ -17,7 +17,8 @@ cdef class Session(Executor):
     @cython.locals(fast=FastPath, cache=DecisionCache, argv=list)
     cpdef object _read_requests(self)
     @cython.locals(refused=bytes)
-    cdef bint _decide(self, DecisionCache cache, list argv) except -1
+    cdef bint _decides_at_once(self, DecisionCache cache, list argv) except -1
+    cdef bint _decide(self, list argv) except -1
     @cython.locals(fast=FastPath, count="long long")
     cdef object _send_run(self)
     cdef bint _may_be_whole(self, DecisionCache cache, bytes name) except -1

@@ -121,7 +121,9 @@ class Session(Executor):
             if not argv:  # `*0`, `*-1`, a blank line: no reply is due, so it is not sent on
                 self._send_run()
                 self.replies.pass_over()
-            elif self._decide(cache, argv):
+            elif self._decides_at_once(cache, argv):
+                continue  # `fast.read` has looked at the turn's time as often as for admitted requests
+            elif self._decide(argv):
                 cache = fast.current_cache(self)
             if self.turn_is_over():
                 self.wants_turn = True
@@ -132,20 +134,24 @@ class Session(Executor):
             self._large_request()
         self.reader.let_go()
 
-    def _decide(self, cache: DecisionCache | None, argv: list[bytes]) -> bool:
-        """Decide about a request that the decision cache does not admit. True: the decision was carried out
-        at once, which may have changed the cache."""
+    def _decides_at_once(self, cache: DecisionCache | None, argv: list[bytes]) -> bool:
+        """Decide about a request that the cache refuses, or that begins a whole transaction. False: it is
+        neither."""
         refused = self._fast.take_refusal()
         if refused is not None:
             self._send_run()
             self._answer_refusal(refused)
+            return True
+        if cache is None or self.partly_sent or len(argv) != 1 or not self._may_be_whole(cache, argv[0]):
             return False
+        self._send_run()
+        return self._whole_transaction(cache)
+
+    def _decide(self, argv: list[bytes]) -> bool:
+        """Decide about any other request. True: the decision was carried out at once, which may have changed
+        the cache."""
         if self.partly_sent:
             argv = [Streamed(one, one.size) if isinstance(one, StreamedBulk) else one for one in argv]
-        elif cache is not None and len(argv) == 1 and self._may_be_whole(cache, argv[0]):
-            self._send_run()
-            if self._whole_transaction(cache):
-                return False
         if self._admits_as_plain(argv):
             self.partly_sent = False
             self._fast.join(self.reader)
