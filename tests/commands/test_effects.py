@@ -345,7 +345,25 @@ def test_the_entry_and_the_trimming_of_xadd(
     ],
 )
 def test_added_elements_are_content(text: str, access: int, expected: Members) -> None:
-    assert touched(text).accesses[access].content == Content(members=expected)
+    content = touched(text).accesses[access].content
+    assert content is not None
+    members = content.members
+    assert members is not None
+    assert members[:2] == expected[:2]
+    assert [list(one) for one in members[2:]] == [list(one) for one in expected[2:]]
+    assert content == Content(members=members)
+
+
+def test_very_many_elements_are_not_copied() -> None:
+    argv = [b"ZADD", b"k", b"NX", *(part for at in range(2_000) for part in (b"%d" % at, b"m%d" % at))]
+    [access] = extract(argv).accesses
+    assert access.content is not None
+    members = access.content.members
+    assert members is not None
+    assert (len(members.values), len(members.scores)) == (2_000, 2_000)
+    assert list(members.values) == [b"m%d" % at for at in range(2_000)]
+    assert (members.values[1], members.values[-1], members.scores[7]) == (b"m1", b"m1999", b"7")
+    assert members.values[2:4] == (b"m2", b"m3")
 
 
 def test_the_source_of_smove_has_no_content() -> None:

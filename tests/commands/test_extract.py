@@ -5,7 +5,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from keyfence.commands.extract import PLANS, extract, positions
-from keyfence.commands.model import READ, WRITE, Touches
+from keyfence.commands.model import GROUP, READ, WRITE, Touches
 from keyfence.commands.table import COMMANDS, KeySpec
 from tests.commands.calls import ARGUMENTS, GRAMMATICAL, NAMES, calls
 
@@ -148,3 +148,45 @@ def spec(**fields: object) -> KeySpec:
 )
 def test_key_specs_are_read_as_redis_reads_them(a_spec: KeySpec, text: str, found: list[int]) -> None:
     assert list(positions(a_spec, text.encode().split())) == found
+
+
+@pytest.mark.parametrize(
+    ("text", "option"),
+    [
+        ("SET k v", "KEEPTTL"),
+        ("GETEX k", "PERSIST"),
+        ("SORT k", "ALPHA"),
+        ("COPY a b", "REPLACE"),
+        ("RESTORE k 0 x", "REPLACE"),
+        ("GEORADIUS k 1 1 1 km", "ASC"),
+        ("ZADD k", "NX"),
+        ("GEOADD k", "XX"),
+        ("XADD k", "NOMKSTREAM"),
+        ("XREAD", "NOACK"),
+        ("XREADGROUP GROUP g c NEW-OPTION", "NOACK"),
+        ("HSETEX k", "FNX"),
+        ("MSETEX 1 k v", "NX"),
+        ("MIGRATE h 1 k 0 1", "COPY"),
+        ("SCAN 0", "COUNT"),
+        ("CLIENT TRACKING ON", "BCAST"),
+    ],
+)
+def test_a_command_with_too_many_options_is_unknown(text: str, option: str) -> None:
+    few, many = ([*text.encode().split(), *[option.encode()] * count] for count in (100, 6_000))
+    before, touches = extract(few).problem, extract(many)
+    assert before is None or "more than" not in before.reason
+    assert touches.command is not None
+    assert touches.problem is not None
+    assert (touches.problem.rule, touches.problem.reason) == (
+        "command.unknown",
+        "it has more than 5000 options",
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "needs"),
+    [("BITFIELD k", READ | WRITE), ("XCLAIM k g c 0", READ | WRITE | GROUP), ("SADD k", WRITE)],
+)
+def test_very_many_operations_ids_and_elements_are_no_options(text: str, needs: int) -> None:
+    [access] = extract([*text.encode().split(), *[b"GET", b"u8", b"0"] * 3_000]).accesses
+    assert access.needs == needs

@@ -151,7 +151,7 @@ REAL: tuple[tuple[str, str, str, str], ...] = (
         "The client would wait forever.",
     ),
     (
-        "SET, GETEX, COPY, RESTORE, SORT, GEORADIUS, SCAN and a few more, with more than 5,000 arguments",
+        "a command with more than 5,000 options, such as `SET k v KEEPTTL KEEPTTL …`",
         "accepts repeated options",
         "`command.unknown`: refused in enforce, unless the service may do everything",
         "keyfence limits the cost of a request.",

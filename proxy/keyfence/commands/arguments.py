@@ -7,6 +7,7 @@ evaluate a different command from the one that runs.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator, Sequence
 
 from .model import Streamed
 
@@ -26,6 +27,27 @@ def word(argument: bytes) -> bytes:
     """
     folded = argument[: LONGEST_WORD + 1].upper()
     return folded if b"\0" not in folded else folded[: folded.index(b"\0")]
+
+
+# Options are read up to this argument of a command. Reading more would stop all clients, and no client sends
+# so many.
+MOST_OPTIONS = 5_000
+
+
+class TooManyOptions(Exception):
+    """A command has more options than are read."""
+
+
+def option(argv: Sequence[bytes], index: int) -> bytes:
+    """The argument at `index`, read as an option's name. Raises TooManyOptions."""
+    if index > MOST_OPTIONS:
+        raise TooManyOptions
+    return word(argv[index])
+
+
+def options(argv: Sequence[bytes], start: int) -> Iterator[bytes]:
+    """All arguments from `start` on, read as names of options. Raises TooManyOptions."""
+    return (option(argv, index) for index in range(start, len(argv)))
 
 
 def fold(name: bytes) -> bytes:

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from .arguments import integer, word
+from .arguments import integer, option, word
 from .carried import CARRIED_OF
-from .model import Content, Field, Members, Streamed, sequence
+from .model import Content, Field, Members, Streamed, part_of, sequence
 
 Argv = Sequence[bytes]
 ContentOf = Callable[[Argv, int], Content | None]
@@ -57,8 +57,8 @@ def _length(value: bytes) -> int:
     return value.size if isinstance(value, Streamed) else len(value)
 
 
-def _pairs(argv: Argv, start: int) -> Sequence[Field]:
-    places = range(start, len(argv) - 1, 2)
+def _pairs(argv: Argv, start: int, stop: int | None = None) -> Sequence[Field]:
+    places = range(start, min(len(argv), len(argv) if stop is None else stop) - 1, 2)
     return sequence(len(places), lambda: (Field(i, argv[i], i + 1, argv[i + 1]) for i in places))
 
 
@@ -87,7 +87,7 @@ def xadd_options(argv: Argv) -> _Xadd:
     limit = 0
     index = 2
     while index < len(argv):
-        name = word(argv[index])
+        name = option(argv, index)
         if name in (b"MAXLEN", b"MINID"):
             index += 1
             sign = word(argv[index]) if index + 1 < len(argv) else b""
@@ -130,9 +130,9 @@ def _entry(argv: Argv, _position: int) -> Content | None:
 def _hsetex_fields(argv: Argv, position: int) -> Content | None:
     """HSETEX key [options] FIELDS numfields field value …: Redis 8, Valkey 9."""
     for at in range(position + 1, len(argv)):
-        if word(argv[at]) == b"FIELDS":
+        if option(argv, at) == b"FIELDS":
             pairs = (integer(argv[at + 1]) if at + 1 < len(argv) else None) or len(argv)
-            return Content(fields=_pairs(argv[: at + 2 + 2 * max(0, pairs)], at + 2))
+            return Content(fields=_pairs(argv, at + 2, at + 2 + 2 * max(0, pairs)))
     return None
 
 
@@ -141,7 +141,7 @@ def _members_from(offset: int) -> ContentOf:
 
     def content(argv: Argv, position: int) -> Content | None:
         start = position + offset
-        return Content(members=Members(start, 1, argv[start:]))
+        return Content(members=Members(start, 1, part_of(argv, start)))
 
     return content
 
@@ -159,7 +159,7 @@ def _member_at(offset: int) -> ContentOf:
 def _behind_options(argv: Argv, start: int) -> tuple[int, bool]:
     """Where the options of ZADD and GEOADD end, and whether INCR is one of them (zaddGenericCommand)."""
     increments = False
-    while start < len(argv) and (name := word(argv[start])) in LEADING_OPTIONS:
+    while start < len(argv) and (name := option(argv, start)) in LEADING_OPTIONS:
         increments = increments or name == b"INCR"
         start += 1
     return start, increments
@@ -168,14 +168,14 @@ def _behind_options(argv: Argv, start: int) -> tuple[int, bool]:
 def _scored(argv: Argv, position: int) -> Content | None:
     """ZADD key [options] score member …; with INCR the score is an increment."""
     start, increments = _behind_options(argv, position + 1)
-    members = argv[start + 1 :: 2]
-    return Content(members=Members(start + 1, 2, members, () if increments else argv[start:-1:2]))
+    scores = () if increments else part_of(argv, start, -1, 2)
+    return Content(members=Members(start + 1, 2, part_of(argv, start + 1, None, 2), scores))
 
 
 def _located(argv: Argv, position: int) -> Content | None:
     """GEOADD key [options] longitude latitude member …: Redis computes the score."""
     start, _ = _behind_options(argv, position + 1)
-    return Content(members=Members(start + 2, 3, argv[start + 2 :: 3]))
+    return Content(members=Members(start + 2, 3, part_of(argv, start + 2, None, 3)))
 
 
 # By command and role. APPEND, SETRANGE and SETBIT show the value's minimum length. BITFIELD and INCR show

@@ -14,13 +14,13 @@ from itertools import islice
 from types import MappingProxyType
 from typing import NamedTuple
 
-from .arguments import fold, word
+from .arguments import MOST_OPTIONS, TooManyOptions, fold, options, word
 from .effects import Effect, effect_of
 from .exceptions import FINDERS, NEEDS, Finder, numkeys
 from .learned import Learned
-from .model import ANY_KEY, DELETE, READ, WRITE, Access, Command, Problem, Touches, sequence
+from .model import ANY_KEY, DELETE, READ, WRITE, Access, Command, Problem, Touches, Ttl, sequence
 from .resources import RESOURCE_FINDERS, ResourceFinder
-from .table import COMMANDS, KeySpec, Row
+from .table import COMMANDS, KeySpec, Row, lookup
 
 Argv = Sequence[bytes]
 Plan = Callable[[Argv], Touches]
@@ -40,7 +40,18 @@ def extract(argv: Sequence[bytes]) -> Touches:
     if not argv:
         return _EMPTY
     plan = PLANS.get(argv[0]) or PLANS.get(fold(argv[0])) or _learned.plans.get(fold(argv[0]))
-    return plan(argv) if plan is not None else _UNKNOWN
+    if plan is None:
+        return _UNKNOWN
+    try:
+        return plan(argv)
+    except TooManyOptions:
+        return _with_too_many_options(argv)
+
+
+def _with_too_many_options(argv: Argv) -> Touches:
+    row = lookup(argv)
+    problem = Problem("command.unknown", 0, f"it has more than {MOST_OPTIONS} options", ANY_KEY)
+    return Touches(row.command if row is not None else None, problem=problem)
 
 
 class _LearnedPlans:
@@ -94,35 +105,16 @@ def _after_keyword(spec: KeySpec, argv: Argv) -> int:
         search = range(spec.start, len(argv))
     else:
         search = range(len(argv) + spec.start, 0, -1)
-    return next((i + 1 for i in search if word(argv[i]) == spec.keyword), 0)
+    found = next((i + 1 for i in search[:MOST_OPTIONS] if word(argv[i]) == spec.keyword), 0)
+    if not found and len(search) > MOST_OPTIONS:
+        raise TooManyOptions
+    return found
 
 
 # -- plans
 
 
-# These commands name few keys, and all their other arguments are options, which are read one by one. Reading
-# more would stop all clients, and no client sends so many.
-OPTIONS_ONLY = frozenset(
-    {
-        *("SET", "GETEX", "INCREX", "COPY", "RESTORE", "RESTORE-ASKING", "XGROUP CREATE"),
-        *("SORT", "SORT_RO", "GEORADIUS", "GEORADIUSBYMEMBER"),
-        *("SCAN", "CLUSTERSCAN", "CLIENT TRACKING"),
-    }
-)
-MOST_OPTIONS = 5_000
-
-
 def _compile(row: Row) -> Plan:
-    """The plan of the row, which reads a bounded number of options."""
-    plan = _unbounded(row)
-    if row.command.name not in OPTIONS_ONLY:
-        return plan
-    reason = f"it has more than {MOST_OPTIONS} arguments"
-    too_many = Touches(row.command, problem=Problem("command.unknown", MOST_OPTIONS, reason, ANY_KEY))
-    return lambda argv: plan(argv) if len(argv) <= MOST_OPTIONS else too_many
-
-
-def _unbounded(row: Row) -> Plan:
     """The cheapest plan that fits the row."""
     if row.subcommands:
         return _container(row)
@@ -233,7 +225,7 @@ def _by_specs(row: Row, specs: list[tuple[KeySpec, Effect]]) -> Accesses:
     keywords = {spec.keyword for spec, _ in specs if spec.begin == "keyword"}
 
     def accesses(argv: Argv) -> tuple[Sequence[Access], Problem | None]:
-        runs = [_Run(positions(spec, argv), effect.needs, effect) for spec, effect in specs]
+        runs = [_run(argv, positions(spec, argv), effect.needs, effect) for spec, effect in specs]
         return _accesses_of(argv, runs), problem or _repeated(keywords, argv)
 
     return accesses
@@ -243,7 +235,7 @@ def _repeated(keywords: Collection[bytes], argv: Argv) -> Problem | None:
     """A problem if a keyword appears twice: key specs take the first one, but that may be a value, and the
     server may use the last one."""
     for keyword in keywords:
-        found = (i for i in range(1, len(argv)) if word(argv[i]) == keyword)
+        found = (i for i, name in enumerate(options(argv, 1), 1) if name == keyword)
         first_two = list(islice(found, 2))
         if len(first_two) > 1:
             reason = f"{keyword.decode()} appears twice, and only one of the two precedes a key"
@@ -258,7 +250,7 @@ def _by_finder(row: Row, finder: Finder) -> Accesses:
     def accesses(argv: Argv) -> tuple[Sequence[Access], Problem | None]:
         found, problem = finder(argv)
         runs = [
-            _Run(keys_at, needs | refinements[role] if needs & WRITE else needs, effects[role])
+            _run(argv, keys_at, needs | refinements[role] if needs & WRITE else needs, effects[role])
             for keys_at, needs, role in found
         ]
         return _accesses_of(argv, runs), problem
@@ -267,11 +259,21 @@ def _by_finder(row: Row, finder: Finder) -> Accesses:
 
 
 class _Run(NamedTuple):
-    """Positions of keys that have the same effect, and the rights needed there."""
+    """Positions of keys that have the same effect, the rights needed there, and what becomes of their times
+    to live."""
 
     positions: range
     needs: int
     effect: Effect
+    ttl: Ttl | None
+
+
+def _run(argv: Argv, keys_at: range, needs: int, effect: Effect) -> _Run:
+    """A run. Options decide about its times to live, so they are read once and not for each key."""
+    ttl = None
+    if needs & WRITE and not needs & DELETE and keys_at:
+        ttl = effect.ttl if effect.ttl_of is None else effect.ttl_of(argv)
+    return _Run(keys_at, needs, effect, ttl)
 
 
 def _accesses_of(argv: Argv, runs: list[_Run]) -> Sequence[Access]:
@@ -280,12 +282,8 @@ def _accesses_of(argv: Argv, runs: list[_Run]) -> Sequence[Access]:
 
 
 def _each_access(argv: Argv, runs: list[_Run]) -> Iterator[Access]:
-    """The accesses, one by one. The effect on the time to live is the same within a run, so it is computed
-    once: a command may have as many options as keys."""
-    for keys_at, needs, effect in runs:
-        ttl = content = None
-        if needs & WRITE and not needs & DELETE and keys_at:
-            ttl = effect.ttl if effect.ttl_of is None else effect.ttl_of(argv)
+    for keys_at, needs, effect, ttl in runs:
+        content = None
         content_of = effect.content_of if needs & WRITE else None
         losses = effect.losses if needs & WRITE else 0
         for position in keys_at:

@@ -64,6 +64,36 @@ class _LazySequence(Sequence[T]):
         return tuple(islice(self, first, end, step)) if step > 0 else tuple(self)[index]
 
 
+def part_of(argv: Sequence[bytes], start: int, stop: int | None = None, step: int = 1) -> Sequence[bytes]:
+    """The arguments `argv[start:stop:step]`. Of many, no copy is made: it would take 10 ms for a million, and
+    be one more long list for garbage collections to look at."""
+    return tuple(argv[start:stop:step]) if len(argv) <= MANY else _Part(argv, start, stop, step)
+
+
+class _Part(Sequence[bytes]):
+    """A part of the arguments."""
+
+    def __init__(self, argv: Sequence[bytes], start: int, stop: int | None, step: int) -> None:
+        self._argv = argv
+        self._places = range(*slice(start, stop, step).indices(len(argv)))
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __iter__(self) -> Iterator[bytes]:
+        places = self._places
+        return islice(self._argv, places.start, places.stop, places.step)
+
+    @overload
+    def __getitem__(self, index: int) -> bytes: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[bytes, ...]: ...
+    def __getitem__(self, index: int | slice) -> bytes | tuple[bytes, ...]:
+        if isinstance(index, int):
+            return self._argv[self._places[index]]
+        return tuple(self._argv[place] for place in self._places[index])
+
+
 class Streamed(bytes):
     """Replaces an argument in argv that was streamed, and holds its first bytes.
 
@@ -181,8 +211,8 @@ class Script(NamedTuple):
     kind: Literal["text", "sha1", "function"]
     position: int
     name: bytes  # the text, the SHA-1 as sent, or the function's name
-    keys: tuple[bytes, ...]
-    args: tuple[bytes, ...]
+    keys: Sequence[bytes]
+    args: Sequence[bytes]
 
 
 class Unseen(NamedTuple):

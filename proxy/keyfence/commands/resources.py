@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
 
-from .arguments import glob_escape, integer, word
+from .arguments import glob_escape, integer, option, options
 from .exceptions import bounded, numkeys
-from .model import READ, Channel, Pattern, Problem, Script, Unseen, sequence
+from .model import READ, Channel, Pattern, Problem, Script, Unseen, part_of, sequence
 
 Argv = Sequence[bytes]
 
@@ -80,7 +80,7 @@ def scan(argv: Argv) -> Resources:
     pattern = Pattern(0, b"*")
     index = 2
     while index < len(argv):
-        name = word(argv[index])
+        name = option(argv, index)
         if name == b"MATCH" and index + 1 < len(argv):
             pattern = Pattern(index + 1, argv[index + 1])
         elif name not in (b"COUNT", b"SLOT", b"TYPE"):
@@ -103,7 +103,7 @@ def tracking(argv: Argv) -> Resources:
     broadcasts = False
     index = 3
     while index < len(argv):
-        name = word(argv[index])
+        name = option(argv, index)
         if name in (b"PREFIX", b"REDIRECT") and index + 1 < len(argv):
             index += 1
             if name == b"PREFIX":
@@ -132,7 +132,7 @@ def databases(*positions: int) -> ResourceFinder:
 
 def copy(argv: Argv) -> Resources:
     """COPY source destination [DB db] [REPLACE]: every DB is listed, although only the last one counts."""
-    after = [i + 1 for i in range(3, len(argv) - 1) if word(argv[i]) == b"DB"]
+    after = [i for i, name in enumerate(options(argv, 3), 4) if name == b"DB" and i < len(argv)]
     return databases(*after)(argv)
 
 
@@ -144,7 +144,7 @@ def script(kind: Literal["text", "sha1", "function"]) -> ResourceFinder:
             return _NOTHING
         declared = range(3, 3) if integer(argv[2]) == 0 else numkeys(argv, 2, 3)
         return Resources(
-            script=Script(kind, 1, argv[1], tuple(argv[3 : declared.stop]), tuple(argv[declared.stop :]))
+            script=Script(kind, 1, argv[1], part_of(argv, 3, declared.stop), part_of(argv, declared.stop))
         )
 
     return find

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from .arguments import LONG_LONG_MAX, integer, word
+from .arguments import LONG_LONG_MAX, integer, option, options, word
 from .content import LEADING_OPTIONS, xadd_options
 from .model import Ttl
 from .table import Row
@@ -113,7 +113,7 @@ def _set_ttl(argv: Argv) -> Ttl:
     keeps, condition, time = False, "", 0
     index = 3
     while index < len(argv):
-        name = word(argv[index])
+        name = option(argv, index)
         if name in _TIMES and index + 1 < len(argv):
             time = index = index + 1
         elif name == b"KEEPTTL":
@@ -140,7 +140,7 @@ def _getex_ttl(argv: Argv) -> Ttl | None:
     effect = EDITS
     index = 2
     while index < len(argv):
-        name = word(argv[index])
+        name = option(argv, index)
         if name == b"PERSIST":
             effect = Ttl("drops", creates=False)
         elif name in _TIMES and index + 1 < len(argv):
@@ -176,27 +176,25 @@ def _restore_ttl(argv: Argv) -> Ttl:
     """RESTORE key ttl value: milliseconds, 0 for none, or a Unix time with ABSTTL (`src/cluster.c`)."""
     if len(argv) < 3:
         return KEEPS
-    options = {word(argument) for argument in argv[4:]}
-    condition = "" if b"REPLACE" in options else "NX"
+    words = set(options(argv, 4))
+    condition = "" if b"REPLACE" in words else "NX"
     time = milliseconds(argv[2], 1)
     if time == 0:
         return Ttl("drops", position=2, condition=condition)
-    return Ttl("sets", time, b"ABSTTL" in options, 2, condition)
+    return Ttl("sets", time, b"ABSTTL" in words, 2, condition)
 
 
 def _copy_ttl(argv: Argv) -> Ttl:
     """COPY: copies the time to live too. Without REPLACE, it writes only to a key that does not exist."""
-    replaces = any(word(argument) == b"REPLACE" for argument in argv[3:])
-    return CARRIES if replaces else Ttl("carries", condition="NX")
+    return CARRIES if b"REPLACE" in options(argv, 3) else Ttl("carries", condition="NX")
 
 
-def _unless(option: bytes, start: int) -> TtlOf:
-    """The command creates the key unless `option` is one of the leading options, from `start` on."""
+def _unless(unless: bytes, start: int) -> TtlOf:
+    """The command creates the key unless `unless` is one of the leading options, from `start` on."""
 
     def ttl(argv: Argv) -> Ttl:
-        for argument in argv[start:]:
-            name = word(argument)
-            if name == option:
+        for name in options(argv, start):
+            if name == unless:
                 return EDITS
             if name not in LEADING_OPTIONS:
                 break
@@ -210,7 +208,7 @@ def _xadd_ttl(argv: Argv) -> Ttl:
 
 
 def _xgroup_create_ttl(argv: Argv) -> Ttl:
-    return KEEPS if any(word(argument) == b"MKSTREAM" for argument in argv[5:]) else EDITS
+    return KEEPS if b"MKSTREAM" in options(argv, 5) else EDITS
 
 
 def _msetex_ttl(argv: Argv) -> Ttl:
@@ -225,7 +223,7 @@ def _increx_ttl(argv: Argv) -> Ttl:
     """INCREX key [BYINT n] [LBOUND n] … [EX seconds | … | PERSIST] [ENX] (Redis 8.8)."""
     effect, index = KEEPS, 2
     while index < len(argv):
-        name = word(argv[index])
+        name = option(argv, index)
         if name in _TIMES and index + 1 < len(argv):
             index += 1
             unit, absolute = _TIMES[name]
@@ -243,8 +241,7 @@ _INCREX_NUMBERS = frozenset({b"BYFLOAT", b"BYINT", b"LBOUND", b"UBOUND"})
 
 def _hsetex_ttl(argv: Argv) -> Ttl:
     """HSETEX key [FXX] …: FXX, or XX of Valkey 9.1, needs an existing key. Its times are those of fields."""
-    for argument in argv[2:]:
-        name = word(argument)
+    for name in options(argv, 2):
         if name in (b"FXX", b"XX"):
             return EDITS
         if name == b"FIELDS":
