@@ -5,7 +5,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from keyfence.commands.extract import PLANS, extract, positions
-from keyfence.commands.model import GROUP, READ, WRITE, Touches
+from keyfence.commands.model import GROUP, READ, WRITE, Streamed, Touches
 from keyfence.commands.table import COMMANDS, KeySpec
 from tests.commands.calls import ARGUMENTS, GRAMMATICAL, NAMES, calls
 
@@ -190,3 +190,12 @@ def test_a_command_with_too_many_options_is_unknown(text: str, option: str) -> N
 def test_very_many_operations_ids_and_elements_are_no_options(text: str, needs: int) -> None:
     [access] = extract([*text.encode().split(), *[b"GET", b"u8", b"0"] * 3_000]).accesses
     assert access.needs == needs
+
+
+@pytest.mark.parametrize("count", [3, 3_000])
+def test_a_streamed_argument_is_a_name_only_where_names_stand(count: int) -> None:
+    argv = [b"MSET", *(part for at in range(count) for part in (b"k%d" % at, b"v"))]
+    assert not extract(argv).has_streamed_name(argv)
+    for place, is_name in ((2, False), (2 * count, False), (1, True), (2 * count - 1, True)):
+        changed = [*argv[:place], Streamed(b"x", 2_000_000), *argv[place + 1 :]]
+        assert extract(changed).has_streamed_name(changed) == is_name

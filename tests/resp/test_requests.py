@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import itertools
 import socket
 import tracemalloc
@@ -661,3 +662,18 @@ def test_streamed_bytes_count_towards_max_request_but_not_max_held() -> None:
     reader.feed(b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$100\r\n")
     with pytest.raises(RequestTooLarge, match="beside its large arguments"):
         reader.next()
+
+
+def test_no_garbage_collection_looks_at_the_arguments_of_a_long_request() -> None:
+    """It would look at each of them while all clients wait, and there is nothing to find."""
+    tracked = {}
+    for count in (10, 10_000):
+        reader = RequestReader(IDENTIFIED)
+        request = command("DEL", *map(str, range(count)))
+        for at in range(0, len(request), 1_000):
+            reader.feed(request[at : at + 1_000])
+            arguments = reader.next()
+        assert arguments is not None
+        assert arguments == [b"DEL", *(b"%d" % number for number in range(count))]
+        tracked[count] = gc.is_tracked(arguments)
+    assert tracked == {10: True, 10_000: False}

@@ -278,7 +278,7 @@ def _run(argv: Argv, keys_at: range, needs: int, effect: Effect) -> _Run:
 
 def _accesses_of(argv: Argv, runs: list[_Run]) -> Sequence[Access]:
     count = sum(len(run.positions) for run in runs)
-    return sequence(count, lambda: _each_access(argv, runs))
+    return sequence(count, lambda: _each_access(argv, runs), [run.positions for run in runs])
 
 
 def _each_access(argv: Argv, runs: list[_Run]) -> Iterator[Access]:

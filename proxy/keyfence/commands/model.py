@@ -32,9 +32,10 @@ MANY = 1000
 T = TypeVar("T")
 
 
-def sequence(count: int, make: Callable[[], Iterator[T]]) -> Sequence[T]:
-    """The `count` items that `make` yields. `make` is called again for each iteration if they are many."""
-    return tuple(make()) if count <= MANY else _LazySequence(count, make)
+def sequence(count: int, make: Callable[[], Iterator[T]], places: Sequence[range] = ()) -> Sequence[T]:
+    """The `count` items that `make` yields, which stand at `places` of argv. `make` is called again for each
+    iteration if they are many."""
+    return tuple(make()) if count <= MANY else _LazySequence(count, make, places)
 
 
 class _LazySequence(Sequence[T]):
@@ -43,9 +44,10 @@ class _LazySequence(Sequence[T]):
     A million accesses would take 200 MB, and building them at once would delay other clients.
     """
 
-    def __init__(self, count: int, make: Callable[[], Iterator[T]]) -> None:
+    def __init__(self, count: int, make: Callable[[], Iterator[T]], places: Sequence[range]) -> None:
         self._count = count
         self._make = make
+        self.places = places
 
     def __len__(self) -> int:
         return self._count
@@ -260,16 +262,20 @@ class Touches(NamedTuple):
     ] = ()  # (position, number) that SELECT, MOVE, COPY … DB, SWAPDB name
     problem: Problem | None = None
 
-    @property
-    def has_streamed_name(self) -> bool:
+    def has_streamed_name(self, argv: Sequence[bytes]) -> bool:
         """Whether a key, channel, pattern or script name that decides about the request was streamed.
 
         A command that changes the session never runs with one: its beginning is already upstream, so only its
         end may follow.
         """
-        names = [access.key for access in self.accesses] + [channel.name for channel in self.channels]
-        if self.pattern is not None:
-            names.append(self.pattern.glob)
-        if self.script is not None:
-            names.append(self.script.name)
-        return any(isinstance(name, Streamed) for name in names)
+        others = [one for one in (self.pattern, self.script) if one is not None]
+        places = [*_places(self.accesses), *_places(self.channels), *_places(others)]
+        streamed = (at for at, kind in enumerate(map(type, argv)) if kind is Streamed)
+        return any(at in place for at in streamed for place in places)
+
+
+def _places(items: Sequence[Access] | Sequence[Channel] | Sequence[Pattern | Script]) -> Sequence[range]:
+    """Where in argv the names stand. Very many are not built for it."""
+    if isinstance(items, _LazySequence):
+        return items.places
+    return [range(one.position, one.position + 1) for one in items]

@@ -56,7 +56,7 @@ def counted_channels(argv: Argv) -> Resources:
 def _channels(argv: Argv, first: int = 1, *, is_pattern: bool) -> Sequence[Channel]:
     """All arguments from this one on, as channels to subscribe to."""
     found = range(first, len(argv))
-    return sequence(len(found), lambda: (Channel(i, argv[i], False, is_pattern) for i in found))
+    return sequence(len(found), lambda: (Channel(i, argv[i], False, is_pattern) for i in found), [found])
 
 
 def active_channels(argv: Argv) -> Resources:

@@ -151,7 +151,9 @@ class Session(Executor):
         """Decide about any other request. True: the decision was carried out at once, which may have changed
         the cache."""
         if self.partly_sent:
-            argv = [Streamed(one, one.size) if isinstance(one, StreamedBulk) else one for one in argv]
+            for at, one in enumerate(argv):
+                if isinstance(one, StreamedBulk):
+                    argv[at] = Streamed(one, one.size)
         if self._admits_as_plain(argv):
             self.partly_sent = False
             self._fast.join(self.reader)
@@ -300,7 +302,7 @@ class Session(Executor):
             # keyfence is asked, not Redis: this is no traffic, and no evidence about any rule.
             self.decided = Decided(OWN, TOO_LONG if self.partly_sent else None, KEYFENCE, True)
             return False
-        too_large = self.partly_sent and (handler is not None or touches.has_streamed_name)
+        too_large = self.partly_sent and (handler is not None or touches.has_streamed_name(argv))
         recorder = self.observer.recorder
         if recorder is not None and not too_large:
             recorder(authorizer.policy, self.service, argv, touches)
