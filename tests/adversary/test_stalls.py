@@ -47,12 +47,14 @@ KEYS = (
 WORDS = (
     *("x", "1", "no:{}", "HostIP", "EX", "*", "$", "MATCH", "STORE", "BY"),
     *("a*b*[^c]?d*", "bench:bad:*", "", "v" * 300),
+    *("NX", "FNX", "COUNT", "COPY", "NOMKSTREAM", "GET", "KEEPTTL", "1-1"),
 )
 NAMES = (
     *("GET", "SET", "SETEX", "MGET", "MSET", "DEL", "HSET", "HDEL", "EXPIRE", "SADD", "ZADD", "XADD"),
     *("EVAL", "EVALSHA", "FCALL", "KEYS", "SCAN", "SORT", "PUBLISH", "SUBSCRIBE", "PSUBSCRIBE", "LPUSH"),
     *("MULTI", "EXEC", "DISCARD", "WATCH", "UNWATCH", "AUTH", "HELLO", "SELECT", "CLIENT", "CONFIG"),
     *("PING", "ECHO", "OBJECT", "BLPOP", "ZUNIONSTORE", "GEORADIUS", "FROBNICATE", "COMMAND"),
+    *("GEOADD", "XREAD", "XREADGROUP", "XCLAIM", "HSETEX", "MSETEX", "MIGRATE", "BITFIELD", "RESTORE"),
     *("COPY", "RENAME", "PFCOUNT", "LMPOP", "SINTERCARD", "MEMORY", "DEBUG", "ACL", "FLUSHALL"),
 )
 
