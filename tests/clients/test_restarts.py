@@ -143,6 +143,23 @@ def test_a_command_that_may_have_run_is_not_answered_by_keyfence(tmp_path: Path)
         assert connection.recv(100) == b""
 
 
+@pytest.mark.parametrize("more", ["", ", mode: dedicated"], ids=["shared", "dedicated"])
+def test_a_command_whose_client_has_gone_is_not_sent_after_the_outage(more: str, tmp_path: Path) -> None:
+    """A client that runs out of patience asks again. Redis would not have got its first command."""
+    with running(tmp_path, f"{PATIENT}s", more) as stage:
+        stage.kill()
+        for _ in range(3):
+            with stage.keyfence.connect(SERVICE) as connection:
+                connection.sendall(b"INCR any:key\r\n")
+                eventually(
+                    lambda: metric(stage.keyfence, "keyfence_commands_total", command="INCR") > 0, "it waits"
+                )
+        with stage.keyfence.connect(SERVICE) as connection:
+            connection.sendall(b"INCR any:key\r\n")
+            stage.begin_again()
+            assert connection.recv(100) == b":1\r\n"
+
+
 def test_after_the_wait_a_command_closes_its_connection(tmp_path: Path) -> None:
     with running(tmp_path, "100ms") as stage:
         stage.kill()

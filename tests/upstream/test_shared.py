@@ -9,7 +9,7 @@ import pytest
 from keyfence.resp.profile import Profile
 from keyfence.upstream.health import Upstream, UpstreamAddress
 from keyfence.upstream.pools import Pools
-from keyfence.upstream.shared import SharedLink, Sharer
+from keyfence.upstream.shared import SharedConnection, SharedLink, Sharer
 from tests.downstream.test_client import in_loop
 
 
@@ -163,6 +163,52 @@ async def test_a_reply_in_pieces_reaches_only_its_client(patch: pytest.MonkeyPat
     shared.connection.data_received(b":3\r\n")
     assert shared.clients[0].replies == [(b":1\r\n$5\r\nhe", 1, False), (b"llo\r\n", 1, True)]
     assert shared.clients[1].replies == [(b":2\r\n", 1, True), (b":3\r\n", 1, True)]
+
+
+@in_loop
+async def test_what_a_client_sent_in_an_outage_is_not_sent_once_it_has_gone(
+    patch: pytest.MonkeyPatch,
+) -> None:
+    """It may have asked again."""
+    shared, connection = opened_after_two_have_left(patch, up=False)
+    sent = b"".join(shared.taken())
+    assert (b"a0" in sent, b"a1" in sent) == (False, False)
+    assert sent.endswith(b"a2b2")
+    connection.data_received(echoed(sent) + b"+OK\r\n" * 2)
+    assert sum(completed for _, completed, _ in shared.clients[2].replies) == 2
+    assert [client.lost for client in shared.clients] == [""] * 3
+
+
+@in_loop
+async def test_while_redis_is_up_a_client_may_send_and_go(patch: pytest.MonkeyPatch) -> None:
+    shared, connection = opened_after_two_have_left(patch, up=True)
+    sent = b"".join(shared.taken())
+    assert sent.startswith(b"a0b0a1b1")
+    connection.data_received(b"+OK\r\n" * 4 + echoed(sent) + b"+OK\r\n" * 2)
+    assert sum(completed for _, completed, _ in shared.clients[2].replies) == 2
+
+
+def opened_after_two_have_left(patch: pytest.MonkeyPatch, *, up: bool) -> tuple[Shared, SharedConnection]:
+    """Three clients have sent two requests each, and two of them have gone before the connection opens. A
+    barrier follows the second one's."""
+    shared = Shared(patch, 3)
+    for number, link in enumerate(shared.links):
+        link.send([b"a%d" % number, b"b%d" % number], [1, 1], shapeable=number == 1)
+    shared.upstream.up = up
+    connection = shared.links[0]._connection
+    assert connection is not None
+    assert all(link.is_held for link in shared.links)
+    shared.links[0].close()
+    shared.links[1].close()
+    connection.connection_made(shared.transport)
+    assert not shared.links[2].is_held
+    return shared, connection
+
+
+def echoed(sent: bytes) -> bytes:
+    """The reply to the barrier in what was sent."""
+    size, text, _ = sent.partition(b"ECHO\r\n$")[2].split(b"\r\n", 2)
+    return b"$%s\r\n%s\r\n" % (size, text)
 
 
 @in_loop

@@ -232,12 +232,15 @@ class Client(Owner):
             self.partial_since = asyncio.get_running_loop().time()
 
     def eof_received(self) -> bool:
-        """The client sends no more. It has gone, or waits for its last replies."""
+        """The client sends no more. It has gone, or waits for its last replies. If they wait for the end of
+        an outage, it has gone: it has run out of patience, and may ask again."""
         self._ended = True
         if self._dismissed:
             self._leave()
             return False
         can_answer = self._links.is_open or self._session.wants_turn or self._asks
+        if self._links.is_open and self._links.is_held:
+            can_answer = False
         if can_answer and self._session.awaits_more and not self._session.closing:
             self._pass_end()
             return True

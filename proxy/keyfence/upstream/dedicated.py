@@ -48,7 +48,7 @@ class DedicatedLink:
 
     `send` never blocks. `pause` and `resume` control reading, for clients that read too slowly. `end` tells
     Redis that the client sends no more, or returns False if that is not possible. `close` delivers the bytes
-    sent and ends the connection; no callback comes after it.
+    sent, but not in an outage, and ends the connection; no callback comes after it.
     """
 
     def __init__(self, upstream: Upstream, receiver: Receiver, settings: Sequence[bytes] = ()) -> None:
@@ -82,6 +82,11 @@ class DedicatedLink:
         """The number of bytes that wait for the connection to open."""
         return sum(map(len, self._waiting)) if self._waiting else 0
 
+    @property
+    def is_held(self) -> bool:
+        """Whether nothing that was sent has left keyfence."""
+        return self._transport is None
+
     def pause(self) -> None:
         self._paused = True
         if self._transport is not None and self._greeting is None:
@@ -106,7 +111,7 @@ class DedicatedLink:
             if self._waiting:
                 return  # the greeting is not answered yet; `_open` delivers and closes
             self._transport.close()
-        elif self._connecting is None or self._may_wait:
+        elif self._connecting is None or self._may_wait or self._upstream.up is False:
             self._waiting.clear()
             if self._connecting is not None:
                 self._connecting.cancel()

@@ -88,6 +88,14 @@ class Links(Receiver):
         """Whether any request was sent."""
         return self._own is not None or self._share is not None
 
+    @property
+    def is_held(self) -> bool:
+        """Whether Redis is away, and nothing that the client waits for was sent to it."""
+        if self._upstream.up is not False:
+            return False
+        own, share = self._own, self._share
+        return (own is None or own.is_held) and (share is None or share.is_held)
+
     def may_share(self, profile: Profile) -> bool:
         """Whether there is a connection of this kind to share. The number of kinds is limited."""
         share = self._share

@@ -55,6 +55,8 @@ cdef class SharedConnection:
     cdef Due _due_last
     cdef list _waiting
     cdef long long _held
+    cdef list _owners
+    cdef dict _gone
     cdef bint _flush_due
     cdef int _alone
     cdef bint _full
@@ -73,6 +75,8 @@ cdef class SharedConnection:
     cpdef object send(self, SharedLink link, list chunks, list counts, bint shapeable)
     cdef object _expect(self, Due due)
     cdef object _send_barrier(self)
+    @cython.locals(due=Due, behind=Due)
+    cdef object _withdraw(self)
     cdef object _flush_soon(self)
     cpdef object _flush(self)
     @cython.locals(notified=list, link=SharedLink)

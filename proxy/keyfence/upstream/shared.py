@@ -3,6 +3,7 @@
 
 Rule: replies belong to requests in their order. Replies to a client that has gone are read and dropped. If
 the order is in doubt, the connection is closed, every request that waits on it fails, and none is sent again.
+A request that waits for the end of an outage is not sent if its client goes, since the client may ask again.
 
 Barriers prove the order (`keyfence.resp.barrier`). A barrier follows every request whose reply a client's
 text might shape, and such replies are held until the barrier is passed. Other replies have a fixed shape and
@@ -110,6 +111,12 @@ class SharedLink:
         """Whether the pool was evicted, so that the client needs another link."""
         return self._pool.is_evicted
 
+    @property
+    def is_held(self) -> bool:
+        """Whether nothing of what it sent has left keyfence, as far as replies are due."""
+        connection = self._connection
+        return connection is None or connection.is_closed or not connection.was_opened
+
     def send(self, chunks: list[bytes], counts: list[int], shapeable: bool = False) -> None:
         """Send chunks with `counts` requests each. `shapeable`: the client's text might shape a reply."""
         connection = self._connection
@@ -194,6 +201,9 @@ class SharedConnection:
         self._due_last: Due | None = None
         self._waiting: list[bytes] = []
         self._held = 0  # bytes that wait for the connection to open
+        # While it is not open: the link of each piece of `_waiting` (None: a barrier), and those that left.
+        self._owners: list[SharedLink | None] = []
+        self._gone: dict[SharedLink, None] = {}
         self._flush_due = False
         self._alone = 0  # how many sends in a row happened while no reply was due
         self._full = False
@@ -222,6 +232,8 @@ class SharedConnection:
             if self._timed is None and self._transport is not None and self._greeting is None:
                 self._timed = link
         self._waiting.extend(chunks)
+        if self._transport is None or self._greeting is not None:
+            self._owners.extend([link] * len(chunks))
         if shapeable or self._unproven >= _PROVEN_EACH:
             self._send_barrier()
         if self._transport is None:
@@ -245,6 +257,8 @@ class SharedConnection:
         barrier = Barrier.draw(self._barrier_form)
         self._expect(Due(None, 1, False, barrier))
         self._waiting.append(barrier.request)
+        if self._owners:
+            self._owners.append(None)
         self._unproven = 0
 
     def tick(self) -> bool:
@@ -274,9 +288,17 @@ class SharedConnection:
                 timed.sharer.shared_sent()
 
     def leave(self, link: SharedLink) -> None:
-        """Remove a link. Its requests stay sent, and their replies will be dropped."""
+        """Remove a link. Its requests stay sent, and their replies will be dropped. In an outage they are
+        not sent any more."""
         self.links.pop(link, None)
+        if link.awaited and not self.was_opened and self._upstream.up is False:
+            self._gone[link] = None
         self._idle_since = self._loop.time()
+
+    @property
+    def was_opened(self) -> bool:
+        """Whether the connection has been made."""
+        return self._transport is not None
 
     @property
     def queued(self) -> int:
@@ -364,7 +386,22 @@ class SharedConnection:
 
     def _open(self) -> None:
         self._end_login()
+        if self._gone:
+            self._withdraw()
+        self._owners.clear()
         self._flush()
+
+    def _withdraw(self) -> None:
+        """Forget what clients sent that left in the outage."""
+        owned = zip(self._waiting, self._owners, strict=True)
+        self._waiting = [piece for piece, link in owned if link not in self._gone]
+        due, self._due, self._due_last = self._due, None, None
+        while due is not None:
+            behind, due.behind = due.behind, None
+            if due.link not in self._gone:
+                self._expect(due)
+            due = behind
+        self._gone.clear()
 
     def _end_login(self) -> None:
         self._greeting = None
