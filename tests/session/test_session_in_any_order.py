@@ -1,8 +1,9 @@
-"""Random conversations against a model: each reply is in its place, whatever is sent, in whatever pieces.
+"""Random conversations against a model: each reply is in its place, whatever is sent, in whatever pieces and
+turns.
 
 The expectation is made the slow and obvious way: one command at a time, judged, then answered by a Redis of
 its own or refused. The session gets the same bytes in random pieces, while replies come in random pieces,
-late, and with pushes between them.
+late, and with pushes between them. The client's turns end at random places.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import random
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -39,6 +40,7 @@ from tests.session.sessions import (
     sent,
     session,
 )
+from tests.session.turn_ends import SHARES, random_turn_ends
 
 WORDS: list[list[bytes]] = [
     [b"HGETALL", ROUTE],
@@ -183,14 +185,32 @@ class Conversation:
     # Of a connection that is shared: how many replies each piece that was sent gets, and what cuts them.
     counts: list[int] = dataclasses.field(default_factory=list)
     framer: ReplyFramer = dataclasses.field(default_factory=ReplyFramer)
+    shares: Sequence[float] = SHARES  # of the looks at the clock that may end a turn; one is drawn
+    turns: int = 0  # that the session took after its first one
 
     def run(self) -> None:
-        while self.to_send or self.due or self.one.question is not None:
-            sides = [self._client] * bool(self.to_send and self.one.wants_input())
-            sides += [self._upstream] * bool(self.due)
-            sides += [self._owner] * (self.one.question is not None)
-            self.dice.choice(sides)()
-            self._carry()
+        with random_turn_ends(self.dice, self.shares):
+            while sides := self._sides():
+                self.dice.choice(sides)()
+                self._carry()
+        assert not self.to_send, "the client's requests are read no more"
+
+    def _sides(self) -> list[Callable[[], None]]:
+        """What may happen next; nothing at the end."""
+        one = self.one
+        sides = [self._client] * bool(self.to_send and one.wants_input())
+        sides += [self._upstream] * bool(self.due)
+        sides += [self._owner] * (one.question is not None)
+        sides += [self._turn] * one.wants_turn
+        return sides + [self._end_round] * bool(sides and one.turn_ends)
+
+    def _turn(self) -> None:
+        assert self.one.awaits_more  # otherwise the connection of a client that sends no more is closed
+        self.turns += 1
+        self.one.take_turn()
+
+    def _end_round(self) -> None:
+        self.one.turn_ends = 0.0
 
     def _piece(self, data: bytes | bytearray) -> int:
         return self.dice.choice([1, 2, 3, 7, 40, 300, len(data), len(data)])
@@ -223,11 +243,21 @@ class Conversation:
 
     def _carry(self) -> None:
         self._maybe_push()
-        self.counts += self.one.counts
-        self.one.counts = []
-        for reply in self.redis.feed(passed(self.one)):
-            self.due += reply
-            self._maybe_push()
+        pieces, self.one.to_upstream = self.one.to_upstream, []
+        counts, self.one.counts = self.one.counts, []
+        self.counts += counts
+        self.redis.is_unread = self.one.is_opaque
+        if self.one.route.is_shared:
+            assert len(counts) == len(pieces)
+        for index, piece in enumerate(pieces):
+            answered = self.redis.feed(piece)
+            for reply in answered:
+                self.due += reply
+                self._maybe_push()
+            if self.one.route.is_shared:
+                # Other clients' requests come next on this connection.
+                assert len(answered) == counts[index]
+                assert self.redis.is_at_rest
         self.got += sent(self.one)
         assert self.one.closing == ""
 
