@@ -1,8 +1,8 @@
 """A small model of Redis: each of its replies shows which command it answers.
 
 It knows what the relay must know of: MULTI, AUTH, HELLO, RESET, QUIT, MONITOR (but for the lines that it
-shows), CLIENT REPLY, and that a wrong arity spoils a transaction. What it answers otherwise is made from the
-command and a serial number, in all shapes that RESP has.
+shows), CLIENT REPLY, subscriptions (without messages), and that a wrong arity spoils a transaction. What it
+answers otherwise is made from the command and a serial number, in all shapes that RESP has.
 """
 
 from __future__ import annotations
@@ -14,6 +14,14 @@ from keyfence.resp.limits import IDENTIFIED
 from keyfence.resp.requests import RequestReader
 
 PASSWORD = b"right"
+# command → (whether it adds names, the kind of its names)
+SUBSCRIPTIONS = {
+    b"SUBSCRIBE": (True, b"channel"),
+    b"UNSUBSCRIBE": (False, b"channel"),
+    b"PSUBSCRIBE": (True, b"pattern"),
+    b"PUNSUBSCRIBE": (False, b"pattern"),
+}
+OF_SUBSCRIBERS = {*SUBSCRIPTIONS, b"PING", b"RESET", b"QUIT"}  # what RESP2 admits of them
 
 
 class FakeRedis:
@@ -28,6 +36,7 @@ class FakeRedis:
         self.monitors = False
         self.reply = b"ON"
         self.is_unread = False  # keyfence passes all bytes on
+        self._subscribed: set[tuple[bytes, bytes]] = set()  # kind and name
         self._queue: list[tuple[bytes, ...]] | None = None
         self._spoilt = False
         self._reader = RequestReader(IDENTIFIED)
@@ -71,6 +80,12 @@ class FakeRedis:
 
     def _answer(self, words: tuple[bytes, ...]) -> bytes:
         name = words[0].upper()
+        if self._subscribed and self.version == 2 and name == b"PING":  # a barrier too
+            said = words[1] if len(words) > 1 else b""
+            return b"*2\r\n$4\r\npong\r\n$%d\r\n%b\r\n" % (len(said), said)
+        if self._subscribed and self.version == 2 and name not in OF_SUBSCRIBERS:
+            self.received.append(words)
+            return self._reject(b"-ERR Can't execute it: only (P|S)SUBSCRIBE are allowed in this context\r\n")
         if name == b"HELLO" and len(words) == 3 and self._queue is None:  # a barrier
             return b"-ERR Syntax error in HELLO option '%b'\r\n" % words[2]
         if words == (b"ACL", b"WHOAMI") and self._queue is None:  # keyfence's own, to be sure of a login
@@ -89,6 +104,7 @@ class FakeRedis:
         if name == b"RESET":
             self._queue, self._spoilt, self.user, self.version = None, False, b"default", 2
             self.monitors = False
+            self._subscribed.clear()
             if self.reply == b"OFF":
                 self.reply = b"ON"  # a SKIP, though, is about this very answer
             return b"+RESET\r\n"
@@ -137,6 +153,8 @@ class FakeRedis:
         if name == b"CLIENT" and len(words) == 3 and words[1].upper() == b"REPLY":
             return self._client_reply(words[2].upper())
         self.ran.append(words)
+        if name in SUBSCRIPTIONS:
+            return self._subscribe(name, words[1:])
         if name == b"MONITOR":
             again, self.monitors = self.monitors, True
             return b"" if again else b"+OK\r\n"
@@ -145,6 +163,24 @@ class FakeRedis:
         if name == b"HELLO":
             return self._hello(words)
         return some_reply(b" ".join([str(len(self.ran)).encode(), *words]), self.version)
+
+    def _subscribe(self, command: bytes, names: Sequence[bytes]) -> bytes:
+        adds, kind = SUBSCRIPTIONS[command]
+        if adds and not names:
+            return b"-ERR wrong number of arguments\r\n"
+        due = b""
+        for name in names or sorted(name for of, name in self._subscribed if of == kind) or [None]:
+            if name is not None:
+                (self._subscribed.add if adds else self._subscribed.discard)((kind, name))
+            shown = b"$-1\r\n" if name is None else b"$%d\r\n%b\r\n" % (len(name), name)
+            word = b"$%d\r\n%b\r\n" % (len(command), command.lower())
+            due += b"%b3\r\n%b%b:%d\r\n" % (
+                b"*" if self.version == 2 else b">",
+                word,
+                shown,
+                len(self._subscribed),
+            )
+        return due
 
     def _client_reply(self, mode: bytes) -> bytes:
         if mode == b"OFF":
