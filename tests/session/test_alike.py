@@ -15,7 +15,7 @@ from keyfence.resp.limits import IDENTIFIED
 from keyfence.session.conversation.conversation import ABORT_MARKER
 from keyfence.session.session import Session
 from keyfence.telemetry.telemetry import Telemetry
-from keyfence.telemetry.usage import Usage
+from keyfence.telemetry.usage import Usage, Use
 from tests.session.sessions import (
     RecordingObserver,
     authorizer_with,
@@ -92,6 +92,39 @@ def test_each_command_is_answered_and_counted_as_if_it_were_evaluated_alone(
     assert outcome_of(session(service, rules=modes, observer=short), short, requests) == outcome_of(
         session(service, rules=modes, observer=long), long, requests
     )
+
+
+def uses(service: str, modes: list[ModeRule], requests: list[bytes], *, each_evaluated: bool) -> list[Use]:
+    """The evidence that the requests give."""
+    usage = Usage()
+    telemetry = Telemetry(sinks=[usage])
+    if each_evaluated:
+        telemetry.recorder = lambda *_: None  # type: ignore[assignment]
+    in_force = InForce(authorizer_with(*modes))
+    one = Session(in_force, identities(), service, "10.0.0.9:5", telemetry, IDENTIFIED)
+    for request in requests:
+        one.from_client(request)
+        if passed(one):
+            one.from_upstream(b"+OK\r\n")
+    telemetry.flush()
+    return sorted(usage.take())
+
+
+@settings(max_examples=200)
+@given(
+    st.sampled_from(["CubeMaster", "CubeProxy", "cube-proxy-sidecar", "unknown"]),
+    st.sampled_from(MODES),
+    COMMANDS,
+)
+def test_each_command_is_the_evidence_that_it_is_if_evaluated_alone(
+    service: str, modes: list[ModeRule], drawn: list[tuple[str, str, int]]
+) -> None:
+    requests = [
+        cmd(*(word.replace("{}", key.format(number)) for word in way.split()))
+        for way, key, number in drawn * 2
+    ]
+    known = uses(service, modes, requests, each_evaluated=False)
+    assert known == uses(service, modes, requests, each_evaluated=True)
 
 
 def test_the_refusal_of_commands_that_are_alike_is_worded_once() -> None:

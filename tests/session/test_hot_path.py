@@ -14,6 +14,7 @@ import pytest
 from keyfence import _compiled
 from keyfence.resp.limits import IDENTIFIED
 from keyfence.resp.requests import RequestReader
+from keyfence.session.fastpath import exec_follows
 from tests.session.sessions import cmd, session
 
 FEW, MANY = 100, 1100
@@ -97,3 +98,18 @@ def test_an_admitted_command_takes_few_steps_where_nothing_is_compiled(name: str
         reading(request, MANY) - reading(request, FEW)
     )
     assert ratio < 3
+
+
+@pytest.mark.parametrize("between", [["DISCARD"], [], ["SET a v", "DISCARD"], ["SET a v"] * 5])
+def test_the_look_ahead_for_exec_looks_at_no_request_twice(between: list[str]) -> None:
+    stream = (cmd("MULTI") + b"".join(map(cmd, between))) * 300 + cmd("EXEC")
+    reader = RequestReader(IDENTIFIED)
+    reader.feed(stream)
+    looked_at = 0
+    while argv := reader.next():
+        if argv == [b"MULTI"]:
+            start, end = reader.start, reader.end
+            exec_follows(reader, len(stream), 10_000)
+            looked_at += reader.end - end
+            reader.return_to(start, end)
+    assert looked_at <= len(stream)
