@@ -5,7 +5,7 @@ Rule: no step raises. Redis gets exactly the admitted requests, in order and byt
 them only keyfence's own commands. All buffers are bounded. The session ends for a known reason.
 
 An input chooses the service and the modes, then steps: relevant commands, raw bytes, replies of a
-well-behaved Redis, raw bytes instead of replies, the end of the connection.
+well-behaved Redis, raw bytes instead of replies, the end of a turn, the end of the connection.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from keyfence.resp.limits import IDENTIFIED, MIB, ProtocolError, RequestLimits
 from keyfence.resp.requests import RequestReader
 
 with instrumented("keyfence.session"):
+    from keyfence.session import fastpath
     from keyfence.session.conversation import base
     from keyfence.session.conversation.conversation import ABORT_MARKER, MULTI, ROOM
 
@@ -35,7 +36,7 @@ from tests.session.sessions import ROUTE, OrderedObserver, authorizer_with, sess
 from tests.session.test_session_in_any_order import NOTHING, WORDS
 
 # Lower limits, so that small inputs reach them.
-base.TURN_SECONDS = 3600.0  # what happens must not depend on time
+fastpath.TIMED_EACH = 3
 requests.LARGE = 1200
 requests.KEPT_OF_LARGE = 40
 ROOM.shared_request = 400
@@ -98,10 +99,28 @@ REPLIES = [
 ]
 
 
+class TurnClock:
+    """The clock of turns. They end where the input says, and not as time passes."""
+
+    def __init__(self) -> None:
+        self.now = 1.0
+        self.looks = 0  # until a turn is over; 0: none ends
+
+    def __call__(self) -> float:
+        self.looks -= self.looks > 0
+        self.now += base.TURN_SECONDS * (self.looks == 1)
+        return self.now
+
+
+CLOCK = TurnClock()
+base.perf_counter = CLOCK
+
+
 class Talk:
     """A session, with everything that it received and sent."""
 
     def __init__(self, choices: Choices) -> None:
+        CLOCK.looks = 0
         kind = choices.number()
         self.recorder = OrderedObserver()
         self.greeting = GREETING if kind & 8 else []
@@ -136,9 +155,11 @@ class Talk:
             self._misbehave(REPLIES[step % len(REPLIES)])
         elif step < 250:
             self._misbehave(choices.bytes(choices.number()))
-        elif step < 253:
+        elif step < 252:
             self.upstream.clear()
             self._refused()
+        elif step < 253:
+            CLOCK.looks = 2 + choices.number() % 16
         else:
             self.lost = True
             session.upstream_lost("upstream fake is gone: connection reset")
@@ -146,11 +167,15 @@ class Talk:
 
     def _client(self, data: bytes) -> None:
         """Feeds bytes only while the session wants input, as the transport does."""
+        self.take_turns()
         if self.session.wants_input():
             self.from_client += data
             self.session.from_client(data)
-            while self.session.wants_turn:
-                self.session.take_turn()
+
+    def take_turns(self) -> None:
+        while self.session.wants_turn:
+            self.session.take_turn()
+            self._carry()
 
     def _misbehave(self, data: bytes) -> None:
         self.redis, self.due = None, bytearray()
@@ -275,6 +300,7 @@ def check(data: bytes) -> None:
     while choices and not talk.session.closing and not talk.lost:
         talk.step(choices)
     if not talk.lost:
+        talk.take_turns()
         talk.verify()
 
 
