@@ -66,6 +66,20 @@ async def test_no_client_waits_while_redis_refuses_the_login() -> None:
 
 
 @in_loop
+async def test_connections_that_break_at_once_are_a_failure_only_in_a_row(patch: pytest.MonkeyPatch) -> None:
+    upstream = nobody_there()
+    upstream.succeeded()
+
+    async def breaks(_protocol: object) -> None:
+        raise BrokenPipeError(32, "Broken pipe")
+
+    patch.setattr(upstream, "attempt", breaks)
+    for attempt in range(1, DROPS_IN_A_ROW + 1):
+        assert not await upstream.probe()
+        assert upstream.up is (attempt < DROPS_IN_A_ROW)
+
+
+@in_loop
 async def test_one_killed_probe_is_not_a_failure_but_several_in_a_row_are() -> None:
     async def hang_up(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.close()

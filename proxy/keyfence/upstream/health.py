@@ -177,6 +177,11 @@ class Upstream:
             self._patient_until = 0.0
         self._set(up=False, reason=reason)
 
+    def _failed_by(self, exc: OSError) -> None:
+        """An attempt failed. With a broken pipe, the connection was made, and ended before anything was
+        written."""
+        (self.dropped if isinstance(exc, BrokenPipeError) else self.failed)(describe(exc))
+
     def _set(self, *, up: bool, reason: str) -> None:
         before = self.up, self.reason
         self.up, self.reason = up, reason
@@ -196,7 +201,7 @@ class Upstream:
                         await self.attempt(protocol)
                         return
                     except OSError as exc:
-                        self.failed(describe(exc))
+                        self._failed_by(exc)
             if not await self._comes_back():
                 raise UpstreamDown(self.state, is_refused=self.is_refused)
 
@@ -253,7 +258,7 @@ class Upstream:
             async with at_most(self.connect_timeout):
                 probe = await self._ask()
         except OSError as exc:
-            self.failed(describe(exc))
+            self._failed_by(exc)
             return False
         reason = probe.trouble
         if probe.dropped:
