@@ -32,10 +32,6 @@ RAW = {
     ("commands/arguments.py", "may_hold"): "it is the reader",
     ("commands/arguments.py", "integer"): "it is the reader",
     (
-        "commands/exceptions.py",
-        "_after",
-    ): "a quick test of letters that avoids most calls of word; an option without them does not count",
-    (
         "commands/extract.py",
         "extract",
     ): "two spellings need no folding; others go through fold",

@@ -172,8 +172,8 @@ async def test_what_a_client_sent_in_an_outage_is_not_sent_once_it_has_gone(
     """It may have asked again."""
     shared, connection = opened_after_two_have_left(patch, up=False)
     sent = b"".join(shared.taken())
-    assert (b"a0" in sent, b"a1" in sent) == (False, False)
-    assert sent.endswith(b"a2b2")
+    assert (b"<a0>" in sent, b"<a1>" in sent) == (False, False)
+    assert sent.endswith(b"<a2><b2>")
     connection.data_received(echoed(sent) + b"+OK\r\n" * 2)
     assert sum(completed for _, completed, _ in shared.clients[2].replies) == 2
     assert [client.lost for client in shared.clients] == [""] * 3
@@ -183,7 +183,7 @@ async def test_what_a_client_sent_in_an_outage_is_not_sent_once_it_has_gone(
 async def test_while_redis_is_up_a_client_may_send_and_go(patch: pytest.MonkeyPatch) -> None:
     shared, connection = opened_after_two_have_left(patch, up=True)
     sent = b"".join(shared.taken())
-    assert sent.startswith(b"a0b0a1b1")
+    assert sent.startswith(b"<a0><b0><a1><b1>")
     connection.data_received(b"+OK\r\n" * 4 + echoed(sent) + b"+OK\r\n" * 2)
     assert sum(completed for _, completed, _ in shared.clients[2].replies) == 2
 
@@ -193,7 +193,7 @@ def opened_after_two_have_left(patch: pytest.MonkeyPatch, *, up: bool) -> tuple[
     barrier follows the second one's."""
     shared = Shared(patch, 3)
     for number, link in enumerate(shared.links):
-        link.send([b"a%d" % number, b"b%d" % number], [1, 1], shapeable=number == 1)
+        link.send([b"<a%d>" % number, b"<b%d>" % number], [1, 1], shapeable=number == 1)
     shared.upstream.up = up
     connection = shared.links[0]._connection
     assert connection is not None

@@ -11,9 +11,7 @@ are delivered at once; a barrier follows each 512 of them, and the rest each sec
 
 Requests of one turn of the event loop are collected and written together one turn later. So a batch of
 clients costs one system call, which is the gain of sharing. A single active client's requests are written at
-once.
-
-`pools` chooses a client's connection.
+once. `pools` chooses a client's connection.
 """
 
 from __future__ import annotations
@@ -31,8 +29,7 @@ from keyfence.resp.replies import ErrorPart, ReplyError, ReplyFramer
 from .health import Greeting, GreetingError, Upstream, UpstreamDown, describe, keep_alive
 
 IDLE_SECONDS = 60.0  # after which a connection without clients is closed
-# Bytes that may wait for Redis on a connection. With more, the connection accepts no new clients, because
-# requests of clients that have gone wait there too.
+# Bytes that may wait for Redis on a connection, also of clients that have gone. With more, it takes none.
 MAX_QUEUED = 64 * MIB
 # After this many sends in a row while nothing was awaited, assume a single active client and write at once.
 _ALONE = 16
@@ -114,8 +111,7 @@ class SharedLink:
     @property
     def is_held(self) -> bool:
         """Whether nothing of what it sent has left keyfence, as far as replies are due."""
-        connection = self._connection
-        return connection is None or connection.is_closed or not connection.was_opened
+        return self._connection is None or self._connection._transport is None
 
     def send(self, chunks: list[bytes], counts: list[int], shapeable: bool = False) -> None:
         """Send chunks with `counts` requests each. `shapeable`: the client's text might shape a reply."""
@@ -288,17 +284,11 @@ class SharedConnection:
                 timed.sharer.shared_sent()
 
     def leave(self, link: SharedLink) -> None:
-        """Remove a link. Its requests stay sent, and their replies will be dropped. In an outage they are
-        not sent any more."""
+        """Remove a link. Its requests stay sent, but not in an outage, and their replies will be dropped."""
         self.links.pop(link, None)
-        if link.awaited and not self.was_opened and self._upstream.up is False:
+        if link.awaited and self._transport is None and self._upstream.up is False:
             self._gone[link] = None
         self._idle_since = self._loop.time()
-
-    @property
-    def was_opened(self) -> bool:
-        """Whether the connection has been made."""
-        return self._transport is not None
 
     @property
     def queued(self) -> int:
@@ -386,9 +376,7 @@ class SharedConnection:
 
     def _open(self) -> None:
         self._end_login()
-        if self._gone:
-            self._withdraw()
-        self._owners.clear()
+        self._withdraw()
         self._flush()
 
     def _withdraw(self) -> None:
@@ -402,6 +390,7 @@ class SharedConnection:
                 self._expect(due)
             due = behind
         self._gone.clear()
+        self._owners.clear()
 
     def _end_login(self) -> None:
         self._greeting = None
@@ -530,8 +519,7 @@ class SharedConnection:
 
     def _keep(self, kept: Kept) -> None:
         self._keeps = True
-        link = kept.link
-        if link.sharer is None:
+        if kept.link.sharer is None:
             return
         self._kept.append(kept)
         self._kept_bytes += len(kept.data)
