@@ -190,7 +190,7 @@ def test_on_a_narrow_terminal_waivers_are_blocks_of_lines(config: Path, terminal
         ["uses", "-"],
         ["service", "CubeProxy"],
         ["rule", "scope.write"],
-        ["entry", "lock"],
+        ["entry", "or", "scope", "lock"],
         ["command", "any"],
         ["keys", "or", "script", "any"],
         ["owner", "ada"],

@@ -16,7 +16,7 @@ from keyfence.upstream.health import (
     UpstreamDown,
 )
 from tests.downstream.test_client import in_loop
-from tests.servers import PATIENCE_SECONDS, free_port
+from tests.servers import PATIENCE_SECONDS, free_port, running_redis
 
 
 def nobody_there() -> Upstream:
@@ -94,6 +94,17 @@ async def test_one_killed_probe_is_not_a_failure_but_several_in_a_row_are() -> N
         assert not upstream.must_wait
         assert not await upstream.probe()
         assert not upstream.up
+
+
+@in_loop
+async def test_a_probe_that_redis_answers_ends_the_row_of_killed_ones() -> None:
+    with running_redis() as server:
+        upstream = Upstream(UpstreamAddress("unix", path=str(server.socket_path), shown="redis"))
+        for _ in range(DROPS_IN_A_ROW):
+            assert await upstream.probe()
+            for _ in range(DROPS_IN_A_ROW - 1):
+                upstream.dropped("it closed the connection")
+                assert upstream.up
 
 
 @in_loop

@@ -104,7 +104,7 @@ class Upstream:
         self.on_fault = on_fault
         self._backoff = 0.0
         self._retry_at = 0.0
-        self._drops = 0  # consecutive calls of `dropped`
+        self._drops = 0  # calls of `dropped` since the last success
         self._back = asyncio.Event()  # set while connections can be made
         self._patient_until = 0.0  # when clients stop waiting for the end of the outage, in the loop's time
         self._trying = False  # whether an attempt is under way while it is down
@@ -268,7 +268,9 @@ class Upstream:
             self._set(up=False, reason=reason)
         elif reason:
             self.failed(reason, is_refused=probe.is_refused)
-        elif not self.up:
+        elif self.up:
+            self._drops = 0
+        else:
             self.succeeded()
         return not reason
 
