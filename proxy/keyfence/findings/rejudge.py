@@ -19,27 +19,25 @@ from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.compiled.tenants import NOBODY
 from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.reach.channels import key_of
-from keyfence.policy.rules import RULES
+from keyfence.policy.rules import RULES, rules_at, rules_with
 from keyfence.policy.verdict import Violation, script_in
 from keyfence.telemetry.counters import OTHER
 
 from .finding import AT_REST, Finding, State
 from .proof.basis import InForce
-from .proof.changes import ON_CHANNELS, Changes
+from .proof.changes import Changes
 from .proof.shapes import Sample, channels_of, keys_of, only_name_of
 from .queries import Reader
 
 # Rules on values, which examples do not hold.
-ON_VALUES = frozenset({"value.invalid", "value.size", "key.members"})
+ON_VALUES = frozenset(rule.name for rule in RULES.values() if rule.on_values)
 # Rules on the session, on Redis' answers or on faults of keyfence: no example can decide.
-NEVER = frozenset({"internal.error", "session.opaque", "redis.address"})
-
-
+NEVER = frozenset(rules_at("session"))
 # Rules on the form of a key: one answer for all commands on keys of one target that need the same rights.
-ON_FORM = frozenset({"key.legacy", "key.format", "key.unregistered"})
-ON_RIGHTS = frozenset({"scope.read", "scope.write"})
+ON_FORM = frozenset(rules_with("form"))
+ON_CHANNELS = frozenset(rules_at("channel"))
 # Rules with one answer for all commands of one name on keys, or channels, of one target.
-BY_PLACE = ON_FORM | ON_RIGHTS | frozenset(ON_CHANNELS)
+BY_PLACE = ON_FORM | ON_CHANNELS | frozenset(rules_with("rights"))
 
 Keeps = Callable[[str, float], bool]
 

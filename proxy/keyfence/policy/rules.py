@@ -4,7 +4,8 @@ Rule: this table is the only list of rules, and its order is the order in which 
 violations. The documentation, the schemas, the modes and the waivers take their rules from here.
 
 A new rule is a row here, a check in `policy/engine` that finds its violations, and a section of
-`policy/source` if the policy states it. The check of a naming rule is in `policy/compiler/naming.py` and
+`policy/source` if the policy states it. A requirement of entries is also a row in
+`policy/compiled/requirements.py`. The check of a naming rule is in `policy/compiler/naming.py` and
 `policy/compiled/names.py`. CONTRIBUTING.md, task 2, has all steps.
 """
 
@@ -32,6 +33,17 @@ Stage = Literal[
 STAGES: Final[tuple[Stage, ...]] = get_args(Stage)
 
 
+# The parts of a policy that decide about a rule. If one changes, evidence of the rule begins again. "reach"
+# is what a pattern, or a command with unknown keys, can reach. All others are about single keys.
+Part = Literal["commands", "rights", "form", "name", "type", "content", "size", "ttl", "slots", "reach"]
+PARTS: Final[tuple[Part, ...]] = get_args(Part)
+
+# What commands that break a rule have in common. "counted": all commands of one form, on keys of one kind,
+# whose names and content have the same faults, break it. "worded": that is also all that the words of the
+# violation depend on, beside the key itself.
+Alike = Literal["", "counted", "worded"]
+
+
 class Rule(NamedTuple):
     """One rule. Names are stable: they are metric labels, and configurations and waivers use them."""
 
@@ -41,6 +53,9 @@ class Rule(NamedTuple):
     decided_by: str  # the part of the policy that decides, or the person to ask
     remedy: str  # the remedy, as a sentence without its full stop
     late: bool = False  # some violations show only in Redis' later answers, so they cannot be refused
+    parts: tuple[Part, ...] = ()
+    alike: Alike = ""
+    on_values: bool = False  # written values decide, which keyfence does not store
 
 
 _ALL: Final = (
@@ -73,6 +88,8 @@ _ALL: Final = (
         "the command is forbidden to the service, or on this key",
         "`commands` and `grants`; on a key, the `commands` of its entry or scope",
         "use another command, or grant this one",
+        parts=("commands",),
+        alike="worded",
     ),
     # -- database
     Rule(
@@ -89,6 +106,7 @@ _ALL: Final = (
         "the pattern reaches keys that the service may not read",
         "`readers` of every key that the pattern can match",
         "use a pattern that begins with a prefix of the service's own keys",
+        parts=("reach",),
     ),
     # -- channel
     Rule(
@@ -97,6 +115,7 @@ _ALL: Final = (
         "the service may not subscribe to this channel",
         "`subscribers` under `channels`",
         "list the service, or subscribe to a channel that lists it",
+        parts=("reach",),
     ),
     Rule(
         "channel.write",
@@ -112,6 +131,7 @@ _ALL: Final = (
         "the command, or what it touches, is not known",
         "the command table; `commands` can allow a command by its name",
         "use a command whose keys are known, or allow this one by its name",
+        parts=("commands", "reach"),
     ),
     Rule(
         "script.keys",
@@ -119,6 +139,7 @@ _ALL: Final = (
         "the script's keys cannot be known",
         "`scripts` and `functions`",
         "pass all keys as KEYS, or register the script with its keys",
+        parts=("commands", "reach"),
     ),
     Rule(
         "script.unregistered",
@@ -134,6 +155,8 @@ _ALL: Final = (
         "the service may not read this key",
         "`readers`, `writers` and `deny_read` of the entry or scope",
         "let a service read it that may, or list this one",
+        parts=("rights",),
+        alike="worded",
     ),
     Rule(
         "scope.write",
@@ -141,6 +164,8 @@ _ALL: Final = (
         "the service may not write this key",
         "`writers`, `consumers` and `deny_write` of the entry or scope",
         "let a service write it that may, or list this one",
+        parts=("rights",),
+        alike="worded",
     ),
     Rule(
         "key.legacy",
@@ -148,6 +173,8 @@ _ALL: Final = (
         "the key is of a deprecated form",
         "`legacy`; `replaces` and `allow` of the entry's next version",
         "use the standard key",
+        parts=("rights", "form"),
+        alike="worded",
     ),
     # -- form
     Rule(
@@ -156,6 +183,8 @@ _ALL: Final = (
         "the key breaks the form of its kind",
         "the entry's `key`; `claims` and `scopes`",
         "write the key as its entry has it",
+        parts=("form", "name"),
+        alike="worded",
     ),
     Rule(
         "key.unregistered",
@@ -163,6 +192,8 @@ _ALL: Final = (
         "no entry of the policy covers the key",
         "`keys`; `unregistered` of the scope",
         "use the key of an entry, or register this one",
+        parts=("form",),
+        alike="worded",
     ),
     Rule(
         "key.length",
@@ -170,6 +201,8 @@ _ALL: Final = (
         "the key is too long",
         "`max_length` of the entry, or under `names`",
         "shorten the key",
+        parts=("name",),
+        alike="worded",
     ),
     Rule(
         "key.charset",
@@ -177,6 +210,8 @@ _ALL: Final = (
         "the key holds bytes that the policy does not admit",
         "`charset` under `names`",
         "leave these bytes out",
+        parts=("name",),
+        alike="worded",
     ),
     Rule(
         "key.hash_tag",
@@ -184,6 +219,8 @@ _ALL: Final = (
         "the key's hash tag is missing, empty or doubled",
         "`hash_tag` of the entry or scope, or under `names`",
         "give the key one hash tag, as {tag}",
+        parts=("name",),
+        alike="worded",
     ),
     # -- type
     Rule(
@@ -192,6 +229,8 @@ _ALL: Final = (
         "the command is for another value type than the key has",
         "`type` of the entry; `type_words`",
         "use the commands of the key's type",
+        parts=("type",),
+        alike="worded",
     ),
     # -- content
     Rule(
@@ -200,6 +239,8 @@ _ALL: Final = (
         "the hash or stream field is not listed for the key",
         "`fields` of the entry",
         "use a listed field, or list this one",
+        parts=("content",),
+        alike="counted",
     ),
     Rule(
         "value.invalid",
@@ -207,6 +248,9 @@ _ALL: Final = (
         "the value is not of the listed form",
         "`fields`, `values`, `members` and `scores` of the entry",
         "write a value of this form",
+        parts=("content",),
+        alike="counted",
+        on_values=True,
     ),
     Rule(
         "value.size",
@@ -215,6 +259,9 @@ _ALL: Final = (
         "`max_value` of the entry",
         "write less, or raise the limit",
         late=True,
+        parts=("size",),
+        alike="counted",
+        on_values=True,
     ),
     Rule(
         "key.members",
@@ -223,6 +270,8 @@ _ALL: Final = (
         "`max_fields` and `max_members` of the entry",
         "write fewer, or raise the limit",
         late=True,
+        parts=("size",),
+        on_values=True,
     ),
     Rule(
         "stream.maxlen",
@@ -230,6 +279,8 @@ _ALL: Final = (
         "the stream is not trimmed as it must be",
         "`maxlen` of the entry",
         "give XADD a MAXLEN within the limit",
+        parts=("size",),
+        alike="worded",
     ),
     # -- lifetime
     Rule(
@@ -239,6 +290,8 @@ _ALL: Final = (
         "`ttl` of the entry",
         "set a time to live with the write",
         late=True,
+        parts=("ttl",),
+        alike="worded",
     ),
     Rule(
         "ttl.forbidden",
@@ -247,6 +300,8 @@ _ALL: Final = (
         "`ttl: none` of the entry",
         "leave the time to live out",
         late=True,
+        parts=("ttl",),
+        alike="worded",
     ),
     Rule(
         "ttl.range",
@@ -255,6 +310,8 @@ _ALL: Final = (
         "`ttl` of the entry",
         "set a time to live within the range",
         late=True,
+        parts=("ttl",),
+        alike="worded",
     ),
     # -- together
     Rule(
@@ -263,6 +320,17 @@ _ALL: Final = (
         "the keys of one command lie in different hash slots",
         "`cluster`",
         "give the keys one hash tag, as {tag}",
+        parts=("slots",),
     ),
 )
 RULES: Final[Mapping[str, Rule]] = {rule.name: rule for rule in _ALL}
+
+
+def rules_with(part: Part) -> tuple[str, ...]:
+    """Returns the rules that a part of the policy decides about."""
+    return tuple(rule.name for rule in _ALL if part in rule.parts)
+
+
+def rules_at(stage: Stage) -> tuple[str, ...]:
+    """Returns the rules of one of the evaluator's stages."""
+    return tuple(rule.name for rule in _ALL if rule.stage == stage)

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from keyfence.commands.model import Streamed
-from keyfence.policy.analysis.coverage import rules_of
+from keyfence.policy.compiled.requirements import rules_to_test
 from keyfence.policy.compiled.sizes import LATE_SECONDS, Question
 from keyfence.policy.enforcement.modes import ModeRule, Modes
 from keyfence.policy.engine.authorizer import Authorizer
@@ -265,7 +265,7 @@ def test_a_refused_command_leaves_no_size_open() -> None:
 
 def test_coverage_asks_only_for_rules_that_one_command_can_break() -> None:
     asked = {
-        target.name: [rule for rule in rules_of(target.entry) if rule in ("value.size", "key.members")]
+        target.name: [rule for rule in rules_to_test(target.entry) if rule in ("value.size", "key.members")]
         for target in POLICY.targets
         if target.kind == "entry" and target.entry is not None
     }
@@ -279,7 +279,7 @@ def test_coverage_asks_only_for_rules_that_one_command_can_break() -> None:
     policy = "policy: p\nservices: [a]\nkeys: {k: {key: k, writers: a, max_members: 100000}}\n"
     (target,) = parse_policy(policy).targets
     assert target.entry is not None
-    assert list(rules_of(target.entry)) == []
+    assert list(rules_to_test(target.entry)) == []
 
 
 # -- the table

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from keyfence.policy.compiled.names import Names
 from keyfence.policy.compiled.policy import CompiledPolicy, Entry, Grant, Home, Target
+from keyfence.policy.compiled.requirements import REQUIREMENTS
 from keyfence.policy.compiled.scripts import Registration, Template
 from keyfence.policy.enforcement.modes import Modes
 from keyfence.policy.enforcement.waiver_keys import keys_of_shape
@@ -21,26 +22,16 @@ from keyfence.policy.engine.authorizer import basis_of
 from keyfence.policy.engine.evidence import place_of
 from keyfence.policy.patterns.patterns import ClassExpression, KeyPattern
 from keyfence.policy.patterns.value_forms import Form
-from keyfence.policy.rules import RULES
+from keyfence.policy.rules import PARTS, RULES, Part, rules_with
 from keyfence.policy.verdict import entry_and_scope, script_in
 
 DIGEST_BYTES = 5
-# The rules on keys, by what decides about them. All rules of a group change together.
-GROUPS: dict[str, tuple[str, ...]] = {
-    "rights": ("scope.read", "scope.write", "key.legacy"),
-    "form": ("key.format", "key.unregistered", "key.legacy"),
-    "name": ("key.length", "key.charset", "key.hash_tag", "key.format"),
-    "type": ("type.mismatch",),
-    "content": ("field.unknown", "value.invalid"),
-    "size": ("value.size", "key.members", "stream.maxlen"),
-    "ttl": ("ttl.required", "ttl.forbidden", "ttl.range"),
-    "commands": ("command.forbidden", "command.unknown", "script.keys"),
-    "slots": ("slot.cross",),
-}
+# The rules on keys, by the part of the policy that decides. All rules of a part change together.
+GROUPS: dict[str, tuple[str, ...]] = {part: rules_with(part) for part in PARTS if part != "reach"}
 ON_KEYS = frozenset(rule for rules in GROUPS.values() for rule in rules)
 # Rules about which the reach of a pattern, or of an unknown command, decides. A subscriber may be notified
 # about keys.
-ON_REACH = ("scan.scope", "command.unknown", "script.keys", "channel.read")
+ON_REACH = rules_with("reach")
 
 Described = dict[str, Any]  # for JSON
 
@@ -98,22 +89,18 @@ def _place(policy: CompiledPolicy, target: Target, homes: list[dict[str, Any]], 
     home = homes[target.home] if target.kind not in ("keyspace", "keyevent") else _of_home(policy.common)
     entry = target.entry
     kind = target.kind
-    types = (entry.types if entry is not None else (), home["type_words"])
-    content = _fields_of(entry, "fields", "field_case", "values", "members", "scores")
+    asked = {part: _required(entry, part) for part in PARTS}
+    types = (asked["type"], home["type_words"])
     tenancy = target.tenancy and (target.tenancy.places, bindings)
     deciding: dict[str, object] = {
         "rights": (target.written_by, target.denied_before, target.successor, tenancy, target.has_lapsed),
         "form": (target.is_open, target.alike, target.bound, target.unclear, target.standard, home["names"]),
-        "name": (home["names"], target.is_lower, target.hash_tag, _fields_of(entry, "max_length")),
+        "name": (home["names"], target.is_lower, target.hash_tag, asked["name"]),
         "type": types,
-        "content": (content, types),
-        "size": (
-            content,
-            types,
-            _fields_of(entry, "maxlen", "maxlen_exact", "max_value", "max_fields", "max_members"),
-        ),
-        "ttl": _fields_of(entry, "ttl"),
-        "commands": _fields_of(entry, "commands"),
+        "content": (asked["content"], types),
+        "size": (asked["content"], types, asked["size"]),
+        "ttl": asked["ttl"],
+        "commands": asked["commands"],
         "slots": (home["cluster"], policy.cluster),
     }
     should = target.should | home["should"] | policy.should
@@ -149,8 +136,12 @@ def _shown(target: Target) -> str:
     return f"the {kind} {target.name or target.text}"
 
 
-def _fields_of(entry: Entry | None, *names: str) -> tuple[object, ...]:
-    return () if entry is None else tuple(getattr(entry, name) for name in names)
+def _required(entry: Entry | None, part: Part) -> tuple[object, ...]:
+    """What an entry requires in a part of the policy."""
+    if entry is None:
+        return ()
+    rows = (one for one in REQUIREMENTS.values() if one.part == part)
+    return tuple(getattr(entry, name) for one in rows for name in (one.item, *one.also))
 
 
 def _of_home(home: Home) -> dict[str, Any]:

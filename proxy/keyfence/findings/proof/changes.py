@@ -10,12 +10,12 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from keyfence.policy.engine.evidence import ANYTHING, CARRIED, NOWHERE, REACH, SCRIPTS
-from keyfence.policy.rules import RULES
+from keyfence.policy.rules import RULES, rules_at
 
 from .basis import GROUPS, ON_KEYS, ON_REACH, Described
 
 EVERY_RULE = tuple(RULES)
-ON_CHANNELS = ("channel.read", "channel.write")
+ON_CHANNELS = rules_at("channel")
 
 
 class Changed(NamedTuple):

@@ -11,10 +11,9 @@ from typing import NamedTuple
 
 from keyfence.commands.model import READ, WRITE, Access, Touches
 from keyfence.policy.compiled.permissions import selects
-from keyfence.policy.compiled.policy import CompiledPolicy, Entry
+from keyfence.policy.compiled.policy import CompiledPolicy
+from keyfence.policy.compiled.requirements import rules_to_test
 from keyfence.policy.compiled.scripts import MissingArgument, Registration
-from keyfence.policy.compiled.sizes import testable_rules
-from keyfence.policy.patterns.value_forms import BUILTIN
 from keyfence.policy.verdict import Verdict
 
 Item = tuple[str, str, str]  # (section, name, outcome: allow, violation, or an entry's rule)
@@ -108,7 +107,7 @@ def _items(policy: CompiledPolicy) -> Iterator[Item]:
     for name in entries:
         yield "entries", name, "allow"
         yield "entries", name, "violation"
-    of_entries = {name: list(rules_of(entry)) for name, entry in entries.items() if entry is not None}
+    of_entries = {name: rules_to_test(entry) for name, entry in entries.items() if entry is not None}
     used = {rule for rules in of_entries.values() for rule in rules}
     for rule in [*_rules_of_policy(policy), *sorted(used)]:
         yield "rules", rule, "violation"
@@ -128,37 +127,6 @@ def _items(policy: CompiledPolicy) -> Iterator[Item]:
         yield "scripts", registration.name, "allow"
     for number in policy.grants:
         yield "grants", policy.services[number], "allow"
-
-
-def rules_of(entry: Entry) -> Iterator[str]:
-    """Yields the rules that an entry's requirements can break, beyond rights and form."""
-    if entry.commands is not None:
-        yield "command.forbidden"
-    if entry.types:
-        yield "type.mismatch"
-    if entry.max_length is not None:
-        yield "key.length"
-    if entry.fields is not None:
-        if entry.fields.exact or not any(form is BUILTIN["any"] for form, _ in entry.fields.patterned):
-            yield "field.unknown"
-        forms = [*entry.fields.named.values(), *(form for _, form in entry.fields.patterned)]
-        if any(form is not BUILTIN["any"] for form in forms):
-            yield "value.invalid"
-    if any(form not in (None, BUILTIN["any"]) for form in (entry.values, entry.members)):
-        yield "value.invalid"
-    if entry.scores is not None:
-        yield "value.invalid"
-    yield from testable_rules(entry)
-    if entry.maxlen is not None:
-        yield "stream.maxlen"
-    ttl = entry.ttl
-    if ttl is not None and ttl.none:
-        yield "ttl.forbidden"
-    elif ttl is not None:
-        if ttl.required:
-            yield "ttl.required"
-        if ttl.min is not None or ttl.max is not None:
-            yield "ttl.range"
 
 
 def _rules_of_policy(policy: CompiledPolicy) -> Iterator[str]:

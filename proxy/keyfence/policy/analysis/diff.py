@@ -19,6 +19,7 @@ from keyfence.policy.compiled.names import Names
 from keyfence.policy.compiled.policy import CompiledPolicy, Entry, Home, Target
 from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.patterns.product import NOTHING, Product
+from keyfence.policy.rules import rules_with
 from keyfence.policy.services import UNKNOWN
 from keyfence.policy.show import printable
 from keyfence.policy.units import size_text
@@ -44,7 +45,7 @@ NEEDS: dict[str, int] = {
     "consumer groups": WRITE | GROUP,
 }
 # The rules that depend only on the key, the service and the access. All others depend on further arguments.
-ACCESS_RULES = frozenset({"scope.read", "scope.write", "key.legacy", "key.format", "key.unregistered"})
+ACCESS_RULES = frozenset((*rules_with("rights"), *rules_with("form")))
 
 
 # The change of rights for each of NEEDS; "" if nothing changes.
@@ -307,7 +308,7 @@ def _clause(before: _AccessRules, after: _AccessRules, service: str, key: bytes,
     return f"breaks {' and '.join(now)} in place of {' and '.join(was)}"
 
 
-_RIGHTS = {"scope.read", "scope.write"}
+_RIGHTS = set(rules_with("rights")) - set(rules_with("form"))
 
 
 def _rights_text(names: Sequence[str]) -> str:
@@ -357,7 +358,7 @@ def _requirements(entry: Entry | None) -> dict[str, str]:
     """Returns an entry's requirements beyond rights and form: attribute → text, without empty ones."""
     if entry is None:
         return {}
-    skipped = {"name", "text", "is_plain", "looks_into_values"}
+    skipped = {"name", "text", "is_plain"}
     names = [one.name for one in dataclasses.fields(entry) if one.compare and one.name not in skipped]
     found = {name: text for name in names if (text := plain(getattr(entry, name)))}
     if entry.max_value is not None:

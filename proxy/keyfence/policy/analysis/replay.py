@@ -16,7 +16,9 @@ from keyfence.commands.model import Access, Channel, Script, Touches
 from keyfence.commands.table import COMMANDS
 from keyfence.policy.compiled.keyspace import NOTIFICATIONS
 from keyfence.policy.compiled.policy import CompiledPolicy, Entry
+from keyfence.policy.compiled.requirements import requirements_of
 from keyfence.policy.engine.evaluator import Evaluator
+from keyfence.policy.rules import RULES
 from keyfence.policy.wording.masking import shown_in
 
 from .command_log import Recorded, feed_lines, from_line
@@ -110,7 +112,7 @@ class Replay:
             if access.content is None:
                 continue
             old, new = self._old.policy.target(access.key), self._new.policy.target(access.key)
-            if new is None or new.entry is None or not new.entry.looks_into_values:
+            if new is None or new.entry is None or not new.entry.on_content:
                 continue
             if old is None or _values_text(old.entry) != _values_text(new.entry):
                 self.undecided += one.times
@@ -189,9 +191,11 @@ def _has_an_owner(policy: CompiledPolicy, channel: Channel) -> bool:
 def _values_text(entry: Entry | None) -> str:
     if entry is None:
         return ""
-    sizes = (entry.max_value, entry.max_fields, entry.max_members)
-    asked = (entry.fields, entry.values, entry.members, entry.scores, *sizes)
-    return "|".join(map(plain, asked))
+    return "|".join(
+        f"{one.item}: {plain(getattr(entry, one.item))}"
+        for one in requirements_of(entry)
+        if any(RULES[rule].on_values for rule in one.rules(entry))
+    )
 
 
 def _access_of(command: str, key: object, position: int) -> Access | None:

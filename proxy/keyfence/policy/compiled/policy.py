@@ -92,13 +92,14 @@ class Entry:
     max_length: Length | None
     commands: KeyCommands | None  # restrictions on commands
     is_plain: bool  # it has no requirements except rights and the key's form
-    looks_into_values: bool  # it has requirements on the values that a command writes
     max_value: int | None = None  # bytes, of a string, a field's value or an element
     max_fields: int | None = None
     max_members: int | None = None
     about: str = dataclasses.field(default="", compare=False)  # for people
     written: str = dataclasses.field(default="", compare=False)  # the pattern as written, not expanded
     number: int = dataclasses.field(default=0, compare=False)  # its place in the file
+    # Its requirements on what a command writes (`requirements.ON_CONTENT`).
+    on_content: tuple[str, ...] = dataclasses.field(default=(), compare=False)
 
     @property
     def is_sized(self) -> bool:

@@ -6,7 +6,7 @@ that a command adds to, so no violation is reported before Redis has answered.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Final, Literal, NamedTuple
 
 from keyfence.commands.growth import COUNTERS, LONGEST_INTEGER, may_grow
@@ -17,7 +17,6 @@ from .policy import Entry
 
 Kind = Literal["value", "fields", "members"]
 
-MOST_IN_A_TEST: Final = 64
 LATE_SECONDS: Final = 5  # from a write that may have made a key too large to the question
 
 # The commands that return the size of a key, each with the type that the key must have.
@@ -102,13 +101,3 @@ def noun(question: Question) -> str:
 def at_most_bytes(most: int) -> str:
     """Returns the hint for a limit on a value's length."""
     return f"at most {size_text(most)}"
-
-
-def testable_rules(entry: Entry) -> Iterator[str]:
-    """Yields the rules of an entry's limits that one command of a policy test can break: SETRANGE for a
-    string of any length, or a command with more fields or elements than the limit."""
-    if entry.max_value is not None and (not entry.types or "string" in entry.types):
-        yield "value.size"
-    counts = [most for most in (entry.max_fields, entry.max_members) if most is not None]
-    if counts and min(counts) <= MOST_IN_A_TEST:
-        yield "key.members"

@@ -2,8 +2,9 @@
 """The requirements of an entry on the values, fields and elements that a command writes, ready to be checked
 in the bytes where these lie.
 
-Rule: a fault is counted exactly if the evaluator finds it (`engine.content`). Automata accept most values
-without an object for each; only what they do not accept is checked in Python.
+Rule: a requirement is checked here only if `DECLARED` says so, and then a fault is counted exactly if the
+evaluator finds it (`engine.content`). Automata accept most values without an object for each; only what they
+do not accept is checked in Python.
 
 All indexes are in bounds: `places` has two numbers for each of `count` arguments, and each argument's number
 is below `count`; a field's number comes from the automaton of this very list.
@@ -12,10 +13,10 @@ is below `count`; a field's number comes from the automaton of this very list.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 
-from keyfence.commands.cache_forms import ELEMENTS, FIELDS, VALUE
+from keyfence.commands.cache_forms import ELEMENTS, FIELDS, LENGTH, VALUE
 from keyfence.policy.patterns.automaton import Classifier
 from keyfence.policy.patterns.determinize import TooManyStates, classify
 from keyfence.policy.patterns.expressions import escape, parse_class
@@ -28,6 +29,30 @@ from .policy import Entry
 MOST_FAULTS = 15  # faults of one kind in one command that are counted exactly
 MAX_STATES = 4_096  # of one automaton; forms that need more are checked in Python
 MAX_AUTOMATA = 4_096
+
+# How the decision cache checks a requirement in commands that write one kind of content (`cache_forms`).
+IN_THE_BYTES = "in the bytes"  # `WrittenCheck` finds every fault
+BY_THE_FORM = "by the form"  # options decide, so the evaluator's answer holds for all commands of the form
+UNTOUCHED = "untouched"  # such commands write nothing that the requirement is about
+_KINDS = (VALUE, FIELDS, ELEMENTS, LENGTH)
+
+
+def _checked(*kinds: int, way: str = IN_THE_BYTES) -> dict[int, str]:
+    return dict.fromkeys(_KINDS, UNTOUCHED) | dict.fromkeys(kinds, way)
+
+
+# By requirement and kind of content. The cache gives up on commands on an entry that has a requirement for
+# which nothing is declared.
+DECLARED: Mapping[str, Mapping[int, str]] = {
+    "values": _checked(VALUE),
+    "fields": _checked(FIELDS),
+    "members": _checked(ELEMENTS),
+    "scores": _checked(ELEMENTS),
+    "max_value": dict.fromkeys((VALUE, FIELDS, ELEMENTS), IN_THE_BYTES),
+    "max_fields": _checked(FIELDS),
+    "max_members": _checked(ELEMENTS),
+    "maxlen": _checked(FIELDS, way=BY_THE_FORM),
+}
 
 # As C integers when compiled.
 _VALUE, _FIELDS, _ELEMENTS, _MOST_FAULTS = VALUE, FIELDS, ELEMENTS, MOST_FAULTS
@@ -61,6 +86,16 @@ def _classifier(patterns: tuple[KeyPattern, ...]) -> Classifier | None:
         return None
 
 
+def can_check(entry: Entry, content: int) -> bool:
+    """Whether the cache can check everything that an entry requires of commands that write this content."""
+    return all(content in DECLARED.get(item, {}) for item in entry.on_content)
+
+
+def checked_by(way: str, entry: Entry, content: int) -> list[str]:
+    """The requirements of an entry that are checked in this way in commands that write this content."""
+    return [item for item in entry.on_content if DECLARED.get(item, {}).get(content) == way]
+
+
 class FormCheck:
     """Checks values against one form."""
 
@@ -87,25 +122,26 @@ class WrittenCheck:
     def __init__(self, entry: Entry, content: int) -> None:
         """`content` is what the commands write: VALUE, FIELDS or ELEMENTS of `cache_forms`."""
         self._content = content
+        items = checked_by(IN_THE_BYTES, entry, content)
         self._form: FormCheck | None = None  # of the value, or of each element
-        self._fields = entry.fields if content == FIELDS else None
+        self._fields = entry.fields if "fields" in items else None
         self._names: Classifier | None = None  # of the fields' names
         self._forms: list[FormCheck | None] = []  # for each of these names, the form of its value …
         self._numbers: dict[int, int] = {}  # … and its place in this list, by the form's id
-        self._scores = entry.scores if content == ELEMENTS else None
+        self._scores = entry.scores if "scores" in items else None
         self._low, self._high = (self._scores.low, self._scores.high) if self._scores else (0.0, 0.0)
-        limits = {FIELDS: entry.max_fields, ELEMENTS: entry.max_members}
-        most, longest = limits.get(content), entry.max_value
-        self._most = -1 if most is None else most
-        self._longest = -1 if longest is None else longest
-        if content == VALUE:
-            self._form = _check_of(entry.values)
-        elif content == ELEMENTS:
-            self._form = _check_of(entry.members)
-        elif self._fields is not None:
+        self._longest = entry.max_value if "max_value" in items and entry.max_value is not None else -1
+        self._most = -1
+        for item in ("max_fields", "max_members"):
+            if item in items:
+                self._most = getattr(entry, item)
+        for item in ("values", "members"):
+            if item in items:
+                self._form = _check_of(getattr(entry, item))
+        if self._fields is not None:
             self._read_fields()
-        parts = (self._form, self._fields, self._scores, most, longest)
-        self.requires = any(part is not None for part in parts)
+        parts = (self._form, self._fields, self._scores)
+        self.requires = any(part is not None for part in parts) or max(self._most, self._longest) >= 0
 
     def _read_fields(self) -> None:
         fields = self._fields

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 from keyfence.policy.compiled.key_commands import KeyCommands
 from keyfence.policy.compiled.policy import Entry, Fields, types_in
+from keyfence.policy.compiled.requirements import ON_CONTENT, REQUIREMENTS, requirements_of
 from keyfence.policy.compiled.ttl import TtlRule
 from keyfence.policy.patterns.patterns import KeyPattern, Literal
 from keyfence.policy.patterns.value_forms import Form, NumberRange, parse_range
@@ -22,16 +23,7 @@ from .commands import build_key_commands
 from .context import CompilerContext, Scope
 
 LONGEST_GRACE = 600_000  # milliseconds; keys wait for it in memory
-_HOLDERS = {  # the types that a requirement applies to
-    "fields": ("hash", "stream"),
-    "values": ("string",),
-    "members": ("set", "list", "zset"),
-    "scores": ("zset",),
-    "maxlen": ("stream",),
-    "max_value": ("string", "hash", "list", "set", "zset", "stream"),
-    "max_fields": ("hash", "stream"),
-    "max_members": ("list", "set", "zset", "stream"),
-}
+_HOLDERS = {item: REQUIREMENTS[item].types for item in ON_CONTENT}
 
 
 def build_requirements(
@@ -60,7 +52,6 @@ def build_requirements(
             max_fields=model.max_fields,
             max_members=model.max_members,
             is_plain=False,
-            looks_into_values=False,
         )
     )
 
@@ -129,15 +120,15 @@ def _finished(entry: Entry) -> Entry:
     """Returns the entry with its summary, which is enough to decide most accesses."""
     ttl = entry.ttl
     asks_nothing = ttl is not None and not (ttl.none or ttl.required) and ttl.min is None and ttl.max is None
-    looks = any(getattr(entry, item) is not None for item in _HOLDERS)
+    on_content = tuple(one.item for one in requirements_of(entry) if one.item in ON_CONTENT)
     fields = entry.fields
     if fields is not None:
         fields = fields._replace(exact=entry.field_case == "exact")
     return replaced(
         entry,
         fields=fields,
-        is_plain=not (looks or entry.types or entry.commands or (ttl and not asks_nothing)),
-        looks_into_values=looks,
+        is_plain=not (on_content or entry.types or entry.commands or (ttl and not asks_nothing)),
+        on_content=on_content,
     )
 
 

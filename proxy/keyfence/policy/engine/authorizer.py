@@ -19,6 +19,7 @@ from keyfence.policy.compiled.tenants import Values
 from keyfence.policy.compiled.ttl import FINE, SETTLING, UNSIZED, TtlRule
 from keyfence.policy.enforcement.changes import changes
 from keyfence.policy.enforcement.modes import BreakGlass, Modes
+from keyfence.policy.rules import RULES
 from keyfence.policy.show import shown_name
 from keyfence.policy.verdict import (
     PASS,
@@ -41,32 +42,10 @@ from .forms import Lookup
 from .pending import PendingTtls
 from .writes import Write, new_write
 
-# Only the command's form, the kind of key and the decision cache's view of name and value decide whether
-# these rules are broken.
-ALIKE = frozenset(
-    {
-        "command.forbidden",
-        "scope.read",
-        "scope.write",
-        "key.legacy",
-        "key.format",
-        "key.length",
-        "key.charset",
-        "key.hash_tag",
-        "key.unregistered",
-        "type.mismatch",
-        "ttl.required",
-        "ttl.forbidden",
-        "ttl.range",
-        "field.unknown",
-        "value.invalid",
-        "value.size",
-        "stream.maxlen",
-    }
-)
-
-# Those of them whose words depend on nothing but that, and on the key; unless `forms.shows_more`.
-PREPARED = ALIKE - {"field.unknown", "value.invalid", "value.size"}
+# The rules of which a violation counts for all commands like the one that broke it …
+ALIKE = frozenset(rule.name for rule in RULES.values() if rule.alike)
+# … and those of them whose words are prepared, unless `forms.shows_more`.
+PREPARED = frozenset(rule.name for rule in RULES.values() if rule.alike == "worded")
 
 
 # An evaluation in steps: it yields nothing, and returns the ruling and what the command touches.

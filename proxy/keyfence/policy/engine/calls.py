@@ -27,7 +27,7 @@ from keyfence.policy.compiled.scripts import Registration
 from keyfence.policy.compiled.sizes import questions
 from keyfence.policy.compiled.tenants import Values, fixed_places
 from keyfence.policy.compiled.ttl import FINE, UNSIZED
-from keyfence.policy.compiled.written import WrittenCheck
+from keyfence.policy.compiled.written import BY_THE_FORM, WrittenCheck, can_check, checked_by
 from keyfence.policy.patterns.automaton import Classifier
 
 from . import checks
@@ -77,10 +77,11 @@ _UNSURE = new_lookup(None, RULE, -1)
 _DIFFERENT = new_lookup(None, KEYS, -1)
 _MISSES = [_UNSURE, _DIFFERENT, _LONG_KEY, _UNSURE, ELSEWHERE]  # by what stands in place of a target, negated
 
-# Doubts that depend on a key's name in ways that are not checked here, or on the time.
-_NEVER_KEPT = checks.TYPE_IN_KEY | checks.TIME
-# Doubts that do not depend on whether a grant covers the key.
-_WITH_GRANTS = checks.NAME | checks.CONTENT | checks.OPEN
+# Doubts that are checked in each call, whether a grant covers the key or not.
+_CHECKED = checks.NAME | checks.CONTENT | checks.OPEN
+# Doubts about which the evaluator's answer holds for all keys of one target, unless a grant may cover some of
+# them. An answer about any other doubt is not kept.
+_ALIKE = checks.COMMANDS | checks.RIGHTS | checks.FORM | checks.TYPE | checks.LIFETIME | checks.CARRIED
 
 
 class OwnKeys:
@@ -452,17 +453,18 @@ class Calls:
         """Prepare the checks of each key of a kind. False: something that is not checked here."""
         evaluator, command, target = self._evaluator, placed.layout.command, kind.target
         doubts = evaluator.standing_of_all(self._service, command, access, target).doubts
-        if doubts & _NEVER_KEPT:
-            return False
-        if doubts & ~_WITH_GRANTS and evaluator.has_grants(self._service, command.name):
+        alike = 0 if evaluator.has_grants(self._service, command.name) else _ALIKE
+        if doubts & ~(_CHECKED | alike):
             return False
         named = evaluator.name_check(target) if doubts & checks.NAME else None
         content, entry, written = access.content, target.entry, None
         if doubts & checks.CONTENT and content is not None and content.carried is None:
-            if content != Content(content.value, access.position + 1):
+            if entry is None or content != Content(content.value, access.position + 1):
                 return False
-            if entry is not None and (entry.values is not None or entry.max_value is not None):
-                written = WrittenCheck(entry, VALUE)
+            if not can_check(entry, VALUE) or checked_by(BY_THE_FORM, entry, VALUE):
+                return False
+            check = WrittenCheck(entry, VALUE)
+            written = check if check.requires else None
         kind.checks(named, written)
         return True
 

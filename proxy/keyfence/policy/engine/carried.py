@@ -10,16 +10,12 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from keyfence.commands.model import READ, Carried
 from keyfence.policy.compiled.policy import CompiledPolicy, Entry, Fields, Target
+from keyfence.policy.compiled.requirements import REQUIREMENTS
 from keyfence.policy.patterns.value_forms import BUILTIN, Form, NumberRange
 
 MAX_KNOWN = 10_000  # pairs of targets whose answer is kept
-# The entries' requirements on content, and the types that they apply to.
-_ITEMS = {
-    "fields": frozenset({"hash", "stream"}),
-    "values": frozenset({"string"}),
-    "members": frozenset({"list", "set", "zset"}),
-    "scores": frozenset({"zset"}),
-}
+# The requirements that content must keep, and the types that they apply to.
+_ITEMS = {one.item: frozenset(one.types) for one in REQUIREMENTS.values() if one.is_carried}
 _OWN = frozenset({"entry", "legacy", "malformed", "scope"})  # kinds of targets that say who may read
 
 
@@ -61,7 +57,7 @@ class Moves:
         `types` are the types that the content may have; none: any type.
         """
         asked = target.entry
-        if asked is None or not asked.looks_into_values or source is target:
+        if asked is None or not asked.on_content or source is target:
             return ""
         known = source.entry if source is not None else None
         same_file = source is not None and source.home == target.home

@@ -135,7 +135,7 @@ class Standings:
             doubts |= 0 if is_known else COMMANDS
         if not fits(entry.types, access.types):
             doubts |= TYPE
-        if entry.looks_into_values:
+        if entry.on_content:
             doubts |= CONTENT
         if access.ttl is not None and access.ttl.absolute and (entry.ttl or entry.commands):
             doubts |= TIME

@@ -6,7 +6,8 @@ value that is too long to be examined is a fault.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 from keyfence.commands.model import Access, Content, Field, Members, Streamed
@@ -57,22 +58,37 @@ def content_faults(access: Access, entry: Entry, shown: Shown, budget: Budget) -
 
     A fault is put in words before the search for the next one, or never.
     """
-    content = access.content
-    if content is None:
+    if access.content is None:
         return
+    written = Written(access.content, access, shown, budget)
+    for item in entry.on_content:
+        yield from FINDERS[item](written, entry)
+
+
+def breaks(items: Iterable[str], access: Access, entry: Entry) -> bool:
+    """Whether a write to a key of `entry` breaks one of these requirements."""
+    if access.content is None:
+        return False
+    written = Written(access.content, access, str, Budget())
+    found = chain.from_iterable(FINDERS[item](written, entry) for item in items)
+    return any(fault is not None for fault in found)
+
+
+class Written(NamedTuple):
+    """What one access writes to a key."""
+
+    content: Content
+    access: Access
+    shown: Shown  # the key
+    budget: Budget
+
+
+def _value_faults(written: Written, entry: Entry) -> Iterator[Fault]:
+    content, shown = written.content, written.shown
     if entry.values is not None and content.value is not None:
         yield from _form_fault(
             content.value, content.value_position, entry.values, lambda: f"the value for {shown()}"
         )
-    if entry.fields is not None:
-        yield from _field_faults(content, entry.fields, shown, budget)
-    if content.members is not None:
-        yield from _member_faults(content.members, entry, shown, budget)
-    if entry.is_sized:
-        yield from _size_faults(content, access, entry, shown, budget)
-    if entry.maxlen is not None and content.stream_add:
-        position = content.maxlen_position or access.position
-        yield from _maxlen_faults(content, position, entry.maxlen, entry.maxlen_exact, shown)
 
 
 def _form_fault(value: bytes, position: int, form: Form, what: Shown) -> Iterator[Fault]:
@@ -91,9 +107,11 @@ def _form_fault(value: bytes, position: int, form: Form, what: Shown) -> Iterato
         yield Fault("value.invalid", position, lambda: (f"{what()} is not {form.text}", f"write {form.text}"))
 
 
-def _field_faults(content: Content, fields: Fields, shown: Shown, budget: Budget) -> Iterator[Fault | None]:
-    for field in content.fields:
-        if budget.works(cost(field.name) + cost(field.value)):
+def _field_faults(written: Written, entry: Entry) -> Iterator[Fault | None]:
+    fields, shown = entry.fields, written.shown
+    for field in written.content.fields if fields is not None else ():
+        assert fields is not None
+        if written.budget.works(cost(field.name) + cost(field.value)):
             yield None
         form = None if isinstance(field.name, Streamed) else fields.form_of(field.name)
         if form is None:
@@ -127,48 +145,59 @@ def _field_name(name: bytes, fields: Fields) -> str:
     return "<masked>" if fields.hides_names and name not in fields.named else printable(name, 64)
 
 
-def _member_faults(members: Members, entry: Entry, shown: Shown, budget: Budget) -> Iterator[Fault | None]:
+def _member_faults(written: Written, entry: Entry) -> Iterator[Fault | None]:
     """Yields the fault of the first wrong element of a command."""
-    positions = range(members.position, members.position + members.step * len(members.values), members.step)
-    if entry.members is not None:
-        for position, value in zip(positions, members.values, strict=True):
-            if budget.works(cost(value)):
-                yield None
-            fault = next(
-                _form_fault(value, position, entry.members, lambda: f"an element for {shown()}"), None
-            )
-            if fault is not None:
-                yield fault
-                break
-    if entry.scores is not None:
-        text = entry.scores.text
-        for position, score in zip(positions, members.scores, strict=False):
-            if budget.works(cost(score)):
-                yield None
-            if isinstance(score, Streamed) or not entry.scores.accepts(score):
-                words = (f"a score for {shown()} is not {text}", f"give {text}")
-                yield Fault("value.invalid", position - 1, lambda: words)  # noqa: B023 - the loop ends here
-                break
+    members, shown = written.content.members, written.shown
+    if members is None or entry.members is None:
+        return
+    for position, value in zip(_positions(members), members.values, strict=True):
+        if written.budget.works(cost(value)):
+            yield None
+        fault = next(_form_fault(value, position, entry.members, lambda: f"an element for {shown()}"), None)
+        if fault is not None:
+            yield fault
+            return
 
 
-def _size_faults(
-    content: Content, access: Access, entry: Entry, shown: Shown, budget: Budget
-) -> Iterator[Fault | None]:
-    """Yields the fault of the first value that is too long, and that of too many fields or elements."""
-    if entry.max_value is not None:
-        yield from _long_values(content, entry.max_value, shown, budget)
-    if entry.max_fields is not None:
-        names = content.fields
-        for at in _beyond([] if len(names) <= entry.max_fields else names, entry.max_fields, budget):
-            yield None if at is None else _too_many("fields", names[at].position, entry.max_fields, shown)
-    members, most = content.members, entry.max_members
+def _score_faults(written: Written, entry: Entry) -> Iterator[Fault | None]:
+    """Yields the fault of the first wrong score of a command."""
+    members, scores = written.content.members, entry.scores
+    if members is None or scores is None:
+        return
+    for position, score in zip(_positions(members), members.scores, strict=False):
+        if written.budget.works(cost(score)):
+            yield None
+        if isinstance(score, Streamed) or not scores.accepts(score):
+            yield _score_fault(position - 1, scores.text, written.shown)
+            return
+
+
+def _score_fault(position: int, text: str, shown: Shown) -> Fault:
+    return Fault("value.invalid", position, lambda: (f"a score for {shown()} is not {text}", f"give {text}"))
+
+
+def _positions(members: Members) -> range:
+    return range(members.position, members.position + members.step * len(members.values), members.step)
+
+
+def _field_count_faults(written: Written, entry: Entry) -> Iterator[Fault | None]:
+    most, fields = entry.max_fields, written.content.fields
+    if most is None or len(fields) <= most:
+        return
+    for at in _beyond(fields, most, written.budget):
+        yield None if at is None else _too_many("fields", fields[at].position, most, written.shown)
+
+
+def _member_count_faults(written: Written, entry: Entry) -> Iterator[Fault | None]:
+    access, shown = written.access, written.shown
+    members, most = written.content.members, entry.max_members
     may_add_nothing = access.ttl is not None and not access.ttl.creates  # ZADD XX, LPUSHX
     if most is None or members is None or len(members.values) <= most or may_add_nothing:
         return
     if "list" in access.types:
         yield _too_many("elements", members.position + most * members.step, most, shown)
         return
-    for at in _beyond(members.values, most, budget):
+    for at in _beyond(members.values, most, written.budget):
         position = 0 if at is None else members.position + at * members.step
         yield None if at is None else _too_many("elements", position, most, shown)
 
@@ -189,7 +218,11 @@ def _too_many(what: str, position: int, most: int, shown: Shown) -> Fault:
     return Fault("key.members", position, lambda: (f"too many {what} for {shown()}", f"at most {most}"))
 
 
-def _long_values(content: Content, most: int, shown: Shown, budget: Budget) -> Iterator[Fault | None]:
+def _long_values(written: Written, entry: Entry) -> Iterator[Fault | None]:
+    """Yields the fault of the first value that is too long."""
+    content, most, budget, shown = written.content, entry.max_value, written.budget, written.shown
+    if most is None:
+        return
     position, what = 0, "the value for"
     if content.least > most or (content.value is not None and length(content.value) > most):
         position = content.value_position
@@ -213,9 +246,10 @@ def _long_values(content: Content, most: int, shown: Shown, budget: Budget) -> I
         yield Fault("value.size", position, lambda: (f"{what} {shown()} is {told}", at_most_bytes(most)))
 
 
-def _maxlen_faults(
-    content: Content, position: int, maxlen: int, exact: bool, shown: Shown
-) -> Iterator[Fault]:
+def _maxlen_faults(written: Written, entry: Entry) -> Iterator[Fault]:
+    content, maxlen, exact, shown = written.content, entry.maxlen, entry.maxlen_exact, written.shown
+    if maxlen is None or not content.stream_add:
+        return
     if content.maxlen is None:
         problem = "must trim the stream"
     elif content.maxlen > maxlen:
@@ -224,8 +258,22 @@ def _maxlen_faults(
         problem = "must trim exactly"
     else:
         return
+    position = content.maxlen_position or written.access.position
     hint = f"use MAXLEN {'' if exact else '~ '}{maxlen}"
     yield Fault("stream.maxlen", position, lambda: (f"XADD to {shown()} {problem}", hint))
+
+
+# By requirement: the faults that a write shows, and None whenever a turn is over.
+FINDERS: Mapping[str, Callable[[Written, Entry], Iterator[Fault | None]]] = {
+    "values": _value_faults,
+    "fields": _field_faults,
+    "members": _member_faults,
+    "scores": _score_faults,
+    "max_value": _long_values,
+    "max_fields": _field_count_faults,
+    "max_members": _member_count_faults,
+    "maxlen": _maxlen_faults,
+}
 
 
 # -- time to live

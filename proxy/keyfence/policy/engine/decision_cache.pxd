@@ -10,7 +10,7 @@ from keyfence.policy.engine.counts cimport Admitted, Validity, ViolationCounter
 from keyfence.policy.engine.forms cimport CachedDecision, CommandForm, Lookup, name_slot, new_lookup, places_of, stands
 
 cdef Py_ssize_t _MAX_CONFIRMED
-cdef int _NO_OPTIONS, _TO_END, _TRIMMING, _SEVERAL_KEYS, _KEYLESS, _NOTHING, _LENGTH, _WAIVED
+cdef int _NO_OPTIONS, _TO_END, _SEVERAL_KEYS, _KEYLESS, _WAIVED
 cdef Lookup _NO_COMMAND, _NO_FORM, _LONG_KEY, _UNSURE
 
 
@@ -64,6 +64,6 @@ cdef class DecisionCache:
     cdef object _evidence(self, object touches)
     @cython.locals(decision=CachedDecision)
     cdef CachedDecision _ask(self, CommandForm form, int target, list argv)
-    @cython.locals(named=NameCheck, words=TypeWords, written=WrittenCheck)
-    cdef bint _can_check(self, CachedDecision decision, object what, object access) except -1
+    @cython.locals(named=NameCheck, words=TypeWords, written=WrittenCheck, resolved=int)
+    cdef int _prepare(self, CachedDecision decision, object what, object access) except -2
     cdef WrittenCheck _written_check(self, CachedDecision decision, object entry)

@@ -19,12 +19,13 @@ from keyfence.policy.compiled.hash_slots import slot_in
 from keyfence.policy.compiled.named import TypeWords
 from keyfence.policy.compiled.policy import MAX_CONFIRMED, Entry, Target
 from keyfence.policy.compiled.tenants import Values
-from keyfence.policy.compiled.written import WrittenCheck
+from keyfence.policy.compiled.written import BY_THE_FORM, WrittenCheck, can_check, checked_by
 from keyfence.policy.patterns.automaton import Automaton, Classifier
 from keyfence.policy.verdict import COVERED
 
 from . import checks
 from .calls import Calls, OwnKeys
+from .content import breaks
 from .counts import Admitted, ViolationCounter
 from .evaluator import Evaluator, Transaction
 from .evidence import Evidence, evidence_of
@@ -43,16 +44,14 @@ from .forms import (
     new_lookup,
     places_of,
     stands,
-    trims,
 )
 
 MAX_COUNTERS = 4_096  # violation counters; beyond this number, all are forgotten and found anew
 
 # As C integers when compiled.
 _MAX_CONFIRMED = MAX_CONFIRMED
-_NO_OPTIONS, _TO_END, _TRIMMING = cache_forms.NO_OPTIONS, cache_forms.TO_END, cache_forms.TRIMMING
+_NO_OPTIONS, _TO_END = cache_forms.NO_OPTIONS, cache_forms.TO_END
 _SEVERAL_KEYS, _KEYLESS = cache_forms.SEVERAL_KEYS, cache_forms.KEYLESS
-_NOTHING, _LENGTH = cache_forms.NOTHING, cache_forms.LENGTH
 _WAIVED = WAIVED
 
 # Lookups without a known decision.
@@ -303,36 +302,44 @@ class DecisionCache:
         accesses = touches.accesses
         is_alone = touches.command is not None and [one.position for one in accesses] == [form.index]
         access = accesses[0] if is_alone else None
-        if not self._can_check(decision, what, access):
+        resolved = self._prepare(decision, what, access)
+        if resolved < 0:
             decision.looks = -1
         elif touches.command is not None and access is not None:
             standing = self._evaluator.standing_of_all(self.service, touches.command, access, what)
             decision.outcome = standing.outcome
-            is_trimmed = form.kind != _TRIMMING or what.entry is None or trims(access, what.entry)
-            decision.is_clean = is_trimmed and not standing.doubts & ~_LOOKED_AT
+            decision.is_clean = not standing.doubts & ~resolved
         form.keep(decision)
         return decision
 
-    def _can_check(self, decision: CachedDecision, what: Target, access: Access | None) -> bool:
-        """Prepare the checks of each command that a decision is about. False: the cache cannot check
-        something; `access` is what the command touches, if that is a single key."""
-        named = (
-            self._evaluator.name_check(what) if what.kind in checks.NAMED and not what.names_sure else None
-        )
-        words = written = None
+    def _prepare(self, decision: CachedDecision, what: Target, access: Access | None) -> int:
+        """Prepare the checks of each command that a decision is about. `access` is what the command touches,
+        if that is a single key. Returns the doubts of the evaluator that the checks resolve, as a sum; -1: a
+        fault is possible that the cache cannot find."""
+        resolved = checks.OPEN  # the outcome is kept with the decision
+        named = words = written = None
         form = decision.form
+        if what.kind in checks.NAMED and not what.names_sure:
+            named = self._evaluator.name_check(what)
+            resolved |= checks.NAME
         entry = what.entry if what.kind in ("entry", "scope") else None
         if what.kind in ("entry", "scope") and not (entry is not None and entry.types):
             given = self.policy.home(what).type_words
             if given and (access is None or checks.carries(access)):
-                return False
+                return -1
             words = TypeWords(given, access.types) if given and access is not None and access.types else None
-        if entry is not None and entry.looks_into_values and form.shows_content:
-            if form.content == _NOTHING or (form.content == _LENGTH and entry.max_value is not None):
-                return False
-            written = None if form.content == _LENGTH else self._written_check(decision, entry)
+            resolved |= checks.TYPE_IN_KEY
+        if entry is None or not form.shows_content:
+            resolved |= checks.CONTENT
+        elif entry.on_content:
+            if not can_check(entry, form.content):
+                return -1
+            written = self._written_check(decision, entry)
+            by_form = checked_by(BY_THE_FORM, entry, form.content)
+            if access is not None and not breaks(by_form, access, entry):
+                resolved |= checks.CONTENT
         decision.checks(named, words, written)
-        return True
+        return resolved
 
     def _written_check(self, decision: CachedDecision, entry: Entry) -> WrittenCheck | None:
         """The check of what commands of this form write to the keys of an entry, if it requires anything."""
@@ -341,7 +348,3 @@ class DecisionCache:
         if check is None:
             check = self._written[decision.target, content] = WrittenCheck(entry, content)
         return check if check.requires else None
-
-
-# Doubts of the evaluator that the cache resolves in each call.
-_LOOKED_AT = checks.NAME | checks.TYPE_IN_KEY | checks.CONTENT | checks.OPEN

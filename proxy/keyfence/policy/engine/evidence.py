@@ -17,13 +17,15 @@ from typing import NamedTuple
 
 from keyfence.commands.model import GROUP, MANY, READ, WRITE, Access, Touches
 from keyfence.policy.compiled.permissions import selects_name
-from keyfence.policy.compiled.policy import CompiledPolicy, Entry, Target
+from keyfence.policy.compiled.policy import CompiledPolicy, Target
+from keyfence.policy.compiled.requirements import rules_of
 from keyfence.policy.reach.channels import key_of, may_notify
+from keyfence.policy.rules import rules_at, rules_with
 
 # Asked of each command.
-ALWAYS = ("internal.error", "session.opaque", "redis.address", "command.forbidden", "command.unknown")
-
-_OF_KEYS = ("key.format", "key.unregistered", "key.legacy", "key.length", "key.charset")
+ALWAYS = (*rules_at("session"), "command.forbidden", "command.unknown")
+# Asked of each key.
+_OF_KEYS = tuple(dict.fromkeys((*rules_with("form"), "key.length", "key.charset")))
 
 
 class Right(NamedTuple):
@@ -126,41 +128,9 @@ def _rules_of(policy: CompiledPolicy, access: Access, target: Target | None) -> 
             yield "key.hash_tag"
     entry = target.entry if target is not None else None
     if entry is not None:
-        if entry.types and access.types:
-            yield "type.mismatch"
-        yield from _rules_of_content(entry, access)
-        yield from _rules_of_lifetime(entry, access)
+        yield from rules_of(entry, access)
     elif policy.home(target).type_words:
         yield "type.mismatch"
-
-
-def _rules_of_content(entry: Entry, access: Access) -> Iterator[str]:
-    content = access.content
-    if content is None:
-        return
-    if content.fields and entry.fields is not None:
-        yield from ("field.unknown", "value.invalid")
-    if any(form is not None for form in (entry.values, entry.members, entry.scores)):
-        yield "value.invalid"
-    if entry.max_value is not None:
-        yield "value.size"
-    if entry.max_fields is not None or entry.max_members is not None:
-        yield "key.members"
-    if content.stream_add and entry.maxlen is not None:
-        yield "stream.maxlen"
-
-
-def _rules_of_lifetime(entry: Entry, access: Access) -> Iterator[str]:
-    rule = entry.ttl
-    if rule is None or access.ttl is None:
-        return
-    if rule.none:
-        yield "ttl.forbidden"
-        return
-    if rule.required:
-        yield "ttl.required"
-    if rule.min is not None or rule.max is not None:
-        yield "ttl.range"
 
 
 def _rights_of(

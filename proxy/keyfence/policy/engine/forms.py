@@ -12,9 +12,8 @@ from array import array
 from keyfence.commands import cache_forms
 from keyfence.commands.arguments import integer, word
 from keyfence.commands.extract import OneKey
-from keyfence.commands.model import Access
 from keyfence.policy.compiled.named import KINDS, NameCheck, TypeWords
-from keyfence.policy.compiled.policy import Entry, Target
+from keyfence.policy.compiled.policy import Target
 from keyfence.policy.compiled.sizes import Question
 from keyfence.policy.compiled.written import MOST_FAULTS, WrittenCheck
 from keyfence.shapes.skeleton import skeleton
@@ -338,16 +337,6 @@ def is_trimmed(options: tuple[bytes, ...]) -> bool:
     """Whether XADD's options are MAXLEN, ~ or =, and a number, so that the ID follows."""
     trims = word(options[0]) == b"MAXLEN" and word(options[1]) in (b"~", b"=")
     return trims and integer(options[2]) is not None
-
-
-def trims(access: Access, entry: Entry) -> bool:
-    """Whether XADD keeps the stream as short as it must be."""
-    content = access.content
-    if entry.maxlen is None:
-        return True
-    if content is None or content.maxlen is None:
-        return False
-    return content.maxlen <= entry.maxlen and not (entry.maxlen_exact and content.maxlen_approximate)
 
 
 def _slot(data: bytes, start: int, end: int) -> int:

@@ -237,7 +237,7 @@ class KeyEvaluator(Wording):
         if not fits(types, access.types):
             yield self._fault(type_fault(name, access, types, shown), access, target)
             is_sized = False
-        elif entry is not None and entry.looks_into_values:
+        elif entry is not None and entry.on_content:
             for fault in content_faults(access, entry, shown, self.budget):
                 yield None if fault is None else self._fault(fault, access, target)
                 is_sized = is_sized and (fault is None or not answers(fault.rule, access))

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from keyfence.commands.model import DELETE, GROUP, READ, WRITE
 from keyfence.policy.compiled.policy import CompiledPolicy, Entry, Target
-from keyfence.policy.compiled.ttl import TtlRule
+from keyfence.policy.compiled.requirements import requirements_of
 
 from .acl_commands import CARRYING, FUNCTIONS, SCANNING, SCRIPTS, SUBSCRIBING, Commands
 from .acl_keys import Keys, reached
@@ -132,7 +132,7 @@ def _unless(should: frozenset[str], gap: Gap) -> Iterator[Gap]:
 def _of_own(target: Target, policy: CompiledPolicy) -> Iterator[Gap]:
     """Yields the gaps of keys that the service may use: what they hold, and how they are named."""
     name = target.name or target.kind
-    rules = [*_content_rules(target.entry)] if target.entry is not None else []
+    rules = [*_asked_by(target.entry)] if target.entry is not None else []
     rules += sorted(policy.names(target).rules) if not target.names_sure else []
     rules += ["key.hash_tag"] if target.hash_tag != "any" and not target.names_sure else []
     rules += ["scope.write"] if target.written_by else []
@@ -142,34 +142,11 @@ def _of_own(target: Target, policy: CompiledPolicy) -> Iterator[Gap]:
         yield from _unless(target.should, Gap(rule, name))
 
 
-def _content_rules(entry: Entry) -> Iterator[str]:
-    if entry.max_length is not None:
-        yield "key.length"
-    if entry.fields is not None:
-        yield from ("field.unknown", "value.invalid")
-    if entry.values is not None or entry.members is not None or entry.scores is not None:
-        yield "value.invalid"
-    if entry.max_value is not None:
-        yield "value.size"
-    if entry.max_fields is not None or entry.max_members is not None:
-        yield "key.members"
-    if entry.maxlen is not None:
-        yield "stream.maxlen"
-    if entry.commands is not None:
-        yield "command.forbidden"
-    yield from _ttl_rules(entry.ttl)
-
-
-def _ttl_rules(rule: TtlRule | None) -> Iterator[str]:
-    if rule is None:
-        return
-    if rule.none:
-        yield "ttl.forbidden"
-        return
-    if rule.required:
-        yield "ttl.required"
-    if rule.min is not None or rule.max is not None:
-        yield "ttl.range"
+def _asked_by(entry: Entry) -> Iterator[str]:
+    """Yields the rules of an entry's requirements, beside its type: ACL has commands by type."""
+    for one in requirements_of(entry):
+        if one.item != "types":
+            yield from one.rules(entry)
 
 
 def _of_reached(policy: CompiledPolicy, service: int, keys: Keys) -> Iterator[Gap]:
@@ -187,7 +164,7 @@ def _of_reached(policy: CompiledPolicy, service: int, keys: Keys) -> Iterator[Ga
         if target.kind == "legacy":
             rules += [] if is_granted else ["key.legacy"]
         if target.entry is not None and target.kind != "malformed":
-            rules += _content_rules(target.entry)
+            rules += _asked_by(target.entry)
             rules += ["type.mismatch"] if target.entry.types or policy.home(target).type_words else []
         rules += sorted(policy.names(target).rules)
         for rule in rules:
