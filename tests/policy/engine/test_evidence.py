@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -13,10 +14,13 @@ from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.engine.decision_cache import DecisionCache
 from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.engine.evidence import ALWAYS, Evidence, Right, evidence_of
-from keyfence.policy.loading.load import load_policy
+from keyfence.policy.loading.load import load_policy, parse_policy
 from keyfence.policy.rules import RULES
 from keyfence.session.fastpath import PLAIN
 from tests.servers import PROJECT
+
+from .test_which_rule_fires import POLICY as SHOP
+from .test_which_rule_fires import TABLE, Row
 
 POLICY = """
 policy: shop
@@ -36,6 +40,19 @@ legacy:
 grants: {billing: {commands: [DEL], keys: ["shop:order:*"]}}
 channels: {news: {channel: "shop:news", publishers: [orders], subscribers: [billing]}}
 """
+# Commands that are asked for a rule of which TABLE has no row.
+CLUSTERED = (
+    "MGET shop:order:1 shop:order:2",
+    "SUBSCRIBE shop:news",
+    "PUBLISH shop:news x",
+    "EVAL x 1 shop:order:1",
+    "SET shop:{1}:free x",
+)
+
+
+@cache
+def shop() -> CompiledPolicy:
+    return parse_policy(SHOP)
 
 
 @pytest.fixture(scope="module")
@@ -110,6 +127,19 @@ def test_a_command_uses_the_rights_that_its_service_holds(
     assert rights <= set(evidence(policy, command, service).rights)
     if not rights:
         assert evidence(policy, command, service).rights == ()
+
+
+@pytest.mark.parametrize("row", TABLE, ids=lambda row: row.about)
+def test_a_command_is_evidence_of_every_rule_that_it_breaks(row: Row) -> None:
+    """A rule without evidence would never be ready, or be called ready by mistake."""
+    asked = evidence(shop(), row.command, row.service).rules
+    assert set(row.rules) <= set(asked)
+
+
+def test_every_rule_has_evidence(policy: CompiledPolicy) -> None:
+    asked = {rule for row in TABLE for rule in evidence(shop(), row.command, row.service).rules}
+    asked |= {rule for command in CLUSTERED for rule in evidence(policy, command).rules}
+    assert asked == RULES.keys()
 
 
 def test_evidence_of_a_command_with_many_keys_looks_at_the_first_ones(policy: CompiledPolicy) -> None:

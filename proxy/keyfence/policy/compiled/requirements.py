@@ -28,7 +28,7 @@ class Requirement(NamedTuple):
     rules: Callable[[Entry], Iterator[str]]  # those that a command can break, if the entry has the item
     is_asked: Callable[[Access], bool]  # whether such an access to a key is asked for the requirement
     types: tuple[str, ...] = ()  # of the keys that can have it; none: any
-    is_carried: bool = False  # content that is moved from key to key must keep it, too
+    carried: str = ""  # the rule that content breaks if a command moves it there from another key
     # The rules that one command of a policy test can break; None: all of `rules`.
     testable: Callable[[Entry], Iterator[str]] | None = None
     part: Part = "content"  # of the policy, if it changes: evidence of the part's rules begins again
@@ -113,42 +113,41 @@ def _rules_of_ttl(entry: Entry) -> Iterator[str]:
         yield "ttl.range"
 
 
-_STRING, _HASHES, _SETS = ("string",), ("hash", "stream"), ("set", "list", "zset")
+_HASHES, _SETS = ("hash", "stream"), ("set", "list", "zset")
+_INVALID, _TOO_MANY = "value.invalid", "key.members"
 _ALL: Final = (
     Requirement("commands", _always("command.forbidden"), _any, part="commands"),
-    Requirement("types", _always("type.mismatch"), _has_types, part="type"),
+    Requirement("types", _always("type.mismatch"), _has_types, carried="type.mismatch", part="type"),
     Requirement("max_length", _always("key.length"), _any, part="name"),
     # On written content, in the order in which its faults are listed.
-    Requirement("values", _always("value.invalid"), _writes, _STRING, True, _rules_of_values),
+    Requirement("values", _always(_INVALID), _writes, ("string",), _INVALID, _rules_of_values),
     Requirement(
         "fields",
-        _always("field.unknown", "value.invalid"),
+        _always("field.unknown", _INVALID),
         _writes_fields,
         _HASHES,
-        True,
+        _INVALID,
         _rules_of_fields,
         also=("field_case",),
     ),
-    Requirement("members", _always("value.invalid"), _writes, _SETS, True, _rules_of_members),
-    Requirement("scores", _always("value.invalid"), _writes, ("zset",), True),
+    Requirement("members", _always(_INVALID), _writes, _SETS, _INVALID, _rules_of_members),
+    Requirement("scores", _always(_INVALID), _writes, ("zset",), _INVALID),
     Requirement(
         "max_value",
         _always("value.size"),
         _writes,
-        (*_STRING, "hash", "list", "set", "zset", "stream"),
-        False,
-        _rules_of_max_value,
-        "size",
+        ("string", "hash", "list", "set", "zset", "stream"),
+        testable=_rules_of_max_value,
+        part="size",
     ),
-    Requirement("max_fields", _always("key.members"), _writes, _HASHES, False, _rules_of_counts, "size"),
+    Requirement("max_fields", _always(_TOO_MANY), _writes, _HASHES, testable=_rules_of_counts, part="size"),
     Requirement(
         "max_members",
-        _always("key.members"),
+        _always(_TOO_MANY),
         _writes,
         ("list", "set", "zset", "stream"),
-        False,
-        _rules_of_counts,
-        "size",
+        testable=_rules_of_counts,
+        part="size",
     ),
     Requirement(
         "maxlen",
@@ -175,7 +174,10 @@ def requirements_of(entry: Entry, access: Access | None = None) -> Iterator[Requ
 
 def rules_of(entry: Entry, access: Access | None = None) -> tuple[str, ...]:
     """Returns the rules that an entry asks; of an access, if there is one."""
-    return _once(one.rules(entry) for one in requirements_of(entry, access))
+    asked = [one.rules(entry) for one in requirements_of(entry, access)]
+    if access is not None and access.content is not None and access.content.carried is not None:
+        asked += [iter((one.carried,)) for one in requirements_of(entry) if one.carried]
+    return _once(asked)
 
 
 def rules_to_test(entry: Entry) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from keyfence.policy.patterns.value_forms import BUILTIN, Form, NumberRange
 
 MAX_KNOWN = 10_000  # pairs of targets whose answer is kept
 # The requirements that content must keep, and the types that they apply to.
-_ITEMS = {one.item: frozenset(one.types) for one in REQUIREMENTS.values() if one.is_carried}
+_ITEMS = {one.item: frozenset(one.types) for one in REQUIREMENTS.values() if one.carried and one.types}
 _OWN = frozenset({"entry", "legacy", "malformed", "scope"})  # kinds of targets that say who may read
 
 

@@ -120,7 +120,7 @@ def _rules_of(policy: CompiledPolicy, access: Access, target: Target | None) -> 
     """The rules that an access to one key is asked of."""
     yield from _OF_KEYS
     if target is not None:  # a key of no target is no one's, so no right is asked for
-        if access.needs & READ:
+        if access.needs & READ or not access.needs & (READ | WRITE):  # existence is told to holders only
             yield "scope.read"
         if access.needs & WRITE:
             yield "scope.write"
