@@ -13,7 +13,7 @@ from keyfence.commands.model import MANY
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.engine.decision_cache import DecisionCache
 from keyfence.policy.engine.evaluator import Evaluator
-from keyfence.policy.engine.evidence import ALWAYS, Evidence, Right, evidence_of
+from keyfence.policy.engine.evidence import ALWAYS, ANYTHING, Evidence, Right, evidence_of
 from keyfence.policy.loading.load import load_policy, parse_policy
 from keyfence.policy.rules import RULES
 from keyfence.session.fastpath import PLAIN
@@ -146,6 +146,23 @@ def test_evidence_of_a_command_with_many_keys_looks_at_the_first_ones(policy: Co
     keys = [b"shop:order:1"] * MANY + [b"shop:log:1"]
     found = evidence_of(policy, 0, extract([b"MGET", *keys]))
     assert found.rights == (Right("read", "order"),)
+    assert found.parts == (ANYTHING,)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("MGET", [b"shop:log:" + b"1" * 8_000] * 100 + [b"shop:order:1"]),
+        ("PSUBSCRIBE", [b"news" + b"v" * 300] * 500 + [b"__keyspace@0__:shop:*"]),
+        ("SUBSCRIBE", [b"news"] * MANY + [b"__keyspace@0__:shop:order:1"]),
+    ],
+)
+def test_evidence_of_a_long_command_may_be_of_any_part_of_the_policy(
+    name: str, words: list[bytes], policy: CompiledPolicy
+) -> None:
+    """It is drawn in one piece of work, so it looks at a bounded number of bytes."""
+    assert ANYTHING in evidence_of(policy, 0, extract([name.encode(), *words])).parts
+    assert ANYTHING not in evidence_of(policy, 0, extract([name.encode(), *words[-3:]])).parts
 
 
 def cases(path: Path) -> list[tuple[str, list[bytes]]]:

@@ -13,9 +13,11 @@ policy, modes and waivers under which it was drawn.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import takewhile
 from typing import NamedTuple
 
-from keyfence.commands.model import GROUP, MANY, READ, WRITE, Access, Touches
+from keyfence.commands.model import GROUP, MANY, READ, WRITE, Access, Channel, Touches
+from keyfence.policy.budget import Budget, cost
 from keyfence.policy.compiled.permissions import selects_name
 from keyfence.policy.compiled.policy import CompiledPolicy, Target
 from keyfence.policy.compiled.requirements import rules_of
@@ -26,6 +28,9 @@ from keyfence.policy.rules import rules_at, rules_with
 ALWAYS = (*rules_at("session"), "command.forbidden", "command.unknown")
 # Asked of each key.
 _OF_KEYS = tuple(dict.fromkeys((*rules_with("form"), "key.length", "key.charset")))
+
+
+MOST_STEPS = 2 * MANY  # for looking at the keys and channels of one command: 1,000 of up to 31 bytes
 
 
 class Right(NamedTuple):
@@ -61,33 +66,51 @@ def evidence_of(
 ) -> Evidence:
     """Returns what a command by the service with this number is evidence of. `several`: it stands for
     commands with more such keys. `basis` "" is the policy alone."""
+    looked = _looked_at(touches)
     rules = dict.fromkeys(ALWAYS)
     rights: dict[Right, None] = {}
     if touches.databases:
         rules["database.forbidden"] = None
     if touches.pattern is not None:
         rules["scan.scope"] = None
-    for channel in touches.channels[:MANY]:
+    for channel in looked.channels:
         rules["channel.write" if channel.publish else "channel.read"] = None
-        if may_notify(channel):
-            rules["database.forbidden"] = None
+    if looked.notifying:
+        rules["database.forbidden"] = None
     if touches.script is not None:
         rules |= dict.fromkeys(("script.keys", "script.unregistered"))
-    for access in (*touches.accesses[:MANY], *_heard(touches)):
-        target = policy.target(access.key)
+    for access, target in looked.targets(policy):
         rules |= dict.fromkeys(_rules_of(policy, access, target))
         rights |= dict.fromkeys(_rights_of(policy, service, touches, access, target))
     if policy.cluster and (several or len(touches.accesses) > 1):
         rules["slot.cross"] = None
-    return Evidence(tuple(rules), tuple(rights), tuple(_parts(policy, touches)), basis or policy.revision)
+    return Evidence(
+        tuple(rules), tuple(rights), tuple(_parts(policy, touches, looked)), basis or policy.revision
+    )
 
 
-def _heard(touches: Touches) -> Iterator[Access]:
-    """The keys that a subscriber of channels reads."""
-    for channel in touches.channels[:MANY]:
-        key = key_of(channel)
-        if key is not None:
-            yield Access(channel.position, key, READ)
+class _LookedAt(NamedTuple):
+    """The part of a command that evidence is drawn of."""
+
+    accesses: list[Access]  # also the keys that a subscriber is told of
+    channels: list[Channel]
+    notifying: list[Channel]  # those that may tell of keys
+    is_whole: bool
+
+    def targets(self, policy: CompiledPolicy) -> Iterator[tuple[Access, Target | None]]:
+        return ((access, policy.target(access.key)) for access in self.accesses)
+
+
+def _looked_at(touches: Touches) -> _LookedAt:
+    """The first keys and channels of a command, so that a long command delays no other client."""
+    steps = Budget(MOST_STEPS)
+    accesses = list(takewhile(lambda one: steps.take(cost(one.key)), touches.accesses))
+    channels = list(takewhile(lambda one: steps.take(cost(one.name)), touches.channels))
+    notifying = [one for one in channels if may_notify(one)]
+    keys = ((one.position, key_of(one)) for one in notifying)
+    heard = [Access(position, key, READ) for position, key in keys if key is not None]
+    is_whole = len(accesses) == len(touches.accesses) and len(channels) == len(touches.channels)
+    return _LookedAt([*accesses, *heard], channels, notifying, is_whole)
 
 
 def place_of(target: Target | None) -> str:
@@ -96,22 +119,22 @@ def place_of(target: Target | None) -> str:
     return NOWHERE if target is None else f"{target.kind} {target.text}"
 
 
-def _parts(policy: CompiledPolicy, touches: Touches) -> dict[str, None]:
+def _parts(policy: CompiledPolicy, touches: Touches, looked: _LookedAt) -> dict[str, None]:
     """The parts of the policy that decide about a command. Channels and the command itself are parts of every
     command's rules (`findings.proof.basis`)."""
-    if len(touches.accesses) > MANY:
+    if not looked.is_whole:
         return {ANYTHING: None}
     parts: dict[str, None] = {}
     script = touches.script
     if script is not None:
         # A registered script may touch more than it declares.
         parts[ANYTHING if policy.registration(script) is not None else SCRIPTS] = None
-    hears = any(may_notify(one) and key_of(one) is None for one in touches.channels[:MANY])
+    hears = any(key_of(one) is None for one in looked.notifying)
     if touches.pattern is not None or touches.problem is not None or hears:
         parts[REACH] = None
     carries = any(one.content is not None and one.content.carried is not None for one in touches.accesses)
-    for access in (*touches.accesses, *_heard(touches)):
-        place = place_of(policy.target(access.key))
+    for _, target in looked.targets(policy):
+        place = place_of(target)
         parts[CARRIED + place if carries else place] = None
     return parts
 
