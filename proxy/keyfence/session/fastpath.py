@@ -352,8 +352,8 @@ class FastPath:
             session.observer.gather_from(session.service, further)
 
     def _leaves_open(self, outcome: int) -> bool:
-        """Whether there is something to record for a command with this outcome: none settles a key if no key
-        is open."""
+        """Whether there is something to record for a command with this outcome. No command settles a key's
+        lifetime while none is open."""
         pending = self._pending
         return pending is not None and (outcome not in (_GIVES, _SETTLES) or pending.has_keys())
 

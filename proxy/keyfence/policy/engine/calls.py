@@ -9,8 +9,8 @@ bounded.
 A command is looked up where its bytes lie: `places` has two numbers for each argument, where it begins and
 where it ends. A command that is a list of arguments is joined first. Only such a command is learned from.
 
-The evaluator is asked about a command with one key of each target: further keys of the same targets break
-nothing that these do not break. Hash slots are compared here.
+The evaluator is asked about a command with one key of each target. If that command breaks no rule, one with
+more keys of these targets breaks none either. Hash slots are compared here.
 """
 
 from __future__ import annotations
@@ -224,7 +224,7 @@ class Calls:
         self, evaluator: Evaluator, service: int, among: Container[str], own: OwnKeys, slotted: bytes
     ) -> None:
         """`among` are the commands that may be admitted. `slotted` says of each target whether its keys must
-        share a hash slot; empty: nobody's must."""
+        share a hash slot; it is empty if no file of the policy requires it."""
         policy = evaluator.policy
         self._evaluator = evaluator
         self._service = service

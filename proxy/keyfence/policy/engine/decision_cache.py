@@ -218,8 +218,8 @@ class DecisionCache:
         return transaction.slot == slot
 
     def call_shares_slot(self, transaction: Transaction) -> bool:
-        """The same for the keys of the command with several keys, a script or a pattern that was looked up
-        last, which are in one slot."""
+        """Whether the keys of the command with several keys that was looked up last, which lie in one hash
+        slot, are in the transaction's."""
         slot = self._calls.slot
         if slot >= 0 and transaction.slot is None:
             transaction.slot = slot
@@ -237,7 +237,7 @@ class DecisionCache:
 
     def remember(self, lookup: Lookup, argv: list[bytes], counter: ViolationCounter) -> None:
         """Remember that every command like this one, which `may_count` admits, has the violations of this
-        counter; and so has every command on a key of the counter's shape."""
+        counter. Every command on a key of the counter's shape shares the counter."""
         decision = lookup.decision
         mark = decision.mark(lookup.faults, argv[decision.form.index]) if decision is not None else None
         if decision is None or (mark is None and not counter.shape):

@@ -92,7 +92,7 @@ def evidence_of(
 class _LookedAt(NamedTuple):
     """The part of a command that evidence is drawn of."""
 
-    accesses: list[Access]  # also the keys that a subscriber is told of
+    accesses: list[Access]  # also the keys that a subscriber hears about
     channels: list[Channel]
     notifying: list[Channel]  # those that may tell of keys
     is_whole: bool

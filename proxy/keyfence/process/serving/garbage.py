@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator
 
 _SMALL = 500, 3  # collections look at 500 new objects, or at 2,000
-_NEVER = 1_000_000_000  # until a collection looks at all objects come so many smaller ones
+_NEVER = 1_000_000_000  # this many small collections run before one looks at all objects
 _GROWN = 500_000  # blocks of memory; about 40 MiB
 _RELEASED = 100  # objects that are freed in one turn of the loop …
 _PAUSE = 0.002  # … and the seconds until the next turn
