@@ -12,7 +12,7 @@ import re
 from typing import Any, NamedTuple
 
 SERVICES = ("shop", "bill")
-CLASSES = ("[0-9]+", "[a-z0-9]+", "[0-9]{1,3}", "[a-z]+")
+CLASSES = ("[0-9]+", "[a-z0-9]+", "[0-9]{1,3}", "[a-z]+", "[a-z]{5,9}")
 VALUES = ("number", "[a-z]+", None, None)
 TTLS = ({"max": "2h"}, "none", {"required": False, "max": "1h"}, None, None)
 KEYS = (
@@ -63,7 +63,7 @@ def random_policy(rng: random.Random) -> dict[str, Any]:
         "claims": ["sh:", "bl:"],
         "services": list(SERVICES),
         "placeholders": {
-            "id": rng.choice(CLASSES),
+            "id": _placeholder(rng),
             "no": "[0-9]+",
             "any": "[^:]+",
             "tenant": "[a-z]{1,12}",
@@ -77,6 +77,12 @@ def random_policy(rng: random.Random) -> dict[str, Any]:
     for _ in range(rng.randrange(4)):
         change(rng, policy)
     return policy
+
+
+def _placeholder(rng: random.Random) -> str | dict[str, Any]:
+    """A class of ids, which may be secret. What replaces secrets may be of another class than the secrets."""
+    of_class = rng.choice(CLASSES)
+    return {"is": of_class, "secret": True} if rng.random() < 0.3 else of_class
 
 
 def _scope(rng: random.Random, prefix: str, owner: str) -> dict[str, Any]:
@@ -102,7 +108,7 @@ def change(rng: random.Random, policy: dict[str, Any]) -> None:
             one = rng.choice(sorted(keys))
             keys[one] = _entry(rng, keys[one]["key"])
         case 4:
-            policy["placeholders"]["id"] = rng.choice(CLASSES)
+            policy["placeholders"]["id"] = _placeholder(rng)
         case 5:
             prefix, owner = rng.choice((("sh", "shop"), ("bl", "bill")))
             policy["scopes"][prefix] = _scope(rng, f"{prefix}:", owner)
@@ -129,7 +135,7 @@ def change(rng: random.Random, policy: dict[str, Any]) -> None:
 
 def mend(rng: random.Random, policy: dict[str, Any], service: str, rule: str, names: list[str]) -> None:
     """Allow what the examples of a finding show, as somebody does who has only looked at these."""
-    name = rng.choice(names)
+    name = re.sub("<[a-z]+>", "1", rng.choice(names))  # a masked one shows where the id is
     if rule == "script.unregistered":
         _change_scripts(rng, policy)
     elif re.fullmatch("[a-z0-9:]+", name):

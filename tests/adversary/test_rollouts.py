@@ -81,7 +81,6 @@ class Worker:
 
     def __init__(self, world: Rollout) -> None:
         self.world = world
-        self.authorizer = world.authorizer
         self.usage = Usage()
         clock = lambda: world.now  # noqa: E731
         self.groups = Groups()
@@ -92,6 +91,12 @@ class Worker:
         self.increments = Increments(self.telemetry)
         # As the decision cache: further commands with the same findings are counted only.
         self.counters: dict[Any, tuple[ViolationCounter, list[Group]]] = {}
+        self.take(world.authorizer)
+
+    def take(self, authorizer: Authorizer) -> None:
+        """Evaluate by a policy from now on."""
+        self.authorizer = authorizer
+        self.telemetry.guard(authorizer.policy.secrecy)
 
     def send(self, service: str, argv: list[bytes], user: bytes | None) -> None:
         authorizer = self.authorizer
@@ -230,9 +235,9 @@ class Rollout:
         """Put policy, modes and waivers in force; a worker may take them a moment later."""
         self.authorizer = self._authorizer()
         self.writer.policy_taken(self.policy, self.authorizer.modes)
-        self.workers[0].authorizer = self.authorizer
+        self.workers[0].take(self.authorizer)
         if self.rng.random() < 0.7:
-            self.workers[1].authorizer = self.authorizer
+            self.workers[1].take(self.authorizer)
 
     def traffic(self) -> None:
         rng = self.rng
@@ -259,7 +264,7 @@ class Rollout:
     async def settle(self, seconds: float) -> None:
         """Gather what was counted, and let time pass."""
         for worker in self.workers:
-            worker.authorizer = self.authorizer
+            worker.take(self.authorizer)
             worker.telemetry.flush()
             self.writer.take(worker.increments.take())
         for passed in (1.0, 5.0, seconds):

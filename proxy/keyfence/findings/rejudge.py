@@ -1,8 +1,9 @@
 """Judges findings again, under a policy that was put in force.
 
 Rule: a finding is resolved only if all of it is known to keep the rule now. The examples are all of it if
-they account for all violations; otherwise the rule must have one answer for all commands of the finding. What
-an example leaves out (values, the caller) is never guessed.
+they account for all violations, and none of them is masked: a masked one stands for several commands.
+Otherwise the rule must have one answer for all commands of the finding. What an example leaves out (values,
+the caller, secrets) is never guessed.
 """
 
 from __future__ import annotations
@@ -117,7 +118,7 @@ def keeps_its_rule(
     if not all(_allows(evaluator, finding, one) for one in known):
         return False
     shown = sum(max(0, example.get("times", 1)) for example in finding.examples)
-    if finding.total <= shown:
+    if finding.total <= shown and not any(one.is_masked for one in known):
         return True
     if finding.rule not in BY_PLACE:
         return False

@@ -135,3 +135,23 @@ def test_a_value_in_the_place_of_another_argument_is_not_kept(argv: list[bytes])
 def test_times_and_lengths_are_kept() -> None:
     assert line(b"SETEX", b"k", b"60", b"v")["argv"] == ["SETEX", "k", "60", "?"]
     assert line(b"XADD", b"k", b"MAXLEN", b"100", b"*", b"f", b"v")["argv"][3] == "100"
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        [b"GET", b"a:session:hunter22"],
+        [b"GET", b"a:session:Hunter22"],
+        [b"MGET", b"a:cart:b", b"a:session:hunter22"],
+        [b"SUBSCRIBE", b"__keyspace@0__:a:session:hunter22"],
+        [b"FCALL", b"hunter22", b"1", b"a:cart:b"],
+    ],
+    ids=lambda argv: argv[0].decode(),
+)
+def test_a_line_says_that_other_text_replaces_a_secret(argv: list[bytes]) -> None:
+    assert from_line(line(*argv, policy=HIDING)).is_masked
+    assert not from_line(line(*argv)).is_masked
+
+
+def test_a_line_without_a_secret_is_not_masked() -> None:
+    assert "masked" not in line(b"MGET", b"a:cart:b", b"a:cart:c", policy=HIDING)

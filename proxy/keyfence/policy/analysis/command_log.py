@@ -1,8 +1,9 @@
 """The command log's lines: written from what a command touches, without its values, and read again.
 
 Rule: a line holds no value and no text of a secret placeholder. An example of the placeholder's class
-replaces that text, so that the policy still classifies the key as before. Of a value it holds the form
-(`integer`, `json`), from which `keyfence draft` learns.
+replaces that text, so that the policy still classifies the key as before. Such a line says that it is
+*masked*: different commands may have this line, and another policy may answer otherwise to each of them. Of a
+value it holds the form (`integer`, `json`), from which `keyfence draft` learns.
 
 Every argument in a line is known by its role, and stands there only if it parses as that: a name is text that
 a server takes as a name, a time is an integer. A line is bounded (MAX_NAMES, MAX_TEXT), and so is the time to
@@ -63,6 +64,7 @@ class Recorded(NamedTuple):
     times: int  # how many equal commands the line counts, this one included
     has_values: bool  # whether the command wrote values, which the log omits
     is_cut: bool = False  # the line has only a part of the command, so no verdict on it is known
+    is_masked: bool = False  # other text replaces some of its names, so it stands for several commands
 
 
 def feed_lines(
@@ -98,7 +100,7 @@ class _Line:
         self._policy = policy
         self._names = MAX_NAMES  # how many more fit
         self._text = MAX_TEXT
-        self._is_cut = False
+        self._is_cut = self._is_masked = False
         self._shown: dict[int, str] = {}  # by position: the arguments that people may see
 
     def of(self, service: str, argv: Sequence[bytes], touches: Touches, count: int) -> dict[str, Any]:
@@ -128,6 +130,7 @@ class _Line:
             "databases": list(self._each(touches.databases, lambda one: list(self._numbered(one)))),
             "problem": touches.problem and self._problem(touches.problem),
             "cut": self._is_cut,
+            "masked": self._is_masked,
         }
         line["argv"] = [self._shown.get(at, OMITTED) for at in range(min(len(argv), MAX_NAMES))]
         line["arguments"] = len(argv) if len(argv) > MAX_NAMES else None
@@ -163,8 +166,9 @@ class _Line:
             self._is_cut = True
             text = self._beginning(name[:MAX_NAME])
         else:
-            name = _without_secrets(self._policy, name)
-            text = _text(name)
+            plain = _without_secrets(self._policy, name)
+            self._is_masked = self._is_masked or plain != name
+            name, text = plain, _text(plain)
         if not self._takes(text):
             return None
         if position:
@@ -232,7 +236,7 @@ class _Line:
     def _field(self, field: Field, target: Target | None) -> list[Any] | None:
         fields = target.entry.fields if target is not None and target.entry is not None else None
         if fields is not None and fields.hides_names and field.name not in fields.named:
-            text = MASKED.decode()
+            text, self._is_masked = MASKED.decode(), True
         else:
             text = _text(field.name[: _MAX_FIELD + 1])
             if len(field.name) > _MAX_FIELD or not text.isprintable() or not _FIELD.fullmatch(text):
@@ -260,7 +264,9 @@ class _Line:
             return OMITTED
         if self._policy.registration(script):
             return printable(script.name)
-        return shown_in(self._policy, script.name, None)
+        shown = shown_in(self._policy, script.name, None)
+        self._is_masked = self._is_masked or shown != printable(script.name)
+        return shown
 
     def _problem(self, problem: Problem) -> list[Any]:
         unseen = list(self._each(problem.unseen, lambda one: [self._glob(one.glob), one.needs]))
@@ -376,6 +382,7 @@ def _from_line(line: Mapping[str, Any]) -> Recorded:
         int(line["count"]),
         bool(line.get("values")),
         bool(line.get("cut")) or not all(_is_faithful(_text(glob)) for glob in globs),
+        bool(line.get("masked")),
     )
 
 
