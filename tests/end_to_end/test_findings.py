@@ -29,6 +29,7 @@ scopes: {shop: {prefix: "shop:", writers: [orders], readers: [billing]}}
 keys:
   order: {key: "shop:order:<id>", type: string}
 """
+WITH_LISTS = POLICY.replace("type: string", "type: [string, list]") + '  tmp: {key: "shop:tmp:<id>"}\n'
 WITH_TMP = POLICY + '  tmp: {key: "shop:tmp:<id>", type: string}\n'
 
 
@@ -147,24 +148,29 @@ def test_a_baseline_covers_the_findings_that_the_policy_in_force_does_not_allow(
         admin = keyfence.ready.admin
         assert admin is not None
         with keyfence.client() as client:
-            client.set("shop:tmp:1", "x")
-            client.set("shop:other:1", "x")
-            until(lambda: len(findings_of(keyfence)) == 2)
-            (folder / "policy.yaml").write_text(WITH_TMP)
+            for number in range(12):  # more than a finding has examples
+                client.set(f"shop:tmp:{number}", "x")
+                client.set(f"shop:other:{number}", "x")
+                client.lpush(f"shop:order:{number}", "x")
+            until(lambda: sorted(one["total"] for one in findings_of(keyfence).values()) == [12] * 3)
+            (folder / "policy.yaml").write_text(WITH_LISTS)
             ask(admin, "/-/reload", {})
-            until(lambda: findings_of(keyfence)["SET shop:tmp:<int>"]["state"] == "resolved")
+            for place in ("SET shop:tmp:<int>", "LPUSH order"):
+                until(lambda place=place: findings_of(keyfence)[place]["state"] == "resolved")
         code, text, said = process("waivers", admin, *baseline)
         assert code == 0
         assert "shop:other:" in text
         assert "shop:tmp:" not in text
+        assert "type.mismatch" not in text
         assert said == (
-            "keyfence: left out 1 finding that the policy in force allows, that waivers cover, or that were "
-            "not seen for 7 days (1 resolved); --all covers them too\n"
+            "keyfence: left out 2 findings that the policy in force allows, that waivers cover, or that were "
+            "not seen for 7 days (2 resolved); --all covers them too\n"
         )
         code, text, said = process("waivers", admin, *baseline, "--all")
         assert (code, said) == (0, "")
         assert "shop:other:" in text
         assert "shop:tmp:" in text
+        assert "type.mismatch" in text
     code, _, said = process("waivers", "--all")
     assert code == 2
     assert "--all is for --baseline" in said

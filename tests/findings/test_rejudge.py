@@ -352,3 +352,60 @@ def test_a_shape_of_keys_of_any_length_is_not_judged_as_a_whole(policy_of: Load,
     """Of a very long key, only the beginning is known."""
     one = finding(policy_of(OLD), "key.unregistered", [b"GET", b"shop:cart:1"], shape=shape, times=305)
     assert resolved(policy_of(OLD + '  cart: {key: "shop:cart:<id>"}\n'), [one], NOON + 60) == []
+
+
+# -- types and other requirements of an entry
+
+ON_A_LIST = [b"LPUSH", b"shop:order:1", b"x"]
+
+
+@pytest.mark.parametrize(
+    ("words", "types", "is_resolved"),
+    [
+        (ON_A_LIST, "[string, list]", True),
+        (ON_A_LIST, "list", True),
+        (ON_A_LIST, "hash", False),
+        ([b"SORT", b"shop:order:1"], "[string, list]", True),
+        # Others of these commands may have a STORE, which makes a list.
+        ([b"SORT", b"shop:order:1"], "[string, set]", False),
+        ([b"ZUNIONSTORE", b"shop:order:1", b"1", b"shop:order:2"], "zset", False),  # carries elements
+    ],
+)
+def test_a_finding_of_a_type_is_resolved_if_the_entry_has_all_types_that_its_command_is_for(
+    policy_of: Load, words: list[bytes], types: str, *, is_resolved: bool
+) -> None:
+    plain = OLD.replace(", values: number", "")
+    one = finding(policy_of(plain), "type.mismatch", words, shape="", entry="order", times=305)
+    new = policy_of(plain.replace("type: string", f"type: {types}"))
+    assert resolved(new, [one], NOON + 60) == []
+    assert resolved(new, [one], NOON + 60, always) == ([one.id] if is_resolved else [])
+
+
+@pytest.mark.parametrize(
+    ("rule", "asked", "words"),
+    [
+        ("value.invalid", "values: number", [b"SET", b"shop:order:1", b"x"]),
+        ("value.size", "max_value: 2b", [b"SET", b"shop:order:1", b"x"]),
+        ("ttl.required", "ttl: {max: 2h}", [b"SET", b"shop:order:1", b"x"]),
+        ("type.mismatch", "type: list", [b"SET", b"shop:order:1", b"x"]),
+        ("field.unknown", "type: hash, fields: {a: any}", [b"HSET", b"shop:order:1", b"x", b"y"]),
+    ],
+)
+def test_a_finding_is_resolved_if_its_entry_does_not_require_it_any_more(
+    policy_of: Load, rule: str, asked: str, words: list[bytes]
+) -> None:
+    before, after = (OLD.replace("type: string, values: number", what) for what in (asked, "max_length: 99"))
+    one = finding(policy_of(before), rule, words, shape="", entry="order", times=305)
+    assert resolved(policy_of(after), [one], NOON + 60, always) == [one.id]
+    assert resolved(policy_of(before + '  more: {key: "shop:more:1"}\n'), [one], NOON + 60, always) == []
+    one.counts = {"late": 305}
+    assert resolved(policy_of(after), [one], NOON + 60, always) == []
+
+
+def test_where_words_of_a_key_say_its_type_an_entry_without_one_is_not_judged(policy_of: Load) -> None:
+    old = OLD.replace("type: string, values: number", "type: string")
+    one = finding(policy_of(old), "type.mismatch", ON_A_LIST, shape="", entry="order", times=305)
+    words = "type_words: {queue: list}\n"
+    new = old.replace(", type: string", "")
+    assert resolved(policy_of(new), [one], NOON + 60, always) == [one.id]
+    assert resolved(policy_of(words + new), [one], NOON + 60, always) == []

@@ -52,6 +52,11 @@ def effect_of(row: Row, role: int) -> Effect:
     )
 
 
+def all_types_of(row: Row) -> tuple[tuple[str, ...], ...]:
+    """The types of the keys that a command is for, by the role of the key."""
+    return tuple(effect_of(row, role).types for role in range(max(1, len(row.specs))))
+
+
 # Commands whose replies show nothing of the value: only whether the key exists, its type, or when it was
 # used. Servers flag more commands as not accessing the value (SISMEMBER, STRLEN, MEMORY USAGE), but their
 # replies depend on it. So do those of OBJECT ENCODING and OBJECT REFCOUNT, which differ for small numbers.

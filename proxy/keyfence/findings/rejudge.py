@@ -13,10 +13,13 @@ import enum
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal
 
-from keyfence.commands.model import DELETE, READ, WRITE, Access, Script, Touches
+from keyfence.commands.effects import all_types_of
+from keyfence.commands.model import DELETE, READ, WRITE, Access, Command, Script, Touches
+from keyfence.commands.table import lookup
 from keyfence.policy.analysis.command_log import Recorded, from_line
 from keyfence.policy.analysis.replay import depends_on_the_caller, makes_keys_of_arguments
-from keyfence.policy.compiled.policy import CompiledPolicy
+from keyfence.policy.compiled.policy import CompiledPolicy, Target
+from keyfence.policy.compiled.requirements import rules_of
 from keyfence.policy.compiled.tenants import NOBODY
 from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.reach.channels import key_of
@@ -27,7 +30,7 @@ from keyfence.telemetry.counters import OTHER
 from .finding import AT_REST, Finding, State
 from .proof.basis import InForce
 from .proof.changes import Changes
-from .proof.shapes import Sample, channels_of, keys_of, only_name_of
+from .proof.shapes import Sample, channels_of, keys_of, keys_of_entry, only_name_of
 from .queries import Reader
 
 # Rules on values, which examples do not hold.
@@ -37,8 +40,11 @@ NEVER = frozenset(rules_at("session"))
 # Rules on the form of a key: one answer for all commands on keys of one target that need the same rights.
 ON_FORM = frozenset(rules_with("form"))
 ON_CHANNELS = frozenset(rules_at("channel"))
+ON_TYPES = frozenset(rules_with("type"))
 # Rules with one answer for all commands of one name on keys, or channels, of one target.
-BY_PLACE = ON_FORM | ON_CHANNELS | frozenset(rules_with("rights"))
+BY_PLACE = ON_FORM | ON_CHANNELS | ON_TYPES | frozenset(rules_with("rights"))
+# Rules that a command can break only if the key's entry requires something, or words of the key a type.
+REQUIRED = frozenset((*rules_at("type"), *rules_at("content"), *rules_at("lifetime")))
 
 Keeps = Callable[[str, float], bool]
 
@@ -105,12 +111,15 @@ def keeps_its_rule(
     evaluator: Evaluator, finding: Finding, keeps: Keeps = lambda _entry, _since: False
 ) -> bool:
     """Whether every violation of a finding is known to keep its rule under the evaluator's policy."""
-    if finding.rule in NEVER | ON_VALUES or finding.counts.get("late"):
+    policy = evaluator.policy
+    if finding.rule in NEVER or finding.counts.get("late"):
         return False
-    if finding.rule not in RULES or finding.service not in evaluator.policy.services:
+    if finding.rule not in RULES or finding.service not in policy.services:
         return False
-    if _admits_script(evaluator.policy, finding):
+    if _admits_script(policy, finding) or _requires_nothing(policy, finding, keeps):
         return True
+    if finding.rule in ON_VALUES:
+        return False
     examples = [_example(line["command"]) for line in finding.examples]
     known = [one for one in examples if one is not None]
     if not known or len(known) < len(examples):
@@ -122,8 +131,8 @@ def keeps_its_rule(
         return True
     if finding.rule not in BY_PLACE:
         return False
-    names = _names_of(evaluator.policy, finding, keeps)
-    return bool(names) and all(_allows_alike(evaluator, finding, one, names) for one in known)
+    samples = _samples_of(policy, finding, keeps)
+    return bool(samples) and all(_allows_alike(evaluator, finding, one, samples) for one in known)
 
 
 def _admits_script(policy: CompiledPolicy, finding: Finding) -> bool:
@@ -139,51 +148,75 @@ def _admits_script(policy: CompiledPolicy, finding: Finding) -> bool:
     return word != "forbid" if finding.command == "SCRIPT LOAD" else word == "declared"
 
 
-def _names_of(policy: CompiledPolicy, finding: Finding, keeps: Keeps) -> list[bytes]:
+def _requires_nothing(policy: CompiledPolicy, finding: Finding, keeps: Keeps) -> bool:
+    """Whether the finding's rule asks nothing of commands on its keys any more."""
+    if finding.rule not in REQUIRED:
+        return False
+    samples = _samples_of(policy, finding, keeps)
+    return bool(samples) and not any(
+        target is None or _requires(policy, target, finding.rule) for _, target in samples
+    )
+
+
+def _requires(policy: CompiledPolicy, target: Target, rule: str) -> bool:
+    """Whether a rule of REQUIRED asks something of commands on a target's keys."""
+    if target.entry is not None and rule in rules_of(target.entry):
+        return True
+    return rule in ON_TYPES and bool(policy.home(target).type_words)
+
+
+def _samples_of(policy: CompiledPolicy, finding: Finding, keeps: Keeps) -> Sequence[Sample]:
     """Names that answer for all those that the finding is about; none if there are no such names."""
     if policy.grants.get(policy.number(finding.service)):
-        return []  # a grant may cover some of the names only
+        return ()  # a grant may cover some of the names only
     return _channels_of(policy, finding) if finding.rule in ON_CHANNELS else _keys_of(policy, finding, keeps)
 
 
-def _channels_of(policy: CompiledPolicy, finding: Finding) -> list[bytes]:
+def _channels_of(policy: CompiledPolicy, finding: Finding) -> Sequence[Sample]:
     """A channel of each target that channels of the finding may belong to; none if that is not known, or if
     one channel does not stand for all channels of its target."""
     only = only_name_of(finding.shape)
     if only is not None:
-        return [only]
+        return [Sample(only, None)]
     found = channels_of(policy, finding.shape) if finding.shape else []
     for _, target in found:
         # In such a channel, the key decides; and a channel that no target covers may be one of Redis' own.
         if target is None or target.kind == "keyspace" or policy.depends_on_caller(target):
-            return []
-    return [one.name for one in found]
+            return ()
+    return found
 
 
-def _keys_of(policy: CompiledPolicy, finding: Finding, keeps: Keeps) -> list[bytes]:
+def _keys_of(policy: CompiledPolicy, finding: Finding, keeps: Keeps) -> Sequence[Sample]:
     """A key of each target that keys of the finding may belong to; none if that is not known, or if one key
     does not stand for all keys of its target."""
-    found: list[Sample] = []
+    found: Sequence[Sample] = ()
     if finding.shape:
         found = keys_of(policy, finding.shape)
     elif finding.entry and keeps(finding.entry, finding.first):
-        found = [Sample(one.pattern.example(), one) for one in policy.targets if one.name == finding.entry]
-    for _, target in found:
-        if target is None:
-            continue
-        depends_on_name = finding.rule == "key.format" and not (target.names_sure and not target.alike)
-        if depends_on_name or policy.depends_on_caller(target):
-            return []
-    return [one.name for one in found]
+        found = keys_of_entry(policy, finding.entry)
+    known = all(_answers_for_all(policy, target, finding.rule) for _, target in found)
+    return found if known else ()
 
 
-def _allows_alike(evaluator: Evaluator, finding: Finding, one: Recorded, names: Sequence[bytes]) -> bool:
+def _answers_for_all(policy: CompiledPolicy, target: Target | None, rule: str) -> bool:
+    """Whether one key stands for all keys of its target, as far as a rule goes."""
+    if target is None:
+        return True
+    if rule == "key.format" and not (target.names_sure and not target.alike):
+        return False
+    has_type = target.entry is not None and target.entry.types
+    if rule in ON_TYPES and not has_type and policy.home(target).type_words:
+        return False  # words of the key say the type
+    return not policy.depends_on_caller(target)
+
+
+def _allows_alike(evaluator: Evaluator, finding: Finding, one: Recorded, samples: Sequence[Sample]) -> bool:
     """Whether commands like an example keep the finding's rule with each of these names in place of those
     that the finding is about, whatever else differs in the commands."""
     on_channels = finding.rule in ON_CHANNELS
     if any(channel.is_pattern for channel in one.touches.channels) and only_name_of(finding.shape) is None:
         return False  # one pattern does not stand for others
-    for name in names:
+    for name, _ in samples:
         with_name = (
             _on_channel(one.touches, name) if on_channels else _on_key(one.touches, name, finding.rule)
         )
@@ -213,8 +246,18 @@ def _on_key(touches: Touches, key: bytes, rule: str) -> Touches | None:
         carries = any(one.content is not None and one.content.carried is not None for one in accesses)
         if touches.script is not None or carries:
             return None
+    if rule in ON_TYPES:
+        # Options decide which kinds of keys a command has: SORT … STORE also has one for a list.
+        types = _types_of(touches.command)
+        return Touches(touches.command, tuple(Access(1, key, READ, one) for one in types)) if types else None
     on_key = (access._replace(key=key, content=None) for access in accesses)
     return Touches(touches.command, tuple(_strictest(access, rule) for access in on_key))
+
+
+def _types_of(command: Command | None) -> tuple[tuple[str, ...], ...]:
+    """The types of the keys that a command is for, by the role of the key; none if they are not known."""
+    row = lookup(command.name.encode().split(b" ")) if command is not None else None
+    return all_types_of(row) if row is not None and row.command is command else ()
 
 
 def _strictest(access: Access, rule: str) -> Access:

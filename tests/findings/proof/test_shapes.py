@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keyfence.findings.proof.shapes import channels_of, keys_of, only_name_of
+from keyfence.findings.proof.shapes import channels_of, keys_of, keys_of_entry, only_name_of
 from keyfence.policy.enforcement.waiver_keys import keys_of_shape, waiver_keys
 from keyfence.policy.loading.load import parse_policy
 from keyfence.shapes.shapes import Shapes
@@ -51,3 +51,11 @@ def test_a_shape_without_placeholders_stands_for_one_name() -> None:
     assert only_name_of(r"shop:\x3cint>") == b"shop:<int>"
     assert only_name_of("shop:<int>") is None
     assert only_name_of("other") is None
+
+
+def test_an_entry_has_a_key_of_its_form_and_malformed_ones() -> None:
+    """The first malformed key that comes to mind, `shop:cart:1`, is none."""
+    found = keys_of_entry(POLICY, "cart")
+    assert [(POLICY.target(key), key) for key, _ in found] == [(target, key) for key, target in found]
+    assert {target.kind for _, target in found if target is not None} == {"entry", "malformed"}
+    assert keys_of_entry(POLICY, "gone") == []

@@ -1,7 +1,7 @@
-"""The names that a shape can stand for, as samples that answer for all of them under one policy.
+"""The names that a shape or an entry can stand for, as samples that answer for all of them under one policy.
 
-Rule: no sample is left out. A shape has no samples if some of its names are not known well enough: a rule
-that asks about them cannot be decided then.
+Rule: no sample is left out. A shape or an entry has no samples if some of its names are not known well
+enough: a rule that asks about them cannot be decided then.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import NamedTuple
 from keyfence.policy.compiled.policy import CompiledPolicy, Target
 from keyfence.policy.enforcement.waiver_keys import keys_of_shape, waived_keys
 from keyfence.policy.patterns.automaton import Classifier
-from keyfence.policy.patterns.set_operations import TooLarge, joint_samples
+from keyfence.policy.patterns.set_operations import TooLarge, joint_samples, uncovered
 from keyfence.shapes.shapes import Placeholder, parsed
 
 # Placeholders for text of any length. Of a name that is too long, the evaluator knows the beginning only, so
@@ -30,6 +30,27 @@ class Sample(NamedTuple):
 def keys_of(policy: CompiledPolicy, shape: str) -> list[Sample]:
     """A key of each target that keys of a shape may belong to; none if that is not known."""
     return _samples(shape, policy.targets, policy.classifier)
+
+
+def keys_of_entry(policy: CompiledPolicy, name: str) -> list[Sample]:
+    """A key of each target of an entry or scope, its malformed keys included; none if that is not known."""
+    found: list[Sample] = []
+    for at, target in enumerate(policy.targets):
+        if target.name != name:
+            continue
+        key = target.pattern.example()
+        if policy.target(key) is not target:
+            try:
+                own = uncovered(target.pattern, [one.pattern for one in policy.targets[:at]])
+            except TooLarge:
+                return []
+            if own is None:
+                continue  # all its keys belong to other targets
+            if policy.target(own) is not target:
+                return []
+            key = own
+        found.append(Sample(key, target))
+    return found
 
 
 def channels_of(policy: CompiledPolicy, shape: str) -> list[Sample]:
