@@ -11,6 +11,8 @@ import random
 import re
 from typing import Any, NamedTuple
 
+from keyfence.policy.engine.evidence import NONE, Evidence
+
 SERVICES = ("shop", "bill")
 CLASSES = ("[0-9]+", "[a-z0-9]+", "[0-9]{1,3}", "[a-z]+", "[a-z]{5,9}")
 VALUES = ("number", "[a-z]+", None, None)
@@ -51,6 +53,7 @@ class Command(NamedTuple):
     service: str
     argv: list[bytes]
     user: bytes | None = None  # that the client has logged in as
+    evidence: Evidence = NONE
 
 
 # -- policies

@@ -1,6 +1,6 @@
 """Simulated rollouts: random policies, changes of them, traffic, restarts, and two workers whose counts come
-late. What `ready` recommends refuses nothing that was seen in its window, and what `what-if`, the gate and a
-candidate pass is not refused either.
+late. What `ready` recommends refuses nothing that was seen in its window, and was asked there since it has
+changed. What `what-if`, the gate and a candidate pass is not refused either.
 
 The clock is the test's own. Every command is kept, so that the answers can be compared with what the policy
 in force says of each. No finding is resolved under a policy that still refuses a command of it.
@@ -21,7 +21,8 @@ from keyfence.findings.filter import Filter
 from keyfence.findings.finding import ACTIVE, DAY, HOUR, State, finding_id
 from keyfence.findings.gate.evidence import of_store
 from keyfence.findings.gate.judgement import Outcome, judge
-from keyfence.findings.proof.basis import InForce
+from keyfence.findings.proof.basis import Described, InForce, described
+from keyfence.findings.proof.changes import Changes
 from keyfence.findings.queries import Reader
 from keyfence.findings.readiness import Readiness, standings, window
 from keyfence.findings.store import Store
@@ -30,11 +31,11 @@ from keyfence.findings.writer import Writer
 from keyfence.policy.analysis.command_log import as_line
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.compiled.tenants import Caller
-from keyfence.policy.enforcement.changes import changes
+from keyfence.policy.enforcement.changes import changes as changes_between
 from keyfence.policy.enforcement.modes import ModeRule, Modes, Waiver
 from keyfence.policy.engine.authorizer import Authorizer
 from keyfence.policy.engine.counts import ViolationCounter
-from keyfence.policy.engine.evidence import evidence_of
+from keyfence.policy.engine.evidence import Evidence, evidence_of
 from keyfence.policy.loading.load import FileError, parse_policy
 from keyfence.policy.rules import RULES
 from keyfence.policy.verdict import Ruling
@@ -103,9 +104,9 @@ class Worker:
         policy, number = authorizer.policy, authorizer.number(service)
         values = policy.values(Caller(user))
         ruling, touches = authorizer.authorize(number, argv, client="10.0.0.7:1234", values=values)
-        command = Command(self.world.now, service, argv, user)
-        self.world.seen.append(command)
         evidence = evidence_of(policy, number, touches, basis=authorizer.basis)
+        command = Command(self.world.now, service, argv, user, evidence)
+        self.world.seen.append(command)
         self.telemetry.asked(service, evidence)
         if not ruling.findings:
             return
@@ -152,6 +153,7 @@ class Rollout:
         self.modes: list[ModeRule] = []
         self.waivers: list[Waiver] = []
         self.bases: set[str] = set()
+        self.described: dict[str, Described] = {}
         self.policy = self._compiled() or parse_policy(
             "policy: roll\nclaims: ['sh:']\nservices: [shop, bill]\n"
         )
@@ -180,7 +182,9 @@ class Rollout:
 
     def _authorizer(self, modes: list[ModeRule] | None = None) -> Authorizer:
         chosen = Modes(self.modes if modes is None else modes, self.policy.services, self.waivers)
-        return Authorizer(self.policy, chosen, clock=lambda: self.now)
+        made = Authorizer(self.policy, chosen, clock=lambda: self.now)
+        self.described.setdefault(made.basis, described(self.policy, chosen))
+        return made
 
     # -- what happens
 
@@ -298,23 +302,47 @@ class Rollout:
         in_force = InForce(self.policy, self.authorizer.modes)
         refused = self.refused()
         matrix = self.authorizer.modes.matrix()
-        found = standings(self.reader, matrix, QUIET, self.now, in_force)
-        begins = {service: window(self.reader.coverage(service), QUIET, self.now) for service in SERVICES}
+        quiet = self.rng.choice((QUIET, QUIET, HOUR / 6))
+        found = standings(self.reader, matrix, quiet, self.now, in_force)
+        begins = {service: window(self.reader.coverage(service), quiet, self.now) for service in SERVICES}
+        asked = {service: self.asked(service, begins[service] or 0.0) for service in SERVICES}
         ready = {(one.service, one.rule) for one in found if one.readiness is Readiness.READY}
         wrong = sorted(
             one for one, at in refused.items() if one[:2] in ready and at > (begins[one[0]] or 0.0)
         )
         assert not wrong, f"ready, and refused: {wrong}"
+        guessed = sorted(one for one in ready if one[1] not in asked[one[0]])
+        assert not guessed, f"ready, and not asked since they changed: {guessed}"
         since = self.rng.choice((NOON, self.now - QUIET, self.now - HOUR))
-        asked = (self.reader, [ModeRule("enforce")], "", since, in_force)
-        told = {(one.finding.service, one.finding.rule) for one in what_if(*asked)}
-        told |= {(one.service, one.rule) for one in unjudged(*asked)}
+        question = (self.reader, [ModeRule("enforce")], "", since, in_force)
+        told = {(one.finding.service, one.finding.rule) for one in what_if(*question)}
+        told |= {(one.service, one.rule) for one in unjudged(*question)}
         missed = sorted(one for one, at in refused.items() if at > since and one[:2] not in told)
         assert not missed, f"what-if does not tell of {missed}"
         self.bases.add(in_force.basis)
         if len(self.bases) == 1 and judge(of_store(self.reader, 0.0)).outcome is Outcome.CLEAN:
             assert not refused, f"the gate lets {sorted(refused)} pass"
         return len(ready)
+
+    def asked(self, service: str, since: float) -> set[str]:
+        """The rules that commands of a service were asked of since a time, or since the rule has changed."""
+        changes = {
+            name: Changes(old, self.described[self.authorizer.basis]) for name, old in self.described.items()
+        }
+        changed: dict[Evidence, set[str]] = {}
+        asked: set[str] = set()
+        for one in self.seen:
+            drawn = one.evidence
+            # Evidence is counted by hour, a moment later.
+            if one.service != service or one.at < since // HOUR * HOUR - 60.0:
+                continue
+            if drawn not in changed:
+                by = changes[drawn.basis]
+                changed[drawn] = {rule for rule in drawn.rules if by.of_rule(service, rule)}
+                for part in drawn.parts:
+                    changed[drawn].update(*(each.rules for each in by.of_part(service, part)))
+            asked = (asked | set(drawn.rules)) - changed[drawn]
+        return asked
 
     def check_resolved(self) -> int:
         """No command of a resolved finding breaks its rule under the policy that resolved it. Returns the
@@ -345,7 +373,7 @@ class Rollout:
         before = self._authorizer([ModeRule("enforce")])
         for one in self.seen[-20:]:
             was, now = (ruled(each, one) for each in (before, candidate))
-            if not changes(was, now) and not self.waivers:
+            if not changes_between(was, now) and not self.waivers:
                 assert (was.refused_by is None) == (now.refused_by is None), one
 
 

@@ -171,6 +171,24 @@ def test_a_reload_begins_the_window_again_for_what_changed_and_says_so(store: St
     assert found(NOON + 15 * DAY, new)["shop", "ttl.required"].readiness is Readiness.READY
 
 
+def test_evidence_of_the_policy_before_does_not_count_within_the_hour_in_which_the_window_begins(
+    store: Store, reader: Reader
+) -> None:
+    """Uses are counted by hour, and the window begins within an hour."""
+    old, new = in_force(POLICY), in_force(POLICY.replace("type: string", "type: hash"))
+    describe(store, old, NOON)
+    seen(store, old.basis, NOON + 600, "entry shop:cart:<id>")
+    describe(store, new, NOON + 660)
+    now = NOON + 600 + QUIET + 1200
+    look(store, NOON, now)
+    modes = {"type.mismatch": {"shop": "observe"}, "scope.write": {"shop": "observe"}}
+    changed, kept = standings(reader, modes, QUIET, now, new)
+    assert (changed.readiness, changed.asked) == (Readiness.NO_TRAFFIC, 0)
+    assert kept.readiness is Readiness.READY
+    (short, _) = standings(reader, modes, 3.0, NOON + 700, new)
+    assert (short.readiness, short.asked) == (Readiness.NO_TRAFFIC, 0)
+
+
 def test_evidence_under_a_policy_that_is_not_known_does_not_count(store: Store, reader: Reader) -> None:
     seen(store, "gone", NOON + DAY, "entry shop:cart:<id>")
     look(store, NOON, NOON + 7 * DAY)
