@@ -10,7 +10,7 @@ from keyfence.findings.proof.basis import InForce, described
 from keyfence.findings.queries import Reader
 from keyfence.findings.readiness import Readiness, Standing, is_ready, mode_lines, standings
 from keyfence.findings.store import Store
-from keyfence.policy.enforcement.modes import Modes
+from keyfence.policy.enforcement.modes import ModeRule, Modes, Waiver
 from keyfence.policy.loading.load import parse_policy
 from tests.findings.rows import NOON, batch, look, row
 
@@ -87,16 +87,80 @@ def test_a_finding_that_a_policy_resolved_does_not_stand_in_the_way(store: Store
     assert standing(reader, NOON + 7 * DAY - HOUR / 2).readiness is Readiness.READY
 
 
-def test_a_service_that_knows_addresses_of_redis_is_ready_for_nothing(store: Store, reader: Reader) -> None:
-    store.write(batch(row(rule="redis.address"), asked=5))
-    look(store, NOON, NOON + 6 * DAY)
-    modes = OBSERVED | {"redis.address": {"shop": "observe", "api": "observe"}}
-    found = standing(reader, NOON + 6 * DAY, modes)
-    assert found.readiness is Readiness.GAP
-    assert found.why.endswith("where keyfence sees nothing; enforce redis.address")
-    look(store, NOON + 6 * DAY, NOON + 8 * DAY)
+ADDRESSES = {"redis.address": {"shop": "observe", "api": "observe"}}
+CLOSED = {"redis.address": {"shop": "enforce", "api": "observe"}}
+
+
+@pytest.mark.parametrize("action", ["observed", "waived"])
+def test_a_service_that_was_ever_told_addresses_of_redis_is_ready_for_nothing(
+    store: Store, reader: Reader, action: str
+) -> None:
+    """A client of a cluster asks once, and then asks the nodes."""
+    store.write(batch(row(rule="redis.address", action=action), asked=5))
+    look(store, NOON, NOON + 8 * DAY)
     store.write(batch(at=NOON + 8 * DAY, asked=5))
-    assert standing(reader, NOON + 8 * DAY, modes).readiness is Readiness.READY
+    for now in (NOON + 6 * DAY, NOON + 8 * DAY):
+        found = standing(reader, now, OBSERVED | ADDRESSES)
+        assert found.readiness is Readiness.GAP
+        assert found.why.endswith("where keyfence sees nothing; enforce redis.address without a waiver")
+
+
+def test_what_is_told_of_addresses_can_be_enforced_once_it_is_quiet(store: Store, reader: Reader) -> None:
+    made = batch(row(rule="redis.address"))
+    made.add_uses([("shop", "rule", "redis.address", 5, "r1")], NOON + 8 * DAY)
+    store.write(made)
+    look(store, NOON, NOON + 8 * DAY)
+    assert standing(reader, NOON + 8 * DAY, ADDRESSES).readiness is Readiness.READY
+
+
+def test_a_waiver_for_addresses_keeps_the_way_open(store: Store, reader: Reader) -> None:
+    store.write(batch(row(rule="redis.address", action="waived")))
+    policy = parse_policy(POLICY)
+    waived = InForce(policy, Modes((), policy.services, [Waiver("shop", "redis.address")]))
+    describe(store, waived, NOON)
+    seen(store, waived.basis, NOON, "entry shop:cart:<id>")
+    look(store, NOON, NOON + 7 * DAY)
+    (found, *_) = standings(reader, OBSERVED | CLOSED, QUIET, NOON + 7 * DAY, waived)
+    assert found.bypassed
+
+
+def test_time_in_which_a_service_knew_addresses_does_not_count_after_the_rule_is_enforced(
+    store: Store, reader: Reader
+) -> None:
+    look(store, NOON, NOON + 7 * DAY)
+    told = NOON + 7 * DAY - 60
+    store.write(batch(row(rule="redis.address", at=told), at=told, asked=5))
+    found = standing(reader, NOON + 7 * DAY, OBSERVED | CLOSED)
+    assert (found.readiness, found.wait) == (Readiness.GAP, QUIET - 60)
+    assert found.why.endswith("because the service knew addresses of Redis until then")
+    refused = batch(row(rule="redis.address", at=told + DAY, action="refused"), at=told + DAY, asked=5)
+    look(store, NOON + 7 * DAY, NOON + 14 * DAY)
+    store.write(refused)
+    assert standing(reader, NOON + 14 * DAY, OBSERVED | CLOSED).readiness is Readiness.READY
+
+
+def test_evidence_begins_again_when_addresses_are_refused_and_not_when_they_were_told(
+    store: Store, reader: Reader
+) -> None:
+    policy = parse_policy(POLICY)
+    enforced = [ModeRule("enforce", "redis.address", "shop")]
+    open_, closed = (InForce(policy, Modes(rules, policy.services)) for rules in ((), enforced))
+    describe(store, open_, NOON)
+    store.write(batch(row(rule="redis.address")))
+    for service in ("shop", "api"):
+        seen(store, open_.basis, NOON + 8 * DAY, "entry shop:cart:<id>", service)
+    describe(store, closed, NOON + 8 * DAY)
+    seen(store, closed.basis, NOON + 8 * DAY + 60, "entry shop:cart:<id>")
+    modes = OBSERVED | CLOSED
+
+    def found(now: float) -> dict[str, Readiness]:
+        return {one.service: one.readiness for one in standings(reader, modes, QUIET, now, closed)[:2]}
+
+    early = NOON + 8 * DAY + 120
+    look(store, NOON, early)
+    assert found(early) == {"shop": Readiness.GAP, "api": Readiness.READY}
+    look(store, early, NOON + 15 * DAY)
+    assert found(NOON + 15 * DAY)["shop"] is Readiness.READY
 
 
 def test_a_service_that_gets_no_addresses_has_no_gap(store: Store, reader: Reader) -> None:

@@ -101,6 +101,23 @@ class Reader:
             rows = connection.execute(select(*columns).where(findings.c.severity == "must", *wanted)).all()
         return [Blocking(*row) for row in rows]
 
+    def last_passed(self, rule: str) -> dict[str, float]:
+        """By service: when a violation of a rule was last seen that was not refused, in Unix seconds. If
+        another one was refused later within the same hour, it is the time of that one."""
+        cells = hours.c
+        chosen = (
+            select(findings.c.service, findings.c.last, func.max(cells.hour).label("hour"))
+            .join(hours, findings.c.number == cells.finding)
+            .where(findings.c.rule == rule, cells.observed + cells.waived + cells.late > 0)
+            .group_by(findings.c.number, findings.c.service, findings.c.last)
+        )
+        found: dict[str, float] = {}
+        with self.database.reading() as connection:
+            for service, last, hour in connection.execute(chosen).all():
+                at = min(last, float((hour + 1) * HOUR))
+                found[service] = max(at, found.get(service, 0.0))
+        return found
+
     def state_counts(self) -> dict[State, int]:
         """The number of findings in each state that there are any in."""
         with self.database.reading() as connection:

@@ -13,6 +13,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from keyfence.policy.enforcement.modes import BYPASS
 from keyfence.policy.rules import RULES
 from keyfence.policy.units import clock_text, counted
 
@@ -23,7 +24,6 @@ from .queries import Blocking, Reader
 from .spans import Span, seconds, span_text
 
 NOTHING_IN_FORCE = InForce()
-BYPASS = "redis.address"  # while it is only observed, traffic may go past keyfence
 
 
 class Readiness(enum.StrEnum):
@@ -50,7 +50,7 @@ class Standing:
     last: float | None  # the last violation that enforcing would refuse, in Unix seconds
     wait: float  # seconds for which keyfence must still look, if nothing happens
     began: Began | None = None  # when the evidence began again, if it did so within the quiet time
-    bypassed: bool = False  # the service was told addresses of Redis, so it may have gone past keyfence
+    bypassed: bool = False  # the service was told addresses of Redis, so it may go past keyfence
 
     @property
     def why(self) -> str:
@@ -60,7 +60,8 @@ class Standing:
             owners = f" ({', '.join(self.owners)})" if self.owners else ""
             return f"{counted(number, 'finding')}{owners}"
         if self.readiness is Readiness.GAP and self.bypassed:
-            return f"the service knows addresses of Redis, where keyfence sees nothing; enforce {BYPASS}"
+            what = "the service knows addresses of Redis, where keyfence sees nothing"
+            return f"{what}; enforce {BYPASS} without a waiver"
         if self.readiness is Readiness.GAP:
             return f"keyfence must look for {span_text(self.wait)} more{self._began_again}"
         return ""
@@ -91,7 +92,10 @@ def standings(
     looking = {service: reader.coverage(service) for service in services}
     begins = {service: window(looking[service], quiet, now) for service in services}
     earliest = min((begin for begin in begins.values() if begin is not None), default=now)
-    worth = Worth(in_force.basis, reader.drawn(earliest), reader.bases)
+    told = reader.last_passed(BYPASS)
+    leaving = {one for one in told if not _is_kept_in(one, modes, in_force)}
+    knew = {one: at for one, at in told.items() if one not in leaving}
+    worth = Worth(in_force.basis, reader.drawn(earliest), reader.bases, knew)
     asked = _asked(reader, earliest, worth)
     limits = {service: quiet_since(looking[service], quiet, now) for service in services}
     left: dict[tuple[str, str], list[Blocking]] = {}
@@ -109,7 +113,7 @@ def standings(
             missing = missing if missing > ROUNDING else 0.0
             began = began if missing else None
             standing = _standing(service, rule, mode, times, left.get((service, rule), []), missing, began)
-            bypassed = (service, BYPASS) in left and modes.get(BYPASS, {}).get(service) != "enforce"
+            bypassed = service in leaving and rule != BYPASS
             if bypassed and standing.readiness in (Readiness.READY, Readiness.GAP):
                 standing = dataclasses.replace(standing, readiness=Readiness.GAP, bypassed=True)
             found.append(standing)
@@ -126,6 +130,12 @@ def _asked(reader: Reader, since: float, worth: Worth) -> dict[tuple[str, str], 
         if worth.counts(service, rule, basis) and worth.asked_after(service, rule):
             found[service, rule] = found.get((service, rule), 0) + times
     return found
+
+
+def _is_kept_in(service: str, modes: Mapping[str, Mapping[str, str]], in_force: InForce) -> bool:
+    """Whether Redis tells a service no address, so that its clients stay with keyfence."""
+    is_waived = in_force.modes is not None and in_force.modes.may_waive(service, BYPASS)
+    return modes.get(BYPASS, {}).get(service) == "enforce" and not is_waived
 
 
 def _standing(

@@ -184,6 +184,7 @@ def _of_service(policy: CompiledPolicy, modes: Modes, number: int, service: str)
         "reach": digest((reach, restrictions, policy.bindings, [home.claims for home in policy.homes])),
         "waivers": {rule: held for rule, held in waivers.items() if held},
         "disabled": [rule for rule in RULES if modes.mode(rule, number) == "disabled"],
+        "kept_in": modes.keeps_in(service),
     }
 
 

@@ -2,7 +2,8 @@
 answer otherwise.
 
 Rule: evidence under another basis counts only where the changes of the basis say that nothing has changed. A
-basis that is not known proves nothing.
+basis that is not known proves nothing. While a service knew addresses of Redis, its evidence was not all of
+it.
 """
 
 from __future__ import annotations
@@ -38,6 +39,10 @@ class Began(NamedTuple):
     why: str  # because …
 
 
+KNEW_ADDRESSES = "the service knew addresses of Redis until then"
+NOBODY: Mapping[str, float] = {}
+
+
 class Worth:
     """The worth of evidence under the basis in force."""
 
@@ -46,9 +51,10 @@ class Worth:
         in_force: str,
         drawn: Iterable[Drawn],
         described: Callable[[set[str]], Mapping[str, Described]],
+        told: Mapping[str, float] = NOBODY,
     ) -> None:
         """`described` returns those bases that are known. `in_force` "": what is in force is not known, so no
-        change is."""
+        change is. `told`: services that were told addresses of Redis, and when last."""
         self._began: dict[tuple[str, str], Began] = {}
         self._last: dict[tuple[str, str], float] = {}  # when a rule was asked last
         self._worthless: set[tuple[str, str, str]] = set()  # service, rule and basis
@@ -63,6 +69,11 @@ class Worth:
                 self._last[pair] = max(self._last.get(pair, 0.0), one.last)
             if in_force and (new is not None or one.basis != in_force):
                 self._weigh(one, changes.get(one.basis))
+                if one.service in told and not _is_kept_in(known.get(one.basis), one.service):
+                    self._begin(one, EVERY_RULE, KNEW_ADDRESSES)
+        for service, at in told.items():
+            for rule in EVERY_RULE:
+                self._begin_at((service, rule), Began(at, KNEW_ADDRESSES))
 
     def _weigh(self, one: Drawn, changes: Changes | None) -> None:
         if changes is None:
@@ -80,9 +91,12 @@ class Worth:
         for rule in rules:
             pair = one.service, rule
             self._worthless.add((*pair, one.basis))
-            before = self._began.get(pair)
-            if before is None or before.at < one.last:
-                self._began[pair] = Began(one.last, why)
+            self._begin_at(pair, Began(one.last, why))
+
+    def _begin_at(self, pair: tuple[str, str], began: Began) -> None:
+        before = self._began.get(pair)
+        if before is None or before.at < began.at:
+            self._began[pair] = began
 
     def began(self, service: str, rule: str) -> Began | None:
         """When the evidence about a rule began again; None: all of it counts."""
@@ -100,3 +114,8 @@ class Worth:
     def all_began(self) -> Mapping[tuple[str, str], Began]:
         """By service and rule: when the evidence began again."""
         return self._began
+
+
+def _is_kept_in(basis: Described | None, service: str) -> bool:
+    """Whether Redis told a service no address under a basis."""
+    return basis is not None and bool(basis["of"].get(service, {}).get("kept_in"))

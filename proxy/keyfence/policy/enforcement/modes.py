@@ -31,6 +31,8 @@ from keyfence.policy.verdict import (
 
 from .waiver_keys import waived_keys, waiver_keys
 
+BYPASS = "redis.address"  # unless it is enforced, traffic may go past keyfence
+
 
 class ModeRule(NamedTuple):
     """One line of the configuration's `modes`.
@@ -189,8 +191,8 @@ class Modes:
 
     @cached_property
     def label(self) -> str:
-        """Tells these modes from others under which less is found: with rules disabled, or with waivers. Such
-        modes may hide what other modes refuse."""
+        """Tells these modes from others under which less is found: with rules disabled, with waivers, or with
+        clients that may go past keyfence. Such modes may hide what other modes refuse."""
         disabled = [
             (rule, name)
             for number, name in enumerate(self.services)
@@ -198,10 +200,19 @@ class Modes:
             if mode == "disabled"
         ]
         waivers = sorted(one for held in self._waivers.values() for one in held)
-        if not disabled and not waivers:
+        closed = [name for number, name in enumerate(self.services) if self._keeps_in(number)]
+        if not disabled and not waivers and not closed:
             return ""
-        text = repr((disabled, waivers)).encode("utf-8", "surrogateescape")
+        text = repr((disabled, waivers, *closed)).encode("utf-8", "surrogateescape")
         return f"+{hashlib.blake2b(text, digest_size=6).hexdigest()}"
+
+    def keeps_in(self, service: str) -> bool:
+        """Returns whether Redis tells a service no address, so that its clients stay with keyfence."""
+        return service in self.services and self._keeps_in(self.services.index(service))
+
+    def _keeps_in(self, service: int) -> bool:
+        enforced = self._modes[service][BYPASS] == "enforce"
+        return enforced and not self.may_waive(self.services[service], BYPASS)
 
     def waived_keys(self, service: int) -> Automaton | None:
         """Returns the automaton that tells apart the keys that the service's waivers name. None: they name
