@@ -212,6 +212,23 @@ def test_keys_that_are_only_read_and_hold_the_same_ids_are_guessed_to_be_older_n
     assert "# guess: 22 commands; 11 of its values also stand in route" in found.text
 
 
+TAGGED = ("HSET cart:{17}:items a 1", "SET cart:{18}:total 1", "HSET cart:{19}:items a 1")
+
+
+def test_keys_that_begin_with_the_same_hash_tag_get_a_scope_so_that_malformed_ones_are_told_apart() -> None:
+    found, model = drafted(*TAGGED, "SET cart:next 1")
+    assert [scope.prefix for scope in model.scopes.values()] == ["cart:", "cart:{<cart>}:"]
+    policy = parse_policy(found.text)
+    targets = [policy.target(key) for key in (b"cart:{1}:totl", b"cart:{1}:items:x", b"cart:{1}:total")]
+    found_targets = [(one.kind, one.name) for one in targets if one is not None]
+    assert found_targets == [("scope", "tag"), ("scope", "tag"), ("entry", "total")]
+
+
+def test_one_kind_of_keys_with_a_hash_tag_needs_no_scope_of_its_own() -> None:
+    _, model = drafted(TAGGED[0], TAGGED[2], "SET cart:next 1")
+    assert [scope.prefix for scope in model.scopes.values()] == ["cart:"]
+
+
 def test_older_names_may_lack_the_hash_tag() -> None:
     new = [f"HSET app:{{{tenant}}}:cart:{one} f x" for tenant in ("acme", "globex") for one in IDS]
     _, model = drafted(*new, *[f"HGETALL cart:{one}" for one in IDS])

@@ -159,7 +159,7 @@ def plan_of(
 
 def _behind(kind: Kind, scopes: Sequence[Scope]) -> str:
     scope = scope_of(kind, scopes)
-    return scope.prefix if scope is not None else ""
+    return scope.text if scope is not None else ""
 
 
 def _services(entries: Sequence[Kind], legacy: Sequence[Kind], channels: Sequence[Kind]) -> list[str]:

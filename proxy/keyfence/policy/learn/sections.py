@@ -249,7 +249,7 @@ def _scopes(plan: Plan) -> Iterator[str]:
     yield "scopes:"
     for scope in plan.scopes:
         rights = ", ".join(f"{word}: {listed(names)}" for word, names in _rights(scope.rights))
-        line = f"  {plain(scope.name)}: {{prefix: {quoted(scope.prefix)}, {rights}}}"
+        line = f"  {plain(scope.name)}: {{prefix: {quoted(scope.pattern)}, {rights}}}"
         yield from with_comment(
             line, f"{len(scope.kinds)} kinds of keys" if len(scope.kinds) > 1 else "one kind of key"
         )
