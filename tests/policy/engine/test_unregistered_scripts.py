@@ -153,6 +153,17 @@ def test_check_warns_of_each_word_that_another_file_overrides(tmp_path: Path) ->
     assert warned() == []
 
 
+def test_the_word_of_a_service_may_be_there_for_the_scope_of_another_file(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text(
+        POLICY.format(prefix="a:", word="load_only", free=", unregistered_scripts: report")
+    )
+    other = "policy: q\nclaims: ['b:']\nservices: [app]\nreaders: [app]\nkeys: {k: {key: 'b:k'}}\n"
+    for word, warnings in (("services: {app: report}", []), ("default: report", ["stricter-file"])):
+        (tmp_path / "b.yaml").write_text(f"{other}unregistered_scripts: {{{word}}}\n")
+        found = [one.code for one in check_policy(tmp_path)[1] if one.place.file.endswith("b.yaml")]
+        assert (word, found) == (word, warnings)
+
+
 @pytest.mark.parametrize(
     ("word", "told"),
     [

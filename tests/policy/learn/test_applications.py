@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from keyfence.cli.terminal.policies import shipped_policies
-from keyfence.policy.learn.applications import Application, applications_in, with_services
+from keyfence.policy.analysis.lint import check_policy
+from keyfence.policy.engine.evaluator import Evaluator
+from keyfence.policy.learn.applications import Application, applications_in, in_one_folder, with_services
 from keyfence.policy.learn.draft import draft
-from keyfence.policy.loading.load import parse_policy
+from keyfence.policy.loading.load import load_policy, parse_policy
 from tests.policy.learn.company import ADD_JOB
 from tests.policy.learn.test_draft import evidence_of
 
@@ -74,6 +78,31 @@ def test_a_draft_has_no_entries_and_scripts_for_an_application() -> None:
     assert any(
         "10 keys of bullmq (bull:), with 4 commands by web, are left" in note for note in drafted.notes
     )
+
+
+@pytest.mark.parametrize("own", [(), ("EVAL x 1 shop:cart:1",)], ids=["without scripts", "with scripts"])
+def test_in_one_folder_each_file_lets_an_applications_unknown_scripts_run(
+    own: tuple[str, ...], tmp_path: Path
+) -> None:
+    commands = [*BULLMQ, *(f"mailer> {one}" for one in CELERY), "stock> SET shop:cart:1 x"]
+    drafted = draft(evidence_of(*commands, *(f"stock> {one}" for one in own)), "shop", SHIPPED)
+    assert len(drafted.plan.applications) == 2
+    for name, text in in_one_folder("shop", drafted.text, drafted.plan.applications).items():
+        (tmp_path / f"{name}.yaml").write_text(text)
+        assert check_policy(tmp_path / f"{name}.yaml")[0] == []
+    assert check_policy(tmp_path)[:2] == ([], [])
+    policy = load_policy(tmp_path)
+    evaluator = Evaluator(policy)
+    for service, key, severity in (
+        ("web", "bull:mail:wait", "should"),
+        ("web", "shop:cart:1", "must"),
+        ("mailer", "celery", "must"),
+        ("stock", "bull:mail:wait", "must"),
+    ):
+        argv = [b"EVALSHA", b"9" * 40, b"1", key.encode()]
+        found = evaluator.decide(policy.number(service), argv).violations
+        severities = {one.severity for one in found if one.rule == "script.unregistered"}
+        assert (service, key, severities) == (service, key, {severity})
 
 
 def test_two_files_without_claims_are_not_proposed_together() -> None:

@@ -23,6 +23,7 @@ from keyfence.cli.terminal.output import fail, say
 from keyfence.cli.terminal.policies import POLICY, shipped_policies
 from keyfence.config.fields import is_store
 from keyfence.findings.finding import AT_REST
+from keyfence.policy.learn.applications import in_one_folder
 from keyfence.policy.learn.draft import Draft, DraftError, draft
 from keyfence.policy.learn.evidence import Evidence
 from keyfence.policy.learn.typos import Typo
@@ -135,8 +136,8 @@ def _write(found: Draft, output: str, name: str) -> None:
     files = {output: found.text}
     if output.endswith(os.sep):
         os.mkdir(output)
-        files = {f"{output}{name}.yaml": found.text}
-        files |= {f"{output}{one.name}.yaml": one.text for one in found.plan.applications}
+        together = in_one_folder(name, found.text, found.plan.applications)
+        files = {f"{output}{one}.yaml": text for one, text in together.items()}
     for path, text in files.items():
         Path(path).write_text(text, encoding="utf-8")
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from keyfence.commands.model import WRITE
 from keyfence.policy.compiled.names import lowered
 from keyfence.policy.compiled.policy import CompiledPolicy, Target
-from keyfence.policy.compiled.scripts import RUNNING, SHA1_DIGITS, strictest
+from keyfence.policy.compiled.scripts import RUNNING, SHA1_DIGITS, Word, most_lenient, strictest
 from keyfence.policy.compiled.ttl import BRING_TTL
 from keyfence.policy.compiler.context import SCOPE_HOLE
 from keyfence.policy.compiler.families import own_members
@@ -35,7 +35,7 @@ from keyfence.policy.patterns.regular import ANY_BYTE, SEPARATOR_MASK, Bytes, Co
 from keyfence.policy.patterns.set_operations import covered, overlap, overlapping_pairs
 from keyfence.policy.show import printable
 from keyfence.policy.source.ignores import settle
-from keyfence.policy.source.model import PolicyModel, Rights, UnregisteredScripts
+from keyfence.policy.source.model import PolicyModel, Rights
 from keyfence.policy.source.yaml import Source, read_source
 from keyfence.policy.units import counted
 
@@ -451,26 +451,34 @@ class _Lint:
     def _stricter_files(self) -> None:
         """Finds a lenient `unregistered_scripts` that a stricter file of the folder overrides.
 
-        The strictest file decides, because a script can touch its keys too.
+        The strictest file decides, because a script can touch its keys too. The word of a service may be
+        there for another file's scope, so what other files say about the keys of any scope counts.
         """
-        mine = self.policy.homes[self.home].unregistered_scripts
-        others = [
-            one.unregistered_scripts for number, one in enumerate(self.policy.homes) if number != self.home
-        ]
+        homes = self.policy.homes
+        others = [number for number in range(len(homes)) if number != self.home]
+
+        def on_keys_here(service: int) -> list[Word]:
+            return [homes[number].unregistered_scripts.of(service) for number in others]
+
+        def on_any_keys(service: int) -> list[Word]:
+            words = self.policy.on_unregistered(service)
+            return [most_lenient(words[number]) for number in others]
+
         model, field = self.model.unregistered_scripts, "unregistered_scripts"
         lenient: list[
-            tuple[tuple[str, ...], UnregisteredScripts, Sequence[int]]
-        ] = []  # where, the word, for which services
-        every = range(len(self.policy.services))
+            tuple[tuple[str, ...], Word, Sequence[list[Word]]]
+        ] = []  # where, the word, those of the other files for each service
+        every = [on_keys_here(number) for number in range(len(self.policy.services))]
         if model.default in RUNNING:
             lenient.append(((field,), model.default, every[-1:]))
-        for number, word in mine.services:
-            lenient.append(((field, "services", self.policy.services[number]), word, (number,)))
+        for number, word in homes[self.home].unregistered_scripts.services:
+            place = (field, "services", self.policy.services[number])
+            lenient.append((place, word, [on_any_keys(number)]))
         for name, scope in self.model.scopes.items():
             if scope.unregistered_scripts is not None:
                 lenient.append((("scopes", name, field), scope.unregistered_scripts, every))
-        for path, said, services in lenient:
-            holds = [strictest([said, *(one.of(number) for one in others)]) for number in services]
+        for path, said, of_others in lenient:
+            holds = [strictest([said, *words]) for words in of_others]
             if said in RUNNING and said not in holds:
                 message = f"another file of the folder is stricter, so {strictest(holds)} applies; "
                 message += f"register the scripts, or write {said} in every file"

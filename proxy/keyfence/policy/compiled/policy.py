@@ -417,14 +417,14 @@ class CompiledPolicy:
 
     def may_run_unregistered(self, service: int) -> bool:
         """Whether the service may run some script that is not registered."""
-        return all(any(word in RUNNING for word in words) for words in self._on_unregistered(service))
+        return all(any(word in RUNNING for word in words) for words in self.on_unregistered(service))
 
     def strictest_on_unregistered(self, service: int) -> Word:
         """Returns what a service may do with every script that is not registered, whatever it declares."""
-        return strictest(word for words in self._on_unregistered(service) for word in words)
+        return strictest(word for words in self.on_unregistered(service) for word in words)
 
-    def _on_unregistered(self, service: int) -> list[set[Word]]:
-        """For each file: all that it says about such scripts, of any keys."""
+    def on_unregistered(self, service: int) -> list[set[Word]]:
+        """Returns for each file all that it says about scripts that are not registered, of any keys."""
         scopes: dict[int, set[Word | None]] = {}
         for target in self.targets:
             scopes.setdefault(target.home, {None}).add(target.unregistered_scripts)

@@ -51,6 +51,11 @@ def strictest(words: Iterable[Word]) -> Word:
     return max(words, key=_STRICTNESS.index)
 
 
+def most_lenient(words: Iterable[Word]) -> Word:
+    """Returns the most lenient of several such words."""
+    return min(words, key=_STRICTNESS.index)
+
+
 _STRICTNESS: tuple[Word, ...] = get_args(Word)
 RUNNING = frozenset({"declared", "report"})  # the words that let a script run
 

@@ -12,13 +12,15 @@ from typing import NamedTuple
 from keyfence.commands.model import Script
 from keyfence.policy.analysis.command_log import Recorded
 from keyfence.policy.compiled.policy import CompiledPolicy, Target
+from keyfence.policy.compiled.scripts import RUNNING
 from keyfence.policy.diagnostics import FileError
 from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.loading.load import parse_policy
+from keyfence.policy.source.yaml_edits import with_lines
 from keyfence.policy.units import counted as count
 
 from .evidence import MARK, Evidence, verdict_on
-from .text import listed, spoken
+from .text import listed, plain, spoken
 
 _MIN_WORDS = 2  # of an application's own, which keys must show
 _MOST_REFUSED = 0.02  # the share of its commands that its policy may refuse
@@ -27,6 +29,10 @@ _SERVICE = "app"  # the one service of a shipped policy
 _LISTS = re.compile(rf"(?m)(?<=: ){_SERVICE}$|\[{_SERVICE}\]")
 # A script of another version is no reason to do without the policy. It is listed like everything else.
 _OF_VERSIONS = ("script.unregistered",)
+_DEFAULT = re.compile("(?m)^(unregistered_scripts: )([a-z_]+)")
+_WHY_WORDS = (
+    "# Another file lets these services run scripts that it does not know, if all files of the folder do."
+)
 
 
 class Application(NamedTuple):
@@ -40,6 +46,7 @@ class Application(NamedTuple):
     channels: frozenset[str]
     scripts: frozenset[str]
     times: int
+    unregistered: str  # what a scope lets scripts do that it does not know: "report"; "" if no scope does
 
     def sentence(self) -> str:
         """Returns what the draft leaves to this policy."""
@@ -135,7 +142,15 @@ def _application(
     except FileError:
         refused = times + 1
     found = Application(
-        name, changed, tuple(policy.claims), services, frozenset(keys), channels, frozenset(scripts), times
+        name,
+        changed,
+        tuple(policy.claims),
+        services,
+        frozenset(keys),
+        channels,
+        frozenset(scripts),
+        times,
+        next((one.unregistered_scripts for one in policy.targets if one.unregistered_scripts in RUNNING), ""),
     )
     return refused / max(times, 1), found
 
@@ -146,6 +161,31 @@ def _is_about(one: Recorded, names: Iterable[str]) -> bool:
         channel.name for channel in one.touches.channels
     ]
     return bool(touched) and all(name.decode("utf-8", "surrogateescape") in names for name in touched)
+
+
+def in_one_folder(name: str, text: str, found: Iterable[Application]) -> dict[str, str]:
+    """Returns the texts of a draft and of applications by name, as they work together in one folder. A script
+    that one of them lets run can touch the keys of all, so each of them must let it run."""
+    applications = list(found)
+    texts = {name: text} | {one.name: one.text for one in applications}
+    for of_file in texts:
+        words = {
+            service: one.unregistered
+            for one in applications
+            for service in one.services
+            if one.unregistered and one.name != of_file
+        }
+        if words:
+            texts[of_file] = _with_words(texts[of_file], words)
+    return texts
+
+
+def _with_words(text: str, words: Mapping[str, str]) -> str:
+    """Returns a policy that lets services do this with scripts that are not registered."""
+    text = with_lines(text, {"services": sorted(words)})
+    services = f"services: {{{', '.join(f'{plain(service)}: {word}' for service, word in words.items())}}}"
+    text, times = _DEFAULT.subn(rf"\1{{default: \2, {services}}}", text)
+    return text if times else f"{text}\n{_WHY_WORDS}\nunregistered_scripts: {{{services}}}\n"
 
 
 def with_services(text: str, services: Iterable[str]) -> str:
