@@ -81,6 +81,26 @@ def test_a_command_that_redis_answered_with_wrongtype_adds_no_type(commands: lis
     assert [one.mistake for one in drafted(*commands)[0].refused] == ["Redis answers WRONGTYPE"]
 
 
+def test_a_service_whose_every_command_is_for_another_type_gets_no_right_and_is_named() -> None:
+    commands = [*("HSET a:1 f x",) * 40, "stock> GET a:1", "audit> GET a:1", "audit> EXISTS a:1"]
+    found, _ = drafted(*commands)
+    assert (found.plan.rights["a"].writers, found.plan.rights["a"].readers) == (("web",), ("audit",))
+    said = (
+        "stock gets no right on a: the keys are of the type hash, and all its commands there are for another"
+    )
+    assert [note for note in found.notes if said in note]
+    assert not [note for note in found.notes if "rare" in note and "stock" in note]
+    assert [(one.rule, one.service) for one in found.refused] == [
+        ("type.mismatch", "audit"), ("type.mismatch", "stock"),
+    ]  # fmt: skip
+
+
+def test_commands_for_another_type_give_rights_if_there_are_no_others() -> None:
+    evidence = evidence_of("GET a:1")
+    evidence.add_key(b"a:1", 0, "hash", -1, [b"f"])
+    assert "web" in draft(evidence).plan.rights["a"].readers
+
+
 def test_keys_of_several_types_have_them_all() -> None:
     assert entry("HSET a:1 f x", "SET a:2 x").type == ["hash", "string"]
 

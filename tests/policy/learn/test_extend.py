@@ -114,6 +114,14 @@ def test_a_service_that_uses_an_entry_without_the_right_gets_it() -> None:
     assert model.keys["level"].writers == ["stock", "web"]
 
 
+def test_a_command_for_another_type_proposes_no_right() -> None:
+    result, model = extension("audit> GET shop:cart:c1", "audit> HGETALL shop:level:a")
+    assert (model.keys["cart"].readers, model.keys["level"].readers) == ([], ["web", "audit"])
+    assert [(one.rule, one.command) for one in result.rest] == [
+        ("scope.read", "GET"), ("type.mismatch", "GET"),
+    ]  # fmt: skip
+
+
 def test_a_new_right_keeps_those_of_the_scope() -> None:
     _, model = extension("stock> HGETALL shop:cart:c1")
     assert (model.keys["cart"].writers, model.keys["cart"].readers) == (["web"], ["stock"])

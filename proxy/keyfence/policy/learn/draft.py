@@ -23,6 +23,7 @@ from .text import masked
 from .typos import Typo, typos_of
 
 MAX_TRIES = 5
+_RIGHTS = ("scope.read", "scope.write")
 # The ways to find kinds, the best first. Later ones are tried if the draft has faults: if a key could be of
 # two kinds, or if a guessed legacy form also matches other keys.
 _WAYS = (
@@ -138,9 +139,12 @@ def refused_by(plan: Plan, text: str) -> list[Refused]:
     policy = parse_policy(text)
     evaluator = Evaluator(policy)
     found: Counter[tuple[str, str, str, str, str]] = Counter()
+    strangers = {(kind.name, service) for kind in plan.entries for service in kind.strangers}
     for one in plan.evidence.lines:
         names = names_in(one)
         for violation in verdict_on(evaluator, one).violations:
+            if violation.rule in _RIGHTS and (violation.entry, one.service) in strangers:
+                continue  # its type is why it gets no right
             mistake = next(
                 (f"typo of {plan.left_out[name].nearest}" for name in names if name in plan.left_out), ""
             )

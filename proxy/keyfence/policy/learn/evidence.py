@@ -96,8 +96,11 @@ class Types:
     written: Counter[tuple[str, ...]] = dataclasses.field(default_factory=Counter)
     read: dict[str, Counter[tuple[str, ...]]] = dataclasses.field(default_factory=dict)  # by service
     writers: set[str] = dataclasses.field(default_factory=set)
+    # What each service's commands admit; the empty one is that of commands on any type.
+    by_service: dict[str, set[tuple[str, ...]]] = dataclasses.field(default_factory=dict)
 
     def see(self, service: str, admitted: tuple[str, ...], *, writes: bool, times: int) -> None:
+        self.by_service.setdefault(service, set()).add(admitted)
         if writes and admitted:
             self.written[admitted] += times
             self.writers.add(service)
@@ -118,6 +121,17 @@ class Types:
             read = self.read.setdefault(service, Counter())
             for admitted, times in seen.items():
                 read[admitted] += times
+        for service, types in key.by_service.items():
+            self.by_service.setdefault(service, set()).update(types)
+
+    def strangers(self) -> set[str]:
+        """Returns the services whose every command is for another type than the keys have."""
+        types = self.found()
+        return {
+            service
+            for service, seen in self.by_service.items()
+            if types and all(admitted and not set(admitted) & set(types) for admitted in seen)
+        }
 
     def found(self) -> list[str]:
         """Returns the types of the keys."""
@@ -520,6 +534,7 @@ class Evidence:
             _rename(facts.uses, name)
             _rename(facts.commands, name)
             _rename(facts.types.read, name)
+            _rename(facts.types.by_service, name)
             facts.types.writers = {name if one == UNKNOWN else one for one in facts.types.writers}
             facts.deleters = {name if one == UNKNOWN else one for one in facts.deleters}
         for uses in self.channels.values():

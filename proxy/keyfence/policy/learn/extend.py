@@ -287,8 +287,10 @@ def _with_placeholders(text: str, plan: Plan, names: Iterable[str]) -> str:
 def _rights(model: PolicyModel, lacks: list[Lack]) -> list[Proposal]:
     wanted: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)  # entry and service: rule and commands
     rules: dict[tuple[str, str], set[str]] = defaultdict(set)
+    mismatched = {(one.service, one.command, one.entry) for one in lacks if one.rule == "type.mismatch"}
     for one in lacks:
-        if one.rule in _RIGHTS and one.entry in model.keys:
+        is_of_type = (one.service, one.command, one.entry) not in mismatched
+        if one.rule in _RIGHTS and one.entry in model.keys and is_of_type:
             wanted[one.entry, one.service][one.command] += one.times
             rules[one.entry, one.service].add(one.rule)
     found = []

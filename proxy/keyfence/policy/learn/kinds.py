@@ -67,6 +67,8 @@ class Kind:
     name: str = ""
     legacy_of: Kind | None = None
     why: str = ""  # why it is taken for a deprecated form
+    # Services that get no right, because all their commands are for another type.
+    strangers: frozenset[str] = frozenset()
 
     @property
     def slots(self) -> list[Slot]:

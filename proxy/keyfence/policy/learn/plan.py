@@ -121,6 +121,8 @@ def plan_of(
     unused = [kind for kind in kinds if not kind.facts.uses]
     for kind in unused:
         kind.facts.uses = {holder: WRITES | READS}
+    for kind in kinds:
+        _leave_out_strangers(kind)
     claims = claims_of(kinds)
     scopes = scopes_of(kinds, claims)
     name_kinds(kinds, lambda kind: _behind(kind, scopes))
@@ -155,6 +157,15 @@ def plan_of(
         holder=holder,
         left_out=left_out,
     )
+
+
+def _leave_out_strangers(kind: Kind) -> None:
+    """Leaves out the uses by services whose commands are all for another type, if others use the keys too."""
+    strangers = kind.facts.types.strangers()
+    left = {service: use for service, use in kind.facts.uses.items() if service not in strangers}
+    if left:
+        kind.strangers = frozenset(kind.facts.uses.keys() - left.keys())
+        kind.facts.uses = left
 
 
 def _behind(kind: Kind, scopes: Sequence[Scope]) -> str:

@@ -86,6 +86,7 @@ def notes(plan: Plan) -> list[str]:
             f"No command was seen on the keys of {names}{f' and {more} more' if more > 0 else ''}. They "
             f"stand here as keys of {plan.holder}. Find out who uses them: record the commands."
         )
+    found += _without_rights(plan)
     found += _rare_uses(plan)
     if plan.renamed:
         who = ", ".join(sorted(evidence.clients.get(plan.renamed, ())))
@@ -98,6 +99,16 @@ def notes(plan: Plan) -> list[str]:
     return found
 
 
+def _without_rights(plan: Plan) -> list[str]:
+    """Returns which services get no right on an entry, because all their commands are for another type."""
+    return [
+        f"{service} gets no right on {kind.name}: the keys are of the type {spoken(kind.types)}, and all its "
+        f"commands there are for another one ({seen_by(kind.facts, [service])})."
+        for kind in plan.entries
+        for service in sorted(kind.strangers)
+    ]
+
+
 def _rare_uses(plan: Plan) -> list[str]:
     """Returns which services hardly use an entry that others use a lot. They have the right, until people
     decide."""
@@ -106,6 +117,7 @@ def _rare_uses(plan: Plan) -> list[str]:
         facts = kind.facts
         for service, commands in sorted(facts.commands.items()):
             is_rare = facts.times >= _OFTEN and commands.total() <= _RARELY * facts.times
+            is_rare = is_rare and service not in kind.strangers
             if is_rare and plan.rights[kind.name].writers != (service,):
                 share = f"{commands.total():,} of {count(facts.times, 'command')}"
                 found.append(f"{service}: {', '.join(sorted(commands))} of {kind.name} ({share})")
@@ -205,7 +217,7 @@ def _head(plan: Plan) -> Iterator[str]:
     yield f"services: {listed(services)}"
     others = sorted(set(plan.evidence.services) - {*services, "unknown"})
     if others:
-        yield from comment(f"No keys and no channels were used by {spoken(others)}.")
+        yield from comment(f"Not listed, because nothing that was seen gives them a right: {spoken(others)}.")
     databases = sorted({0, *plan.evidence.databases})
     yield from with_comment(f"databases: [{', '.join(map(str, databases))}]",
                             "the databases that were selected, and 0", guess=True)  # fmt: skip
