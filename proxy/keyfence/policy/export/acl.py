@@ -109,6 +109,11 @@ def _has_groups(keys: Keys) -> bool:
     return bool(keys.held & GROUP) and (not keys.types or "stream" in keys.types)
 
 
+def _only_removes(keys: Keys) -> bool:
+    """Whether the service may delete these keys and write nothing else to them."""
+    return bool(keys.held & DELETE) and not keys.held & WRITE
+
+
 def _general(policy: CompiledPolicy, keys: Sequence[Keys], commands: Commands) -> Iterator[str]:
     """Yields the keys and commands of the first set."""
     yield from _patterns(keys)
@@ -147,7 +152,7 @@ def _selectors_of_types(keys: Sequence[Keys], commands: Commands) -> Iterator[st
         yield _selector(
             [f"~{glob}" for glob in dict.fromkeys(one.glob for one in groups)], words(commands.groups)
         )
-    removed = [key for key in keys if key.held & DELETE and not key.held & WRITE]
+    removed = [key for key in keys if _only_removes(key)]
     if removed:
         names = words(REMOVING & commands.generic)
         yield _selector([f"%W~{glob}" for glob in dict.fromkeys(one.glob for one in removed)], names)
@@ -164,7 +169,12 @@ def _selectors_of_restricted(keys: Sequence[Keys], commands: Commands) -> Iterat
         if "delete" in restriction.never:
             names -= REMOVING
         groups = commands.groups if _has_groups(one) else frozenset()
-        for patterns, some in ((_patterns([one]), names), ([f"~{one.glob}"], groups)):
+        removed = [f"%W~{one.glob}"] if _only_removes(one) else []
+        for patterns, some in (
+            (_patterns([one]), names),
+            ([f"~{one.glob}"], groups),
+            (removed, names & REMOVING),
+        ):
             listed = {name for name in some if _admits(restriction.forbid, restriction.allow, name)}
             if patterns and listed:
                 yield _selector(patterns, words(listed))
