@@ -34,6 +34,8 @@ KNOWN = {
         "a state that is none": VALUES,
         "a state of the code": VALUES,
         "and the other one": VALUES,
+        "a number that is no port": "a draft knows numbers, and not how large they may be",
+        "no field of a route or of instance info lapses either": COMMANDS,
         "only HDEL removes": COMMANDS,
         "an event leaves by the trimming of XADD only": COMMANDS,
         "writes nothing else": "a service that may COPY to a key may write it; only a grant is narrower",
