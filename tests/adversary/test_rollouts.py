@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from keyfence.findings.database import Database
@@ -384,6 +385,7 @@ def ruled(authorizer: Authorizer, one: Command) -> Ruling:
     )
 
 
+@pytest.mark.search_seconds(20)
 def test_what_the_rollout_commands_advise_refuses_nothing_that_was_seen(
     search: Search, tmp_path: Path
 ) -> None:

@@ -11,6 +11,7 @@ import json
 import random
 from typing import Any
 
+import pytest
 import yaml
 
 from keyfence.commands.extract import extract
@@ -61,6 +62,7 @@ def command_of(rng: random.Random) -> list[str]:
     )
 
 
+@pytest.mark.search_seconds(20)
 def test_what_is_stored_of_a_command_is_bounded_and_holds_no_value(search: Search) -> None:
     evaluator, day = Evaluator(POLICY), datetime.date(2099, 1, 1)
     for rng in search.attempts_of_at_least(30):
