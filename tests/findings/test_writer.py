@@ -217,16 +217,38 @@ def test_time_in_which_the_process_did_not_run_is_not_covered(fixture: Fixture) 
 def test_passthrough_and_opaque_sessions_are_gaps(fixture: Fixture) -> None:
     async def main() -> None:
         fixture.writer.policy_taken(load_policy(PROJECT / "policies" / "general.yaml"))
-        for second in range(4):
+        for second in range(5):
             fixture.now = NOON + second
             if second == 2:
                 fixture.count(opaque=["shop"])
+            else:
+                fixture.count()
             fixture.writer.look(is_open=True)
             await fixture.writer.write()
 
     run(main)
-    assert fixture.reader.coverage("shop") == [Span(NOON, NOON + 1), Span(NOON + 2, NOON + 3)]
-    assert fixture.reader.coverage("other") == [Span(NOON, NOON + 3)]
+    # The session ended at some time between the samples at 2 and 3 seconds.
+    assert fixture.reader.coverage("shop") == [Span(NOON, NOON + 1), Span(NOON + 3, NOON + 4)]
+    assert fixture.reader.coverage("other") == [Span(NOON, NOON + 4)]
+
+
+def test_the_end_of_an_opaque_session_belongs_to_the_gap_also_if_the_count_comes_late(
+    fixture: Fixture,
+) -> None:
+    async def main() -> None:
+        fixture.writer.policy_taken(load_policy(PROJECT / "policies" / "general.yaml"))
+        for second in range(6):
+            fixture.now = NOON + second
+            if second == 1:
+                fixture.count(opaque=["shop"])
+            elif second != 2:
+                fixture.count()
+            fixture.writer.look(is_open=True)
+            await fixture.writer.write()
+
+    run(main)
+    # It ended between the counts at 1 and 3 seconds.
+    assert fixture.reader.coverage("shop") == [Span(NOON + 3, NOON + 5)]
 
 
 def test_an_opaque_session_that_begins_and_ends_between_two_samples_is_a_gap(fixture: Fixture) -> None:

@@ -65,7 +65,9 @@ class Writer:
         self._clock = clock
         self._asleep_seconds = asleep_seconds
         self._batch = Batch()
-        self._opaque: set[str] = set()  # services with opaque sessions since the last write
+        self._opaque: set[str] = set()  # services with opaque sessions since the last look
+        self._open: set[str] | None = None  # those with open ones now; None: not counted since the last look
+        self._were_open: set[str] = set()  # those when they were counted before
         self.in_force = InForce()  # a policy with its modes
         self._to_judge: tuple[CompiledPolicy, float] | None = None  # the policy, and when it was put in force
         self._announced = ""  # the revision that the store knows of …
@@ -86,10 +88,10 @@ class Writer:
         now = self._clock()
         self._batch.add_rows(counts["tally"], now)
         self._batch.add_uses(counts["asked"], now)
-        # A session that began and ended since the last time is not open now.
-        self._opaque |= {service for service, number in counts["gauges"]["opaque_open"] if number > 0}
+        open_now = {service for service, number in counts["gauges"]["opaque_open"] if number > 0}
         begun = counts.get("counters", {}).get("sessions_opaque", ())
-        self._opaque |= {service for service, _, number in begun if number > 0}
+        self._opaque |= open_now | {service for service, _, number in begun if number > 0}
+        self._open = open_now | (self._open or set())
 
     def policy_taken(self, policy: CompiledPolicy | None, modes: Modes | None = None) -> None:
         """A policy is in force from now on, with these modes; None: commands pass unread."""
@@ -108,9 +110,12 @@ class Writer:
             return
         span = Span(begin, now)
         self._batch.add_span(PASSTHROUGH if self.in_force.policy is None else LOOKING, "", span)
-        for service in self._opaque:
+        # A session that was open before may have ended since then.
+        for service in self._opaque | self._were_open:
             self._batch.add_span(OPAQUE, service, span)
         self._opaque.clear()
+        if self._open is not None:
+            self._were_open, self._open = self._open, None
 
     # -- what goes out
 
