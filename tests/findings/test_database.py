@@ -212,3 +212,37 @@ def test_a_disk_error_names_the_cause(tmp_path: Path) -> None:
     other.close()
     database.close()
     assert os.path.exists(path)
+
+
+def test_two_keyfences_go_on_in_one_new_file_after_theirs_was_deleted(tmp_path: Path) -> None:
+    path = tmp_path / "findings.db"
+    stores = [Store(Database(f"sqlite:///{path}"), name) for name in ("one", "two")]
+    for one in stores:
+        one.policy_taken("shop", "r1", 1.0)
+    path.unlink()
+    for number, one in enumerate(stores):
+        assert not one.database.is_in_place()
+        one.begin_again()
+        stores[0].policy_taken("shop", f"first {number}", 2.0)
+        one.policy_taken("shop", f"r{number}", 2.0)
+    assert all(one.database.is_in_place() for one in stores)
+    for one in stores:
+        assert len(Reader(one.database).policies()) == 4
+        one.database.close()
+    found = sqlite3.connect(path)
+    assert found.execute("SELECT count(*) FROM keyfence_policies").fetchone() == (4,)
+    assert found.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+    found.close()
+
+
+def test_what_is_left_of_a_replaced_file_does_not_mix_with_the_new_one(tmp_path: Path) -> None:
+    path, other = tmp_path / "findings.db", tmp_path / "other.db"
+    store, new = Store(Database(f"sqlite:///{path}"), "one"), Store(Database(f"sqlite:///{other}"), "two")
+    store.policy_taken("shop", "old", 1.0)
+    new.policy_taken("shop", "new", 1.0)
+    new.database.close()
+    assert path.with_name("findings.db-wal").stat().st_size > 0
+    other.replace(path)
+    store.begin_again()
+    assert [one[2] for one in Reader(store.database).policies()] == ["new"]
+    store.database.close()

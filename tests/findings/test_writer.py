@@ -329,6 +329,7 @@ def test_a_file_that_is_deleted_is_told_and_made_again(
     assert (found.entry, found.total) == ("cart", 6)
     assert fixture.path.stat().st_mode & 0o777 == 0o600
     assert [one[2] for one in fixture.reader.policies()] == [policy.revision]
+    assert list(fixture.reader.bases({fixture.writer.in_force.basis})) == [fixture.writer.in_force.basis]
     assert fixture.counters.findings_write_failures == 1
     text = capsys.readouterr().err
     assert text.count("was deleted or replaced while keyfence ran") == 1

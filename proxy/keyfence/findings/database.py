@@ -85,6 +85,7 @@ class Database:
         self.shown = parsed.render_as_string(hide_password=True)
         self._path = Path(str(parsed.database))
         self._opened: os.stat_result | None = None
+        self._beside: dict[Path, os.stat_result] = {}
         self.is_sqlite = parsed.get_backend_name() == "sqlite"
         try:
             if self.is_sqlite:
@@ -99,28 +100,30 @@ class Database:
             raise StoreError(f"the findings store {self.shown} cannot be opened: {reason(exc)}") from None
 
     def _settle(self) -> None:
-        """Make or upgrade the tables, and remember which file they are in."""
+        """Make or upgrade the tables, and remember which files they are in."""
         with self.writing() as connection:
             self._settle_schema(connection)
-        self._opened = os.stat(self._path) if self.is_sqlite else None
+            if self.is_sqlite:
+                self._opened = os.stat(self._path)
+                beside = [Path(f"{self._path}{ending}") for ending in ("-wal", "-shm")]
+                self._beside = {one: os.stat(one) for one in beside if one.exists()}
 
     def is_in_place(self) -> bool:
         """Whether the file that was opened still has its name. SQLite writes to a deleted file without an
         error."""
-        if self._opened is None:
-            return True
-        try:
-            return os.path.samestat(os.stat(self._path), self._opened)
-        except FileNotFoundError:
-            return False
+        return self._opened is None or _is_at(self._path, self._opened)
 
     def begin_again(self) -> None:
         """Open the file that has the name now, or make a new one. Raises SQLAlchemyError or OSError."""
         if self.engine.pool.checkedout():  # type: ignore[attr-defined]
             raise OSError(errno.EBUSY, "its file was deleted or replaced, and is still being read")
+        # SQLite would mix what is left of the old file into the new one. But another keyfence may have made
+        # the new one already, and its own files beside it: those are not touched.
+        for path, known in self._beside.items():
+            if _is_at(path, known):
+                path.unlink(missing_ok=True)
+        self._beside.clear()
         self.engine.dispose()
-        for leftover in ("-wal", "-shm"):  # of the old file: SQLite would mix it into the new one
-            Path(f"{self._path}{leftover}").unlink(missing_ok=True)
         _prepare_file(self._path, create=True)
         self._settle()
 
@@ -169,6 +172,14 @@ def reason(exc: BaseException) -> str:
         return cause.strerror.lower()
     lines = [line.strip() for line in str(cause).splitlines() if line.strip()]
     return lines[0].rstrip(".") if lines else type(cause).__name__
+
+
+def _is_at(path: Path, known: os.stat_result) -> bool:
+    """Whether the file with this name is a known one."""
+    try:
+        return os.path.samestat(os.stat(path), known)
+    except FileNotFoundError:
+        return False
 
 
 def _prepare_file(path: Path, create: bool) -> None:

@@ -165,7 +165,7 @@ class Writer:
         """Go on in a new file. What the old one held is lost."""
         self._counters.findings_write_failures += 1
         self._store.begin_again()
-        self._announced = ""
+        self._announced = self._described = ""
         self.version += 1
         self._changes.add(
             f"the file of the findings store {self._store.database.shown} was deleted or replaced while "
