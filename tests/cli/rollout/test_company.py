@@ -28,6 +28,8 @@ AT_ONCE = 200  # commands
 MISTAKES = {
     ("key.unregistered", "pricing", "SET"),  # bh: for hb:
     ("key.unregistered", "dispatch", "HSET"),  # vehicel for vehicle
+    ("key.unregistered", "booking", "HSET"),  # HB: for hb:
+    ("key.unregistered", "booking", "ZADD"),  # hb:acme: for hb:{acme}:
     ("type.mismatch", "reports", "GET"),  # of a hash
     ("scope.read", "reports", "GET"),
     ("command.forbidden", "reports", "KEYS"),
@@ -115,6 +117,9 @@ def test_no_claim_and_no_scope_comes_from_a_typo_and_the_typo_is_named(drafted: 
     assert "vehicel" not in " ".join(entry.key for entry in model.keys.values())
     for text in (drafted.text.replace("\n#   ", " "), drafted.err):
         assert "Keys with bh: are left out: it is rare and one edit from hb:, so it looks like a typo" in text
+        assert "Keys with HB: are left out: it is rare and differs from hb: only in case or braces" in text
+        braces = "hb:<…>:bookings:<…> are left out: it is rare and differs from hb:{<…>}:bookings:<…> only in"
+        assert braces in text
 
 
 def test_no_secret_stands_in_it(drafted: Drafted) -> None:
@@ -205,7 +210,8 @@ def test_a_use_that_is_rare_is_named(drafted: Drafted) -> None:
 def test_words_that_look_mistyped_become_entries_if_somebody_says_so(
     drafted: Drafted, tmp_path: Path
 ) -> None:
-    code, _, err = keyfence("draft", drafted.log, "--interactive", "-o", tmp_path / "hb.yaml", stdin="y\nn\n")
+    options = ("--interactive", "-o", tmp_path / "hb.yaml")
+    code, _, err = keyfence("draft", drafted.log, *options, stdin="y\nn\nn\nn\n")
     assert code == 0
     assert "bh: looks like a typo of hb:" in err
     text = (tmp_path / "hb.yaml").read_text()

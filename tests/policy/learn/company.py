@@ -149,6 +149,9 @@ class Company:
             yield "pricing", f"SET bh:{{{tenant}}}:quote:{uuid.UUID(int=self.draw.getrandbits(128))} x EX 600"
             yield "booking", f"HSET {t}:booking:{order} state new"
             yield "reports", f"GET {t}:booking:{order}"  # a hash
+        for order in (1001, 1002):
+            yield "booking", f"HSET HB:{{{tenant}}}:booking:{order} state new"
+            yield "booking", f"ZADD hb:{tenant}:bookings:20260301 1772445600 {order}"  # without braces
         yield "auth", f"HSET {t}:session:{token} user 1"
         yield "auth", f"EXPIRE {t}:session:{token} 1800"
         yield "mailer", f"HGETALL {t}:session:{token}"  # not the mailer's business

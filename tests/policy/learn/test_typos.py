@@ -30,6 +30,8 @@ def found(*commands: str) -> list[tuple[str, str]]:
         ("HSET hb:ordre:1 state new", ("ordre", "order")),
         ("HSET hb:orders:1 state new", ("orders", "order")),
         ("PUBLISH bh:order x", ("bh:", "hb:")),
+        ("HSET HB:order:1 state new", ("HB:", "hb:")),  # only in case
+        ("HSET hb:Order:1 state new", ("Order", "order")),
     ],
 )
 def test_a_rare_word_one_edit_from_a_frequent_one_looks_mistyped(command: str, typo: tuple[str, str]) -> None:
@@ -49,6 +51,47 @@ def test_a_rare_word_one_edit_from_a_frequent_one_looks_mistyped(command: str, t
 )
 def test_other_words_do_not(commands: list[str]) -> None:
     assert found(*commands) == []
+
+
+TENANTS = ("acme", "globex")
+TAGGED = [f"HSET hb:{{{tenant}}}:cart:{number} a 1" for tenant in TENANTS for number in range(20)]
+
+
+@pytest.mark.parametrize(
+    "commands",
+    [
+        ["HSET hb:acme:cart:1 a 1", "HSET hb:globex:cart:2 a 1"],
+        ["stock> HGETALL hb:acme:cart:1"],  # another service
+    ],
+)
+def test_rare_keys_without_the_braces_of_frequent_ones_look_mistyped(commands: list[str]) -> None:
+    found = suspects(evidence_of(*TAGGED, *commands, "SET hb:flags 1"))
+    assert [(one.word, one.nearest) for one in found] == [("hb:<…>:cart:<…>", "hb:{<…>}:cart:<…>")]
+    assert "hb:flags" not in found[0].names
+
+
+@pytest.mark.parametrize(
+    "commands",
+    [
+        ["HSET hb:stock:cart:1 a 1"],  # no tenant
+        ["HSET hb:acme:order:1 a 1"],  # nothing like it has braces
+        ["HSET hb:{acme}:cart:next a 1"],  # the same braces
+        ["HSET hb:{acme:cart}:1 a 1"],  # other braces
+        [f"HSET hb:acme:cart:{number} a 1" for number in range(11)],  # too many
+        [f"HGETALL hb:acme:cart:{number}" for number in range(6)],  # only read, as older names are
+    ],
+)
+def test_other_keys_without_braces_do_not(commands: list[str]) -> None:
+    assert suspects(evidence_of(*TAGGED, *commands)) == []
+
+
+def test_keys_with_wrong_case_or_braces_become_no_claim_scope_or_entry() -> None:
+    wrong = ["HSET HB:{acme}:cart:1 a 1", "HSET hb:acme:cart:1 a 1", "HSET hb:globex:cart:1 a 1"]
+    drafted = draft(evidence_of(*TAGGED, *wrong, "SET hb:flags 1"))
+    model = validate(PolicyModel, Source("<draft>", drafted.text))
+    assert (model.claims, list(model.keys)) == (["hb:"], ["flags", "cart"])
+    assert [scope.prefix for scope in model.scopes.values()] == ["hb:"]
+    assert {one.mistake for one in drafted.refused} == {"typo of hb:", "typo of hb:{<…>}:cart:<…>"}
 
 
 def test_what_looks_mistyped_gets_no_claim_no_scope_and_no_entry_and_is_said() -> None:

@@ -1,4 +1,5 @@
-"""Words that look mistyped: one edit from a word that is used far more often in the same place.
+"""Words that look mistyped: one edit from a word that is used far more often in the same place, or in other
+case, or without its braces.
 
 Rule: a key with such a word is no evidence for a policy unless somebody says that the word is right. What
 is left out is always said."""
@@ -6,23 +7,27 @@ is left out is always said."""
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from keyfence.policy.units import counted as count
 
-from .kinds import Kind
-from .text import spoken
+from .evidence import MARK, Facts
+from .kinds import Kind, Part, Slot
+from .text import HIDDEN, masked, spoken
+from .values import is_word
 
 # How much more often the right word is used, at least. A wrong beginning of keys is the worse mistake,
-# because it would become a claim, so less is enough to doubt it.
+# because it would become a claim or a scope, so less is enough to doubt it.
 _FIRST_RATIO = 4
 _RATIO = 10
 _SHORTEST = 4  # letters of a word behind the first part; shorter ones are too often one edit apart
 _SEPARATORS = re.compile("([:{}|])")
 _DIGITS = re.compile("[0-9]")
 _SAMPLES = 3  # keys of a kind that are tried
+_BRACES = str.maketrans("", "", "{}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,7 +42,10 @@ class Typo:
 
     def sentence(self) -> str:
         """Returns what is left out, and why."""
-        why = f"it is rare and one edit from {self.nearest}, so it looks like a typo ({self.use()})"
+        is_alike = _plain(self.word) == _plain(self.nearest)
+        how = f"one edit from {self.nearest}"
+        how = f"differs from {self.nearest} only in case or braces" if is_alike else how
+        why = f"it is rare and {how}, so it looks like a typo ({self.use()})"
         return (
             f"Keys with {self.word} are left out: {why}. "
             "If it is right, say so: keyfence draft --interactive asks."
@@ -53,7 +61,7 @@ def typos_of(kinds: Sequence[Kind]) -> list[Typo]:
     """Returns the words of these kinds that look mistyped."""
     found: list[Typo] = []
     taken: set[int] = set()
-    for word, nearest, mistyped in (*_first_words(kinds), *_other_words(kinds)):
+    for word, nearest, mistyped in (*_first_words(kinds), *_other_words(kinds), *_without_braces(kinds)):
         left = [kind for kind in mistyped if id(kind) not in taken]
         if not left:
             continue
@@ -101,11 +109,11 @@ def _other_words(kinds: Sequence[Kind]) -> Iterator[tuple[str, str, list[Kind]]]
     vocabulary = {word for kind in kinds for word in _words(kind)}
     near: dict[str, set[str]] = defaultdict(set)
     for word in vocabulary:
-        for one in _without_a_letter(word):
+        for one in _without_a_letter(_plain(word)):
             near[one].add(word)
     for kind in kinds:
         for word in _words(kind):
-            others = {one for text in _without_a_letter(word) for one in near[text]} - {word}
+            others = {one for text in _without_a_letter(_plain(word)) for one in near[text]} - {word}
             meant = next(
                 (one for one in sorted(others) if _is_typo(word, one) and _meets(kind, word, one, kinds)), ""
             )
@@ -128,6 +136,49 @@ def _meets(kind: Kind, word: str, meant: str, kinds: Iterable[Kind]) -> bool:
     )
 
 
+def _without_braces(kinds: Sequence[Kind]) -> Iterator[tuple[str, str, list[Kind]]]:
+    """Yields the kinds whose keys would be those of a kind that is used far more often, had they its braces:
+    hb:acme:cart:1 beside hb:{acme}:cart:1."""
+    for meant in (kind for kind in kinds if "{" in kind.shape):
+        bare = Kind([_bare(part) for part in meant.parts], [], Facts())
+        alike = [
+            kind
+            for kind in kinds
+            if kind is not meant
+            and _weight(kind) * _FIRST_RATIO <= _weight(meant)
+            and all(_lacks_braces(key, meant, bare) for key in kind.keys[:_SAMPLES])
+        ]
+        # What is only read or deleted may also be an older name, so it must be rarer.
+        ratio = _FIRST_RATIO if any(kind.facts.changed for kind in alike) else _RATIO
+        if alike and sum(map(_weight, alike)) * ratio <= _weight(meant):
+            yield _shown(bare), _shown(meant), alike
+
+
+def _lacks_braces(key: str, meant: Kind, bare: Kind) -> bool:
+    """Whether a key would be one of a kind if it had braces. `bare` is this kind without braces."""
+    values = bare.values_in(key)
+    if values is None or any(map(_SEPARATORS.search, values)):
+        return False
+    tags = [
+        slot
+        for before, slot in itertools.pairwise(meant.parts)
+        if isinstance(slot, Slot) and isinstance(before, str) and before.endswith("{")
+    ]
+    return bool(tags) and all(
+        value in slot.values or (not is_word(value) and slot.value_class.matches(value))
+        for value, slot in zip(values, bare.slots, strict=True)
+        if any(slot is one for one in tags)
+    )
+
+
+def _shown(kind: Kind) -> str:
+    return masked(kind.shape.replace(MARK, HIDDEN))
+
+
+def _bare(part: Part) -> Part:
+    return part.translate(_BRACES) if isinstance(part, str) else part
+
+
 def _is_of(kind: Kind, key: str) -> bool:
     values = kind.values_in(key)
     return values is not None and not any(_SEPARATORS.search(value) for value in values)
@@ -141,9 +192,16 @@ def _without_a_letter(word: str) -> set[str]:
     return {word, *(word[:at] + word[at + 1 :] for at in range(len(word)))}
 
 
+def _plain(word: str) -> str:
+    return word.translate(_BRACES).lower()
+
+
 def _is_typo(word: str, meant: str) -> bool:
-    """Whether two words are one edit apart that is no other number: a letter more, less, changed or
-    swapped."""
+    """Whether two words differ only in case and braces, or are one edit apart that is no other number: a
+    letter more, less, changed or swapped."""
+    word, meant = _plain(word), _plain(meant)
+    if word == meant:
+        return True
     if len(meant) < 2 or len(word) < 2 or abs(len(word) - len(meant)) > 1:
         return False
     if _DIGITS.sub("", word) == _DIGITS.sub("", meant):
