@@ -23,7 +23,6 @@ from keyfence.config.settings import Settings
 from keyfence.downstream.certificates import certificates_of, renewed
 from keyfence.findings.filter import Filter
 from keyfence.policy.analysis.baseline import baseline, row_of_finding, yaml_item
-from keyfence.policy.analysis.explain import explain_line
 from keyfence.policy.analysis.policy_diffs import with_diffs
 from keyfence.policy.analysis.tables import tables
 from keyfence.policy.compiled.policy import CompiledPolicy
@@ -210,12 +209,14 @@ class ProcessControl(Control):
         return service_rows(await self._backend.counters())
 
     async def explain_example(self, line: Mapping[str, Any]) -> dict[str, Any]:
-        policy = self._evaluating().policy
-        return await asyncio.to_thread(with_diffs, policy, explain_line(policy, line), MAX_DIFFED)
+        authorizer = self._evaluating()
+        found = await self._runtime.explainer.line(authorizer, line)
+        return await asyncio.to_thread(with_diffs, authorizer.policy, found, MAX_DIFFED)
 
     async def explain(self, service: str, argv: Sequence[bytes], caller: Caller = NOBODY) -> dict[str, Any]:
+        policy = self._evaluating().policy
         found = await explained(self._runtime, service, argv, caller)
-        return await asyncio.to_thread(with_diffs, self._evaluating().policy, found, MAX_DIFFED)
+        return await asyncio.to_thread(with_diffs, policy, found, MAX_DIFFED)
 
     # -- findings
 

@@ -39,18 +39,17 @@ def explain(
 
     Raises ValueError if the policy lacks the service.
     """
-    return driven(explain_in_steps(policy, service, argv, caller))
+    return driven(explain_in_steps(Evaluator(policy), service, argv, caller))
 
 
 def explain_in_steps(
-    policy: CompiledPolicy, service: str, argv: Sequence[bytes], caller: Caller = NOBODY
+    evaluator: Evaluator, service: str, argv: Sequence[bytes], caller: Caller = NOBODY
 ) -> Explaining:
-    """The same, and yields where other work may be done meanwhile."""
+    """The same, and yields where other work may be done meanwhile, but no other work of this evaluator."""
+    policy = evaluator.policy
     _check_service(policy, service)
     touches, values = extract(argv), policy.values(caller)
-    verdict = Evaluator(policy).evaluate(policy.number(service), argv, touches, values=values)
-    yield
-    return (yield from _explanation(policy, service, argv, touches, verdict, values))
+    return (yield from _explained(evaluator, service, argv, touches, values))
 
 
 def explain_line(policy: CompiledPolicy, line: Mapping[str, Any]) -> dict[str, Any]:
@@ -59,15 +58,29 @@ def explain_line(policy: CompiledPolicy, line: Mapping[str, Any]) -> dict[str, A
     The line lacks values and the caller, so rules on these are not checked. Raises ValueError if the line is
     not one of the command log or has only a part of the command, or if the policy lacks its service.
     """
+    return driven(explain_line_in_steps(Evaluator(policy), line))
+
+
+def explain_line_in_steps(evaluator: Evaluator, line: Mapping[str, Any]) -> Explaining:
+    """The same, and yields where other work may be done meanwhile, but no other work of this evaluator."""
+    policy = evaluator.policy
     one = from_line(line)
     if one.is_cut:
         raise ValueError("only a part of the command is kept, which does not show what the policy says of it")
     _check_service(policy, one.service)
     argv = [word.encode("utf-8", "surrogateescape") for word in one.argv] or [b"?"]
     values = policy.owners_values(access.key for access in one.touches.accesses)
-    verdict = Evaluator(policy).evaluate(policy.number(one.service), argv, one.touches, values=values)
-    explained = driven(_explanation(policy, one.service, argv, one.touches, verdict, values))
+    explained = yield from _explained(evaluator, one.service, argv, one.touches, values)
     return {"argv": one.argv, **explained}
+
+
+def _explained(
+    evaluator: Evaluator, service: str, argv: Sequence[bytes], touches: Touches, values: Values
+) -> Explaining:
+    number = evaluator.policy.number(service)
+    verdict = yield from evaluator.evaluate_in_steps(number, argv, touches, values=values)
+    yield
+    return (yield from _explanation(evaluator, service, argv, touches, verdict, values))
 
 
 class Step(NamedTuple):
@@ -115,7 +128,7 @@ def explain_sequence(policy: CompiledPolicy, steps: Sequence[Step], *, now: int)
     """
     for step in steps:
         _check_service(policy, step.service)
-    connection = Simulator(policy, now, enforces=True)
+    connection, evaluator = Simulator(policy, now, enforces=True), Evaluator(policy)
     explained: list[dict[str, Any]] = []
     for step in steps:
         if step.after:
@@ -123,7 +136,8 @@ def explain_sequence(policy: CompiledPolicy, steps: Sequence[Step], *, now: int)
             continue
         answer = connection.send(step.service, step.argv, step.caller)
         values = policy.values(step.caller)
-        one = driven(_explanation(policy, step.service, step.argv, answer.touches, answer.verdict, values))
+        about = (step.service, step.argv, answer.touches, answer.verdict, values)
+        one = driven(_explanation(evaluator, *about))
         keys = {access.key for access in answer.touches.accesses if access.ttl is not None}
         lives = {shown_in(policy, key, policy.target(key)): connection.lives(key) for key in sorted(keys)}
         explained.append(one | {"line": step.line, "aborted": answer.aborts, "ttl": lives})
@@ -136,15 +150,16 @@ def _late(policy: CompiledPolicy, found: Sequence[Late]) -> list[dict[str, Any]]
 
 
 def _explanation(
-    policy: CompiledPolicy,
+    evaluator: Evaluator,
     service: str,
     argv: Sequence[bytes],
     touches: Touches,
     verdict: Verdict,
     values: Values,
 ) -> Explaining:
-    proposed = []
-    for one in remedies_in_steps(policy, policy.number(service), argv, touches, verdict.violations, values):
+    proposed, policy = [], evaluator.policy
+    number = policy.number(service)
+    for one in remedies_in_steps(evaluator, number, argv, touches, verdict.violations, values):
         if one is None:
             yield
             continue

@@ -10,14 +10,14 @@ it with the evaluator.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 
 from keyfence.commands.arguments import fold, integer, word
 from keyfence.commands.extract import extract
 from keyfence.commands.model import ANY_KEY, READ, WRITE, Access, Channel, Command, Problem, Touches, Unseen
 from keyfence.commands.own import own_name
 from keyfence.commands.table import COMMANDS
-from keyfence.policy.budget import Budget, cost
+from keyfence.policy.budget import Budget, cost, driven
 from keyfence.policy.compiled.hash_slots import hash_slot, hash_tag
 from keyfence.policy.compiled.keyspace import INVALIDATIONS
 from keyfence.policy.compiled.permissions import forbidden_by_default, lets_unknown, names, selects
@@ -159,9 +159,22 @@ class Evaluator(WideEvaluator):
         values: Values = (),
     ) -> Verdict:
         """Returns the verdict on a command that touches these keys and channels."""
+        return driven(self.evaluate_in_steps(service, argv, touches, transaction, values))
+
+    def evaluate_in_steps(
+        self,
+        service: int,
+        argv: Sequence[bytes],
+        touches: Touches,
+        transaction: Transaction | None = None,
+        values: Values = (),
+    ) -> Generator[None, None, Verdict]:
+        """The same, and yields where it may pause. This evaluator must evaluate nothing else in a pause."""
         gathering: Gathering[None] = Gathering()
         for found in self.violations(service, argv, touches, transaction, values):
-            if found is not None:
+            if found is None:
+                yield
+            else:
                 gathering.take(found, None)
         listed = tuple(violation for violation, _ in gathering.listed())
         return Verdict(listed) if listed else ALLOWED

@@ -6,12 +6,15 @@ Rule: `explain` and the lists of findings name the same entry.
 from __future__ import annotations
 
 import difflib
+from collections.abc import Generator
 from typing import NamedTuple
 
+from keyfence.policy.budget import driven
 from keyfence.policy.compiled.policy import CompiledPolicy, Target
 from keyfence.policy.show import printable
 
 _LEAST = 0.5  # likeness of a pattern, and of a segment that may be meant
+PAUSE_AFTER = 50  # entries, or comparisons of two segments, each of which takes some 10 µs
 
 
 class Slip(NamedTuple):
@@ -24,10 +27,21 @@ class Slip(NamedTuple):
 def nearest_entry(policy: CompiledPolicy, service: int | None, key: bytes) -> Target | None:
     """Returns the entry with the nearest pattern; None if none is near. Entries that only others may use do
     not count for a service."""
+    return driven(nearest_entry_in_steps(policy, service, key))
+
+
+def nearest_entry_in_steps(
+    policy: CompiledPolicy, service: int | None, key: bytes
+) -> Generator[None, None, Target | None]:
+    """The same, and yields where other work may be done meanwhile."""
     given = printable(key, 512).split(":")
     known: dict[tuple[str, str], float] = {}
     best, found = 0.0, None
-    for target in policy.targets:
+    paused_at = 0
+    for looked_at, target in enumerate(policy.targets):
+        if looked_at + len(known) - paused_at >= PAUSE_AFTER:
+            paused_at = looked_at + len(known)
+            yield
         if target.kind != "entry" or (service is not None and target.is_others(service)):
             continue
         wanted = target.pattern.text.split(":")

@@ -26,7 +26,7 @@ from keyfence.policy.show import printable
 from keyfence.policy.verdict import Violation
 from keyfence.policy.wording.masking import fill, shown_in, standard_key
 
-from .nearest import nearest_entry, slip
+from .nearest import nearest_entry_in_steps, slip
 from .remedy import Proposal, Proposals, Question, Remedy
 from .values import (
     field_proposals,
@@ -51,30 +51,31 @@ def remedies(
     values: Values = (),
 ) -> list[Remedy]:
     """Returns the remedies of each violation, in the order of the violations, without duplicates."""
-    steps = remedies_in_steps(policy, service, argv, touches, found, values)
+    steps = remedies_in_steps(Evaluator(policy), service, argv, touches, found, values)
     return [one for one in steps if one is not None]
 
 
 def remedies_in_steps(
-    policy: CompiledPolicy,
+    evaluator: Evaluator,
     service: int,
     argv: Sequence[bytes],
     touches: Touches,
     found: Sequence[Violation],
     values: Values = (),
 ) -> Iterator[Remedy | None]:
-    """Yields these remedies, and None where other work may be done meanwhile. With a large policy, a step
-    takes some milliseconds."""
-    evaluator = Evaluator(policy)
+    """Yields these remedies, and None where other work may be done meanwhile. With a large policy, some steps
+    take tens of milliseconds: those that try a changed policy, and the first on a pattern of keys."""
     yield None
     proposed = set()
     for violation in found:
         evaluator.values = values
-        question = Question(policy, evaluator, service, argv, touches, violation, values)
-        for text, command, add in _PROPOSALS.get(violation.rule, _default)(question):
-            if (violation.rule, text) not in proposed:
-                proposed.add((violation.rule, text))
-                yield Remedy(violation.rule, text, command, add)
+        question = Question(evaluator.policy, evaluator, service, argv, touches, violation, values)
+        for proposal in _PROPOSALS.get(violation.rule, _default)(question):
+            if proposal is None:
+                yield None
+            elif (violation.rule, proposal.text) not in proposed:
+                proposed.add((violation.rule, proposal.text))
+                yield Remedy(violation.rule, *proposal)
         yield None
 
 
@@ -258,7 +259,7 @@ def _nearest(question: Question) -> Proposals:
         yield _standard_key(question, key, stray)
         yield _register_key(question, key)
         return
-    target = nearest_entry(question.policy, question.service, key)
+    target = yield from nearest_entry_in_steps(question.policy, question.service, key)
     if target is not None:
         meant = _filled_from(target.pattern, key)
         argv = question.with_key(meant) if meant is not None else []

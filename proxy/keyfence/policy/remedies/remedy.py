@@ -38,7 +38,8 @@ class Proposal(NamedTuple):
     add: Mapping[str, Any] = MappingProxyType({})
 
 
-Proposals = Iterator[Proposal]
+# None: other work may be done meanwhile.
+Proposals = Iterator[Proposal | None]
 
 
 class Question(NamedTuple):

@@ -16,7 +16,6 @@ from itertools import chain, islice
 from typing import Any
 
 from keyfence.downstream.client import Client
-from keyfence.policy.analysis.explain import explain_in_steps
 from keyfence.policy.compiled.tenants import NOBODY, Caller
 from keyfence.policy.engine.authorizer import Authorizer
 from keyfence.policy.rules import RULES
@@ -94,11 +93,7 @@ async def explained(
     authorizer = runtime.authorizer
     if authorizer is None:
         raise ValueError(SPLICED)
-    found = await runtime.side_work.do(explain_in_steps(authorizer.policy, service, argv, caller))
-    ruling = authorizer.rule(authorizer.number(service), argv, authorizer.policy.values(caller))
-    found["actions"] = [{"rule": found.violation.rule, "action": found.action} for found in ruling.findings]
-    found["refused"] = ruling.refused_by is not None
-    return found
+    return await runtime.explainer.command(authorizer, service, argv, caller)
 
 
 async def _explained(runtime: Runtime, service: str, argv: Sequence[bytes], caller: Caller) -> dict[str, Any]:

@@ -45,9 +45,9 @@ from keyfence.upstream.own_commands import COMMAND, OwnCommand
 from keyfence.upstream.own_user import missing_permissions, what_is_missing
 from keyfence.upstream.standing import KINDS, Concern
 
+from .explainer import Explainer
 from .garbage import FullCollections, release_slowly
 from .rlimits import room_for
-from .side_work import SideWork
 from .ttl_check import TtlWatch
 from .zeros import declare_zeros
 
@@ -81,7 +81,7 @@ class Runtime:
         self.telemetry = telemetry
         self.glass: list[BreakGlass] = []
         self.pending = PendingTtls()  # outlives a reload
-        self.side_work = SideWork()
+        self.explainer = Explainer()
         self.in_force: InForce | None = None
         self.changes: Changes | None = None  # what the candidate policy would change; None: there is none
         self._candidate: CompiledPolicy | None = None
@@ -131,6 +131,7 @@ class Runtime:
 
     def _let_go(self, policy: CompiledPolicy) -> None:
         """Free a policy that is used no more."""
+        self.explainer.forget()
         if self._context is not None:
             for client in self.clients:
                 client.policy_replaced()

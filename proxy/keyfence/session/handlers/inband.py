@@ -17,8 +17,10 @@ from keyfence.resp.values import answer, lines
 from keyfence.session.conversation.executor import Argv, Executor
 from keyfence.session.conversation.questions import Kind
 
-# Arguments of a command to explain. Explaining takes longer than deciding, and no other client has its turn.
+# Arguments of a command to explain, and their bytes. Explaining takes longer than deciding, and is done for
+# one client after the other.
 MAX_EXPLAINED = 100
+MAX_EXPLAINED_BYTES = 65_536
 
 # Redis' own words for such commands (`src/server.c`, processCommand).
 _IN_MULTI = encode.error("ERR Command not allowed inside a transaction")
@@ -93,7 +95,9 @@ def _fault(argv: Argv, own: OwnCommand | None) -> bytes:
         return encode.error(f"ERR wrong number of arguments for '{name}' command")
     if own.arguments == "CLIENTS" and word(argv[2]) != b"CLIENTS":
         return _unknown(f"argument '{printable(argv[2])}'")
-    if own.name == "KEYFENCE EXPLAIN" and count > MAX_EXPLAINED:
+    if own.name == "KEYFENCE EXPLAIN" and (
+        count > MAX_EXPLAINED or sum(map(len, argv)) > MAX_EXPLAINED_BYTES
+    ):
         return TOO_LONG
     return b""
 
