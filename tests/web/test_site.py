@@ -9,8 +9,9 @@ import html
 import io
 import json
 import re
+import threading
 import urllib.parse
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from keyfence.admin.audit import Audit
 from keyfence.admin.bounds import DEFAULT_BOUNDS, Bounds
 from keyfence.admin.server import Server, start_admin
 from keyfence.policy.diagnostics import Diagnostic, Place
+from keyfence.web import site
 from keyfence.web.live import MAX_STREAMS
 from keyfence.web.render import SECURITY_POLICY
 from keyfence.web.site import Page
@@ -125,6 +127,26 @@ def play(
             await server.close()
 
     asyncio.run(run())
+
+
+def test_pages_are_rendered_beside_the_loop(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page of thousands of rows takes tenths of a second."""
+    by: dict[str, threading.Thread] = {}
+    original = site.render
+
+    def render(template: str, values: Mapping[str, Any]) -> str:
+        by[template] = threading.current_thread()
+        return original(template, values)
+
+    monkeypatch.setattr(site, "render", render)
+
+    async def scenario(browser: Browser) -> None:
+        for path in ("/", "/findings", "/services", "/policy", "/explain", "/candidate"):
+            assert (await browser.get(path)).status == 200
+
+    play(stage, scenario)
+    assert len(by) == 6
+    assert threading.main_thread() not in by.values()
 
 
 # -- which answer a client gets

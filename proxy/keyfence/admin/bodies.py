@@ -9,13 +9,15 @@ that Python's `surrogateescape` makes of it (0xFF is `\\udcff`).
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from aiohttp import web
 
 MAX_BODY = 1 << 20  # bytes
+MAX_ARGUMENTS = 1000  # of a command; `keyfence explain` takes longer ones
 MAX_OBSERVE = 86_400.0  # seconds; a longer change belongs in the configuration
 
 
@@ -27,13 +29,45 @@ class BadRequest(Exception):
         self.status = status
 
 
+_PARTS = 3  # levels of an answer at which it is written part by part
+# ASCII only, so that a lone surrogate of an argument goes back as it came.
+_dumps = json.JSONEncoder(ensure_ascii=True, separators=(",", ":"), allow_nan=False).encode
+
+
 def json_answer(value: object, status: int = 200) -> web.Response:
-    return web.json_response(value, status=status, dumps=_dumps)
+    """A short answer."""
+    return _answer((_dumps(value) + "\n").encode("ascii"), status)
 
 
-def _dumps(value: object) -> str:
-    # ASCII only, so that a lone surrogate of an argument goes back as it came.
-    return json.dumps(value, ensure_ascii=True, separators=(",", ":"), allow_nan=False) + "\n"
+async def long_answer(value: object) -> web.Response:
+    """An answer that may list thousands of things. No client waits while it is written."""
+    return _answer(await asyncio.to_thread(_written, value), 200)
+
+
+def _answer(body: bytes, status: int) -> web.Response:
+    return web.Response(body=body, status=status, content_type="application/json", charset="utf-8")
+
+
+def _written(value: object) -> bytes:
+    return b"".join([*(one.encode("ascii") for one in parts(value, _PARTS)), b"\n"])
+
+
+def parts(value: object, levels: int) -> Iterator[str]:
+    """The JSON of a value, in parts. The encoder keeps the interpreter's lock until it is done, so a thread
+    that encodes everything in one piece stops all others."""
+    if not value or not levels or not isinstance(value, dict | list | tuple):
+        yield _dumps(value)
+        return
+    is_dict = isinstance(value, dict)
+    between = "{" if is_dict else "["
+    for item in value.items() if isinstance(value, dict) else value:
+        yield between
+        if is_dict:
+            name, item = item
+            yield _dumps({name: 0})[1:-2]  # as the encoder writes names, which need not be texts
+        yield from parts(item, levels - 1)
+        between = ","
+    yield "}" if is_dict else "]"
 
 
 async def read_fields(request: web.Request, known: set[str]) -> dict[str, Any]:
@@ -80,6 +114,8 @@ def argv_field(body: Mapping[str, Any]) -> list[bytes]:
     argv = body.get("argv")
     if not isinstance(argv, list) or not argv or not all(isinstance(part, str) for part in argv):
         raise BadRequest('"argv" must be a list of strings, the command\'s name first.')
+    if len(argv) > MAX_ARGUMENTS:
+        raise BadRequest(f'"argv" may have {MAX_ARGUMENTS} strings at most; use keyfence explain.')
     try:
         return [part.encode("utf-8", "surrogateescape") for part in argv]
     except UnicodeEncodeError:

@@ -19,7 +19,7 @@ from keyfence.policy.enforcement.modes import parse_mode
 from keyfence.policy.rules import RULES
 from keyfence.telemetry.metrics.exposition import CONTENT_TYPE
 
-from .bodies import BadRequest, argv_field, json_answer, read_fields, seconds_field, text_field
+from .bodies import BadRequest, argv_field, json_answer, long_answer, read_fields, seconds_field, text_field
 from .control import Control
 from .queries import number_in, query
 
@@ -48,15 +48,15 @@ async def status(control: Control, _: web.Request) -> web.Response:
 
 
 async def report(control: Control, _: web.Request) -> web.Response:
-    return json_answer(await control.report())
+    return await long_answer(await control.report())
 
 
 async def modes(control: Control, _: web.Request) -> web.Response:
-    return json_answer(await control.modes())
+    return await long_answer(await control.modes())
 
 
 async def waivers(control: Control, _: web.Request) -> web.Response:
-    return json_answer(await control.waivers())
+    return await long_answer(await control.waivers())
 
 
 async def listeners(control: Control, _: web.Request) -> web.Response:
@@ -64,7 +64,7 @@ async def listeners(control: Control, _: web.Request) -> web.Response:
 
 
 async def workers(control: Control, _: web.Request) -> web.Response:
-    return json_answer(await control.workers())
+    return await long_answer(await control.workers())
 
 
 async def findings(control: Control, request: web.Request) -> web.Response:
@@ -81,34 +81,34 @@ async def findings(control: Control, request: web.Request) -> web.Response:
             offset=int(number_in(asked, "offset", 0.0)),
         )
         await control.catch_up()
-        return json_answer(await control.findings(which))
+        return await long_answer(await control.findings(which))
 
 
 async def evidence(control: Control, request: web.Request) -> web.Response:
     since = number_in(query(request, {"since"}), "since", 0.0)
     with _value_errors_as_answers():
         await control.catch_up()
-        return json_answer(await control.evidence(since))
+        return await long_answer(await control.evidence(since))
 
 
 async def finding(control: Control, request: web.Request) -> web.Response:
     with _value_errors_as_answers(404):
         await control.catch_up()
-        return json_answer(await control.finding(request.match_info["id"]))
+        return await long_answer(await control.finding(request.match_info["id"]))
 
 
 async def readiness(control: Control, request: web.Request) -> web.Response:
     quiet = number_in(query(request, {"quiet"}), "quiet", QUIET_SECONDS)
     with _value_errors_as_answers():
         await control.catch_up()
-        return json_answer(await control.readiness(quiet))
+        return await long_answer(await control.readiness(quiet))
 
 
 async def unused(control: Control, request: web.Request) -> web.Response:
     seconds = number_in(query(request, {"for"}), "for", 30 * DAY)
     with _value_errors_as_answers():
         await control.catch_up()
-        return json_answer(await control.unused(seconds))
+        return await long_answer(await control.unused(seconds))
 
 
 async def what_if(control: Control, request: web.Request) -> web.Response:
@@ -117,7 +117,7 @@ async def what_if(control: Control, request: web.Request) -> web.Response:
     with _value_errors_as_answers():
         modes = [parse_mode(text, service) for text in request.query.getall("mode", ["*=enforce"])]
         await control.catch_up()
-        return json_answer(await control.what_if(modes, service, number_in(asked, "since", 0.0)))
+        return await long_answer(await control.what_if(modes, service, number_in(asked, "since", 0.0)))
 
 
 async def explain(control: Control, request: web.Request) -> web.Response:
@@ -128,7 +128,7 @@ async def explain(control: Control, request: web.Request) -> web.Response:
     argv, user, name = argv_field(body), text_field(body, "user"), text_field(body, "certificate")
     caller = Caller(user.encode("utf-8", "replace") if user else None, (name,) if name else ())
     with _value_errors_as_answers():
-        return json_answer(await control.explain(service, argv, caller))
+        return await long_answer(await control.explain(service, argv, caller))
 
 
 async def observe(control: Control, request: web.Request) -> web.Response:
@@ -155,7 +155,7 @@ async def reload(control: Control, request: web.Request) -> web.Response:
 
 async def candidate(control: Control, _: web.Request) -> web.Response:
     with _value_errors_as_answers():
-        return json_answer(await control.candidate())
+        return await long_answer(await control.candidate())
 
 
 async def load_candidate(control: Control, request: web.Request) -> web.Response:

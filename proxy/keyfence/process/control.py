@@ -35,6 +35,7 @@ from keyfence.policy.units import counted
 from keyfence.policy.verdict import Mode, script_in
 from keyfence.telemetry.operator_log import warn
 from keyfence.telemetry.reports.services import service_rows
+from keyfence.telemetry.tally import Tally
 
 from .candidates import Candidates, check_promoted
 from .causes import Causes, by_cause, summary_of
@@ -117,8 +118,8 @@ class ProcessControl(Control):
 
     async def report(self) -> Sequence[Mapping[str, Any]]:
         authorizer = self._runtime.authorizer
-        rows = (await self._backend.tally()).snapshot()
-        return rows if authorizer is None else [_with_registration(row, authorizer.policy) for row in rows]
+        policy = None if authorizer is None else authorizer.policy
+        return await asyncio.to_thread(_report, await self._backend.tally(), policy)
 
     async def workers(self) -> list[dict[str, Any]]:
         return self._backend.listing()
@@ -201,9 +202,10 @@ class ProcessControl(Control):
 
     async def policy(self) -> dict[str, Any]:
         policy = self._evaluating().policy
-        if self._tables is None or self._tables[0] is not policy:
-            self._tables = policy, tables(policy)
-        return self._tables[1]
+        known = self._tables
+        if known is None or known[0] is not policy:
+            known = self._tables = policy, await asyncio.to_thread(tables, policy)
+        return known[1]
 
     async def traffic(self) -> Sequence[Mapping[str, Any]]:
         return service_rows(await self._backend.counters())
@@ -519,6 +521,12 @@ class ProcessControl(Control):
             await self.restart()
         except ValueError as exc:
             warn(f"no rolling restart: {exc}")
+
+
+def _report(tally: Tally, policy: CompiledPolicy | None) -> Sequence[Mapping[str, Any]]:
+    """The rows of the report, the most frequent first."""
+    rows = tally.snapshot()
+    return rows if policy is None else [_with_registration(row, policy) for row in rows]
 
 
 def _with_registration(row: Mapping[str, Any], policy: CompiledPolicy) -> Mapping[str, Any]:

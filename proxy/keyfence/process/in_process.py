@@ -92,8 +92,8 @@ class InProcess(Backend):
         changes = self._runtime.changes
         if changes is None:
             return NOTHING
-        rows = rows_of(changes.tallies())
-        return Comparison(dict(changes.commands), rows)
+        tallies, commands = changes.tallies(), dict(changes.commands)
+        return Comparison(commands, await asyncio.to_thread(rows_of, tallies))
 
     async def set_glass(self, _glass: Sequence[BreakGlass]) -> None:
         pass  # the runtime's list is the authorizer's own

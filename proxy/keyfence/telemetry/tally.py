@@ -214,11 +214,11 @@ class Tally(Sink):
         return self._rows.items()
 
     def snapshot(self) -> list[Row]:
-        """Copies of all rows without their examples, the most frequent first."""
-        rows: list[Row] = [_copy(row) for row in self._rows.values() if row["count"]]
-        for row in rows:
-            row.pop("examples", None)
-        return sorted(rows, key=lambda row: -row["count"])
+        """Copies of all rows without their examples, the most frequent first. Another thread may ask for it
+        while this one goes on counting."""
+        rows = list(self._rows.values())  # at once: the table must not grow meanwhile
+        copies: list[Row] = [_copy(row, with_examples=False) for row in rows if row["count"]]
+        return sorted(copies, key=lambda row: -row["count"])
 
     def absorb(self, rows: Iterable[Row]) -> None:
         """Add the rows of another tally: of a worker, or of the decision log. Their examples come without
@@ -259,9 +259,11 @@ def _digest_of(example: Example) -> str:
     return example.get("digest") or _digest(example["command"])
 
 
-def _copy(row: Row) -> Row:
+def _copy(row: Row, *, with_examples: bool = True) -> Row:
     copy: Row = {**row, "actions": dict(row["actions"]), "clients": list(row.get("clients", ()))}
-    if "examples" in row:
+    if not with_examples:
+        copy.pop("examples", None)
+    elif "examples" in row:
         copy["examples"] = [one.copy() for one in row["examples"]]
     return copy
 

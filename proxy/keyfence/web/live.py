@@ -38,9 +38,10 @@ class Channel:
         self._event: tuple[dict[str, str], int | None, bytes] | None = None
         self.streams: set[Stream] = set()
 
-    def make(self, values: Mapping[str, Any], now: float) -> None:
+    def make(self, values: Mapping[str, Any], now: float) -> float:
         """Make the regions again whose values have changed. Times in words change too, so `now` moves in
-        steps. Raises jinja2.TemplateError."""
+        steps. Returns the seconds of processor time that it took. Raises jinja2.TemplateError."""
+        began = time.thread_time()
         step = now // STEP * STEP
         for name, region in self.view.regions.items():
             made_of = [step, *(values[one] for one in region.shows)]
@@ -48,6 +49,7 @@ class Channel:
                 continue
             self.regions[name] = render(region.template, {**values, "now": now})
             self._made_of[name] = made_of
+        return time.thread_time() - began
 
     def event(self, regions: dict[str, str], findings: int | None) -> bytes:
         """The event that brings these regions. Most pages lack the same ones, so it is made once for them."""
@@ -108,6 +110,7 @@ class Live:
         self._max_streams = max_streams
         self._channels: dict[tuple[Any, ...], Channel] = {}  # by view and parameters
         self._task: asyncio.Task[None] | None = None
+        self._made_seconds = 0.0  # of processor time, in threads that made regions, not yet counted
 
     def open(self, address: str) -> Stream:
         """A new stream for the page at this path and query. Raises BadRequest, TooMany."""
@@ -150,6 +153,7 @@ class Live:
             for channel in list(self._channels.values()):
                 await self._refresh(channel)
             spent += time.thread_time() + self._questions.control.reading_seconds() - began
+            spent, self._made_seconds = spent + self._made_seconds, 0.0
             await asyncio.sleep(max(PERIOD, (spent - ADVANCE) / MAX_SHARE))
             now = time.monotonic()
             spent, before = max(0.0, spent - (now - before) * MAX_SHARE), now
@@ -159,7 +163,7 @@ class Live:
         view = channel.view
         try:
             values = await (view.load_regions or view.load)(self._questions, channel.parameters)
-            channel.make(values, time.time())
+            self._made_seconds += await asyncio.to_thread(channel.make, values, time.time())
         except (BadRequest, ValueError):
             return  # the store does not answer just now, or the finding has gone
         except Exception as exc:  # a mistake of keyfence's must not end the refresh of other pages

@@ -61,7 +61,8 @@ def prepare() -> None:
 
 
 def render(template: str, values: Mapping[str, Any]) -> str:
-    """The text of a template. Raises jinja2.TemplateError if it needs a value that is missing."""
+    """The text of a template. With thousands of rows it takes tenths of a second: call it in a thread then.
+    Raises jinja2.TemplateError if it needs a value that is missing."""
     return _environment().get_template(template).render(values)
 
 

@@ -112,18 +112,19 @@ class Page:
                 # Without a policy some views are empty. The menu leads there all the same.
                 shown = {"title": "Nothing to show", "lines": [str(exc)], "code": "", "back": "/"}
                 return self._answer(request, "outcome.html", shown)
-            return self._answer(request, view.template, values, view=view)
+            shell = self._shell(request, view)
+            return _html(await asyncio.to_thread(render, view.template, {**values, **shell}))
 
         return show
 
     def _answer(
-        self,
-        request: web.Request,
-        template: str,
-        values: Mapping[str, Any],
-        status: int = 200,
-        view: View | None = None,
+        self, request: web.Request, template: str, values: Mapping[str, Any], status: int = 200
     ) -> web.Response:
+        """A short page."""
+        return _html(render(template, {**values, **self._shell(request)}), status)
+
+    def _shell(self, request: web.Request, view: View | None = None) -> Values:
+        """What every page shows, beside its own values."""
         session = self._sessions.find(request)
         now = time.time()
         shell = {
@@ -137,13 +138,7 @@ class Page:
             "live": request.path_qs if view is not None and view.regions else "",
             "now": now,
         }
-        text = render(template, {**values, "page": shell, "now": now})
-        response = web.Response(text=text, content_type="text/html", status=status)
-        response.headers["Content-Security-Policy"] = SECURITY_POLICY
-        # Not "no-referrer": with it, browsers send `Origin: null` with the page's own forms.
-        response.headers["Referrer-Policy"] = "same-origin"
-        response.headers["Vary"] = "Accept, Cookie"
-        return response
+        return {"page": shell, "now": now}
 
     async def _csv(self, parameters: Mapping[str, str]) -> web.Response:
         """The findings of a filter, all of them, for a spreadsheet."""
@@ -267,6 +262,15 @@ def _takes_html(request: web.Request) -> bool:
 
 def _is_csv(request: web.Request) -> bool:
     return request.path == "/findings" and request.query.get("format") == "csv"
+
+
+def _html(text: str, status: int = 200) -> web.Response:
+    response = web.Response(text=text, content_type="text/html", status=status)
+    response.headers["Content-Security-Policy"] = SECURITY_POLICY
+    # Not "no-referrer": with it, browsers send `Origin: null` with the page's own forms.
+    response.headers["Referrer-Policy"] = "same-origin"
+    response.headers["Vary"] = "Accept, Cookie"
+    return response
 
 
 def _taken(session: Session | None) -> list[Notice]:
