@@ -8,7 +8,7 @@
 #   keyfence gate "sqlite:///keyfence-reports/findings.db" --write-baseline keyfence-baseline.yaml
 #
 # Exit code: the command's, if it is not 0; else 0 nothing new, 1 new findings, 2 keyfence could not be used,
-# 3 no command reached Redis.
+# 3 not known: no command reached Redis, for example.
 set -eu
 
 : "${POLICY:?name the policy file}" "${SERVICE:?name the service that the command is}"

@@ -66,6 +66,7 @@ SINCE_4 = (
     "CREATE UNIQUE INDEX keyfence_uses_key ON keyfence_uses (service, kind, name)",
     "DROP TABLE keyfence_bases",
 )
+SINCE_5 = ("ALTER TABLE keyfence_bases DROP COLUMN taken",)
 
 
 def as_schema_1(url: str) -> None:
@@ -125,6 +126,23 @@ def test_a_store_of_schema_1_is_upgraded_to_what_a_new_one_is(url: str, database
     again = Database(url)
     assert rule_sums(again)[0] == rule_sums(again)[1]
     again.close()
+
+
+def test_a_store_of_schema_4_knows_the_basis_that_was_first_put_in_force_last(
+    url: str, database: Database
+) -> None:
+    fresh = schema_of(database)
+    store = Store(database, "here:1")
+    store.basis_taken("r2", "{}", NOON + 1)
+    store.basis_taken("r1", "{}", NOON)
+    with database.writing() as connection:
+        for statement in (*SINCE_5, "UPDATE keyfence_meta SET version = 4"):
+            connection.execute(text(statement))
+    database.close()
+    upgraded = Database(url)
+    assert schema_of(upgraded) == fresh
+    assert Reader(upgraded).last_basis() == "r2"
+    upgraded.close()
 
 
 def test_several_processes_that_open_an_old_store_upgrade_it_once(url: str) -> None:

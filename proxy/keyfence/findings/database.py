@@ -22,7 +22,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlch
 
 from .tables import meta, metadata
 
-VERSION = 4
+VERSION = 5
 # For each older version: the statements that bring a database to the next one, in SQL that SQLite and
 # PostgreSQL share. CLUSTERED stands for what only SQLite needs. They never change after a release.
 CLUSTERED = "/* clustered */"
@@ -50,6 +50,10 @@ UPGRADES: dict[int, tuple[str, ...]] = {
         "AND (SELECT count(DISTINCT revision) FROM keyfence_policies) = 1",
         "CREATE TABLE keyfence_bases (basis TEXT NOT NULL, since FLOAT NOT NULL, parts TEXT NOT NULL, "
         "PRIMARY KEY (basis))",
+    ),
+    4: (
+        "ALTER TABLE keyfence_bases ADD COLUMN taken FLOAT DEFAULT 0 NOT NULL",
+        "UPDATE keyfence_bases SET taken = since",
     ),
 }
 BUSY_SECONDS = 5  # how long to wait for another process that writes

@@ -12,6 +12,7 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any
 
+from keyfence.policy.units import clock_text
 from keyfence.policy.verdict import Severity
 from keyfence.telemetry.tally import Example, Key
 
@@ -120,6 +121,29 @@ class Finding:
         """Plain values for JSON. Lists are the finding's own."""
         values = {name: getattr(self, name) for name in self.__dataclass_fields__}
         return {**values, "state": str(self.state), "total": self.total}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Unjudged:
+    """A service sent commands about which an older policy decided: it is not known whether enforcing the rule
+    refuses such commands now."""
+
+    service: str
+    rule: str
+    last: float  # when such a command was seen last, in Unix seconds
+    why: str  # what has changed since
+
+    @property
+    def sentence(self) -> str:
+        """For people, in one line."""
+        return (
+            f"not known for {self.service} and {self.rule}: commands were seen until "
+            f"{clock_text(self.last)}, and {self.why}"
+        )
+
+    def as_object(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return dataclasses.asdict(self)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -263,6 +263,12 @@ class Reader:
         with self.database.reading() as connection:
             return {row.basis: json.loads(row.parts) for row in connection.execute(chosen).all()}
 
+    def last_basis(self) -> str:
+        """The basis that was put in force last, by whichever instance; "" if the store knows none."""
+        chosen = select(bases.c.basis).order_by(bases.c.taken.desc(), bases.c.basis).limit(1)
+        with self.database.reading() as connection:
+            return str(connection.execute(chosen).scalar() or "")
+
     def bases_since(self, since: float) -> tuple[list[str], float]:
         """The bases that were in force after a time, and since when the store knows bases, in Unix
         seconds."""

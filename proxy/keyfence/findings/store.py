@@ -235,11 +235,11 @@ class Store:
             connection.execute(policies.insert().values(values))
 
     def basis_taken(self, basis: str, parts: str, now: float) -> None:
-        """Remember what evidence under a basis is drawn from, as JSON."""
+        """Remember that a basis was put in force, and what evidence under it is drawn from, as JSON."""
         with self.database.writing() as connection:
-            values = {"basis": basis, "since": now, "parts": parts}
-            statement = self._insert(bases).on_conflict_do_nothing(index_elements=["basis"])
-            connection.execute(statement.values(values))
+            values = {"basis": basis, "since": now, "parts": parts, "taken": now}
+            statement = self._insert(bases).values(values)
+            connection.execute(statement.on_conflict_do_update(index_elements=["basis"], set_={"taken": now}))
 
     def resolve(self, ids: Iterable[str], revision: str, now: float) -> list[Event]:
         """Findings that the policy with this revision allows. Returns the changes of state."""
@@ -312,7 +312,7 @@ class Store:
             # Rights stay, because their last use is of interest for longer.
             connection.execute(delete(uses).where(uses.c.basis != "", uses.c.last < old))
             known = select(uses.c.basis)
-            connection.execute(delete(bases).where(bases.c.since < old, bases.c.basis.not_in(known)))
+            connection.execute(delete(bases).where(bases.c.taken < old, bases.c.basis.not_in(known)))
         self._uses.clear()
 
 

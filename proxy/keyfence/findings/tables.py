@@ -135,6 +135,7 @@ bases = Table(
     Column("basis", Text, primary_key=True),
     Column("since", Float, nullable=False),  # first put in force, in Unix seconds
     Column("parts", Text, nullable=False),  # JSON
+    Column("taken", Float, nullable=False, server_default=text("0")),  # last put in force, in Unix seconds
 )
 use_hours = Table(
     "keyfence_use_hours",

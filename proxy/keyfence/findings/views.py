@@ -17,10 +17,10 @@ from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.telemetry.usage import PART, RULE
 
 from .filter import Filter
-from .finding import EVERY_COMMAND, Finding, State
+from .finding import EVERY_COMMAND, Finding, State, Unjudged
 from .proof.basis import InForce
 from .queries import Reader
-from .readiness import NOTHING_IN_FORCE, is_ready, mode_lines, standings
+from .readiness import NOTHING_IN_FORCE, is_ready, is_resolved, mode_lines, standings
 from .rejudge import as_of_now, if_enforced
 from .spans import seconds as seconds_of
 from .unused import rights_of, unused_rights
@@ -95,7 +95,7 @@ class Views:
 
     def evidence(self, since: float) -> dict[str, Any]:
         """Which rules were asked of which services since the hour of a time, when a command was last
-        evaluated at all, and which findings were reopened."""
+        evaluated at all, which findings were reopened, and what nobody can tell under the policy in force."""
         uses = self._reader.asked(since).items()
         asked = {(service, name): one for (service, kind, name), one in uses if kind == RULE}
         every = [one for (_, rule), one in asked.items() if rule == EVERY_COMMAND]
@@ -108,7 +108,25 @@ class Views:
                 for (service, rule), one in sorted(asked.items())
             ],
             "reopened": {one.finding: one.at for one in reopened},
+            "unjudged": [one.as_object() for one in self._unjudged(since)],
         }
+
+    def _unjudged(self, since: float) -> list[Unjudged]:
+        """What nobody can tell of what was seen since a time, about the rules that are not disabled. Without
+        a policy, the one counts that the store knows as the last one in force."""
+        basis = self._in_force.basis or self._reader.last_basis()
+        parts = self._reader.bases({basis}).get(basis, {"of": {}})
+        disabled = {(service, rule) for service, of in parts["of"].items() for rule in of["disabled"]}
+        why = "a finding of them that an older policy resolved has not been judged again"
+        found = [
+            *unjudged(self._reader, [ModeRule("enforce")], "", since, basis),
+            *(
+                Unjudged(one.service, one.rule, one.last, why)
+                for one in self._reader.blocking({State.RESOLVED}, since)
+                if not is_resolved(one, self._in_force)
+            ),
+        ]
+        return [one for one in found if (one.service, one.rule) not in disabled]
 
     def single(self, one: str) -> dict[str, Any]:
         """A finding with its history and its violations by hour. `one` is its id, or the beginning of it."""
@@ -146,9 +164,9 @@ class Views:
 
     def breaks(self, modes: Sequence[ModeRule], service: str, since: float) -> dict[str, Any]:
         """What these modes would refuse of what was seen since a time, and what nobody can tell."""
-        asked = (self._reader, modes, service, since, self._in_force)
+        asked = (self._reader, modes, service, since)
         return {
             "since": since,
-            "breaks": [one.as_object() for one in what_if(*asked)],
-            "unjudged": [one.as_object() for one in unjudged(*asked)],
+            "breaks": [one.as_object() for one in what_if(*asked, self._in_force)],
+            "unjudged": [one.as_object() for one in unjudged(*asked, self._in_force.basis)],
         }

@@ -13,7 +13,7 @@ from typing import Any
 from keyfence.policy.enforcement.modes import ModeRule
 
 from .filter import Filter
-from .finding import Finding
+from .finding import Finding, Unjudged
 from .proof.basis import InForce
 from .proof.worth import Worth
 from .queries import Reader
@@ -41,26 +41,12 @@ class Break:
         return {"times": self.times, "libraries": list(self.libraries), **self.finding.as_object()}
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Unjudged:
-    """Commands of a service were seen that a part of the policy decided about which has changed since: it is
-    not known whether enforcing the rule refuses such commands now."""
-
-    service: str
-    rule: str
-    last: float  # when such a command was seen last, in Unix seconds
-    why: str
-
-    def as_object(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        return dataclasses.asdict(self)
-
-
 def unjudged(
-    reader: Reader, modes: Sequence[ModeRule], service: str, since: float, in_force: InForce
+    reader: Reader, modes: Sequence[ModeRule], service: str, since: float, basis: str
 ) -> list[Unjudged]:
-    """What nobody can tell of what was seen since a time, by service and rule."""
-    worth = Worth(in_force.basis, reader.drawn(since), reader.bases)
+    """What nobody can tell of what was seen since a time, by service and rule. `basis` is the one in
+    force."""
+    worth = Worth(basis, reader.drawn(since), reader.bases)
     return [
         Unjudged(of, rule, began.at, began.why)
         for (of, rule), began in sorted(worth.all_began().items())

@@ -13,6 +13,7 @@ from keyfence.findings.database import Database
 from keyfence.findings.finding import DAY
 from keyfence.findings.gate.baseline import read_baseline
 from keyfence.findings.store import Store
+from keyfence.policy.units import clock_text
 from tests.cli.test_main import keyfence, process
 from tests.findings.rows import batch, row
 from tests.servers import Keyfence, RedisServer
@@ -206,6 +207,28 @@ def test_a_running_keyfence_is_judged_up_to_its_last_command(running: Keyfence, 
         code, out, _ = keyfence("gate", running.ready.admin, "--baseline", known)
     assert code == 1
     assert re.search(r"\nf-[0-9a-f]{12}  scope.write  shop     DEL          1\n", out)
+
+
+def test_a_stricter_policy_than_the_one_that_commands_were_seen_under_is_not_green(
+    running: Keyfence, policy: Path, url: str
+) -> None:
+    with running.client() as client:
+        for number in range(3):
+            client.set(f"cart:{number}", "x")
+        assert keyfence("gate", running.ready.admin).code == 0
+        policy.write_text(POLICY.replace("writers: [shop]", "writers: [billing]"))
+        assert keyfence("reload", "--admin", running.ready.admin).code == 0
+        reloaded = clock_text(time.time() + 1)
+        for source in (running.ready.admin, url):
+            code, out, _ = keyfence("gate", source)
+            assert code == 3
+            assert out.startswith("keyfence gate: not known: no new findings, but the policy has changed ")
+            assert "\nnot known for shop and scope.write: commands were seen until " in out
+        known = keyfence("what-if", "--admin", running.ready.admin, "--mode", "scope.write=enforce")
+        assert (known.code, "not known for shop and scope.write" in known.out) == (1, True)
+        time.sleep(1)
+        client.get("order:1")
+        assert keyfence("gate", running.ready.admin, "--since", reloaded.replace(" ", "T")).code == 0
 
 
 def test_store_admin_and_decision_log_know_the_same_findings(

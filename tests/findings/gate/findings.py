@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from keyfence.findings.finding import DAY, EVERY_COMMAND, Finding, State, finding_id
+from keyfence.findings.finding import DAY, EVERY_COMMAND, Finding, State, Unjudged, finding_id
 from keyfence.findings.gate.evidence import Evidence
 from keyfence.findings.gate.judgement import Judgement, judge
 from keyfence.telemetry.tally import Example
@@ -34,6 +34,11 @@ def finding(state: State = State.NEW, **fields: Any) -> Finding:
         "examples": [example()],
     }
     return Finding(id=finding_id(tuple(key.values())), **key, **(values | fields))  # type: ignore[arg-type]
+
+
+def unjudged(rule: str = "ttl.required") -> Unjudged:
+    """A rule of which nobody can tell what it says of commands of `shop`."""
+    return Unjudged("shop", rule, NOON, "the entry order changed")
 
 
 def evidence(*findings: Finding, commands: int | None = 1204, **fields: Any) -> Evidence:

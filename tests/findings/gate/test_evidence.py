@@ -8,9 +8,12 @@ from keyfence.findings.batch import Batch
 from keyfence.findings.database import Database
 from keyfence.findings.finding import DAY, HOUR, State, finding_id
 from keyfence.findings.gate.evidence import of_answers, of_rows, of_store
+from keyfence.findings.proof.basis import InForce, described
 from keyfence.findings.queries import Reader
 from keyfence.findings.store import Store
 from keyfence.findings.views import Views
+from keyfence.policy.enforcement.modes import ModeRule, Modes
+from keyfence.policy.loading.load import parse_policy
 from keyfence.telemetry.reports.by_command import tally_of_log
 from keyfence.telemetry.tally import Row
 from tests.findings.gate.findings import NOON, example, finding
@@ -95,6 +98,76 @@ def test_a_store_tells_when_a_finding_was_reopened(reader: Reader) -> None:
     write(reader, NOON + DAY, violations=1)
     assert of_store(reader, NOON + 200).reopened == {id_: NOON + DAY}
     assert of_store(reader, NOON + 2 * DAY).reopened == {}
+
+
+# -- policies that have changed
+
+
+def describe(reader: Reader, in_force: InForce, at: float) -> None:
+    assert in_force.policy is not None
+    assert in_force.modes is not None
+    parts = json.dumps(described(in_force.policy, in_force.modes))
+    Store(reader.database, "here:1").basis_taken(in_force.basis, parts, at)
+
+
+def in_force(writers: str, *modes: ModeRule) -> InForce:
+    policy = parse_policy(
+        "policy: shop\nclaims: ['order:']\nservices: [shop, api]\nplaceholders: {id: '[0-9]+'}\n"
+        f"keys: {{order: {{key: 'order:<id>', writers: [{writers}]}}}}\n"
+    )
+    return InForce(policy, Modes(modes, policy.services))
+
+
+def use(reader: Reader, of: InForce, at: float) -> None:
+    """`shop` writes orders under a policy."""
+    made = Batch()
+    made.add_uses([("shop", "rule", "scope.write", 3, of.basis)], at)
+    made.add_uses([("shop", "part", "entry order:<id>", 3, of.basis)], at)
+    Store(reader.database, "here:1").write(made)
+
+
+def unjudged(reader: Reader, since: float = 0.0) -> set[tuple[str, str]]:
+    return {(one.service, one.rule) for one in of_store(reader, since).unjudged}
+
+
+def test_a_store_tells_what_the_policy_in_force_has_not_judged(reader: Reader) -> None:
+    loose, strict = in_force("shop, api"), in_force("api")
+    describe(reader, loose, NOON)
+    use(reader, loose, NOON + 1)
+    assert unjudged(reader) == set()
+    describe(reader, strict, NOON + 2)
+    assert ("shop", "scope.write") in unjudged(reader)
+    assert unjudged(reader, since=NOON + 1) == set()
+    describe(reader, loose, NOON + 3)  # and back
+    assert unjudged(reader) == set()
+
+
+def test_a_policy_in_force_is_known_for_as_long_as_evidence_is_kept(reader: Reader) -> None:
+    loose, strict = in_force("shop, api"), in_force("api")
+    describe(reader, strict, NOON)
+    describe(reader, loose, NOON + DAY)
+    use(reader, loose, NOON + 30 * DAY)
+    describe(reader, strict, NOON + 40 * DAY)
+    Store(reader.database, "here:1").prune(60 * DAY, NOON + 80 * DAY)
+    assert ("shop", "scope.write") in unjudged(reader)
+
+
+def test_a_rule_that_is_disabled_in_force_does_not_concern_the_gate(reader: Reader) -> None:
+    disabled = in_force("shop", ModeRule("disabled", "scope.write", "shop"))
+    describe(reader, disabled, NOON)
+    use(reader, disabled, NOON + 1)
+    assert unjudged(reader) == set()
+
+
+def test_a_running_keyfence_has_not_judged_what_an_older_policy_resolved(reader: Reader) -> None:
+    write(reader, NOON, asked=0, violations=1)
+    now = in_force("api")
+    assert now.policy is not None
+    store, views = Store(reader.database, "here:1"), Views(reader, now)
+    store.resolve([finding().id], "r2", NOON + 1)
+    assert [one["rule"] for one in views.evidence(0.0)["unjudged"]] == ["scope.write"]
+    store.still_resolved([finding().id], now.policy.revision)
+    assert views.evidence(0.0)["unjudged"] == []
 
 
 # -- a running keyfence

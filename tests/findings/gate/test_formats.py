@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from keyfence.findings.finding import State
 from keyfence.findings.gate.formats import FORMATS, as_github, as_json, as_junit, as_markdown, as_text
 from keyfence.findings.gate.judgement import Judgement, blocking, judge
-from tests.findings.gate.findings import NOON, evidence, example, finding, judged
+from tests.findings.gate.findings import NOON, evidence, example, finding, judged, unjudged
 
 # Keys, hints and owners that try to leave their place.
 HOSTILE = [
@@ -206,7 +206,7 @@ def test_the_keys_of_the_json_are_stable() -> None:
     answer = json.loads(as_json(judged(finding())))
     assert list(answer) == [
         *("outcome", "exit_code", "commands", "since", "baseline", "new", "should", "known"),
-        *("waived", "quiet", "resolved", "unseen", "asked"),
+        *("waived", "quiet", "resolved", "unseen", "asked", "unjudged"),
     ]
     assert answer["new"][0]["id"] == finding().id
     assert answer["asked"][1] == {"service": "shop", "rule": "scope.write", "commands": 80}
@@ -219,6 +219,7 @@ def test_the_keys_of_the_json_are_stable() -> None:
         (judged(finding()), "new findings", 1),
         (judged(), "clean", 0),
         (judged(commands=0), "no traffic", 3),
+        (judged(unjudged=[unjudged()]), "not known", 3),
     ],
 )
 def test_the_json_names_the_outcome(answer: Judgement, outcome: str, code: int) -> None:
@@ -304,6 +305,30 @@ def test_silence_is_an_annotation() -> None:
     assert as_github(judged(commands=0)) == (
         "::error title=keyfence%3A no traffic::no traffic was judged: this run proves nothing\n"
     )
+
+
+NOT_KNOWN = (
+    "not known for shop and ttl.required: commands were seen until 2023-11-14 12:00:00Z, and the entry"
+)
+
+
+@pytest.mark.parametrize("form", sorted({*FORMATS} - {"json"}))
+def test_every_format_says_what_nobody_can_tell(form: str) -> None:
+    for answer in (judged(unjudged=[unjudged()]), judged(finding(), unjudged=[unjudged()])):
+        assert NOT_KNOWN in FORMATS[form](answer).replace("%3A", ":")
+
+
+def test_the_text_says_that_the_policy_has_changed() -> None:
+    assert as_text(judged(unjudged=[unjudged()])) == (
+        "keyfence gate: not known: no new findings, but the policy has changed since some commands were "
+        f"seen; 1,204 commands evaluated\n\n{NOT_KNOWN} order changed\n"
+    )
+
+
+def test_what_nobody_can_tell_fails_in_junit() -> None:
+    root = junit(judged(unjudged=[unjudged()]))
+    (failure,) = root.findall(".//testcase[@name='ttl.required']/failure")
+    assert (failure.get("type"), root.get("failures")) == ("not known", "1")
 
 
 @pytest.mark.parametrize("form", sorted(FORMATS))

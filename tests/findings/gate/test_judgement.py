@@ -4,7 +4,7 @@ import pytest
 
 from keyfence.findings.finding import DAY, State
 from keyfence.findings.gate.judgement import Outcome, blocking, judge
-from tests.findings.gate.findings import NOON, evidence, finding, judged
+from tests.findings.gate.findings import NOON, evidence, finding, judged, unjudged
 
 ACTIVE = [State.NEW, State.OPEN, State.REOPENED]
 CLOSED = [State.WAIVED, State.QUIET, State.RESOLVED]
@@ -39,11 +39,17 @@ def test_findings_count_more_than_silence() -> None:
     assert judged(finding(), commands=0).outcome is Outcome.NEW
 
 
+def test_what_nobody_can_tell_is_not_clean() -> None:
+    assert judged(unjudged=[unjudged()]).outcome is Outcome.UNKNOWN
+    assert judged(finding(), unjudged=[unjudged()]).outcome is Outcome.NEW
+
+
 def test_the_exit_codes_are_0_1_and_3() -> None:
-    assert {outcome.words: int(outcome) for outcome in Outcome} == {
+    assert {str(outcome): outcome.exit_code for outcome in Outcome} == {
         "clean": 0,
         "new findings": 1,
         "no traffic": 3,
+        "not known": 3,
     }
 
 

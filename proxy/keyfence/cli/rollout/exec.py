@@ -106,7 +106,8 @@ def exec_(
     report goes to standard error when the command has ended.
 
     Exit code: the command's, if it is not 0; else that of keyfence gate: 0 nothing new; 1 new findings; 2
-    keyfence could not be used; 3 no command reached Redis.
+    keyfence could not be used; 3 not known, because no command reached Redis, or an earlier run with another
+    policy is in the store.
     """
     known = known_findings(baseline, write)
     origin = Origin(config, Overrides(policy, upstream, mode=mode or ""))  # type: ignore[arg-type]
@@ -232,10 +233,10 @@ def _judged(url: str, known: Sequence[Known], files: tuple[str, str], output: st
     text = FORMATS[form](judgement)
     if not output:
         say(text.removesuffix("\n"), err=True)
-        return int(judgement.outcome)
+        return judgement.outcome.exit_code
     try:
         with click.open_file(output, "w", encoding="utf-8") as file:
             file.write(text)
     except OSError as exc:
         fail(f"{output} cannot be written: {exc.strerror}")
-    return int(judgement.outcome)
+    return judgement.outcome.exit_code

@@ -1,7 +1,7 @@
 """`keyfence gate`: fails a pipeline on new findings.
 
 Rule: exit code 0 means that commands were evaluated and nothing new was found. Whatever keeps keyfence from
-knowing that has another code: 3 for no traffic, 2 for a source that cannot be read.
+knowing that has another code: 3 for no traffic or an older policy, 2 for a source that cannot be read.
 """
 
 from __future__ import annotations
@@ -80,8 +80,8 @@ def gate(
     --baseline, every finding that somebody must fix is new. Findings that are waived, quiet, resolved, or
     only a should never fail.
 
-    Exit code 0: nothing new; 1: new findings; 2: wrong usage, or a source that cannot be read; 3: no command
-    was evaluated, so nothing is known.
+    Exit code 0: nothing new; 1: new findings; 2: wrong usage, or a source that cannot be read; 3: not known,
+    because no command was evaluated, or the policy has changed since.
     """
     if since and (baseline or write):
         fail("--since and a baseline are two ways to say what is new; give one of them")
@@ -95,7 +95,7 @@ def gate(
     if write:
         sys.exit(keep(judgement, known, write))
     say(FORMATS[form](judgement).removesuffix("\n"))
-    sys.exit(int(judgement.outcome))
+    sys.exit(judgement.outcome.exit_code)
 
 
 def known_findings(baseline: str, write: str) -> tuple[Known, ...]:
@@ -112,7 +112,7 @@ def keep(judgement: Judgement, known: Sequence[Known], path: str) -> int:
     """Write a baseline. Returns the exit code."""
     if judgement.outcome is Outcome.SILENT:
         say(f"keyfence: no traffic was judged, so {path} is not written", err=True)
-        return int(Outcome.SILENT)
+        return Outcome.SILENT.exit_code
     listed = [*known, *blocking(judgement.evidence.findings)]
     try:
         write_baseline(path, listed)

@@ -17,6 +17,7 @@ from rich.text import Text
 from keyfence.cli.terminal.asking import ask_admin, checked_answer
 from keyfence.cli.terminal.options import admin_option, format_option, print_json
 from keyfence.cli.terminal.output import fail, print_table, say
+from keyfence.findings.finding import Unjudged
 from keyfence.findings.spans import span_text
 from keyfence.policy.enforcement.modes import parse_mode
 from keyfence.policy.rules import RULES
@@ -198,11 +199,7 @@ def what_if(modes: tuple[str, ...], service: str, since: float, admin: str, form
     answer = ask_admin(admin, f"/what-if?{urlencode([*query, *(('mode', text) for text in modes)])}")
     with checked_answer(admin):
         rows, unjudged = list(answer["breaks"]), list(answer["unjudged"])
-        unknown = [
-            f"not known for {one['service']} and {one['rule']}: commands were seen until "
-            f"{clock_text(one['last'])}, and {one['why']}"
-            for one in unjudged
-        ]
+        unknown = [Unjudged(**one).sentence for one in unjudged]
         table = Table(box=None, pad_edge=False)
         for name in ("times", "service", "command", "entry or key shape", "rule", "library", "owner"):
             table.add_column(name, no_wrap=True, justify="right" if name == "times" else "left")

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from keyfence.findings.filter import Filter
-from keyfence.findings.finding import Finding, State, after_violations, finding_id
+from keyfence.findings.finding import Finding, State, Unjudged, after_violations, finding_id
 from keyfence.policy.verdict import Severity
 from keyfence.telemetry.tally import Row
 
@@ -32,10 +32,12 @@ class Evidence:
     commands: int | None  # that were evaluated; None: the source does not count them
     is_silent: bool
     reopened: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    unjudged: Sequence[Unjudged] = ()  # of a decision log, this is not known
 
 
 def of_store(reader: Reader, since: float) -> Evidence:
-    """What a store has, of all that wrote to it. `since` 0 is everything."""
+    """What a store has, of all that wrote to it. `since` 0 is everything. The policy in force is the one that
+    was put in force last."""
     from keyfence.findings.views import Views
 
     findings = reader.findings(Filter(limit=MANY))
@@ -57,6 +59,10 @@ def _evidence(findings: Sequence[Finding], answer: Mapping[str, Any], since: flo
         commands=int(answer["commands"]),
         is_silent=last is None or float(last) < since,
         reopened={str(one): float(at) for one, at in answer["reopened"].items()},
+        unjudged=tuple(
+            Unjudged(str(one["service"]), str(one["rule"]), float(one["last"]), str(one["why"]))
+            for one in answer["unjudged"]
+        ),
     )
 
 

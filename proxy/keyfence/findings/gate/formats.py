@@ -88,6 +88,8 @@ def headline(judgement: Judgement) -> str:
         return f"no traffic was judged{_since(judgement)}: this run proves nothing"
     found = counted(new, "new finding") if new else "no new findings"
     found += _since(judgement)
+    if judgement.outcome is Outcome.UNKNOWN:
+        found = f"not known: {found}, but the policy has changed since some commands were seen"
     number = judgement.evidence.commands
     if number is None:
         return f"{found} in the decision log"
@@ -108,6 +110,11 @@ def _rest(judgement: Judgement) -> str:
     return f"not counted: {', '.join(parts)}" if parts else ""
 
 
+def _unknown(judgement: Judgement) -> list[str]:
+    """What nobody can tell, in lines."""
+    return [one_line(one.sentence) for one in judgement.evidence.unjudged]
+
+
 def _unseen(judgement: Judgement) -> str:
     number = len(judgement.unseen)
     if not number or judgement.outcome is Outcome.SILENT:
@@ -125,6 +132,8 @@ def as_text(judgement: Judgement) -> str:
     for title, found in (("", judgement.new), ("should (reported, never refused):", judgement.advice)):
         if found:
             lines += ["", *([title] if title else []), *_table([shown(one) for one in found])]
+    if unknown := _unknown(judgement):
+        lines += ["", *unknown]
     if unseen := _unseen(judgement):
         lines += ["", unseen]
         lines += [f"  {one.id}  {one_line(_names(one))}" for one in judgement.unseen]
@@ -177,14 +186,21 @@ def as_markdown(judgement: Judgement) -> str:
     for title, found in (("", judgement.new), ("should (reported, never refused)", judgement.advice)):
         if found:
             lines += ["", *([f"**{title}**", ""] if title else []), *_markdown_table(found)]
+    if unknown := _unknown(judgement):
+        lines += ["", *_markdown_list(unknown)]
     if unseen := _unseen(judgement):
-        number = len(judgement.unseen) - MAX_LISTED
-        lines += ["", f"{_span(unseen.removesuffix(':'))}", ""]
-        lines += [f"- {_code(f'{one.id} {_names(one)}')}" for one in judgement.unseen[:MAX_LISTED]]
-        lines += [f"- and {number} more"] if number > 0 else []
+        names = [f"{one.id} {_names(one)}" for one in judgement.unseen]
+        lines += ["", f"{_span(unseen.removesuffix(':'))}", "", *_markdown_list(names)]
     if rest := _rest(judgement):
         lines += ["", f"{rest[0].upper()}{rest[1:]}."]
     return inert("\n".join(lines) + "\n\n")
+
+
+def _markdown_list(texts: Sequence[str]) -> Iterator[str]:
+    for text in texts[:MAX_LISTED]:
+        yield f"- {_code(text)}"
+    if len(texts) > MAX_LISTED:
+        yield f"- and {len(texts) - MAX_LISTED} more"
 
 
 def _markdown_table(found: Sequence[Finding]) -> Iterator[str]:
@@ -227,8 +243,8 @@ def as_object(judgement: Judgement) -> dict[str, Any]:
     """The answer as plain values for JSON."""
     asked = sorted(judgement.evidence.asked.items())
     return {
-        "outcome": judgement.outcome.words,
-        "exit_code": int(judgement.outcome),
+        "outcome": judgement.outcome,
+        "exit_code": judgement.outcome.exit_code,
         "commands": judgement.evidence.commands,
         "since": judgement.since,
         "baseline": judgement.baseline or None,
@@ -238,6 +254,7 @@ def as_object(judgement: Judgement) -> dict[str, Any]:
         **judgement.closed,
         "unseen": [one.model_dump() for one in judgement.unseen],
         "asked": [{"service": service, "rule": rule, "commands": n} for (service, rule), n in asked],
+        "unjudged": [one.as_object() for one in judgement.evidence.unjudged],
     }
 
 
@@ -254,18 +271,22 @@ def as_junit(judgement: Judgement) -> str:
     """The answer as JUnit XML: a suite for each service, a case for each rule that its commands were asked
     of."""
     root = ElementTree.Element("testsuites", name="keyfence gate")
+    unknown = {(one.service, one.rule): one.sentence for one in judgement.evidence.unjudged}
     suites: dict[str, dict[str, list[Finding]]] = {}
     for (service, rule), found in judgement.cases().items():
         suites.setdefault(service, {})[rule] = found
     tests = failures = 0
     for service, cases in suites.items():
-        suite = _suite(root, service, len(cases), sum(bool(found) for found in cases.values()))
+        failed = [bool(found) or (service, rule) in unknown for rule, found in cases.items()]
+        suite = _suite(root, service, len(cases), sum(failed))
         for rule, found in cases.items():
             case = ElementTree.SubElement(
                 suite, "testcase", classname=suite.get("name", ""), name=_xml(rule), time="0"
             )
             if found:
                 _failure(case, counted(len(found), "new finding"), rule, found)
+            elif why := unknown.get((service, rule)):
+                _failure(case, why, Outcome.UNKNOWN, ())
         tests, failures = tests + len(cases), failures + int(suite.get("failures", "0"))
     if judgement.outcome is Outcome.SILENT:
         suite = _suite(root, "keyfence", 1, 1)
@@ -316,6 +337,9 @@ def as_github(judgement: Judgement) -> str:
     if judgement.outcome is Outcome.SILENT:
         lines.append(_command("error", "keyfence: no traffic", headline(judgement)))
     else:
+        level = "warning" if judgement.new else "error"
+        unknown = _unknown(judgement)[:MAX_LISTED]
+        lines += [_command(level, "keyfence: not known", one) for one in unknown]
         about = "; ".join(filter(None, (headline(judgement), _rest(judgement))))
         lines.append(_command("notice", "keyfence", about))
     return "\n".join(lines) + "\n"

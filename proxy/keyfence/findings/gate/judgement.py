@@ -1,7 +1,8 @@
 """The gate of a pipeline: which findings are new, and whether there was any traffic to find them in.
 
-Rule: silence is not success. A source in which no command was evaluated gets an outcome of its own, and only
-a finding that enforcing its rule would refuse, and that nobody knew of, fails the gate.
+Rule: silence is not success. A source in which no command was evaluated gets an outcome of its own, and so
+does one in which the policy has changed since commands were seen. Only a finding that enforcing its rule
+would refuse, and that nobody knew of, fails the gate.
 """
 
 from __future__ import annotations
@@ -17,17 +18,17 @@ from .baseline import Known
 from .evidence import Evidence
 
 
-class Outcome(enum.IntEnum):
-    """What the gate says; the value is the exit code."""
+class Outcome(enum.StrEnum):
+    """What the gate says; the value is for programs."""
 
-    CLEAN = 0
-    NEW = 1
-    SILENT = 3  # no command was evaluated
+    CLEAN = "clean"
+    NEW = "new findings"
+    SILENT = "no traffic"  # no command was evaluated
+    UNKNOWN = "not known"  # the policy has changed since commands were evaluated
 
     @property
-    def words(self) -> str:
-        """The outcome for programs."""
-        return {0: "clean", 1: "new findings", 3: "no traffic"}[int(self)]
+    def exit_code(self) -> int:
+        return {"clean": 0, "new findings": 1}.get(self, 3)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -46,7 +47,9 @@ class Judgement:
 
     def cases(self) -> dict[tuple[str, str], list[Finding]]:
         """By service and rule: the new findings, also where there are none."""
-        found: dict[tuple[str, str], list[Finding]] = {pair: [] for pair in sorted(self.evidence.asked)}
+        unknown = {(one.service, one.rule) for one in self.evidence.unjudged}
+        pairs = sorted(unknown | set(self.evidence.asked))
+        found: dict[tuple[str, str], list[Finding]] = {pair: [] for pair in pairs}
         for one in self.new:
             found.setdefault((one.service, one.rule), []).append(one)
         return found
@@ -68,9 +71,8 @@ def judge(
     advice = tuple(sorted((one for one in fresh if one.severity != "must"), key=_order))
     closed = [one.state for one in evidence.findings if one.state not in ACTIVE]
     seen = {one.id for one in evidence.findings}
-    outcome = Outcome.NEW if new else Outcome.SILENT if evidence.is_silent else Outcome.CLEAN
     return Judgement(
-        outcome,
+        _outcome(new, evidence),
         new,
         advice,
         len(active) - len(fresh),
@@ -80,6 +82,14 @@ def judge(
         since,
         baseline_name,
     )
+
+
+def _outcome(new: Sequence[Finding], evidence: Evidence) -> Outcome:
+    if new:
+        return Outcome.NEW
+    if evidence.is_silent:
+        return Outcome.SILENT
+    return Outcome.UNKNOWN if evidence.unjudged else Outcome.CLEAN
 
 
 def _is_new(finding: Finding, evidence: Evidence, since: float | None, known: Collection[str]) -> bool:
