@@ -9,6 +9,13 @@ import re
 
 _SHORT_ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\\": "\\\\", '"': '\\"', "'": "\\'"}
 
+# What a number in a command can mean at most. A client may confuse its place with that of a value, and then a
+# greater one (a card's number, say) would be the value. It is not shown.
+LONGEST_TIME = 100 * 365 * 86_400_000  # milliseconds: a hundred years
+LATEST_TIME = 200 * 365 * 86_400_000  # milliseconds since 1970
+MOST_ENTRIES = 2**32  # of a stream
+LAST_DATABASE = 99_999
+
 
 # Printable ASCII without quotes and the backslash. Nearly every key consists of it and needs no escape.
 PLAIN = frozenset(range(0x20, 0x7F)) - frozenset(map(ord, _SHORT_ESCAPES))

@@ -28,6 +28,8 @@ HIDING = parse_policy(
     )
 )
 SECRET = b"hunter2-is-the-password"
+CARD = b"4111111111111111"  # a value that is an integer
+CENTURY = 100 * 365 * 86_400  # seconds
 
 
 def line(*argv: bytes, policy: Any = PLAIN) -> dict[str, Any]:
@@ -130,6 +132,63 @@ def test_a_pattern_that_an_older_version_cut_or_masked_is_not_the_whole_one() ->
 def test_a_value_in_the_place_of_another_argument_is_not_kept(argv: list[bytes]) -> None:
     kept = json.dumps(line(*argv))
     assert "hunter2" not in kept.lower()
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        [b"SETEX", b"k", CARD, b"60"],
+        [b"PSETEX", b"k", CARD, b"60"],
+        [b"SET", b"k", b"60", b"EX", CARD],
+        [b"SET", b"k", b"60", b"PXAT", CARD],
+        [b"SET", b"k", b"60", b"EX", b"9" + CARD],  # too large for Redis
+        [b"GETEX", b"k", b"PX", CARD],
+        [b"EXPIRE", b"k", b"-" + CARD],
+        [b"EXPIREAT", b"k", CARD],
+        [b"RESTORE", b"k", CARD, b"0"],
+        [b"XADD", b"k", b"MAXLEN", b"~", CARD, b"*", b"f", b"v"],
+        [b"XADD", b"k", b"MAXLEN", b"~", CARD, b"LIMIT", b"5", b"*", b"f", b"v"],
+        [b"SELECT", CARD],
+        [b"MOVE", b"k", CARD],
+        [b"COPY", b"k", b"l", b"DB", CARD],
+    ],
+    ids=lambda argv: b" ".join(argv).decode(),
+)
+def test_a_number_that_can_be_no_time_no_length_and_no_database_is_not_kept(argv: list[bytes]) -> None:
+    kept = line(*argv)
+    assert CARD.decode() not in json.dumps(kept)
+    assert from_line(kept).is_cut
+
+
+@pytest.mark.parametrize(
+    ("argv", "more"),
+    [
+        ([b"SETEX", b"k", b"%d" % CENTURY, b"v"], b"%d" % (CENTURY + 1)),
+        ([b"PEXPIRE", b"k", b"%d" % (CENTURY * 1000)], b"%d" % (CENTURY * 1000 + 1)),
+        ([b"EXPIRE", b"k", b"-1"], b"-%d" % (CENTURY + 1)),
+        ([b"EXPIREAT", b"k", b"4294967295"], b"%d" % (2 * CENTURY + 1)),
+        ([b"RESTORE", b"k", b"0", b"v"], b"%d" % (CENTURY * 1000 + 1)),
+    ],
+    ids=lambda one: b" ".join(one).decode() if isinstance(one, list) else "",
+)
+def test_a_time_of_up_to_a_hundred_years_is_kept(argv: list[bytes], more: bytes) -> None:
+    kept = from_line(line(*argv))
+    assert kept.argv[2] == argv[2].decode()
+    assert kept.touches.accesses[0].ttl == extract(argv).accesses[0].ttl
+    assert not kept.is_cut
+    argv[2] = more
+    beyond = from_line(line(*argv))
+    ttl = beyond.touches.accesses[0].ttl
+    assert (beyond.argv[2], beyond.is_cut) == ("?", True)
+    assert ttl is not None
+    assert ttl.milliseconds is None
+
+
+def test_one_word_in_the_place_of_a_name_is_kept_as_this_name() -> None:
+    """docs/operations.md says so: nothing tells such a word from a name."""
+    field, function = line(b"HSET", b"k", b"hunter2", b"f"), line(b"FCALL", b"hunter2", b"1", b"k")
+    assert field["accesses"][0]["content"]["fields"] == [[2, "hunter2"]]
+    assert function["script"][2] == "hunter2"
 
 
 def test_times_and_lengths_are_kept() -> None:

@@ -427,6 +427,17 @@ def test_a_hint_says_what_to_do(service: str, command: str, shop: CompiledPolicy
     assert explained(shop, service, command)["hint"] == HINTS[service, command]
 
 
+@pytest.mark.parametrize(
+    ("command", "shown"), [("SELECT 99999", "99999"), ("SELECT 4111111111111111", "?")], ids=str
+)
+def test_a_number_that_can_be_no_database_is_not_shown(
+    command: str, shown: str, shop: CompiledPolicy
+) -> None:
+    """It may be a value in the wrong place, and the decision log has this message."""
+    (violation,) = explained(shop, "web", command)["violations"]
+    assert violation["message"] == f"web may not SELECT database {shown}"
+
+
 def test_hints_name_no_services_if_name_services_is_off(tmp_path: Any) -> None:
     file = tmp_path / "shop.yaml"
     file.write_text(POLICY)

@@ -6,8 +6,9 @@ replaces that text, so that the policy still classifies the key as before. Such 
 value it holds the form (`integer`, `json`), from which `keyfence draft` learns.
 
 Every argument in a line is known by its role, and stands there only if it parses as that: a name is text that
-a server takes as a name, a time is an integer. A line is bounded (MAX_NAMES, MAX_TEXT), and so is the time to
-make it. A line without the whole command says that it is *cut*; nobody evaluates such a line.
+a server takes as a name; a time, a stream's length or a database is an integer that can mean one. A line is
+bounded (MAX_NAMES, MAX_TEXT), and so is the time to make it. A line without the whole command says that it is
+*cut*; nobody evaluates such a line.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from keyfence.commands.table import COMMANDS
 from keyfence.policy.compiled.policy import CompiledPolicy, Target
 from keyfence.policy.compiled.scripts import is_named, sha1_of
 from keyfence.policy.patterns.value_forms import narrowest_form
-from keyfence.policy.show import printable
+from keyfence.policy.show import LAST_DATABASE, LATEST_TIME, LONGEST_TIME, MOST_ENTRIES, printable
 from keyfence.policy.wording.masking import fill, shown_in
 from keyfence.shapes.secrecy import MASKED
 
@@ -127,7 +128,7 @@ class _Line:
             "channels": channels,
             "pattern": pattern,
             "script": touches.script and self._script(touches.script),
-            "databases": list(self._each(touches.databases, lambda one: list(self._numbered(one)))),
+            "databases": list(self._each(touches.databases, self._database)),
             "problem": touches.problem and self._problem(touches.problem),
             "cut": self._is_cut,
             "masked": self._is_masked,
@@ -145,9 +146,10 @@ class _Line:
                 return
             yield taken
 
-    def _numbered(self, one: tuple[int, int]) -> tuple[int, int]:
+    def _database(self, one: tuple[int, int]) -> list[int] | None:
+        """Returns a database with its position; None if the number can mean none."""
         self._names -= 1
-        return one
+        return list(one) if abs(one[1]) <= LAST_DATABASE else None
 
     def _takes(self, text: str) -> bool:
         """Makes room for a name. Returns whether there is any."""
@@ -202,22 +204,41 @@ class _Line:
         if access.ttl is not None:
             line["ttl"] = {
                 name: value
-                for name, value in access.ttl._asdict().items()
+                for name, value in self._ttl(access.ttl, argv)._asdict().items()
                 if value != Ttl._field_defaults.get(name)
             }
-            self._show_number(access.ttl.position, argv)
         if access.losses:
             line["does"] = access.losses
         if access.content is not None:
-            self._show_number(access.content.maxlen_position, argv)
-            line["content"] = self._content(access.content, self._policy.target(access.key[:MAX_NAME]))
+            content = self._trimming(access.content, argv)
+            line["content"] = self._content(content, self._policy.target(access.key[:MAX_NAME]))
         return line
 
-    def _show_number(self, position: int, argv: Sequence[bytes]) -> None:
+    def _ttl(self, ttl: Ttl, argv: Sequence[bytes]) -> Ttl:
+        """Returns an effect on a time to live, without a time that is none."""
+        most = LATEST_TIME if ttl.absolute else LONGEST_TIME
+        is_time = self._show_number(ttl.position, argv, ttl.milliseconds, most)
+        return ttl if is_time else ttl._replace(milliseconds=None)
+
+    def _trimming(self, content: Content, argv: Sequence[bytes]) -> Content:
+        """Returns what is written, without a length of a stream that is none."""
+        is_length = self._show_number(content.maxlen_position, argv, content.maxlen, MOST_ENTRIES)
+        return content if is_length else content._replace(maxlen=None)
+
+    def _show_number(self, position: int, argv: Sequence[bytes], amount: int | None, most: int) -> bool:
         """Shows the argument at a position that is for a number, if it is one: a client may have confused it
-        with the value."""
-        if 0 < position < len(argv) and integer(argv[position]) is not None:
-            self._shown[position] = argv[position].decode("ascii")
+        with the value. Returns False, and cuts the line, if it is more than the number can mean.
+
+        `amount` is the number in the unit of `most`; None: as it stands there.
+        """
+        number = integer(argv[position]) if 0 < position < len(argv) else None
+        if number is None:
+            return True
+        if abs(number if amount is None else amount) > most:
+            self._is_cut = True
+            return False
+        self._shown[position] = argv[position].decode("ascii")
+        return True
 
     def _content(self, content: Content, target: Target | None) -> dict[str, Any]:
         fields = list(self._each(content.fields, lambda field: self._field(field, target)))

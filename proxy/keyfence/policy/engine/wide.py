@@ -27,7 +27,7 @@ from keyfence.policy.compiled.scripts import (
 )
 from keyfence.policy.reach.channels import Channels, key_of
 from keyfence.policy.reach.reach import Nearest, Reach, holding, own_scan_pattern, scan_pattern
-from keyfence.policy.show import printable
+from keyfence.policy.show import LAST_DATABASE, printable
 from keyfence.policy.units import counted
 from keyfence.policy.verdict import Found
 from keyfence.policy.wording.masking import shown_code
@@ -171,10 +171,11 @@ class WideEvaluator(KeyEvaluator):
     def _database(self, service: int, name: str, position: int, number: int) -> Iterator[Found]:
         admitted = self.policy.databases
         if admitted is not None and number not in admitted:
+            shown = number if abs(number) <= LAST_DATABASE else "?"
             yield self._plain(
                 "database.forbidden",
                 position,
-                f"{self.who(service)} may not {name} database {number}",
+                f"{self.who(service)} may not {name} database {shown}",
                 self._databases_hint(),
             )
 
