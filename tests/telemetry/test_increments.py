@@ -6,13 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from keyfence.policy.engine.evidence import Evidence, Right
 from keyfence.policy.verdict import Changed, Finding, Peer
 from keyfence.telemetry.candidate.changes import Changes
 from keyfence.telemetry.candidate.rows import Comparisons, rows_of
 from keyfence.telemetry.counters import MAX_SERIES, Counters
-from keyfence.telemetry.increments import Increments
+from keyfence.telemetry.increments import PART_LOOKED_AT, PART_ROWS, Increments
 from keyfence.telemetry.tally import Tally
 from keyfence.telemetry.telemetry import Telemetry
+from keyfence.telemetry.usage import PART_KINDS, Usage
 from tests.telemetry.violations import violation
 
 
@@ -105,6 +107,66 @@ def test_increments_of_a_comparison_begin_again_with_the_next_one() -> None:
             finding = Finding(violation(), "observed")
             one.changes("A", Peer("1.2.3.4:5"), "SET", [Changed("new", finding)])
             total.absorb(json.loads(json.dumps(deltas.take()["candidate"])))
-        assert deltas.take()["candidate"] == {"number": number, "commands": [], "rows": [["new", []]]}
+        assert deltas.take()["candidate"] == {"number": number, "commands": [], "rows": []}
         assert total.commands == {"A": 3}
         assert [(row["change"], row["count"]) for row in rows_of(total.tallies())] == [("new", 3)]
+
+
+def many(telemetry: Telemetry, count: int) -> None:
+    """Violations of so many rows."""
+    for number in range(count):
+        one = violation()._replace(entry=f"entry{number}", shape=f"entry{number}")
+        telemetry.violations("A", "1.2.3.4:5", "GET", [Finding(one, "observed")], "rev")
+
+
+def test_each_part_has_a_few_rows_and_nothing_is_lost_or_counted_twice() -> None:
+    usage, total = Usage(), Tally()
+    telemetry = Telemetry(sinks=[usage])
+    deltas = Increments(telemetry)
+    many(telemetry, 1_050)
+    sizes = []
+    for number, part in enumerate(deltas.parts()):
+        assert set(part) <= {"counters", "gauges", "tally", "asked", "candidate"}
+        sizes.append(len(part.get("tally", ())))
+        total.absorb(part.get("tally", ()))
+        if number == 3:
+            many(telemetry, 1_060)  # clients go on meanwhile
+    assert max(sizes) == PART_ROWS
+    assert sum(sizes) == 1_050, "what is new meanwhile waits for the next time"
+    total.absorb(deltas.take()["tally"])
+    assert total.snapshot() == telemetry.tally.snapshot()
+
+
+def test_rows_that_have_not_changed_are_looked_at_in_parts() -> None:
+    telemetry = Telemetry()
+    deltas = Increments(telemetry)
+    many(telemetry, 2 * PART_LOOKED_AT)
+    deltas.take()
+    assert [part["tally"] for part in deltas.parts() if "tally" in part] == [[], []]
+
+
+def test_evidence_comes_after_the_violations_of_its_commands() -> None:
+    """Else it would seem for a moment that commands break nothing."""
+    usage = Usage()
+    telemetry = Telemetry(sinks=[usage])
+    deltas = Increments(telemetry)
+    many(telemetry, 300)
+    telemetry.asked("A", Evidence(("scope.read",), ()))
+    parts = deltas.parts()
+    next(parts)
+    told(telemetry)
+    telemetry.asked("A", Evidence(("key.format",), ()))
+    order = [part for part in parts if part.get("tally") or part.get("asked")]
+    assert ["tally" in one for one in order] == [True, True, True, False]
+    assert order[-1]["asked"] == [("A", "rule", "scope.read", 1, "")], "the other one was asked later"
+    assert deltas.take()["asked"] == [("A", "rule", "key.format", 1, "")]
+
+
+def test_evidence_of_many_kinds_comes_in_parts() -> None:
+    usage = Usage()
+    for number in range(3 * PART_KINDS):
+        usage.asked("A", Evidence(("scope.read",), (Right("read", f"entry{number}"),)), 2)
+    parts = list(usage.parts())
+    assert max(map(len, parts)) <= PART_KINDS + 1
+    assert sum(times for part in parts for _, kind, _, times, _ in part if kind == "rule") == 6 * PART_KINDS
+    assert not list(usage.parts())

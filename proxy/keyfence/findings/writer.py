@@ -84,14 +84,16 @@ class Writer:
     # -- what comes in
 
     def take(self, counts: Mapping[str, Any]) -> None:
-        """Take the increments of a process (`telemetry.increments`)."""
+        """Take increments of a process, or a part of them (`telemetry.increments`)."""
         now = self._clock()
-        self._batch.add_rows(counts["tally"], now)
-        self._batch.add_uses(counts["asked"], now)
-        open_now = {service for service, number in counts["gauges"]["opaque_open"] if number > 0}
+        self._batch.add_rows(counts.get("tally", ()), now)
+        self._batch.add_uses(counts.get("asked", ()), now)
         begun = counts.get("counters", {}).get("sessions_opaque", ())
-        self._opaque |= open_now | {service for service, _, number in begun if number > 0}
-        self._open = open_now | (self._open or set())
+        self._opaque |= {service for service, _, number in begun if number > 0}
+        if "gauges" in counts:
+            open_now = {service for service, number in counts["gauges"]["opaque_open"] if number > 0}
+            self._opaque |= open_now
+            self._open = open_now | (self._open or set())
 
     def policy_taken(self, policy: CompiledPolicy | None, modes: Modes | None = None) -> None:
         """A policy is in force from now on, with these modes; None: commands pass unread."""

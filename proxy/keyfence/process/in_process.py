@@ -21,7 +21,7 @@ from keyfence.telemetry.increments import Increments
 from keyfence.telemetry.tally import Tally
 
 from .serving.answers import OF_LEDGER, Answers, from_ledger
-from .serving.backend import Backend, Feed, Ledger, WorkerFailed
+from .serving.backend import Backend, Feed, Ledger, WorkerFailed, hand_over
 from .serving.candidate import NOTHING, Comparison, PackedCandidate
 from .serving.packing import Packed, unpack_beside
 from .serving.runtime import Runtime
@@ -122,7 +122,7 @@ class InProcess(Backend):
 
     async def tick(self) -> None:
         if self._feed is not None:
-            self._feed(self._increments.take())
+            await hand_over(self._increments, self._feed)
 
     async def restart(self) -> int:
         raise WorkerFailed(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
 from typing import Any, Protocol, TypeVar, cast
 
@@ -48,7 +48,7 @@ class Beside(Protocol):
     def gather(self) -> None: ...
     def flush(self) -> None: ...
     def mask(self, mask_keys: bool) -> None: ...
-    def increments(self) -> dict[str, Any]: ...
+    def parts(self) -> Iterator[dict[str, Any]]: ...
 
 
 class Sent(Protocol):

@@ -1,20 +1,24 @@
 """The sink that adds up positive evidence: which rules were asked of whose commands, who used which rights,
 and which parts of the policy decided.
 
-Rule: its table is bounded by services, rules and targets of the policy. `take` empties it. For evidence that
+Rule: its table is bounded by services, rules and targets of the policy. `parts` empties it. For evidence that
 finds no room, it says that anything may have decided.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
 from keyfence.policy.engine.evidence import ANYTHING, Evidence
 
 from .sink import Group, Occurrence, Sink
 
-MAX_KINDS = 20_000  # kinds of evidence between two calls of `take`; beyond, the counts are lost
+MAX_KINDS = 20_000  # kinds of evidence between two calls of `parts`; beyond, the counts are lost
+PART_KINDS = 200  # that one part adds up, each of which takes some 10 µs
 
 # service, kind (RULE, PART, or a kind of right), name, times, and the basis ("" for rights)
 Use = tuple[str, str, str, int, str]
+Kind = tuple[tuple[str, Evidence], int]  # service, evidence, times
 RULE = "rule"
 PART = "part"  # of the policy, which decided about a command
 
@@ -39,12 +43,25 @@ class Usage(Sink):
 
     def take(self) -> list[Use]:
         """The evidence so far, by service, kind, name and basis; it begins anew."""
-        totals: dict[tuple[str, str, str, str], int] = {}
-        for (service, evidence), times in self._times.items():
-            keys = [(service, RULE, rule, evidence.basis) for rule in evidence.rules]
-            keys += [(service, PART, part, evidence.basis) for part in evidence.parts]
-            keys += [(service, kind, name, "") for kind, name in evidence.rights]
-            for key in keys:
-                totals[key] = totals.get(key, 0) + times
+        return _added_up(self._begin_anew())
+
+    def parts(self) -> Iterator[list[Use]]:
+        """The same, in parts that may have uses in common."""
+        kinds = self._begin_anew()
+        return (_added_up(kinds[at : at + PART_KINDS]) for at in range(0, len(kinds), PART_KINDS))
+
+    def _begin_anew(self) -> list[Kind]:
+        kinds = list(self._times.items())
         self._times.clear()
-        return [(*key[:3], times, key[3]) for key, times in totals.items()]
+        return kinds
+
+
+def _added_up(kinds: Iterable[Kind]) -> list[Use]:
+    totals: dict[tuple[str, str, str, str], int] = {}
+    for (service, evidence), times in kinds:
+        keys = [(service, RULE, rule, evidence.basis) for rule in evidence.rules]
+        keys += [(service, PART, part, evidence.basis) for part in evidence.parts]
+        keys += [(service, kind, name, "") for kind, name in evidence.rights]
+        for key in keys:
+            totals[key] = totals.get(key, 0) + times
+    return [(*key[:3], times, key[3]) for key, times in totals.items()]

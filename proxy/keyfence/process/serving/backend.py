@@ -12,14 +12,28 @@ from typing import Any, Protocol
 
 from keyfence.policy.enforcement.modes import BreakGlass
 from keyfence.telemetry.counters import Counters
+from keyfence.telemetry.increments import Increments
 from keyfence.telemetry.tally import Tally
 
 from .candidate import Comparison, PackedCandidate
 from .packing import Packed
 
 NOTHING_KEPT = "keyfence runs without a findings store; set findings: in the configuration"
-# Takes the increments of a process that serves clients (telemetry.increments).
+# Takes the increments of a process that serves clients, part by part (telemetry.increments).
 Feed = Callable[[dict[str, Any]], None]
+
+
+async def hand_over(increments: Increments, feed: Feed) -> None:
+    """Feed everything that was counted before this call, part by part. Clients have their turns in between.
+    If the caller is cancelled, the rest follows at once, so nothing is lost."""
+    parts = increments.parts()
+    try:
+        for part in parts:
+            feed(part)
+            await asyncio.sleep(0)
+    finally:
+        for part in parts:
+            feed(part)
 
 
 class Ledger(Protocol):

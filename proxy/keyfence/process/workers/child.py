@@ -142,7 +142,7 @@ class WorkerProcess:
 
     def _received(self, message: Any) -> None:
         if "counts" in message:
-            self.gauges = message["counts"]["gauges"]
+            self.gauges = message["counts"].get("gauges", self.gauges)
             self._on_counts(self, message["counts"])
         if "ready" in message:
             self.ready.set()

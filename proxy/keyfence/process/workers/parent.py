@@ -230,12 +230,14 @@ class Workers(Backend):
     # -- counts
 
     def _take_counts(self, _worker: WorkerProcess, counts: dict[str, Any]) -> None:
-        # The log relay counts written lines, in the parent's own counters.
-        self._total.absorb(counts["counters"] | {"log_lines": 0}, live=False)
-        self._tally.absorb(counts["tally"])
-        for word, _ in counts["counters"]["upstream_errors"]:
-            self._runtime.telemetry.on_upstream_error(word)
-        if counts["candidate"] is not None:
+        """Take increments of a worker, or a part of them."""
+        if "counters" in counts:
+            # The log relay counts written lines, in the parent's own counters.
+            self._total.absorb(counts["counters"] | {"log_lines": 0}, live=False)
+            for word, _ in counts["counters"]["upstream_errors"]:
+                self._runtime.telemetry.on_upstream_error(word)
+        self._tally.absorb(counts.get("tally", ()))
+        if counts.get("candidate") is not None:
             self._comparisons.absorb(counts["candidate"])
         if self._feed is not None:
             self._feed(counts)

@@ -22,6 +22,7 @@ from keyfence.net.addresses import Bound
 from keyfence.policy.diagnostics import FileError
 from keyfence.policy.enforcement.modes import BreakGlass
 from keyfence.process.serving.answers import Answers
+from keyfence.process.serving.backend import hand_over
 from keyfence.process.serving.candidate import PackedCandidate
 from keyfence.process.serving.command_recorder import Recorder
 from keyfence.process.serving.packing import Packed, unpack, unpack_beside
@@ -152,7 +153,7 @@ class Worker:
                 signal.ITIMER_REAL, STUCK_SECONDS
             )  # SIGALRM ends a process without a handler for it
             if not self._channel.is_full:
-                self._channel.send({"counts": self._increments.take()})
+                await hand_over(self._increments, self._send_counts)
             await asyncio.sleep(COUNT_INTERVAL)
 
     async def _obey(self, runtime: Runtime, listeners: Listeners) -> None:
@@ -163,11 +164,14 @@ class Worker:
                 await self._carry_out(kind, content, runtime, listeners)
             except Exception as exc:
                 answer["error"] = f"{type(exc).__name__}: {exc}"
-            answer["counts"] = self._increments.take()
+            await hand_over(self._increments, self._send_counts)
             self._channel.send(answer)
 
+    def _send_counts(self, part: dict[str, Any]) -> None:
+        self._channel.send({"counts": part})
+
     async def _carry_out(self, kind: str, content: Any, runtime: Runtime, listeners: Listeners) -> None:
-        """`count`: nothing more than the counts of every answer; `glass`: the break-glasses from now on;
+        """`count`: only the counts that precede every answer; `glass`: the break-glasses from now on;
         `candidate`: the policy to compare with the one in force (PackedCandidate), or None; `take`: a policy
         and its configuration (Packed, Unix seconds)."""
         if kind == "glass":

@@ -8,7 +8,7 @@ begins; only the metrics outlast it. Every table is bounded.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from keyfence.policy.engine.counts import Admitted, ViolationCounter
@@ -153,17 +153,17 @@ class Changes:
         for telemetry in self._telemetry.values():
             telemetry.mask(mask_keys)
 
-    def increments(self) -> dict[str, Any]:
-        """What was counted since the last time, for `Comparisons.absorb`, as values that JSON can carry."""
-        rows = [
-            [change, new_rows(tally, self._rows_sent.setdefault(change, {}))]
-            for change, tally in self.tallies().items()
-        ]
+    def parts(self) -> Iterator[dict[str, Any]]:
+        """What was counted since the last time, for `Comparisons.absorb`, as values that JSON can carry, in
+        parts."""
         before, self._commands_sent = self._commands_sent, dict(self.commands)
         commands = [
             [name, n - before.get(name, 0)] for name, n in self.commands.items() if n != before.get(name)
         ]
-        return {"number": self.number, "commands": commands, "rows": rows}
+        yield {"number": self.number, "commands": commands, "rows": []}
+        for change, tally in self.tallies().items():
+            for rows in new_rows(tally, self._rows_sent.setdefault(change, {})):
+                yield {"number": self.number, "commands": [], "rows": [[change, rows]]}
 
     # -- what was found
 
