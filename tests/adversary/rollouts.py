@@ -28,7 +28,7 @@ KEYS = (
     "bl:cart:{}",
     "zz:{}",
 )
-IDS = ("1", "42", "12345", "abc", "a1", "A", "-5", "x.y")
+IDS = ("1", "42", "12345", "abc", "a1", "A", "-5", "x.y", "A!1")
 
 
 CHANNELS = ("ev:{}", "ev:cart:{}", "ev:{}:x", "news", "own:{}", "own:acme:{}", "__keyspace@0__:sh:cart:{}")

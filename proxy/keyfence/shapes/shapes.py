@@ -32,6 +32,7 @@ OTHER = "other"
 ANY = "<*>"
 ID = "<id>"
 MORE = "<more>"
+BYTES = "<bytes>"
 HOLE = "\0"  # never part of a key that is split, because it is not printable
 MAX_SHAPES = 4_000
 MAX_KINDS = 1_000  # sequences of separators and placeholders, each with its own tree of words
@@ -254,8 +255,13 @@ class Shapes:
         return self._admitted(_filled(anatomy, self._known(anatomy, suspects)))
 
     def _taken_apart(self, key: bytes) -> tuple[Anatomy, Set[str]]:
-        guarded, suspects = (key, _NONE) if self.secrecy is None else _guarded(key, self.secrecy)
-        return take_apart(guarded), suspects
+        if self.secrecy is None:
+            return take_apart(key), _NONE
+        guarded, suspects, is_whole = _guarded(key, self.secrecy)
+        anatomy = take_apart(guarded)
+        if not is_whole and anatomy.frame[-1:] not in ([MORE], [BYTES]):
+            anatomy.frame.append(MORE)
+        return anatomy, suspects
 
     def _admitted(self, shape: str) -> str:
         """The shape, or `other` if there are too many shapes."""
@@ -346,9 +352,10 @@ def _filled(anatomy: Anatomy, words: list[str]) -> str:
     return _BLURRED.sub(ID, shape) if ANY in shape and ID in shape else shape
 
 
-def _guarded(key: bytes, secrecy: Secrecy) -> tuple[bytes, set[str]]:
-    """The key with an id in place of each piece that may be a secret, and the pieces that may be secrets but
-    are words as a whole, which stay in the key."""
+def _guarded(key: bytes, secrecy: Secrecy) -> tuple[bytes, set[str], bool]:
+    """The key with an id in place of each piece that may be a secret; the pieces that may be secrets but are
+    words as a whole, which stay in the key; and whether this is the whole key. It ends before a piece that
+    may be a secret and that no id can be, because it holds a separator."""
     parts: list[bytes] = []
     suspects: set[str] = set()
     for piece, kind in secrecy.pieces(key[: 4 * MAX_LENGTH]):
@@ -358,11 +365,12 @@ def _guarded(key: bytes, secrecy: Secrecy) -> tuple[bytes, set[str]]:
         elif kind == UNKNOWN and (looks_like_word(text) or _VERSION.fullmatch(text) is not None):
             suspects.add(text)
             parts.append(piece)
+        elif len(_SEPARATORS(text)) > 1 or not text.isprintable():
+            return b"".join(parts), suspects, False
         else:
             parts.append(_SOME_ID)
-    if len(key) > 4 * MAX_LENGTH:
-        parts[-1] = _SOME_ID  # the last piece is cut
-    return b"".join(parts), suspects
+    is_whole = len(key) <= 4 * MAX_LENGTH
+    return b"".join(parts if is_whole else parts[:-1]), suspects, is_whole  # the last piece is cut
 
 
 def take_apart(key: bytes) -> Anatomy:
@@ -376,7 +384,7 @@ def take_apart(key: bytes) -> Anatomy:
         # Read only the text before binary data, up to the last colon, the separator of all conventions.
         start = next(index for index, char in enumerate(cut) if not char.isprintable())
         _split(cut[: cut.rfind(":", 0, start) + 1], anatomy)
-        frame.append("<bytes>")
+        frame.append(BYTES)
         return anatomy
     at = 0
     if _MAY_HOLD_COMPOUND(cut):

@@ -23,10 +23,25 @@ PIECES = st.sampled_from(
 )
 
 
-@given(st.lists(PIECES, min_size=1, max_size=4), st.sampled_from(":|/_"))
-def test_every_key_belongs_to_the_keys_of_its_shape(pieces: list[str], separator: str) -> None:
+SECRECY = parse_policy("""
+policy: shop
+claims: ["shop:"]
+services: [orders]
+placeholders: {token: {is: "[!-9;-z]{2,64}", secret: true}}
+keys: {session: {key: "shop:session:<token>", writers: [orders]}}
+""").secrecy
+ODD = st.sampled_from(
+    ["Ab1!", "a|b", "00ff00ff", "hunter 22", "\0", "cart", "session", "x" * 300, "A1" * 300]
+)
+
+
+@given(st.lists(st.one_of(PIECES, ODD), min_size=1, max_size=4), st.sampled_from(":|/_"), st.booleans())
+def test_every_key_belongs_to_the_keys_of_its_shape(
+    pieces: list[str], separator: str, has_secrets: bool
+) -> None:
     key = separator.join(["user", *pieces]).encode()
-    keys = keys_of_shape(Shapes(trusting=True).shape(key))
+    shapes = Shapes(trusting=True, secrecy=SECRECY if has_secrets else None)
+    keys = keys_of_shape(shapes.shape(key))
     assert not keys or waiver_keys(keys).matches(key)
 
 
