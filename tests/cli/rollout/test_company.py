@@ -207,6 +207,12 @@ def test_a_use_that_is_rare_is_named(drafted: Drafted) -> None:
     assert "mailer: HGETALL of session" in drafted.err
 
 
+def test_an_extension_adds_nothing_to_it_and_leaves_applications_to_their_policies(drafted: Drafted) -> None:
+    code, out, err = keyfence("draft", "--extend", drafted.folder / "hb.yaml", drafted.log)
+    assert (code, out) == (0, "")
+    assert "are left to the shipped policy applications/bullmq" in err
+
+
 def test_words_that_look_mistyped_become_entries_if_somebody_says_so(
     drafted: Drafted, tmp_path: Path
 ) -> None:

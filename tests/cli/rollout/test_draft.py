@@ -268,6 +268,16 @@ def test_extend_prints_a_patch(shop: Path, more: Path) -> None:
         assert (code, out, "lacks nothing of what was seen" in err) == (0, "", True)
 
 
+def test_extend_leaves_the_keys_of_applications_to_their_policies(shop: Path, tmp_path: Path) -> None:
+    log = tmp_path / "jobs.log"
+    log.write_bytes(line("HGETALL bull:mail:meta") + line("XREAD STREAMS bull:mail:events 0"))
+    code, out, err = keyfence("draft", "--extend", shop, log)
+    assert (code, out) == (0, "")
+    assert "2 keys of bullmq (bull:), with 2 commands by web, are left to the shipped policy" in err
+    assert "keyfence policies applications/bullmq prints it" in err
+    assert "lacks nothing" not in err
+
+
 def test_interactive_asks_about_each_and_goes_on_later(shop: Path, more: Path) -> None:
     code, out, err = keyfence(
         "draft", "--extend", shop, more, "--interactive", stdin="l\nnothing\nl\ncart\nq\n"

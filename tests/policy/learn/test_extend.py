@@ -7,8 +7,15 @@ import pytest
 from keyfence.commands.extract import extract
 from keyfence.policy.analysis.command_log import as_line
 from keyfence.policy.analysis.lint import check_text
+from keyfence.policy.learn.applications import without
 from keyfence.policy.learn.evidence import Evidence
-from keyfence.policy.learn.extend import Extension, as_legacy, extended, proposals_for
+from keyfence.policy.learn.extend import (
+    Extension,
+    applications_beside,
+    as_legacy,
+    extended,
+    proposals_for,
+)
 from keyfence.policy.learn.sections import hidden_scripts
 from keyfence.policy.loading.load import parse_policy
 from keyfence.policy.source.model import PolicyModel
@@ -16,6 +23,7 @@ from keyfence.policy.source.validate import validate
 from keyfence.policy.source.yaml import Source
 from keyfence.policy.source.yaml_edits import EditError, add_to_list, add_to_mapping
 from tests.policy.cases import POLICIES
+from tests.policy.learn.test_applications import BULLMQ, CELERY, SHIPPED
 from tests.policy.learn.test_draft import evidence_of
 from tests.policy.learn.traffic import CONVENTIONS, lines_of
 
@@ -154,6 +162,50 @@ def test_keys_may_be_taken_for_a_deprecated_form_instead() -> None:
     assert model.legacy.keys["old_cart:<old_cart>"].entry == "cart"
     (why,) = (why for _, why in extended(POLICY, [as_legacy(one, "nothing")], evidence).dropped)
     assert why == "nothing is not an entry of the policy"
+
+
+CARTS = [f"HSET shop:cart:c{number} items 1" for number in range(9)]
+
+
+def test_keys_that_seem_to_be_older_names_are_proposed_as_such() -> None:
+    result, model = extension(*CARTS, *(f"HGETALL basket_of:c{number}" for number in range(9)))
+    assert (list(model.keys), model.legacy.keys["basket_of:<id>"].entry) == (["cart", "level"], "cart")
+    assert (model.legacy.allow, model.legacy.keys["basket:<id>"].allow) == ([], None)  # as before
+    (taken,) = result.taken
+    assert "as a guess: 9 commands; 9 of its values also stand in cart" in taken.title
+    assert result.rest == []
+
+
+def test_older_names_that_are_still_written_stay_writable() -> None:
+    result, model = extension(*CARTS, *(one.replace("shop:cart", "cart") for one in CARTS))
+    assert model.legacy.keys["cart:<id>"].allow == ["read", "write", "delete"]
+    assert result.rest == []
+
+
+def test_keys_of_an_application_are_left_to_its_policy() -> None:
+    evidence = evidence_of(*BULLMQ, "SET shop:seen:1 x")
+    found = applications_beside(POLICY, evidence, SHIPPED)
+    assert [one.name for one in found] == ["bullmq"]
+    assert "Put it into one folder with shop.yaml" in found[0].sentence("shop.yaml")
+    proposals, rest = proposals_for(POLICY, without(evidence, found))
+    assert ([one.name for one in proposals], rest) == (["seen"], [])
+
+
+def test_an_application_whose_keys_the_policy_has_is_not_proposed() -> None:
+    assert [one.name for one in applications_beside(POLICY, evidence_of(*BULLMQ), SHIPPED)] == ["bullmq"]
+    keys = "bull:<name>:<id>"
+    own = POLICY.replace('["shop:"]', '["shop:", "bull:"]').replace(
+        "\nkeys:\n", f'\nkeys:\n  bull: {{key: "{keys}", writers: web}}\n'
+    )
+    own = own.replace("[a-z0-9]{1,8}", "[a-z0-9]{1,16}")
+    own = own.replace("placeholders:\n", "placeholders:\n  name: mail\n")
+    assert applications_beside(own, evidence_of(*BULLMQ), SHIPPED) == []
+
+
+def test_a_policy_without_claims_gets_no_second_one_beside_it() -> None:
+    own = POLICY.replace('claims: ["shop:"]      # all of them\n', "")
+    assert applications_beside(own, evidence_of(*CELERY), SHIPPED) == []
+    assert [one.name for one in applications_beside(POLICY, evidence_of(*CELERY), SHIPPED)] == ["celery"]
 
 
 def test_what_has_no_proposal_is_listed() -> None:

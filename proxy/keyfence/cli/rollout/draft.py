@@ -103,14 +103,14 @@ def draft_(sources: tuple[str, ...], name: str, output: str, policy: str, asks: 
     if output and os.path.lexists(output):
         fail(f"{output} exists; name a new file")
     evidence = evidence_of(sources or (admin,))
-    if policy:
-        extend(policy, evidence, asks=asks)
-        return
     shipped = {
         one.removeprefix(_APPLICATIONS): path.read_text(encoding="utf-8")
         for one, path in shipped_policies().items()
         if one.startswith(_APPLICATIONS) and one != f"{_APPLICATIONS}{name}"
     }
+    if policy:
+        extend(policy, evidence, shipped, asks=asks)
+        return
     try:
         found = draft(evidence, name, shipped, _is_right if asks else lambda _: False)
     except DraftError as exc:

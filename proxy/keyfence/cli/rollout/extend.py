@@ -11,6 +11,7 @@ import difflib
 import hashlib
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,18 @@ import click
 
 from keyfence.cli.terminal.output import fail, fail_with, say
 from keyfence.policy.diagnostics import FileError
+from keyfence.policy.learn.applications import without
 from keyfence.policy.learn.evidence import Evidence
-from keyfence.policy.learn.extend import Extension, Lack, Proposal, as_legacy, extended, proposals_for, tried
+from keyfence.policy.learn.extend import (
+    Extension,
+    Lack,
+    Proposal,
+    applications_beside,
+    as_legacy,
+    extended,
+    proposals_for,
+    tried,
+)
 from keyfence.policy.learn.requirements import quoted
 from keyfence.policy.learn.sections import hidden_scripts
 from keyfence.policy.learn.text import plain
@@ -32,13 +43,16 @@ _WAIVED_FOR = datetime.timedelta(days=90)
 _CHOICES = {"a": "accept", "e": "edit", "l": "legacy", "w": "waive", "s": "skip", "q": "quit"}
 
 
-def extend(path: str, evidence: Evidence, *, asks: bool) -> None:
-    """Prints the patch. A policy that cannot be read ends the command."""
+def extend(path: str, evidence: Evidence, shipped: Mapping[str, str], *, asks: bool) -> None:
+    """Prints the patch. A policy that cannot be read ends the command. `shipped` are the texts of
+    applications' policies by name."""
     if os.path.isdir(path):
         fail(f"{path} is a folder; name the file to extend")
     try:
         load_policy(path)
         text = Path(path).read_text(encoding="utf-8")
+        applications = applications_beside(text, evidence, shipped)
+        evidence = without(evidence, applications)
         found, rest = proposals_for(text, evidence)
     except FileError as exc:
         fail_with(exc)
@@ -49,7 +63,10 @@ def extend(path: str, evidence: Evidence, *, asks: bool) -> None:
     else:
         result, waived = extended(text, found, evidence), []
     _print_patch(path, text, result.text)
-    _report(path, found, result, rest, waived, evidence)
+    for one in applications:
+        say(f"keyfence: {one_line(one.sentence(path))}", err=True)
+    if found or rest or evidence.masked_scripts or not applications:
+        _report(path, found, result, rest, waived, evidence)
 
 
 def _print_patch(path: str, before: str, after: str) -> None:

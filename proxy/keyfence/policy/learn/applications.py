@@ -48,16 +48,18 @@ class Application(NamedTuple):
     times: int
     unregistered: str  # what a scope lets scripts do that it does not know: "report"; "" if no scope does
 
-    def sentence(self) -> str:
-        """Returns what the draft leaves to this policy."""
+    def sentence(self, beside: str = "") -> str:
+        """Returns what a draft, or the extension of a policy (`beside`), leaves to this policy."""
         where = f" ({spoken(self.claims)})" if self.claims else ""
         who = f" by {spoken(self.services)}" if self.services else ""
         seen = (
             f"{count(len(self.keys), 'key')} of {self.name}{where}, with {count(self.times, 'command')}{who}"
         )
+        how = "keyfence draft --output FOLDER/ writes both"
+        how = f"keyfence policies applications/{self.name} prints it" if beside else how
         return (
             f"{seen}, are left to the shipped policy applications/{self.name}. Put it into one folder with "
-            "this file, with its services in place of app: keyfence draft --output FOLDER/ writes both."
+            f"{beside or 'this file'}, with its services in place of app: {how}."
         )
 
 

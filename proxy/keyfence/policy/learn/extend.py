@@ -6,10 +6,12 @@ is left out, and the reason is said.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import hashlib
+import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from keyfence.commands.model import READ, Access, Touches
@@ -25,9 +27,10 @@ from keyfence.policy.source.yaml import Source
 from keyfence.policy.source.yaml_edits import EditError, add_to_list, add_to_mapping
 from keyfence.policy.units import counted as count
 
+from .applications import Application, applications_in
 from .draft import suspects
 from .evidence import READS, WRITES, Evidence, Facts, verdict_on
-from .kinds import FINE, Kind, words_of
+from .kinds import FINE, Kind, Slot, words_of
 from .naming import unique
 from .plan import Plan, plan_of
 from .requirements import quoted
@@ -37,6 +40,7 @@ from .typos import Typo, mistyped_for
 from .values import class_of, is_word, may_be_secret
 
 _NAMES = ("key.unregistered", "key.format")
+_PLACEHOLDERS = re.compile("<([A-Za-z0-9_]+)>")
 _RIGHTS = {"scope.read": "readers", "scope.write": "writers"}
 
 
@@ -78,13 +82,24 @@ class Extension(NamedTuple):
     rest: list[Lack]  # that no proposal is for, or that remain
 
 
+def applications_beside(text: str, evidence: Evidence, shipped: Mapping[str, str]) -> list[Application]:
+    """Returns the shipped policies for keys that a policy lacks. `shipped` are their texts by name. Raises
+    FileError."""
+    policy = parse_policy(text)
+    evidence.rename_unknown()
+    part = copy.copy(evidence)
+    part.keys = _missing(policy, evidence)
+    # A folder can have only one file without claims.
+    return [one for one in applications_in(part, shipped) if one.claims or policy.claims]
+
+
 def proposals_for(text: str, evidence: Evidence) -> tuple[list[Proposal], list[Lack]]:
     """Returns what a policy lacks, and what it refuses that no proposal is for. Raises FileError."""
     policy, model = _read(text)
     evidence.rename_unknown()
     lacks = lacks_of(policy, evidence)
     found = [
-        *_entries(policy, model, evidence),
+        *_entries(text, policy, model, evidence),
         *_rights(model, lacks),
         *_fields(model, lacks),
         *_channels(policy, model, evidence),
@@ -132,8 +147,11 @@ def _kinds_of_lacks(policy: CompiledPolicy, evidence: Evidence) -> set[tuple[str
     return {(one.rule, one.service, one.command, one.entry) for one in lacks_of(policy, evidence)}
 
 
-def as_legacy(one: Proposal, entry: str) -> Proposal:
-    """Returns the proposal that takes an entry's keys for a deprecated form of another entry."""
+def as_legacy(one: Proposal, entry: str, guess: str = "", *, writes: bool = False) -> Proposal:
+    """Returns the proposal that takes an entry's keys for a deprecated form of another entry. `guess` is why
+    keyfence takes them so. `writes`: they may still be written."""
+    above = comment(f"guess: {guess}") if guess else []
+    allow = ["read", *(["write"] if writes else []), "delete"]
 
     def edit(text: str) -> str:
         if one.kind is None or entry not in _read(text)[1].keys:
@@ -142,11 +160,15 @@ def as_legacy(one: Proposal, entry: str) -> Proposal:
         if plan is not None:
             text = _with_services(text, one.kind.facts.uses)
             text = _with_placeholders(text, plan, {slot.name for slot in one.kind.slots})
-        if not _read(text)[1].legacy.allow:
+        have = _read(text)[1].legacy
+        if not have.allow and not have.keys:  # otherwise this would allow more on the forms that are there
             text = add_to_mapping(text, ["legacy"], "allow", ["[read, delete]"])
-        return add_to_mapping(text, ["legacy", "keys"], quoted(one.kind.pattern), [plain(entry)])
+        is_allowed = set(allow) <= set(_read(text)[1].legacy.allow)
+        form = plain(entry) if is_allowed else f"{{entry: {plain(entry)}, allow: {listed(allow)}}}"
+        return add_to_mapping(text, ["legacy", "keys"], quoted(one.kind.pattern), [form], above)
 
-    return Proposal("legacy", one.name, f"{one.name} as a deprecated form of {entry}", edit)
+    title = f"{one.name} as a deprecated form of {entry}{f', as a guess: {guess}' if guess else ''}"
+    return Proposal("legacy", one.name, title, edit)
 
 
 def _read(text: str) -> tuple[CompiledPolicy, PolicyModel]:
@@ -196,15 +218,55 @@ def _missing(policy: CompiledPolicy, evidence: Evidence) -> dict[str, Facts]:
     return missing
 
 
-def _entries(policy: CompiledPolicy, model: PolicyModel, evidence: Evidence) -> list[Proposal]:
+def _entries(text: str, policy: CompiledPolicy, model: PolicyModel, evidence: Evidence) -> list[Proposal]:
     missing = _missing(policy, evidence)
     if not missing:
         return []
-    part = Evidence()
-    part.keys = missing
-    plan = _named_apart(plan_of(part, model.policy, "", FINE, guesses_legacy=False), model)
     mistyped = {name: one for one in suspects(evidence) for name in one.names}
-    return [_entry(plan, kind, _doubt(kind, mistyped, model.claims)) for kind in plan.entries]
+    older = _older_names(text, policy, model, evidence, missing, mistyped)
+    part = Evidence()
+    taken = {key for one in older if one.kind is not None for key in one.kind.keys}
+    part.keys = {key: facts for key, facts in missing.items() if key not in taken}
+    plan = _named_apart(plan_of(part, model.policy, "", FINE, guesses_legacy=False), model)
+    entries = [_entry(plan, kind, _doubt(kind, mistyped, model.claims)) for kind in plan.entries]
+    return [*entries, *older]
+
+
+def _older_names(
+    text: str,
+    policy: CompiledPolicy,
+    model: PolicyModel,
+    evidence: Evidence,
+    missing: Collection[str],
+    mistyped: Mapping[str, Typo],
+) -> list[Proposal]:
+    """Returns the kinds of missing keys that seem to be older names of an entry's keys, as such."""
+    plan = plan_of(evidence, model.policy, "", FINE, guesses_legacy=True, left_out=mistyped)
+    found = []
+    for kind in _named_apart(plan, model).legacy:
+        newer = kind.legacy_of.keys if kind.legacy_of is not None else []
+        targets = [policy.target(key.encode("utf-8", "surrogateescape")) for key in newer]
+        names = {one.name if one is not None and one.kind == "entry" else "" for one in targets}
+        name = names.pop() if len(names) == 1 else ""
+        if name in model.keys and all(key in missing for key in kind.keys):
+            _name_alike(kind, model.keys[name].key)
+            guess = f"{count(kind.facts.times, 'command')}; {kind.why.replace('{new}', name)}"
+            one = Proposal("entry", kind.pattern, "", lambda text: text, kind, plan)
+            one = as_legacy(one, name, guess, writes=bool(kind.facts.changed))
+            one = dataclasses.replace(one, kind=kind, plan=plan)
+            found += [one] if not tried(text, one, evidence)[1] else []
+    return found
+
+
+def _name_alike(older: Kind, pattern: str) -> None:
+    """Gives the placeholders of an older name the names that they have in the entry's pattern."""
+    slots = older.legacy_of.slots if older.legacy_of is not None else []
+    names = _PLACEHOLDERS.findall(pattern)
+    if len(names) == len(slots):
+        named = {id(slot): name for slot, name in zip(slots, names, strict=True)}
+        for at, part in enumerate(older.parts):
+            if isinstance(part, Slot) and id(part) in named:
+                older.parts[at] = dataclasses.replace(part, name=named[id(part)])
 
 
 def _doubt(kind: Kind, mistyped: Mapping[str, Typo], claims: Iterable[str]) -> str:
@@ -228,7 +290,8 @@ def _named_apart(plan: Plan, model: PolicyModel) -> Plan:
         if final != name:
             plan.slots[final] = held, values
             del plan.slots[name]
-            slots = [slot for kind in plan.entries for slot in kind.slots if slot.name == name]
+            kinds = (*plan.entries, *plan.legacy, *plan.channels)
+            slots = [slot for kind in kinds for slot in kind.slots if slot.name == name]
             slots += [slot for _, slot in plan.fields.values() if slot is not None and slot.name == name]
             for slot in slots:
                 slot.name = final
@@ -273,7 +336,7 @@ def _with_services(text: str, services: Iterable[str]) -> str:
 def _with_placeholders(text: str, plan: Plan, names: Iterable[str]) -> str:
     """Returns the policy with these placeholders of a plan declared."""
     declared = {one for together in _read(text)[1].placeholders for one in together.split("|")}
-    for name in sorted(set(names) - declared):
+    for name in sorted((set(names) & plan.slots.keys()) - declared):
         held, values = plan.slots[name]
         if held.text != name:
             value, why = placeholder_lines(held, values, plan.hidden, name)
