@@ -1,6 +1,7 @@
 """Simulated rollouts: random policies, changes of them, traffic, restarts, and two workers whose counts come
 late. What `ready` recommends refuses nothing that was seen in its window, and was asked there since it has
-changed. What `what-if`, the gate and a candidate pass is not refused either.
+changed. What `what-if`, the gate and a candidate pass is not refused either. For a service that may go past
+keyfence, nothing is ready.
 
 The clock is the test's own. Every command is kept, so that the answers can be compared with what the policy
 in force says of each. No finding is resolved under a policy that still refuses a command of it.
@@ -34,7 +35,7 @@ from keyfence.policy.analysis.command_log import as_line
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.compiled.tenants import Caller
 from keyfence.policy.enforcement.changes import changes as changes_between
-from keyfence.policy.enforcement.modes import ModeRule, Modes, Waiver
+from keyfence.policy.enforcement.modes import BYPASS, ModeRule, Modes, Waiver
 from keyfence.policy.engine.authorizer import Authorizer
 from keyfence.policy.engine.counts import ViolationCounter
 from keyfence.policy.engine.evidence import Evidence, evidence_of
@@ -127,6 +128,14 @@ class Worker:
         for group, (violation, _) in zip(groups, ruling.findings, strict=True):
             self.world.belongs(command, group, violation.position)
 
+    def tell(self, service: str) -> None:
+        """Redis answers a command of a service with addresses."""
+        authorizer, command = self.authorizer, "CLUSTER SLOTS"
+        found = authorizer.address(authorizer.number(service), command).findings
+        self.telemetry.violations(service, "10.0.0.7", command, found, authorizer.policy.revision)
+        if any(action != "refused" for _, action in found):
+            self.world.told[service] = self.world.now
+
     def _counted(self, service: str, argv: list[bytes], label: str, findings: Any) -> Any:
         policy = self.authorizer.policy
         target = policy.target(argv[1]) if len(argv) > 1 else None
@@ -151,6 +160,8 @@ class Rollout:
         self.seen: list[Command] = []
         # By finding: commands of it, each with the position of what broke the rule.
         self.held: dict[str, dict[tuple[Any, ...], tuple[Command, int]]] = {}
+        self.is_cluster = rng.random() < 0.2
+        self.told: dict[str, float] = {}  # by service: when Redis told it addresses last
         self.model = random_policy(rng)
         self.modes: list[ModeRule] = []
         self.waivers: list[Waiver] = []
@@ -199,6 +210,8 @@ class Rollout:
                 self._change(self._mend)
             case 2:
                 rule, service = rng.choice(sorted(RULES)), rng.choice(SERVICES)
+                if self.is_cluster and rng.random() < 0.5:
+                    rule = BYPASS
                 mode = rng.choice(("disabled", "observe", "enforce"))
                 self.modes = [ModeRule(mode, rule, service)] if rng.random() < 0.7 else []
                 self.reload()
@@ -253,6 +266,8 @@ class Rollout:
                 rng.choice(kinds) if rng.random() < 0.6 else (rng.choice(SERVICES), random_command(rng))
             )
             self.send(service, argv, rng.choice(USERS))
+        if self.is_cluster and rng.random() < 0.2:
+            rng.choice(self.workers).tell(rng.choice(SERVICES))
         for _ in range(rng.choice((0, 0, 1, 1, 2))):
             service, user = rng.choice(SERVICES), rng.choice(USERS)
             for argv in many_of_a_kind(rng):
@@ -280,7 +295,7 @@ class Rollout:
 
     def _waiver(self) -> Waiver:
         rng = self.rng
-        rule = rng.choice(("scope.write", "scope.read", "key.unregistered", "key.format"))
+        rule = rng.choice(("scope.write", "scope.read", "key.unregistered", "key.format", BYPASS))
         keys = rng.choice(("", "sh:cart:<int>", "sh:*", "bl:1"))
         entry, scope = rng.choice((("", ""), ("cart", ""), ("", "sh")))
         return Waiver(rng.choice(SERVICES), rule, "" if keys else entry, "", keys, "", scope)
@@ -315,6 +330,9 @@ class Rollout:
         assert not wrong, f"ready, and refused: {wrong}"
         guessed = sorted(one for one in ready if one[1] not in asked[one[0]])
         assert not guessed, f"ready, and not asked since they changed: {guessed}"
+        leaving = {one for one in self.told if not self.authorizer.modes.keeps_in(one)}
+        unseen = sorted(one for one in ready if one[0] in leaving and one[1] != BYPASS)
+        assert not unseen, f"ready, and the service goes past keyfence: {unseen}"
         since = self.rng.choice((NOON, self.now - QUIET, self.now - HOUR))
         question = (self.reader, [ModeRule("enforce")], "", since, in_force)
         told = {(one.finding.service, one.finding.rule) for one in what_if(*question)}
@@ -325,7 +343,8 @@ class Rollout:
         return len(ready)
 
     def asked(self, service: str, since: float) -> set[str]:
-        """The rules that commands of a service were asked of since a time, or since the rule has changed."""
+        """The rules that commands of a service were asked of since a time, since the rule has changed, and
+        since the service knew addresses of Redis."""
         changes = {
             name: Changes(old, self.described[self.authorizer.basis]) for name, old in self.described.items()
         }
@@ -342,6 +361,9 @@ class Rollout:
                 for part in drawn.parts:
                     changed[drawn].update(*(each.rules for each in by.of_part(service, part)))
             asked = (asked | set(drawn.rules)) - changed[drawn]
+            is_kept_in = self.described[drawn.basis]["of"][service]["kept_in"]
+            if service in self.told and (one.at < self.told[service] - 60.0 or not is_kept_in):
+                asked &= {BYPASS}
         return asked
 
     def _check_gate(self, refused: Mapping[tuple[str, str, str], float]) -> None:
