@@ -6,23 +6,27 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
+import socketserver
 import subprocess
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import hiredis
 import pytest
 import redis
 
 from tests.clients.running import ask, configure, eventually, metric
 from tests.cluster import NO_CLUSTER, Cluster, cluster_binary, running_cluster
 from tests.sentinel import Watched, running_sentinels
-from tests.servers import PATIENCE_SECONDS, PROJECT, Keyfence
+from tests.servers import PATIENCE_SECONDS, PROJECT, Keyfence, running_redis
 
 Start = Callable[..., Keyfence]
 NODE = PROJECT / "tests" / "node"
 SERVICE = "CubeProxy"
 FORBIDDEN = [f"forbidden:{number}" for number in range(30)]  # on each of the nodes
 BEFORE_A_CLUSTER = r"is a node of a cluster"
+REFUSES = "has refused writes (READONLY): a replica answers clients"
 
 
 @pytest.fixture(scope="module")
@@ -130,6 +134,84 @@ def test_a_redirect_names_no_address_in_enforce(
     assert metric(keyfence, "keyfence_upstream_errors_total", error="MOVED") > 0
 
 
+class Managed(socketserver.BaseRequestHandler):
+    """A connection of a managed Redis that sends notices to who asks for them."""
+
+    def handle(self) -> None:
+        reader = hiredis.Reader()
+        while data := self.request.recv(65_536):
+            reader.feed(data)
+            while argv := reader.gets():
+                self.request.sendall(self._reply([word.upper() for word in argv]))
+
+    def _reply(self, argv: list[bytes]) -> bytes:
+        if argv[0] == b"HELLO":
+            header = b"%2\r\n" if argv[1] == b"3" else b"*4\r\n"
+            return header + b"$5\r\nproto\r\n:" + argv[1] + b"\r\n$4\r\nrole\r\n$6\r\nmaster\r\n"
+        return b"*0\r\n" if argv[0] == b"COMMAND" else b"+PONG\r\n" if argv[0] == b"PING" else b"+OK\r\n"
+
+
+@pytest.fixture
+def with_notices() -> Iterator[int]:
+    """The port of a Redis that sends notices."""
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Managed) as server:
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server.server_address[1]
+        server.shutdown()
+
+
+def test_notices_that_name_addresses_are_a_warning_in_observe(
+    with_notices: int, start_keyfence: Start, tmp_path: Path
+) -> None:
+    for name, more in (("one", ()), ("workers", ("workers: 2",))):
+        folder = tmp_path / name
+        folder.mkdir()
+        config = configure(folder, f"redis://127.0.0.1:{with_notices}", *more, mode="observe")
+        keyfence = start_keyfence("--config", config, expect_stderr="CLIENT MAINT_NOTIFICATIONS ON")
+        with keyfence.client(SERVICE) as client:
+            assert client.execute_command("CLIENT", "MAINT_NOTIFICATIONS", "ON")
+        eventually(lambda one=keyfence: "the client may go past" in ask(one, "/readyz")[1], "readyz says it")  # type: ignore[misc]
+        status, ready = answer(keyfence, "/readyz")
+        [warning] = ready["warnings"]  # type: ignore[misc]
+        assert (status, "sends notices that name its addresses" in warning) == (200, True)
+        assert answer(keyfence, "/status")[1]["warnings"] == [warning]
+        eventually(lambda one=keyfence, text=warning: text in one.stderr(), "standard error says it")  # type: ignore[misc]
+        eventually(
+            lambda one=keyfence: metric(one, "keyfence_upstream_standing", kind="notices") == 1,  # type: ignore[misc]
+            "so does the metric",
+        )
+
+
+# -- a failover that only clients hear of
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_without_a_login_of_its_own_keyfence_hears_of_a_failover_through_its_clients(
+    workers: int, start_keyfence: Start, tmp_path: Path
+) -> None:
+    with running_redis(password="secret", tcp=True) as server:
+        more = (f"workers: {workers}",) if workers else ()
+        config = configure(tmp_path, f"redis://127.0.0.1:{server.port}", *more, mode="observe")
+        keyfence = start_keyfence("--config", config, expect_stderr="is a replica now")
+        login = {"password": "secret", "protocol": 3}
+        with keyfence.client("CubeMaster", **login) as client:
+            assert client.ping()
+        assert ask(keyfence, "/readyz")[0] == 200
+        with server.client() as direct:
+            direct.replicaof("127.0.0.1", 1)
+        with keyfence.client("CubeMaster", **login) as client, pytest.raises(redis.ReadOnlyError):
+            client.set("a", "b")
+        eventually(lambda: ask(keyfence, "/readyz")[0] == 503, "keyfence says that it is not ready")
+        eventually(lambda: "is a replica now" in keyfence.stderr(), "standard error says it too")
+        with server.client() as direct:
+            direct.replicaof("NO", "ONE")
+        with keyfence.client("CubeMaster", **login) as client:
+            client.set("a", "b")
+        eventually(lambda: ask(keyfence, "/readyz")[0] == 200, "keyfence is ready again")
+        assert not answer(keyfence, "/readyz")[1]["warnings"]
+
+
 # -- Sentinels
 
 
@@ -148,6 +230,12 @@ def test_a_keyfence_that_starts_before_a_replica_is_ready_and_says_so(
     [warning] = ready["warnings"]  # type: ignore[misc]
     assert (status, ready["ready"]) == (200, True)
     eventually(lambda: warning in keyfence.stderr(), "standard error says it too")
+    with keyfence.client("CubeMaster") as client, pytest.raises(redis.ReadOnlyError):
+        client.hset("cube:v1:shared:sandbox:proxy:7c8f", "HostIP", "10.0.0.1")
+    read_only = {"kind": "read_only"}
+    eventually(lambda: metric(keyfence, "keyfence_upstream_standing", **read_only) == 1, "the metric is 1")
+    warnings = answer(keyfence, "/readyz")[1]["warnings"]
+    assert warnings == [warning, warning.replace("is a replica, which refuses writes", REFUSES)]
 
 
 def test_a_keyfence_that_is_pointed_at_a_sentinel_says_so(

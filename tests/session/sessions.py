@@ -67,6 +67,7 @@ class RecordingObserver:
         self.timed: list[float] = []  # how long the decisions of the sample took
         self.logins_failed = 0
         self.upstream_errors: list[str] = []
+        self.upstream_showed: list[str] = []
         self.recorder: Callable[..., None] | None = None
 
     @property
@@ -147,6 +148,9 @@ class RecordingObserver:
 
     def upstream_error(self, word: str) -> None:
         self.upstream_errors.append(word)
+
+    def upstream_shown(self, word: str) -> None:
+        self.upstream_showed.append(word)
 
     def opaque(self, service: str, reason: str) -> None:
         self.sessions.append((service, reason))

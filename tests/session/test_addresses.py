@@ -196,6 +196,7 @@ def test_a_redis_without_notices_answers_itself(mode: str) -> None:
     one.from_upstream(UNKNOWN)
     assert sent(one) == UNKNOWN
     assert not observer.found
+    assert not observer.upstream_showed
 
 
 def test_notices_in_observe_are_a_finding_and_pin_the_connection() -> None:
@@ -206,4 +207,5 @@ def test_notices_in_observe_are_a_finding_and_pin_the_connection() -> None:
     one.from_upstream(b"+OK\r\n")
     assert sent(one) == b"+OK\r\n"
     assert [rule for _, _, rule, _ in observer.found] == ["redis.address"]
+    assert observer.upstream_showed == ["notices"]
     assert one.route.pinned == "CLIENT MAINT_NOTIFICATIONS"

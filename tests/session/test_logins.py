@@ -45,6 +45,27 @@ def test_a_command_behind_auth_is_evaluated_for_the_new_service() -> None:
     assert passed(one) == REFUSED  # CubeMaster may
 
 
+@pytest.mark.parametrize(
+    ("reply", "shown"),
+    [
+        (b"%2\r\n$2\r\nid\r\n:7\r\n$4\r\nrole\r\n$6\r\nmaster\r\n", ["master"]),
+        (b"*4\r\n$2\r\nid\r\n:7\r\n$4\r\nrole\r\n$7\r\nreplica\r\n", ["replica"]),
+        (b"%1\r\n$2\r\nid\r\n:7\r\n", []),
+        (b"-WRONGPASS $4\\r\\nrole\\r\\n$6\\r\\nmaster\\r\\n\r\n", []),
+    ],
+)
+@pytest.mark.parametrize("words", ["HELLO 3 AUTH master pw", "HELLO 3"])
+def test_the_reply_to_a_hello_shows_whether_redis_is_a_primary(
+    words: str, reply: bytes, shown: list[str]
+) -> None:
+    observer = RecordingObserver()
+    one = session(observer=observer)
+    one.from_client(cmd(words))
+    one.from_upstream(reply)
+    assert sent(one) == reply
+    assert observer.upstream_showed == shown
+
+
 def test_a_command_behind_a_failed_auth_is_evaluated_for_the_old_service() -> None:
     one = session()
     one.from_client(cmd("AUTH", "master", "pw") + REFUSED + ADMITTED)

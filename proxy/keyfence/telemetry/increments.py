@@ -39,13 +39,17 @@ class Increments:
 
         "counters" for `Counters.absorb(…, live=False)`, "gauges" for `Counters.absorb_gauges`, "tally" for
         `Tally.absorb`, "asked": [[service, kind, name, times, basis], …] of `Usage.parts`, "candidate" for
-        `Comparisons.absorb`.
+        `Comparisons.absorb`, "shown" of `Telemetry.take_shown`, beside "counters".
         """
         usage, beside = self._telemetry.sink(Usage), self._telemetry.beside
         # Evidence must not precede the violations of the same commands: it would seem that there are none.
         rows = new_rows(self._telemetry.tally, self._rows)
         uses = usage.parts() if usage is not None else iter(())
-        yield {"counters": self._counted(), "gauges": self._gauges()}
+        yield {
+            "counters": self._counted(),
+            "gauges": self._gauges(),
+            "shown": self._telemetry.take_shown(),
+        }
         for some in rows:
             yield {"tally": some}
         for asked in uses:

@@ -1,7 +1,8 @@
 """Where the upstream stands: alone or in a cluster, a primary or a replica.
 
-Rule: what Redis says about itself (HELLO, asked by the prober) counts more than its errors to clients,
-because a client's script can word such an error. So errors alone never make keyfence not ready.
+Rule: what Redis says about itself counts more than its errors to clients, because a client's script can word
+such an error. So errors alone never make keyfence not ready. Redis says it in its replies to HELLO, which the
+prober asks; if Redis wants a login first, in those to clients that have logged in.
 """
 
 from __future__ import annotations
@@ -16,7 +17,13 @@ from keyfence.resp.replies import READ_ONLY
 # Every user may send it, and on a connection that speaks RESP2 it changes nothing. Its reply has `mode` and
 # `role`.
 HELLO = command(b"HELLO", b"2")
-RECENT_SECONDS = 60.0  # after which a refused write says nothing any more
+RECENT_SECONDS = (
+    60.0  # after which a refused write says nothing any more, if Redis says that it is a primary …
+)
+REFUSED_SECONDS = 3600.0  # … and if Redis does not say what it is
+NOTICES_SECONDS = 86_400.0  # for which a client that gets notices is taken to be connected
+# What sessions see besides errors: the role in a reply to HELLO, and that a client gets notices.
+MASTER, REPLICA, NOTICES = "master", "replica", "notices"
 
 
 class Concern(NamedTuple):
@@ -39,10 +46,13 @@ _DEMOTED = Concern(
     "was a primary and is a replica now: it refuses every write. Point keyfence at the primary",
     True,
 )
-_REFUSES = Concern(
-    "read_only", "has refused writes within the last minute (READONLY): a replica answers clients"
+_REFUSES = Concern("read_only", "has refused writes (READONLY): a replica answers clients")
+_NOTICES = Concern(
+    "notices",
+    "sends notices that name its addresses to a client (CLIENT MAINT_NOTIFICATIONS ON, within the last day): "
+    "the client may go past keyfence",
 )
-KINDS = ("cluster", "sentinel", "replica", "read_only")
+KINDS = ("cluster", "sentinel", "replica", "read_only", "notices")
 
 
 class Standing:
@@ -51,26 +61,40 @@ class Standing:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.mode = ""  # standalone, cluster or sentinel, as HELLO says it; "": not known
         self.role = ""  # master or replica, as HELLO says it; "": not known
+        self._answers_prober = False  # to HELLO
         self._was_primary = False
         self._redirected = False
         self._refused_write: float | None = None  # when it last did
+        self._sent_notices: float | None = None  # when a client last asked for them
         self._clock = clock
 
     def told(self, reply: object) -> None:
-        """Take in the reply to HELLO. An error tells nothing: Redis may be too old, or want a login first."""
-        if not isinstance(reply, list):
-            return
-        fields = dict(zip(reply[::2], reply[1::2], strict=False))
-        self.mode, self.role = _word(fields.get(b"mode")), _word(fields.get(b"role"))
-        if self.role == "master":
+        """Take in the reply to the prober's HELLO; None: there was none. An error tells nothing: Redis may be
+        too old, or want a login first."""
+        self._answers_prober = isinstance(reply, list) or (reply is None and self._answers_prober)
+        if isinstance(reply, list):
+            fields = dict(zip(reply[::2], reply[1::2], strict=False))
+            self.mode = _word(fields.get(b"mode"))
+            self._has_role(_word(fields.get(b"role")))
+
+    def _has_role(self, role: str) -> None:
+        self.role = role
+        if role == MASTER:
             self._was_primary = True
 
-    def answered(self, word: str) -> None:
-        """Redis has answered a client with an error that begins with one of `resp.replies.NOTED`."""
+    def shown(self, word: str) -> None:
+        """A session has seen this: an error that begins with one of `resp.replies.NOTED`, MASTER, REPLICA or
+        NOTICES."""
         if word == READ_ONLY:
             self._refused_write = self._clock()
-        else:
+        elif word == NOTICES:
+            self._sent_notices = self._clock()
+        elif word not in (MASTER, REPLICA):
             self._redirected = True
+        elif not self._answers_prober:
+            self._has_role(word)
+            if word == MASTER:
+                self._refused_write = None
 
     def concerns(self) -> list[Concern]:
         """What operators should know now."""
@@ -79,11 +103,18 @@ class Standing:
             found.append(_CLUSTER)
         elif self.mode == "sentinel":
             found.append(_SENTINEL)
-        if self.role == "replica":
-            found.append(_DEMOTED if self._was_primary else _REPLICA)
-        elif self._refused_write is not None and self._clock() - self._refused_write < RECENT_SECONDS:
+        is_demoted = self.role == REPLICA and self._was_primary
+        if self.role == REPLICA:
+            found.append(_DEMOTED if is_demoted else _REPLICA)
+        seconds = RECENT_SECONDS if self.role == MASTER else REFUSED_SECONDS
+        if self._was_within(self._refused_write, seconds) and not is_demoted:
             found.append(_REFUSES)
+        if self._was_within(self._sent_notices, NOTICES_SECONDS):
+            found.append(_NOTICES)
         return found
+
+    def _was_within(self, time_: float | None, seconds: float) -> bool:
+        return time_ is not None and self._clock() - time_ < seconds
 
 
 def _word(value: object) -> str:

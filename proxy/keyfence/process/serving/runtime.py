@@ -191,7 +191,7 @@ class Runtime:
             on_fault=self._upstream_fault,
             on_state=self._outages.seen if self._outages is not None else lambda _up, _reason: None,
         )
-        self.telemetry.on_upstream_error = self.upstream.standing.answered
+        self.telemetry.on_upstream_shown = self.upstream.standing.shown
         self._report_concerns(self.upstream)
         if self.authorizer is not None:
             self.learner = Learner(self.upstream, self._adopt_commands, self._cannot_learn)

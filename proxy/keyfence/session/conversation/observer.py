@@ -85,6 +85,10 @@ class Observer(Protocol):
     def upstream_error(self, word: str) -> None:
         """Redis answered with an error that begins with MOVED, ASK or READONLY."""
 
+    def upstream_shown(self, word: str) -> None:
+        """Redis has shown what it is, in a reply that no client can word: `master` or `replica` to HELLO; or
+        it has agreed to send `notices`."""
+
     def opaque(self, service: str, reason: str) -> None:
         """From now on, the session passes unread. `reason` is one of OPAQUE_REASONS."""
 

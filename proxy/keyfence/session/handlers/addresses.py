@@ -67,5 +67,6 @@ def _switched_on(session: Executor, reply: bytes) -> None:
     """Redis may send notices at any time from now on."""
     if reply == OK:
         session.rule_on_address(_NOTICES)
+        session.observer.upstream_shown("notices")
     if not reply.startswith(b"-"):
         session.route.pinned = _NOTICES

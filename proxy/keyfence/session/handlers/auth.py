@@ -6,6 +6,7 @@ changes only when the reply to the login has arrived, and if no earlier request 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from keyfence.commands.arguments import integer
@@ -124,6 +125,7 @@ def hello(session: Executor, argv: Argv) -> None:
         session.when_sure(lambda: session.inspect(lambda reply: _hello_answered(session, argv, reply)))
 
 
+_ROLE = re.compile(rb"\$4\r\nrole\r\n\$[67]\r\n(master|replica)\r\n")
 # Errors, and the `+QUEUED` of a transaction that keyfence does not know of.
 _NO_HELLO = (b"-", b"!", b"+")
 
@@ -156,6 +158,8 @@ def _hello_answered(session: Executor, argv: Argv, reply: bytes) -> None:
     users = hello_users(argv)
     failed = reply.startswith(_NO_HELLO)
     if not failed:
+        if (role := _ROLE.search(reply)) is not None:
+            session.observer.upstream_shown(role[1].decode())
         version = integer(argv[1])
         if version in (2, 3):
             session.replies.resp = version

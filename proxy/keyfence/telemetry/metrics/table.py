@@ -293,7 +293,8 @@ LABELS: dict[str, str] = {
     "error": "`MOVED`, `ASK`, `READONLY`",
     "kind": "exceptions: `legacy`, `grants`, `waivers`; faults: `push`, `out_of_step` "
     "([operations.md](operations.md#unrequested-data-from-redis)); the standing of Redis: `cluster`, "
-    "`sentinel`, `replica`, `read_only` ([operations.md](operations.md#redis-cluster-and-sentinel))",
+    "`sentinel`, `replica`, `read_only`, `notices` "
+    "([operations.md](operations.md#redis-cluster-and-sentinel))",
     "listener": "the address that the client connected to; for admin requests: `admin` or `metrics`",
     "metric": "a metric's name",
     "outcome": "`forwarded` or `refused`",
