@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import threading
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
@@ -175,6 +176,32 @@ def test_without_a_store_the_other_parts_are_refreshed() -> None:
         found = await event(live.open("/"))
         assert found["regions"].keys() == {"concerns", "glass", "matrix", "traffic", "process-state"}
         assert found["findings"] is None
+
+    play(stage, scenario)
+
+
+def test_the_banner_shows_what_keyfence_says_of_its_redis(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = stage.status
+    told = {"reasons": ["upstream was <primary>"], "warnings": ["upstream sends notices"]}
+
+    async def status() -> dict[str, Any]:
+        return await real() | told
+
+    monkeypatch.setattr(stage, "status", status)
+
+    async def scenario(live: Live, _: Questions) -> None:
+        stream = live.open("/")
+        banner = (await event(stream))["regions"]["concerns"]
+        assert re.findall(r'<p class="notice bad" role="alert">(.*?)</p>', banner) == [
+            "upstream was &lt;primary&gt;",
+            "upstream sends notices",
+        ]
+        told.update(reasons=[], warnings=[])
+        while (regions := (await event(stream))["regions"]).get("concerns") is None:
+            pass
+        assert "notice" not in regions["concerns"]
 
     play(stage, scenario)
 

@@ -1,0 +1,42 @@
+"""`keyfence status` shows everything that keyfence says of itself."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from keyfence.cli.main import cli
+from tests.web.stage import Stage
+
+
+def said(monkeypatch: pytest.MonkeyPatch, **more: Any) -> tuple[int, list[str]]:
+    """The exit code and the lines, for an answer of a running keyfence."""
+    answer = asyncio.run(Stage(None).status()) | {"modes": {}, "clients": {}} | more
+    answer["modes"] = {"shop": {"enforce": 3}}
+    for one in answer["workers"]:
+        one["started"] = 1e9
+    monkeypatch.setattr("keyfence.cli.status.ask_admin", lambda *_: answer)
+    ran = CliRunner().invoke(cli, ["status"])
+    return ran.exit_code, ran.output.splitlines()
+
+
+def test_each_warning_about_redis_is_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    code, lines = said(monkeypatch, warnings=["upstream r is a replica", "upstream r sends notices"])
+    assert code == 0
+    assert lines[1:4] == [
+        "ready       yes",
+        "warning     upstream r is a replica",
+        "warning     upstream r sends notices",
+    ]
+
+
+def test_without_a_warning_there_is_no_such_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not any(line.startswith("warning") for line in said(monkeypatch)[1])
+
+
+def test_what_makes_it_not_ready_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    code, lines = said(monkeypatch, ready=False, reasons=["upstream r was a primary"])
+    assert (code, lines[1]) == (1, "ready       no: upstream r was a primary")
