@@ -99,6 +99,7 @@ def test_a_file_of_the_name_goes_before_a_shipped_policy(
         ("audit", "redis://h", "--policy", "cubesandbx"),
         ("draft", "--extend", "cubesandbx"),
         ("demo", "--policy", "cubesandbx"),
+        ("scripts", "log", "--policy", "cubesandbx"),
     ],
     ids=lambda words: words[0],
 )

@@ -23,13 +23,15 @@ from keyfence.telemetry.tally import Row
 from .terminal.asking import rows_of, source_of
 from .terminal.options import admin_option, format_option, print_json
 from .terminal.output import fail_with, print_table, say
+from .terminal.policies import POLICY
 
 
 @click.command()
 @click.argument("source", metavar="[LOG|ADMIN]", default="")
 @click.option(
     "--policy",
-    metavar="FILE",
+    metavar="POLICY",
+    type=POLICY,
     default="",
     help="Leave out what this policy registers.  [default: the policy of the running keyfence]",
 )
