@@ -141,6 +141,12 @@ def test_without_a_store_the_page_shows_the_report_in_memory(start: Start) -> No
     one = person.read("/findings?service=CubeProxy&rule=scope.write")
     assert one.startswith("Findings keyfence runs without a findings store.")
     assert "1 finding" in one
+    for state in ("open", "reopened", "resolved", "quiet,resolved"):
+        listed = person.read(f"/findings?state={state}")
+        assert f"does not keep which findings are {state}." in listed
+        assert "0 findings" not in listed
+        assert "None." not in listed
+    assert "0 findings None." in person.read("/findings?state=waived")
 
 
 def test_without_a_store_a_service_that_breaks_nothing_is_not_called_silent(start: Start) -> None:

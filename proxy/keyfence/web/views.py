@@ -36,6 +36,7 @@ FILTERS = ("service", "rule", "state", "owner", "entry", "text")
 MAX_COMMAND = 8192  # characters
 
 
+_OF_A_STORE = frozenset(State) - {State.NEW, State.WAIVED}  # states that only a findings store knows
 _SILENT = ("no traffic", "not known", "disabled")  # standings that no command has led to
 Load = Callable[[Questions, Parameters], Awaitable[Values]]
 
@@ -213,6 +214,7 @@ async def _list(questions: Questions, parameters: Parameters) -> Values:
         "findings": found["findings"],
         "by_cause": all("cause" in one for one in found["findings"]),
         "in_memory": _is_in_memory(found),
+        "is_known": not (_is_in_memory(found) and which.state and _OF_A_STORE.issuperset(which.state)),
         "total": found["total"],
         "offset": which.offset,
         "size": PAGE_SIZE,
