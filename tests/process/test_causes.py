@@ -24,13 +24,13 @@ def test_findings_of_one_slip_stand_together_whatever_their_service() -> None:
     assert [(one["n"], one["cause"]) for one in found] == [
         (1, "keys that begin with bh: (did you mean hb:?)"),
         (3, "keys that begin with bh: (did you mean hb:?)"),
-        (2, "pricing"),
-        (4, "pricing"),
+        (2, ""),
+        (4, ""),
     ]
     assert [one["meant"] for one in found] == ["did you mean hb:?", "did you mean hb:?", "", ""]
 
 
-def test_what_one_library_does_stands_together_and_a_single_finding_is_its_services() -> None:
+def test_what_one_library_does_stands_together_and_what_has_no_common_cause_stands_alone() -> None:
     found = Causes(POLICY).grouped(
         [
             finding("shop", "script.unregistered", library="bullmq", n=1),
@@ -42,14 +42,20 @@ def test_what_one_library_does_stands_together_and_a_single_finding_is_its_servi
     assert [(one["n"], one["cause"]) for one in found] == [
         (1, "the client library bullmq 5"),
         (3, "the client library bullmq 5"),
-        (2, "pricing"),
-        (4, "pricing"),
+        (2, ""),
+        (4, ""),
     ]
+
+
+def test_findings_of_one_service_alone_have_no_common_cause_and_keep_their_order() -> None:
+    rows = [finding("shop" if n % 2 else "pricing", "scope.write", n=n) for n in range(7)]
+    found = Causes(POLICY).grouped(rows)
+    assert [(one["n"], one["cause"]) for one in found] == [(n, "") for n in range(7)]
 
 
 def test_without_a_policy_nothing_is_meant() -> None:
     (one,) = Causes(None).grouped([finding("shop", "key.unregistered", "bh:session:<int>")])
-    assert (one["meant"], one["cause"]) == ("", "shop")
+    assert (one["meant"], one["cause"]) == ("", "")
 
 
 class _Views:
@@ -68,4 +74,4 @@ def test_the_pages_of_a_list_have_each_finding_once() -> None:
         page = by_cause(views, causes, Filter(sort="cause", offset=offset, limit=70))  # type: ignore[arg-type]
         seen += [one["n"] for one in page["findings"]]
     assert sorted(seen) == list(range(3 * BLOCK + 7))
-    assert seen[:3] == [0, 2, 4]
+    assert seen[:3] == [0, 1, 2]

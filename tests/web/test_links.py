@@ -172,16 +172,19 @@ def test_the_list_names_what_was_meant_and_shows_findings_of_one_cause_together(
 ) -> None:
     keyfence = start(store)
     with keyfence.connect("CubeMaster") as sock:
-        for words in (("SET", "cbue:v1:shared:a:7", "v"), ("PERSIST", ROUTE), ("GET", "cbue:v1:shared:b:7")):
+        slips = ("SET", "cbue:v1:shared:a:7", "v"), ("GET", "cbue:v1:shared:b:7")
+        for words in (slips[0], ("PERSIST", ROUTE), slips[1], ("GET", "x:7")):
             sock.sendall(encode.command(*words))
             assert sock.recv(65_536)
     person = Person(keyfence)
     listed = person.read("/findings")
     assert "keys that begin with cbue: (did you mean cube:?), 2 findings" in listed
+    assert listed.count("without a common cause") == 1
     found = json.loads(person.ask("GET", "/findings?format=json&sort=cause")[2])["findings"]
+    assert {one["cause"] for one in found if "cbue" not in one["shape"]} == {""}
     (one,) = {one["id"] for one in found if one["command"] == "SET"}
     assert "id you mean cube:?" in person.read(f"/findings/{one}")
     ran = CliRunner().invoke(cli, ["findings", "--admin", keyfence.ready.admin])
     assert ran.exit_code == 0
-    assert ran.output.count("did you mean cube:?") == 1
+    assert ran.output.count("did you mean cube:?") == 2  # each of its rows
     assert "runs without a findings store" in ran.output or store == "a store"

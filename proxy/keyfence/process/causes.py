@@ -1,4 +1,4 @@
-"""What findings have in common: a slip in keys' names, a client library, a service.
+"""What findings have in common: a slip in keys' names, or a client library.
 
 Rule: causes are found when findings are shown, from the policy in force, and never in the loop.
 """
@@ -40,13 +40,14 @@ class Causes:
 
     def grouped(self, findings: Iterable[Mapping[str, Any]]) -> list[Row]:
         """The findings with `meant` and `cause`. Those of one cause stand together, in the order of the first
-        of them."""
+        of them. A finding without a common cause has the cause "", and stands alone."""
         rows = list(map(self.with_meant, findings))
         libraries = Counter(map(_library, rows))
         causes = [self._cause(row, libraries) for row in rows]
-        order = {cause: number for number, cause in enumerate(dict.fromkeys(causes))}
-        both = sorted(zip(rows, causes, strict=True), key=lambda pair: order[pair[1]])
-        return [{**row, "cause": words} for row, (_, words) in both]
+        first: dict[_Cause, int] = {}
+        order = [first.setdefault(one, number) if one[1] else number for number, one in enumerate(causes)]
+        both = sorted(zip(order, rows, causes, strict=True), key=lambda each: each[0])
+        return [{**row, "cause": words} for _, row, (_, words) in both]
 
     def _cause(self, row: Row, libraries: Mapping[str, int]) -> _Cause:
         beginning, words = self._nearest(row)
@@ -55,7 +56,7 @@ class Causes:
         library = _library(row)
         if library and libraries[library] > 1:
             return "library", f"the client library {library}"
-        return "service", row["service"]
+        return "", ""
 
     def _nearest(self, finding: Mapping[str, Any]) -> _Cause:
         """The beginning that is at fault ("": none is), and what may be meant, in words."""

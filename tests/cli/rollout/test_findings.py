@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from keyfence.cli.main import cli
+from keyfence.cli.rollout.findings import _table as findings_table
 from tests.servers import PATIENCE_SECONDS, Keyfence
 
 POLICY = """
@@ -62,6 +63,22 @@ def test_findings_are_listed_with_state_owner_and_count(keyfence: Keyfence) -> N
     assert line.split()[1:6] == ["new", "orders", "key.unregistered", "SET", "shop:cart:<int>"]
     assert "#shop" in line
     assert ran.output.endswith("2 findings\n")
+
+
+def test_each_finding_of_one_cause_shows_it_and_one_without_a_cause_shows_what_it_may_mean() -> None:
+    plain = {"id": "f-1", "state": "new", "service": "shop", "rule": "key.format", "severity": "must"}
+    plain |= {"command": "GET", "shape": "hb:x", "entry": "", "total": 1, "last": 1.0, "owner": ""}
+    slip, library = "keys that begin with bh: (did you mean hb:?)", "the client library bullmq 5"
+    causes = (
+        [(slip, "did you mean hb:?")] * 2
+        + [(library, "")] * 2
+        + [("", "the nearest entry is x: x"), ("", "")]
+    )
+    rows = [plain | {"cause": cause, "meant": meant} for cause, meant in causes]
+    assert [str(cell) for cell in findings_table(rows, 2.0).columns[-1].cells] == [
+        *(slip, "did you mean hb:?", library, library),
+        *("the nearest entry is x: x", ""),
+    ]
 
 
 def test_on_a_narrow_terminal_each_finding_takes_two_lines(

@@ -88,12 +88,6 @@ def findings(one: str, since: float, admin: str, form: str, **which: str) -> Non
         say("keyfence runs without a findings store: it knows what it has seen since it began", err=True)
 
 
-def _cause(row: Mapping[str, Any]) -> str:
-    """The cause of a finding, unless that is only its service."""
-    cause = str(row["cause"])
-    return "" if cause == row["service"] else cause
-
-
 def place_of(row: Mapping[str, Any]) -> str:
     """The entry or the shape of a finding's keys."""
     return one_line(row["shape"] or row["entry"] or "–")
@@ -105,7 +99,9 @@ def _table(rows: list[dict[str, Any]], now: float) -> Table:
         table.add_column(name, no_wrap=True, justify="right" if name == "count" else "left")
     before = ""
     for row in rows:
-        cause, before = "" if _cause(row) == before else _cause(row), _cause(row)
+        # The cause in full on the first row of a group, in short on the others.
+        cause = row["cause"] if row["cause"] != before else row["meant"] or row["cause"]
+        before = row["cause"]
         table.add_row(
             row["id"],
             Text(row["state"], style=_STYLES.get(row["state"], "")),
@@ -116,7 +112,7 @@ def _table(rows: list[dict[str, Any]], now: float) -> Table:
             str(row["total"]),
             ago(row["last"], now),
             Text(one_line(row["owner"] or "–")),
-            Text(one_line(cause)),
+            Text(one_line(cause or row["meant"])),
         )
     return table
 
@@ -125,9 +121,9 @@ def _print_narrow(rows: list[dict[str, Any]], now: float) -> None:
     """Prints two lines for each finding, for a terminal that is too narrow for the table."""
     before = ""
     for row in rows:
-        if _cause(row) != before:
-            before = _cause(row)
-            say(wrapped(f"{one_line(before or row['service'])}:", ""))
+        if row["cause"] != before:
+            before = row["cause"]
+            say(wrapped(f"{one_line(before or 'without a common cause')}:", ""))
         should = " (should)" if row["severity"] == "should" else ""
         say(f"{row['id']}  {row['state']}  {one_line(row['service'])}  {row['rule']}{should}")
         what = f"{one_line(row['command'])} {place_of(row)}"
