@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import pytest
 import yaml
 
-from keyfence.policy.analysis.simulator import Simulator
-from keyfence.policy.analysis.testing import Case, read_cases
+from keyfence.authoring.simulator import Simulator
+from keyfence.authoring.testing import Case, read_cases
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.diagnostics import FileError
 from keyfence.policy.loading.load import load_policy, parse_policy

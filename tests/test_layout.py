@@ -41,19 +41,19 @@ MAY_IMPORT: dict[str, set[str]] = {
         *(TABLES - {"policy.source"}),
         *("shapes", "policy.enforcement", "policy.reach", "policy.wording"),
     },
-    "policy.remedies": TABLES - {"policy.source"} | {"policy.compiler", "policy.engine", "policy.wording"},
-    "policy.analysis": {
+    "policy.remedies": TABLES | {"policy.compiler", "policy.engine", "policy.wording"},
+    "authoring": {
         *TABLES,
-        *("shapes", "policy.compiler", "policy.loading", "policy.enforcement"),
+        *("policy.compiler", "policy.loading", "policy.enforcement"),
         *("policy.engine", "policy.reach", "policy.remedies", "policy.wording"),
     },
-    "policy.learn": {
-        *("commands", "shapes", "policy", "policy.patterns", "policy.source", "policy.compiled"),
-        *("policy.analysis", "policy.engine", "policy.loading"),
+    "authoring.learn": {
+        *("authoring", "commands", "shapes", "policy", "policy.patterns", "policy.source", "policy.compiled"),
+        *("policy.engine", "policy.loading", "policy.wording"),
     },
-    "policy.export": {
+    "authoring.export": {
         *("commands", "policy", "policy.patterns", "policy.compiled"),
-        *("policy.analysis", "policy.engine"),
+        *("policy.engine", "policy.wording"),
     },
     "identity": {"commands", "policy"},
     "session.conversation": {
@@ -76,7 +76,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "findings": {
         *("commands", "findings.proof", "telemetry", "policy"),
-        *("policy.analysis", "policy.compiled", "policy.enforcement", "policy.engine", "policy.reach"),
+        *("policy.compiled", "policy.enforcement", "policy.engine", "policy.reach", "policy.wording"),
     },
     "findings.gate": {"findings", "policy", "policy.source", "telemetry"},
     "audit.servers": {"policy.compiled", "upstream"},
@@ -111,11 +111,12 @@ MAY_IMPORT: dict[str, set[str]] = {
         ),
         *(
             "policy",
-            "policy.analysis",
             "policy.compiled",
             "policy.enforcement",
             "policy.engine",
             "policy.loading",
+            "policy.remedies",
+            "policy.wording",
         ),
     },
     "process.workers": {
@@ -143,15 +144,15 @@ MAY_IMPORT: dict[str, set[str]] = {
             "session.conversation",
         ),
         *("telemetry", "telemetry.candidate", "telemetry.metrics", "telemetry.reports", "upstream", "web"),
-        *("policy", "policy.analysis", "policy.compiled", "policy.enforcement", "policy.engine"),
-        *("policy.remedies", "policy.source"),
+        *("policy", "policy.compiled", "policy.enforcement", "policy.engine"),
+        *("policy.remedies", "policy.source", "policy.wording"),
         *("process.serving", "process.workers"),
     },
     "cli.terminal": {"admin", "config", "net", "policy", "telemetry", "telemetry.reports", "upstream"},
     "cli.rollout": {
         *("admin", "cli.terminal", "config", "findings", "findings.gate", "net", "telemetry", "upstream"),
         *("audit", "audit.servers", "cli.keyspace", "telemetry.reports"),
-        *("policy", "policy.compiled", "policy.enforcement", "policy.learn", "policy.loading"),
+        *("policy", "policy.compiled", "policy.enforcement", "authoring.learn", "policy.loading"),
         *("process", "process.serving"),
     },
     "cli.keyspace": {
@@ -166,8 +167,8 @@ MAY_IMPORT: dict[str, set[str]] = {
         *("cli.demo", "cli.keyspace", "cli.rollout", "cli.terminal"),
         *("commands", "config", "net", "process", "process.serving"),
         *("telemetry", "telemetry.reports", "upstream"),
-        *("policy", "policy.analysis", "policy.compiled", "policy.enforcement", "policy.export"),
-        *("policy.loading", "policy.patterns", "policy.source"),
+        *("authoring", "authoring.export", "policy", "policy.compiled", "policy.enforcement"),
+        *("policy.loading", "policy.patterns", "policy.remedies", "policy.source"),
     },
 }
 # Modules that the rooms without I/O must not import. Tests of these rooms pass values in and compare values.

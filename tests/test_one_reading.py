@@ -18,7 +18,7 @@ import pytest
 from tests.servers import PROJECT
 
 PACKAGE = PROJECT / "proxy" / "keyfence"
-ROOMS = ("commands", "identity", "policy", "session", "shapes")
+ROOMS = ("authoring", "commands", "identity", "policy", "session", "shapes")
 FOLDS = frozenset({"upper", "lower", "casefold", "swapcase", "title", "capitalize"})
 SEARCHES = frozenset({"startswith", "endswith", "removeprefix", "removesuffix", "find", "index", "isdigit"})
 # Names that mean a request, and names that mean one argument of it, in any module.
@@ -73,19 +73,20 @@ OTHERS = {
     ("policy/compiled/written.py", "_may_hold_a_case_of"): "the policy's names of fields",
     ("policy/source/validate.py", "*"): "an error's text",
     ("policy/enforcement/waivers.py", "*"): "the waivers' text",
-    ("policy/analysis/testing.py", "*"): "an error's text",
-    ("policy/analysis/explain.py", "*"): "an error's text",
-    ("policy/analysis/baseline.py", "_yaml"): "a text of the file that is written",
-    ("policy/export/acl_commands.py", "words"): "the table's names",
-    ("policy/learn/applications.py", "_application"): "a script's SHA-1",
-    ("policy/learn/evidence.py", "Evidence._add_rest"): "a script's SHA-1",
-    ("policy/learn/extend.py", "*"): "names of the policy that is written",
-    ("policy/learn/layout.py", "*"): "names of the policy that is written",
-    ("policy/learn/legacy.py", "*"): "names of the policy that is written",
-    ("policy/learn/naming.py", "*"): "names of the policy that is written",
-    ("policy/learn/values.py", "*"): "pieces of keys that were seen, by their class",
-    ("policy/export/identifiers.py", "*"): "the policy's names, as identifiers",
-    ("policy/export/render.py", "*"): "the policy's names, as identifiers",
+    ("authoring/testing.py", "*"): "an error's text",
+    ("authoring/sequences.py", "*"): "an error's text",
+    ("policy/enforcement/baseline.py", "_yaml"): "a text of the file that is written",
+    ("authoring/export/acl_commands.py", "words"): "the table's names",
+    ("authoring/learn/applications.py", "_application"): "a script's SHA-1",
+    ("authoring/learn/evidence.py", "Evidence._add_rest"): "a script's SHA-1",
+    ("authoring/learn/extend.py", "*"): "names of the policy that is written",
+    ("authoring/learn/layout.py", "*"): "names of the policy that is written",
+    ("authoring/learn/legacy.py", "*"): "names of the policy that is written",
+    ("authoring/learn/naming.py", "*"): "names of the policy that is written",
+    ("authoring/learn/typos.py", "_plain"): "words of keys that were seen, to compare them with each other",
+    ("authoring/learn/values.py", "*"): "pieces of keys that were seen, by their class",
+    ("authoring/export/identifiers.py", "*"): "the policy's names, as identifiers",
+    ("authoring/export/render.py", "*"): "the policy's names, as identifiers",
     ("policy/remedies/remedies.py", "_charset"): "a key that is proposed",
     ("policy/show.py", "shown_name"): "a name that is shown",
     ("policy/compiled/scripts.py", "sha1_of"): "a SHA-1: forty hex digits, or none that is known",

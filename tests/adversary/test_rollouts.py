@@ -31,7 +31,6 @@ from keyfence.findings.store import Store
 from keyfence.findings.views import Views
 from keyfence.findings.what_if import unjudged, what_if
 from keyfence.findings.writer import Writer
-from keyfence.policy.analysis.command_log import as_line
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.compiled.tenants import Caller
 from keyfence.policy.enforcement.changes import changes as changes_between
@@ -42,6 +41,7 @@ from keyfence.policy.engine.evidence import Evidence, evidence_of
 from keyfence.policy.loading.load import FileError, parse_policy
 from keyfence.policy.rules import RULES
 from keyfence.policy.verdict import Ruling
+from keyfence.policy.wording.command_log import as_line
 from keyfence.session.conversation.observer import Sent
 from keyfence.telemetry.counters import OTHER, Counters
 from keyfence.telemetry.increments import Increments

@@ -14,14 +14,14 @@ import random
 from typing import Any
 
 from keyfence.commands.extract import extract
-from keyfence.policy.analysis.baseline import baseline
-from keyfence.policy.analysis.command_log import as_line
-from keyfence.policy.analysis.explain import explain
 from keyfence.policy.compiled.policy import CompiledPolicy
+from keyfence.policy.enforcement.baseline import baseline
 from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.loading.load import parse_policy
+from keyfence.policy.remedies.explain import explain
 from keyfence.policy.show import printable
 from keyfence.policy.verdict import Finding, Violation
+from keyfence.policy.wording.command_log import as_line
 from keyfence.policy.wording.masking import shown_in
 from keyfence.session.conversation.refusal import refusal
 from keyfence.telemetry.telemetry import Telemetry

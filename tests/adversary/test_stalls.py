@@ -28,7 +28,6 @@ from keyfence import _compiled
 from keyfence.admin.bodies import parts as json_parts
 from keyfence.findings.batch import Batch
 from keyfence.identity.resolver import make_resolver
-from keyfence.policy.analysis.command_log import as_line
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.diagnostics import FileError
 from keyfence.policy.enforcement.modes import ModeRule, Modes
@@ -37,6 +36,7 @@ from keyfence.policy.engine.pending import PendingTtls
 from keyfence.policy.loading.load import load_policy, parse_policy
 from keyfence.policy.patterns.patterns import Hole, Literal
 from keyfence.policy.rules import RULES
+from keyfence.policy.wording.command_log import as_line
 from keyfence.process.serving.answers import findings_of, stats_of
 from keyfence.process.serving.command_recorder import Recorder
 from keyfence.process.serving.explainer import Explainer

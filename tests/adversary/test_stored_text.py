@@ -18,12 +18,12 @@ import pytest
 import yaml
 
 from keyfence.commands.extract import extract
-from keyfence.policy.analysis.baseline import baseline
-from keyfence.policy.analysis.command_log import MAX_LINE, as_line, from_line
+from keyfence.policy.enforcement.baseline import baseline
 from keyfence.policy.enforcement.waiver_keys import WaiverKeys
 from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.loading.load import parse_policy
 from keyfence.policy.verdict import Finding
+from keyfence.policy.wording.command_log import MAX_LINE, as_line, from_line
 from keyfence.session.conversation.observer import Sent
 from keyfence.telemetry.telemetry import Telemetry
 from tests.adversary.conftest import Search

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from keyfence.policy.analysis.lint import check_policy
+from keyfence.authoring.lint import check_policy
 from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.loading.load import load_policy
 from tests.applications.application import APPLICATIONS

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from keyfence.authoring.export.languages import LANGUAGES
 from keyfence.cli.main import cli
-from keyfence.policy.export.languages import LANGUAGES
 from tests.policy.cases import POLICIES
 
 CUBESANDBOX = str(POLICIES / "cubesandbox.yaml")

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from keyfence.authoring.export.languages import LANGUAGES
 from keyfence.cli.main import cli
-from keyfence.policy.export.languages import LANGUAGES
 from keyfence.policy.loading.load import load_policy
 from tests.servers import PROJECT
 

@@ -19,13 +19,13 @@ from keyfence.findings.queries import Reader
 from keyfence.findings.readiness import Readiness, Standing, mode_lines, standings
 from keyfence.findings.store import Store
 from keyfence.findings.writer import Writer
-from keyfence.policy.analysis.command_log import as_line
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.enforcement.modes import ModeRule, Modes, Waiver
 from keyfence.policy.engine.authorizer import Authorizer
 from keyfence.policy.engine.evidence import evidence_of
 from keyfence.policy.loading.load import load_policy
 from keyfence.policy.verdict import entry_and_scope
+from keyfence.policy.wording.command_log import as_line
 from keyfence.session.conversation.observer import Sent
 from keyfence.telemetry.counters import OTHER, Counters
 from keyfence.telemetry.increments import Increments

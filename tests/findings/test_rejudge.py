@@ -8,10 +8,10 @@ import pytest
 from keyfence.commands.extract import extract
 from keyfence.findings.finding import Finding, State, finding_id
 from keyfence.findings.rejudge import judged_again, keeps_its_rule, resolved
-from keyfence.policy.analysis.command_log import as_line
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.loading.load import load_policy
+from keyfence.policy.wording.command_log import as_line
 from tests.findings.rows import NOON
 
 HEAD = """

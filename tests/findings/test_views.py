@@ -15,9 +15,9 @@ from keyfence.findings.proof.basis import InForce, described
 from keyfence.findings.queries import Reader
 from keyfence.findings.store import Store
 from keyfence.findings.views import SUMMARY_ROWS, Views
-from keyfence.policy.analysis.command_log import as_line
 from keyfence.policy.enforcement.modes import ModeRule, Modes
 from keyfence.policy.loading.load import load_policy, parse_policy
+from keyfence.policy.wording.command_log import as_line
 from tests.findings.rows import NOON, batch, look, row
 from tests.findings.test_unused import POLICY
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from keyfence.policy.analysis.testing import Step, read_cases
+from keyfence.authoring.testing import Step, read_cases
 
 POLICIES = Path(__file__).parents[2] / "policies"
 

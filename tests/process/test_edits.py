@@ -11,7 +11,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keyfence.policy.analysis.baseline import yaml_item
+from keyfence.policy.enforcement.baseline import yaml_item
 from keyfence.policy.source.yaml_edits import EditError, with_first_item
 from keyfence.process.edits import CannotEdit, Edit
 

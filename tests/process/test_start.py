@@ -13,7 +13,7 @@ from tests.servers import PATIENCE_SECONDS, PROJECT, RedisServer
 NOT_AT_THE_START = {
     *("aiohttp", "jinja2", "prometheus_client", "rich", "sqlalchemy", "redis"),
     *("http.client", "urllib.request", "keyfence.admin.server", "keyfence.web.site"),
-    *("keyfence.findings.database", "keyfence.policy.learn", "keyfence.policy.export", "keyfence.audit"),
+    *("keyfence.findings.database", "keyfence.authoring", "keyfence.audit"),
     *("keyfence.cli.policy_tools", "keyfence.cli.rollout", "keyfence.telemetry.reports.by_command"),
 }
 # Prints the modules that are loaded when keyfence is about to print its ready line, and ends.

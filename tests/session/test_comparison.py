@@ -11,16 +11,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from keyfence.authoring.replay import Replay
 from keyfence.commands.extract import extract
 from keyfence.commands.model import MANY
 from keyfence.identity.resolver import make_resolver
-from keyfence.policy.analysis.command_log import as_line
-from keyfence.policy.analysis.replay import Replay
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.enforcement.changes import changes
 from keyfence.policy.enforcement.modes import BreakGlass, ModeRule, Modes, Waiver
 from keyfence.policy.engine.authorizer import Authorizer, Candidate, InForce
 from keyfence.policy.loading.load import parse_policy
+from keyfence.policy.wording.command_log import as_line
 from keyfence.session.session import Session
 from keyfence.telemetry.candidate.changes import Changes
 from keyfence.telemetry.candidate.rows import ChangedRow, rows_of

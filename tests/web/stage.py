@@ -13,12 +13,12 @@ from keyfence.findings.filter import Filter
 from keyfence.findings.queries import Reader
 from keyfence.findings.store import Store
 from keyfence.findings.views import Views
-from keyfence.policy.analysis.command_log import as_line
-from keyfence.policy.analysis.explain import explain, explain_line
-from keyfence.policy.analysis.policy_diffs import with_diffs
-from keyfence.policy.analysis.tables import tables
 from keyfence.policy.compiled.tenants import NOBODY, Caller
 from keyfence.policy.enforcement.modes import ModeRule, Modes
+from keyfence.policy.remedies.explain import explain, explain_line
+from keyfence.policy.remedies.policy_diffs import with_diffs
+from keyfence.policy.wording.command_log import as_line
+from keyfence.policy.wording.tables import tables
 from keyfence.telemetry.counters import Counters
 from keyfence.telemetry.reports.services import service_rows
 from keyfence.telemetry.tally import Row

@@ -12,8 +12,8 @@ from keyfence.admin.bodies import BadRequest
 from keyfence.audit.at_rest import AtRest, write_audit
 from keyfence.commands.extract import extract
 from keyfence.findings.finding import DAY, HOUR, State
-from keyfence.policy.analysis.command_log import as_line
 from keyfence.policy.rules import RULES
+from keyfence.policy.wording.command_log import as_line
 from keyfence.web.questions import Questions
 from keyfence.web.render import render
 from keyfence.web.views import (

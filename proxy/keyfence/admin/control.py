@@ -116,7 +116,7 @@ class Control(Protocol):
 
     @abstractmethod
     async def policy(self) -> Mapping[str, Any]:
-        """The policy in force, as tables (`policy.analysis.tables`). ValueError: there is none."""
+        """The policy in force, as tables (`policy.wording.tables`). ValueError: there is none."""
 
     @abstractmethod
     async def explain_example(self, line: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -146,8 +146,9 @@ class Control(Protocol):
 
     @abstractmethod
     async def waiver(self, finding: str, owner: str, reason: str, until: datetime.date) -> Mapping[str, Any]:
-        """The waiver that would cover a finding: `line` ("": none can), `wide` and `left` (see
-        `policy.analysis.baseline`), and `file`, the waivers file ("": there is none). Raises ValueError."""
+        """The waiver that would cover a finding: `line` ("": none can), `wide` and `left`
+        (see `policy.enforcement.baseline`), and `file`, the waivers file ("": there is none).
+        Raises ValueError."""
 
     @abstractmethod
     async def waive(self, finding: str, owner: str, reason: str, until: datetime.date) -> Mapping[str, Any]:

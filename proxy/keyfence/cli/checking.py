@@ -8,10 +8,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from keyfence.authoring.lint import check_policy
 from keyfence.config.loading import named_files
 from keyfence.config.models import ConfigModel
 from keyfence.config.settings import Overrides
-from keyfence.policy.analysis.lint import check_policy
 from keyfence.policy.diagnostics import Diagnostic, FileError
 from keyfence.policy.source.model import PolicyModel
 from keyfence.policy.source.validate import other_kind

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import click
 
+from keyfence.authoring.export.acl import acl_of
+from keyfence.authoring.export.acl_commands import SERVERS
+from keyfence.authoring.export.builders import builders_of
+from keyfence.authoring.export.docs import document
+from keyfence.authoring.export.languages import LANGUAGES
+from keyfence.authoring.export.render import render
 from keyfence.cli.terminal.policies import POLICY
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.diagnostics import FileError
-from keyfence.policy.export.acl import acl_of
-from keyfence.policy.export.acl_commands import SERVERS
-from keyfence.policy.export.builders import builders_of
-from keyfence.policy.export.docs import document
-from keyfence.policy.export.languages import LANGUAGES
-from keyfence.policy.export.render import render
 from keyfence.policy.loading.load import load_policy
 
 from .terminal.options import Commands

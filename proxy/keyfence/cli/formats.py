@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 from xml.etree import ElementTree
 
-from keyfence.policy.analysis.coverage import Coverage
-from keyfence.policy.analysis.diff_text import Change
-from keyfence.policy.analysis.testing import FileResult
+from keyfence.authoring.coverage import Coverage
+from keyfence.authoring.diff_text import Change
+from keyfence.authoring.testing import FileResult
 from keyfence.policy.diagnostics import Diagnostic
 
 # Characters that XML 1.0 cannot hold, even escaped.

@@ -17,19 +17,19 @@ import click
 from rich.table import Table
 from rich.text import Text
 
+from keyfence.authoring.coverage import Coverage
+from keyfence.authoring.diff import Difference
+from keyfence.authoring.replay import Replay
+from keyfence.authoring.sequences import explain_sequence, read_sequence
+from keyfence.authoring.testing import FileResult, Runner, test_files
 from keyfence.cli.terminal.policies import POLICY, POLICY_HELP
-from keyfence.policy.analysis.coverage import Coverage
-from keyfence.policy.analysis.diff import Difference
-from keyfence.policy.analysis.explain import explain as explain_command
-from keyfence.policy.analysis.explain import explain_sequence, read_sequence
-from keyfence.policy.analysis.policy_diffs import with_diffs
-from keyfence.policy.analysis.replay import Replay
-from keyfence.policy.analysis.testing import FileResult, Runner, test_files
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.compiled.tenants import Caller
 from keyfence.policy.diagnostics import FileError
 from keyfence.policy.loading.load import load_policy
 from keyfence.policy.patterns.set_operations import TooLarge
+from keyfence.policy.remedies.explain import explain as explain_command
+from keyfence.policy.remedies.policy_diffs import with_diffs
 from keyfence.policy.show import one_line, printable
 from keyfence.policy.source.files import MAX_BYTES, Unreadable, read_file
 from keyfence.policy.units import counted

@@ -15,8 +15,8 @@ from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
+from keyfence.authoring.testing import FileModel
 from keyfence.config.models import ConfigModel
-from keyfence.policy.analysis.testing import FileModel
 from keyfence.policy.enforcement.waivers import WaiversModel
 from keyfence.policy.rules import RULES
 from keyfence.policy.source.model import PolicyModel

@@ -12,7 +12,7 @@ import click
 from rich.table import Table
 from rich.text import Text
 
-from keyfence.policy.analysis.seen_scripts import Seen, section, seen_scripts
+from keyfence.authoring.seen_scripts import Seen, section, seen_scripts
 from keyfence.policy.diagnostics import FileError
 from keyfence.policy.loading.load import load_policy
 from keyfence.policy.show import one_line

@@ -17,8 +17,8 @@ from rich.text import Text
 from keyfence.cli.terminal.policies import POLICY
 from keyfence.config.loading import load_settings
 from keyfence.config.settings import Overrides
-from keyfence.policy.analysis.baseline import baseline, row_of_finding
 from keyfence.policy.diagnostics import FileError
+from keyfence.policy.enforcement.baseline import baseline, row_of_finding
 from keyfence.policy.enforcement.waivers import Use, WaiverModel, read_waivers, uses, waiver_faults
 from keyfence.policy.loading.load import load_policy
 from keyfence.policy.show import one_line

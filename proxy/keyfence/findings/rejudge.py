@@ -16,15 +16,15 @@ from typing import Literal
 from keyfence.commands.effects import all_types_of
 from keyfence.commands.model import DELETE, READ, WRITE, Access, Command, Script, Touches
 from keyfence.commands.table import lookup
-from keyfence.policy.analysis.command_log import Recorded, from_line
-from keyfence.policy.analysis.replay import depends_on_the_caller, makes_keys_of_arguments
 from keyfence.policy.compiled.policy import CompiledPolicy, Target
 from keyfence.policy.compiled.requirements import rules_of
 from keyfence.policy.compiled.tenants import NOBODY
 from keyfence.policy.engine.evaluator import Evaluator
+from keyfence.policy.reach.callers import depends_on_the_caller, makes_keys_of_arguments
 from keyfence.policy.reach.channels import key_of
 from keyfence.policy.rules import RULES, rules_at, rules_with
 from keyfence.policy.verdict import Violation, script_in
+from keyfence.policy.wording.command_log import Recorded, from_line
 from keyfence.telemetry.counters import OTHER
 
 from .finding import AT_REST, Finding, State

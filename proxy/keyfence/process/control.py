@@ -22,17 +22,17 @@ from keyfence.admin.token import token_of, token_warnings
 from keyfence.config.settings import Settings
 from keyfence.downstream.certificates import certificates_of, renewed
 from keyfence.findings.filter import Filter
-from keyfence.policy.analysis.baseline import baseline, row_of_finding, yaml_item
-from keyfence.policy.analysis.policy_diffs import with_diffs
-from keyfence.policy.analysis.tables import tables
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.compiled.tenants import NOBODY, Caller
 from keyfence.policy.diagnostics import FileError
+from keyfence.policy.enforcement.baseline import baseline, row_of_finding, yaml_item
 from keyfence.policy.enforcement.modes import BreakGlass, ModeRule, advised, mode_faults
 from keyfence.policy.engine.authorizer import Authorizer
+from keyfence.policy.remedies.policy_diffs import with_diffs
 from keyfence.policy.rules import RULES
 from keyfence.policy.units import counted
 from keyfence.policy.verdict import Mode, script_in
+from keyfence.policy.wording.tables import tables
 from keyfence.telemetry.operator_log import warn
 from keyfence.telemetry.reports.services import service_rows
 from keyfence.telemetry.tally import Tally

@@ -39,7 +39,7 @@ class Occurrence(NamedTuple):
     now: float  # seconds of a monotonic clock
     at: float  # Unix seconds
     decision: str = ""  # the id in the decision log, or in the reply
-    # The command without its values and secrets, as `policy.analysis.command_log` writes it. None: unknown.
+    # The command without its values and secrets, as `policy.wording.command_log` writes it. None: unknown.
     describe: Callable[[], dict[str, Any]] | None = None
 
 

@@ -21,8 +21,8 @@ import pytest
 from keyfence.admin.client import ask
 from keyfence.cli.demo.private import CANDIDATE, PORT
 from keyfence.cli.demo.traffic import Minute
-from keyfence.policy.analysis.explain import explain
 from keyfence.policy.loading.load import load_policy
+from keyfence.policy.remedies.explain import explain
 from tests.policy.cases import POLICIES
 from tests.servers import PATIENCE_SECONDS, PROJECT, server_binaries
 

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from keyfence.cli.demo.traffic import EVENTS, META, Minute, new_tag
 from keyfence.commands.extract import extract
-from keyfence.policy.analysis.explain import explain
 from keyfence.policy.loading.load import load_policy
+from keyfence.policy.remedies.explain import explain
 from keyfence.shapes.shapes import Shapes
 from tests.policy.cases import POLICIES
 

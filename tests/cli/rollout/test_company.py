@@ -11,15 +11,15 @@ from typing import Any, NamedTuple
 import pytest
 from redis.exceptions import ResponseError
 
-from keyfence.policy.analysis.lint import check_policy
+from keyfence.authoring.learn.evidence import Evidence, verdict_on
+from keyfence.authoring.lint import check_policy
 from keyfence.policy.engine.evaluator import Evaluator
-from keyfence.policy.learn.evidence import Evidence, verdict_on
 from keyfence.policy.loading.load import load_policy
 from keyfence.policy.source.model import PolicyModel
 from keyfence.policy.source.validate import validate
 from keyfence.policy.source.yaml import read_source
+from tests.authoring.learn.company import KINDS, SERVICES, TENANTS, Company
 from tests.cli.test_main import keyfence
-from tests.policy.learn.company import KINDS, SERVICES, TENANTS, Company
 from tests.servers import Keyfence, RedisServer, running_redis, server_binaries
 
 MOST_ENTRIES = 1.3  # for each kind of key

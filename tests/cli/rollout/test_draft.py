@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from keyfence.policy.analysis.lint import check_policy
+from keyfence.authoring.lint import check_policy
 from keyfence.policy.loading.load import load_policy
+from tests.authoring.learn.traffic import BLANK, commands_of
 from tests.cli.test_main import keyfence
 from tests.clients.running import eventually
-from tests.policy.learn.traffic import BLANK, commands_of
 from tests.servers import Keyfence, RedisServer
 
 SERVICES = ("web", "stock")
@@ -25,7 +25,7 @@ BLANK_POLICY = "policy: look\nservices: [web, stock]\n"
 
 def line(command: str, service: str = "web", when: str = "2026-03-02T10:00:00Z", count: int = 1) -> bytes:
     from keyfence.commands.extract import extract
-    from keyfence.policy.analysis.command_log import as_line
+    from keyfence.policy.wording.command_log import as_line
 
     argv = command.encode().split()
     return json.dumps({"time": when} | as_line(BLANK, service, argv, extract(argv), count)).encode() + b"\n"

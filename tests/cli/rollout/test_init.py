@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from keyfence.policy.analysis.lint import check_policy
+from keyfence.authoring.lint import check_policy
 from tests.cli.test_main import keyfence
 from tests.servers import Keyfence, RedisServer
 

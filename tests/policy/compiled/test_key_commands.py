@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from keyfence.authoring.coverage import Coverage
+from keyfence.authoring.diff import Difference
 from keyfence.commands.extract import extract
 from keyfence.commands.table import COMMANDS
-from keyfence.policy.analysis.coverage import Coverage
-from keyfence.policy.analysis.diff import Difference
 from keyfence.policy.compiled.key_commands import UNNAMED
 from keyfence.policy.diagnostics import FileError
 from keyfence.policy.enforcement.modes import ModeRule, Modes, Waiver

@@ -11,7 +11,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from keyfence.commands.extract import extract
-from keyfence.policy.analysis.explain import explain
 from keyfence.policy.compiled.named import NameCheck
 from keyfence.policy.compiled.names import Names, hash_tag_fault, lowered
 from keyfence.policy.compiled.policy import CompiledPolicy
@@ -21,6 +20,7 @@ from keyfence.policy.engine.decision_cache import DecisionCache
 from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.loading.load import parse_policy
 from keyfence.policy.patterns.patterns import parse_class, parse_pattern
+from keyfence.policy.remedies.explain import explain
 
 OPEN = 'policy: p\nservices: [app]\nscopes: {all: {prefix: "", writers: [app], unregistered: allow}}\n'
 

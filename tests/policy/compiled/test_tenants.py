@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from keyfence.authoring.diff import Difference
+from keyfence.authoring.lint import check_policy
+from keyfence.authoring.sequences import explain_sequence, read_sequence
+from keyfence.authoring.testing import Runner
 from keyfence.commands.extract import extract
 from keyfence.commands.table import COMMANDS
-from keyfence.policy.analysis.diff import Difference
-from keyfence.policy.analysis.explain import explain, explain_sequence, read_sequence
-from keyfence.policy.analysis.lint import check_policy
-from keyfence.policy.analysis.testing import Runner
 from keyfence.policy.compiled.tenants import Caller
 from keyfence.policy.diagnostics import FileError
 from keyfence.policy.enforcement.modes import ModeRule, Modes
@@ -24,6 +24,7 @@ from keyfence.policy.engine.decision_cache import DecisionCache
 from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.loading.load import load_policy, parse_policy
 from keyfence.policy.patterns.globs import Glob
+from keyfence.policy.remedies.explain import explain
 from tests.policy.engine.test_decision_cache import admitted, admitted_unread
 
 SHA = "a" * 40

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from keyfence.policy.analysis.diff import Difference
-from keyfence.policy.analysis.explain import explain
-from keyfence.policy.analysis.testing import Runner
+from keyfence.authoring.diff import Difference
+from keyfence.authoring.testing import Runner
 from keyfence.policy.diagnostics import FileError
 from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.loading.load import parse_policy
+from keyfence.policy.remedies.explain import explain
 
 POLICY = """
 policy: fleet

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from keyfence.authoring.lint import check_policy
 from keyfence.commands.extract import extract
-from keyfence.policy.analysis.lint import check_policy
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.diagnostics import FileError
 from keyfence.policy.engine.evaluator import Evaluator

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from keyfence.authoring.lint import check_policy
 from keyfence.commands.extract import extract
-from keyfence.policy.analysis.lint import check_policy
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.diagnostics import FileError
 from keyfence.policy.engine.evaluator import Evaluator

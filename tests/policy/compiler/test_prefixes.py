@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from keyfence.policy.analysis.lint import check_policy
+from keyfence.authoring.lint import check_policy
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.compiler.prefixes import PrefixIndex, lies_in, meeting, parse_prefix
 from keyfence.policy.diagnostics import FileError

@@ -12,9 +12,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from keyfence.commands.extract import extract
-from keyfence.policy.analysis.baseline import baseline
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.diagnostics import FileError
+from keyfence.policy.enforcement.baseline import baseline
 from keyfence.policy.enforcement.modes import ModeRule, Modes, Waiver, best_waiver
 from keyfence.policy.enforcement.waiver_keys import WaiverKeys, keys_of_shape, waived_keys
 from keyfence.policy.enforcement.waivers import read_waivers, uses, waiver_faults

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from keyfence.authoring.diff import Difference
 from keyfence.commands.model import Streamed
 from keyfence.commands.table import COMMANDS
-from keyfence.policy.analysis.diff import Difference
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.diagnostics import FileError
 from keyfence.policy.engine.evaluator import Evaluator

@@ -16,12 +16,12 @@ from keyfence.commands.carried import CARRIED_OF
 from keyfence.commands.extract import extract
 from keyfence.commands.model import WRITE
 from keyfence.commands.table import COMMANDS
-from keyfence.policy.analysis.command_log import as_line, from_line
 from keyfence.policy.compiled.tenants import Caller
 from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.loading.load import parse_policy
 from keyfence.policy.remedies.remedies import remedies
 from keyfence.policy.verdict import Violation
+from keyfence.policy.wording.command_log import as_line, from_line
 
 POLICY = """
 policy: moves

@@ -13,8 +13,8 @@ from typing import Any, Protocol
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from keyfence.authoring.keyspace_model import Keyspace
 from keyfence.commands.extract import extract
-from keyfence.policy.analysis.keyspace_model import Keyspace
 from keyfence.policy.enforcement.modes import Modes
 from keyfence.policy.engine.authorizer import Authorizer
 from keyfence.policy.engine.evaluator import Transaction

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from keyfence.policy.analysis.lint import check_policy
+from keyfence.authoring.lint import check_policy
 from keyfence.policy.diagnostics import Diagnostic, FileError
 from keyfence.policy.loading.load import parse_policy
 from keyfence.policy.show import printable

@@ -7,11 +7,11 @@ import datetime
 import pytest
 
 from keyfence.commands.extract import extract
-from keyfence.policy.analysis.explain import explain
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.diagnostics import FileError
 from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.loading.load import parse_policy
+from keyfence.policy.remedies.explain import explain
 
 BASE = """
 policy: shop

@@ -9,16 +9,16 @@ from typing import get_args
 
 import pytest
 
-from keyfence.policy.analysis.diff import Difference
-from keyfence.policy.analysis.lint import check_policy
-from keyfence.policy.analysis.tables import tables
+from keyfence.authoring.diff import Difference
+from keyfence.authoring.export.acl import user_of
+from keyfence.authoring.export.docs import document
+from keyfence.authoring.lint import check_policy
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.diagnostics import Diagnostic, FileError
 from keyfence.policy.engine.evaluator import Evaluator
-from keyfence.policy.export.acl import user_of
-from keyfence.policy.export.docs import document
 from keyfence.policy.loading.load import load_policy, parse_policy
 from keyfence.policy.source.model import UnregisteredScripts
+from keyfence.policy.wording.tables import tables
 
 WORDS: tuple[UnregisteredScripts, ...] = get_args(UnregisteredScripts)  # the most lenient first
 POLICY = """policy: p

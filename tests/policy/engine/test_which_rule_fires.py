@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from keyfence.authoring.lint import check_policy
 from keyfence.config.loading import load_settings
 from keyfence.config.settings import Overrides
-from keyfence.policy.analysis.explain import explain
-from keyfence.policy.analysis.lint import check_policy
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.loading.load import load_policy, parse_policy
+from keyfence.policy.remedies.explain import explain
 from keyfence.policy.rules import RULES, STAGES
 from tests.policy.cases import POLICIES
 

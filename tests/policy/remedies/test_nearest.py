@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from keyfence.policy.analysis.explain import explain
 from keyfence.policy.loading.load import parse_policy
+from keyfence.policy.remedies.explain import explain
 from keyfence.policy.remedies.nearest import Slip, nearest_entry, slip
 
 POLICY = parse_policy("""

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from keyfence.authoring.sequences import explain_sequence, read_sequence
 from keyfence.commands.extract import extract
-from keyfence.policy.analysis.explain import explain, explain_sequence, read_sequence
 from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.loading.load import load_policy, parse_policy
+from keyfence.policy.remedies.explain import explain
 from keyfence.policy.remedies.remedies import _PROPOSALS, remedies
 from keyfence.policy.rules import RULES
 from tests.policy.cases import POLICIES, steps_of

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from keyfence.authoring.lint import check_policy
+from keyfence.authoring.testing import read_cases
 from keyfence.config.loading import load_settings
 from keyfence.config.settings import Overrides
-from keyfence.policy.analysis.lint import check_policy
-from keyfence.policy.analysis.testing import read_cases
 from keyfence.policy.diagnostics import FileError
 from keyfence.policy.enforcement.waivers import read_waivers
 from keyfence.policy.loading.load import load_policy

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from keyfence.policy.analysis.lint import check_policy
+from keyfence.authoring.lint import check_policy
 from keyfence.policy.diagnostics import Diagnostic
 from keyfence.policy.source.ignores import CODES, COMMENT_CODES
 from tests.policy.cases import POLICIES

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from keyfence.policy.analysis.diff import Difference
+from keyfence.authoring.diff import Difference
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.diagnostics import FileError
 from keyfence.policy.engine.evaluator import Evaluator

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keyfence.policy.analysis.explain import explain
 from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.loading.load import parse_policy
+from keyfence.policy.remedies.explain import explain
 from keyfence.policy.verdict import Finding, Violation
 from keyfence.policy.wording.masking import masked_by, shown_in
 from keyfence.shapes.short_names import MAX_HEADS, SHORT

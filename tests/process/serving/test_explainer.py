@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from keyfence.commands.extract import extract
-from keyfence.policy.analysis.command_log import as_line
-from keyfence.policy.analysis.explain import explain, explain_line
 from keyfence.policy.compiled.tenants import NOBODY
 from keyfence.policy.enforcement.modes import ModeRule, Modes
 from keyfence.policy.engine.authorizer import Authorizer
 from keyfence.policy.engine.evaluator import Evaluator
+from keyfence.policy.remedies.explain import explain, explain_line
+from keyfence.policy.wording.command_log import as_line
 from keyfence.process.serving.explainer import Explainer
 from tests.session.sessions import ROUTE, policy
 

@@ -17,16 +17,16 @@ from typing import Any
 import click
 
 from keyfence.admin.client import AskError
+from keyfence.authoring.learn.applications import in_one_folder
+from keyfence.authoring.learn.draft import Draft, DraftError, draft
+from keyfence.authoring.learn.evidence import Evidence
+from keyfence.authoring.learn.typos import Typo
 from keyfence.cli.terminal.asking import ask_admin, checked_answer, is_url, source_url
 from keyfence.cli.terminal.options import admin_option
 from keyfence.cli.terminal.output import fail, say
 from keyfence.cli.terminal.policies import POLICY, shipped_policies
 from keyfence.config.fields import is_store
 from keyfence.findings.finding import AT_REST
-from keyfence.policy.learn.applications import in_one_folder
-from keyfence.policy.learn.draft import Draft, DraftError, draft
-from keyfence.policy.learn.evidence import Evidence
-from keyfence.policy.learn.typos import Typo
 from keyfence.policy.show import one_line
 from keyfence.policy.units import counted as count
 from keyfence.telemetry.reports.by_command import rows_from_snapshot, tally_of_log

@@ -17,11 +17,9 @@ from typing import Any
 
 import click
 
-from keyfence.cli.terminal.output import fail, fail_with, say
-from keyfence.policy.diagnostics import FileError
-from keyfence.policy.learn.applications import without
-from keyfence.policy.learn.evidence import Evidence
-from keyfence.policy.learn.extend import (
+from keyfence.authoring.learn.applications import without
+from keyfence.authoring.learn.evidence import Evidence
+from keyfence.authoring.learn.extend import (
     Extension,
     Lack,
     Proposal,
@@ -31,9 +29,11 @@ from keyfence.policy.learn.extend import (
     proposals_for,
     tried,
 )
-from keyfence.policy.learn.requirements import quoted
-from keyfence.policy.learn.sections import hidden_scripts
-from keyfence.policy.learn.text import plain
+from keyfence.authoring.learn.requirements import quoted
+from keyfence.authoring.learn.sections import hidden_scripts
+from keyfence.authoring.learn.text import plain
+from keyfence.cli.terminal.output import fail, fail_with, say
+from keyfence.policy.diagnostics import FileError
 from keyfence.policy.loading.load import load_policy
 from keyfence.policy.show import one_line
 from keyfence.policy.units import counted as count

@@ -14,9 +14,9 @@ from urllib.parse import urlsplit
 
 import click
 
+from keyfence.authoring.learn.requirements import quoted
 from keyfence.cli.terminal.output import fail, say
 from keyfence.config.upstream import upstream_of
-from keyfence.policy.learn.requirements import quoted
 from keyfence.policy.services import UNKNOWN
 
 _NAME = re.compile("[A-Za-z][A-Za-z0-9_-]{0,62}")

@@ -12,11 +12,11 @@ from keyfence.audit.questions import CannotAsk
 from keyfence.audit.scan import in_order
 from keyfence.audit.servers.links import LinkError
 from keyfence.audit.servers.nodes import Topology, inspect
+from keyfence.authoring.learn.evidence import MAX_KEYS, Evidence
 from keyfence.cli.keyspace.asked import RATE, is_file
 from keyfence.cli.keyspace.progress import watching
 from keyfence.cli.keyspace.source import opened, settings_of
 from keyfence.cli.terminal.output import fail, say
-from keyfence.policy.learn.evidence import MAX_KEYS, Evidence
 from keyfence.policy.units import counted
 
 

@@ -18,8 +18,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from keyfence.commands.model import Touches
-from keyfence.policy.analysis.command_log import MAX_NAME, as_line
 from keyfence.policy.compiled.policy import CompiledPolicy
+from keyfence.policy.wording.command_log import MAX_NAME, as_line
 from keyfence.shapes.skeleton import skeleton
 from keyfence.telemetry.decision_log import rfc3339
 

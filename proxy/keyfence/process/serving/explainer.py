@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any, TypeVar
 
-from keyfence.policy.analysis.explain import explain_in_steps, explain_line_in_steps
 from keyfence.policy.compiled.tenants import Caller
 from keyfence.policy.engine.authorizer import Authorizer
 from keyfence.policy.engine.counts import Validity
+from keyfence.policy.remedies.explain import explain_in_steps, explain_line_in_steps
 
 from .side_work import SideWork
 

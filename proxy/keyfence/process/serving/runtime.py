@@ -25,13 +25,13 @@ from keyfence.downstream.listeners import Listeners
 from keyfence.downstream.tls import listener_context, upstream_context
 from keyfence.identity.resolver import Resolver
 from keyfence.net.addresses import Bound
-from keyfence.policy.analysis.command_log import as_line
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.enforcement.modes import BreakGlass, Modes
 from keyfence.policy.engine.authorizer import Authorizer, Candidate, InForce
 from keyfence.policy.engine.pending import PendingTtls
 from keyfence.policy.rules import RULES
 from keyfence.policy.units import counted
+from keyfence.policy.wording.command_log import as_line
 from keyfence.session.conversation.questions import Question
 from keyfence.session.conversation.shown_ids import ShownIds
 from keyfence.telemetry.candidate.changes import Changes

@@ -1,0 +1,189 @@
+"""The replay of logged commands under two policies: which rules services would newly break, and which no
+longer.
+
+Rule: the replay never guesses what a log omits. Rules on values are undecided for commands that wrote values,
+rules on keys are undecided for masked keys, and all rules for commands of which the log has only a part.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from keyfence.commands.effects import effect_of
+from keyfence.commands.model import Access, Touches
+from keyfence.commands.table import COMMANDS
+from keyfence.policy.compiled.policy import CompiledPolicy, Entry
+from keyfence.policy.compiled.requirements import requirements_of
+from keyfence.policy.engine.evaluator import Evaluator
+from keyfence.policy.reach.callers import depends_on_the_caller, makes_keys_of_arguments
+from keyfence.policy.rules import RULES
+from keyfence.policy.wording.command_log import Recorded, feed_lines, from_line
+from keyfence.policy.wording.masking import shown_in
+
+from .diff_text import plain
+
+ON_VALUES = "undecided"
+ON_PARTS = "cut"  # the log has only a part of the command
+
+
+@dataclasses.dataclass(slots=True)
+class Row:
+    """Equal commands whose verdict changes in the same way under the new policy."""
+
+    service: str
+    command: str
+    rule: str  # or ON_VALUES, ON_PARTS
+    entry: str
+    what: str  # breaks, mends, undecided
+    count: int
+    example: str
+
+
+class Replay:
+    """Evaluates logged commands under an old and a new policy.
+
+    For a decision log, the logged decision takes the place of the old policy's verdict.
+    """
+
+    def __init__(self, old: CompiledPolicy, new: CompiledPolicy) -> None:
+        self._old = Evaluator(old)
+        self._new = Evaluator(new)
+        self.commands = 0
+        self.undecided = 0
+        self._rows: dict[tuple[str, str, str, str, str], Row] = {}
+
+    def rows(self) -> list[Row]:
+        """Returns the changes: newly broken rules first, then by frequency."""
+        order = {"breaks": 0, "mends": 1, "undecided": 2}
+        return sorted(self._rows.values(), key=lambda row: (order[row.what], -row.count, row.service))
+
+    def feed(self, lines: Iterable[bytes], complain: Callable[[str], None]) -> None:
+        """Replays the lines of a command log or a decision log.
+
+        Calls `complain` for a line that is neither.
+        """
+
+        def take(line: dict[str, Any]) -> None:
+            if "rule" in line:
+                self._decision(line)
+            else:
+                self._command(from_line(line))
+
+        feed_lines(lines, take, lambda number, fault: complain(f"line {number}: {fault}"))
+
+    def _command(self, one: Recorded) -> None:
+        self.commands += one.times
+        if one.is_cut:
+            self.undecided += one.times
+            self._row(one, ON_PARTS, "", "undecided", one.times)
+            return
+        script = one.touches.script
+        if any(makes_keys_of_arguments(evaluator.policy, script) for evaluator in (self._old, self._new)):
+            self.undecided += one.times
+            self._row(one, "script.keys", "", "undecided", one.times)
+            return
+        if any(depends_on_the_caller(evaluator.policy, one.touches) for evaluator in (self._old, self._new)):
+            self.undecided += one.times
+            self._row(one, "scan.scope", "", "undecided", one.times)
+            return
+        argv = [word.encode("utf-8", "surrogateescape") for word in one.argv] or [b"?"]
+        before = self._broken(self._old, one, argv)
+        after = self._broken(self._new, one, argv)
+        for rule, entry in after.items():
+            if rule not in before:
+                self._row(one, rule, entry, "breaks", one.times)
+        for rule, entry in before.items():
+            if rule not in after:
+                self._row(one, rule, entry, "mends", one.times)
+        if one.has_values and not after:
+            self._values(one)
+
+    def _broken(self, evaluator: Evaluator, one: Recorded, argv: list[bytes]) -> dict[str, str]:
+        values = evaluator.policy.owners_values(access.key for access in one.touches.accesses)
+        number = evaluator.policy.number(one.service)
+        verdict = evaluator.evaluate(number, argv, one.touches, values=values)
+        return {violation.rule: violation.entry for violation in verdict.violations}
+
+    def _values(self, one: Recorded) -> None:
+        """Counts the command as undecided if the two policies have different requirements on its values."""
+        for access in one.touches.accesses:
+            if access.content is None:
+                continue
+            old, new = self._old.policy.target(access.key), self._new.policy.target(access.key)
+            if new is None or new.entry is None or not new.entry.on_content:
+                continue
+            if old is None or _values_text(old.entry) != _values_text(new.entry):
+                self.undecided += one.times
+                self._row(one, ON_VALUES, new.name, "undecided", one.times)
+
+    def _decision(self, line: Mapping[str, Any]) -> None:
+        """Finds whether the new policy still has a logged violation. Only rules on keys can be decided."""
+        try:
+            key, rule, service = line["key"], str(line["rule"]), str(line["service"])
+            count = 1 + int(line.get("merged", 0))
+            command, position = str(line["command"]), int(line["position"])
+        except (KeyError, TypeError, ValueError) as exc:
+            raise ValueError(f"this is not a line of a decision log ({type(exc).__name__}: {exc})") from None
+        self.commands += count
+        access = _access_of(command, key, position)
+        if access is None or not rule.startswith(("scope.", "key.")):
+            self.undecided += count
+            return
+        evaluator = self._new
+        target = evaluator.policy.target(access.key)
+        if target is not None and target.tenancy is not None:
+            self.undecided += count  # the log holds neither the key's owner nor the caller
+            return
+        touches = Touches(None, (access,))
+        argv = [command.encode("utf-8", "surrogateescape")]
+        verdict = evaluator.evaluate(evaluator.policy.number(service), argv, touches)
+        now = {one.rule: one.entry for one in verdict.violations if one.rule.startswith(("scope.", "key."))}
+        recorded = Recorded(service, command, [command, str(key)], touches, count, False)
+        if rule not in now:
+            self._row(recorded, rule, str(line.get("entry", "")), "mends", count)
+            for newly, entry in now.items():
+                self._row(recorded, newly, entry, "breaks", count)
+
+    def _row(self, one: Recorded, rule: str, entry: str, what: str, count: int) -> None:
+        at = (one.service, one.command, rule, entry, what)
+        row = self._rows.get(at)
+        if row is None:
+            row = self._rows[at] = Row(one.service, one.command, rule, entry, what, 0, self._example(one))
+        row.count += count
+
+    def _example(self, one: Recorded) -> str:
+        policy = self._new.policy
+        keys = [access.key for access in one.touches.accesses]
+        return shown_in(policy, keys[0], policy.target(keys[0])) if keys else " ".join(one.argv)
+
+
+def _values_text(entry: Entry | None) -> str:
+    if entry is None:
+        return ""
+    return "|".join(
+        f"{one.item}: {plain(getattr(entry, one.item))}"
+        for one in requirements_of(entry)
+        if any(RULES[rule].on_values for rule in one.rules(entry))
+    )
+
+
+def _access_of(command: str, key: object, position: int) -> Access | None:
+    """Returns the access that a line of the decision log names; None if the key is masked, cut or escaped."""
+    if not isinstance(key, str) or not key or key.startswith("sha256:") or key.endswith("…"):
+        return None
+    if "<" in key or "\\" in key:
+        return None
+    container, _, subcommand = command.partition(" ")
+    row = COMMANDS.get(container.encode())
+    if row is not None and subcommand:
+        row = row.subcommands.get(subcommand.encode(), row)
+    if row is None or not row.specs:
+        return None
+    # The log does not hold the argument's role, so this takes the first key spec at its position.
+    role = next(
+        (number for number, spec in enumerate(row.specs) if spec.is_key and spec.start == position), 0
+    )
+    effect = effect_of(row, role)
+    return Access(position, key.encode("utf-8", "surrogateescape"), effect.needs, losses=effect.losses)
