@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from keyfence.policy.budget import PAUSE_STEPS
 from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.loading.load import parse_policy
 from keyfence.policy.remedies import nearest
@@ -61,7 +60,7 @@ def test_a_step_compares_a_key_with_a_few_entries(done: Counter[str]) -> None:
     argv = [b"MGET", *(b"hb:%s:%sx:7" % (WORDS[n].encode(), WORDS[-n].encode()) for n in range(5))]
     steps, found = steps_of(argv, done)
     assert sum(one["compared"] for one in steps) > 5 * len(WORDS)
-    assert max(one["compared"] for one in steps) <= nearest.PAUSE_AFTER + 8  # of one more entry
+    assert max(one["compared"] for one in steps) < 100
     assert found == explain(POLICY, "shop", argv)
 
 
@@ -69,5 +68,5 @@ def test_a_step_evaluates_a_few_keys(done: Counter[str]) -> None:
     argv = [b"MGET", *(b"hb:none:%d" % number for number in range(3_000))]
     steps, found = steps_of(argv, done)
     assert sum(one["evaluated"] for one in steps) >= 3_000
-    assert max(one["evaluated"] for one in steps[:50]) <= PAUSE_STEPS
+    assert max(one["evaluated"] for one in steps) <= 100
     assert found["violations"]
