@@ -19,6 +19,7 @@ from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.enforcement.modes import ModeRule, Modes, Waiver
 from keyfence.policy.engine.authorizer import Authorizer
 from keyfence.policy.engine.evaluator import Evaluator
+from keyfence.policy.engine.pending import PendingTtls
 from keyfence.policy.loading.load import load_policy, parse_policy
 from keyfence.policy.reach.reach import Nearest, Remembered
 from keyfence.policy.verdict import LISTED
@@ -243,3 +244,20 @@ def test_an_evaluation_in_steps_has_the_result_of_one_at_once(monkeypatch: pytes
         authorizer.authorize(service, [b"GET", b"stray:1"])  # another client's command
     assert case.answer[0] == authorizer.authorize(service, argv)[0]
     assert turns >= 2 * 6000 // PAUSE_STEPS
+
+
+def test_what_a_long_command_leaves_open_is_recorded_in_steps() -> None:
+    loaded = parse_policy(
+        "policy: p\nservices: [a]\nwriters: [a]\nplaceholders: {id: '[0-9]+'}\n"
+        "keys: {k: {key: 'k:<id>', ttl: {max: 1h}}}\n"
+    )
+    pending = PendingTtls()
+    authorizer = Authorizer(loaded, Modes((), loaded.services), clock=lambda: 1e9, pending=pending)
+    keys = [b"k:%d" % number for number in range(2000)]
+    steps = authorizer.authorize_in_steps(0, [b"MSET", *(part for key in keys for part in (key, b"v"))])
+    recorded = 0
+    for _ in steps:
+        assert len(pending) - recorded <= PAUSE_STEPS
+        recorded = len(pending)
+        authorizer.authorize(0, [b"GET", b"k:1"])  # another client's command
+    assert len(pending) == len(keys)

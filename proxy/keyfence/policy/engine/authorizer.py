@@ -7,12 +7,12 @@ refused where that rule is enforced, and passes, counted and reported, where it 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Container, Generator, Sequence
+from collections.abc import Callable, Container, Generator, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
 from keyfence.commands.extract import extract
 from keyfence.commands.model import MANY, Streamed, Touches
-from keyfence.policy.budget import Budget, driven
+from keyfence.policy.budget import PAUSE_STEPS, Budget, driven
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.compiled.sizes import Question, questions
 from keyfence.policy.compiled.tenants import Values
@@ -213,7 +213,7 @@ class Authorizer:
         answer = yield from self._decide(service, argv, transaction, values)
         if self.evaluator.left_open and self.pending is not None and answer[0].refused_by is None:
             sender = client if connection is None else connection
-            self._follow(self.pending, service, answer[1], transaction, database, client, sender)
+            yield from self._follow(self.pending, service, answer[1], transaction, database, client, sender)
         return answer
 
     def cache(self, service: int, among: Container[str], whose: str = "") -> DecisionCache:
@@ -310,12 +310,15 @@ class Authorizer:
         database: int,
         client: Peer | str,
         sender: object,
-    ) -> None:
+    ) -> Iterator[None]:
         """Record the questions that a command leaves open about times to live and sizes, and those that it
         settles."""
         name = touches.command.name if touches.command is not None else ""
         pending.dropped += self.evaluator.not_kept
-        for open_key in self.evaluator.left_open:
+        left = self.evaluator.left_open  # another command's after a pause
+        for number, open_key in enumerate(left):
+            if number % PAUSE_STEPS == PAUSE_STEPS - 1:
+                yield
             access, entry = open_key.access, open_key.target.entry
             if isinstance(access.key, Streamed):
                 continue  # only the beginning of the key is held, which is another key's name
@@ -331,6 +334,7 @@ class Authorizer:
                 pending.sizes.ask(write, questions(entry, access))
             if open_key.rule is not None:
                 pending.apply(write, open_key.rule, outcome)
+        self.evaluator.left_open = left
 
     def late_ttl(self, write: Write, rule: TtlRule, everything: bool, remaining: int) -> tuple[Finding, ...]:
         """Returns the findings if Redis answers PTTL with `remaining`, a grace time after a write."""

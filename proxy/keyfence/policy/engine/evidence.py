@@ -30,7 +30,7 @@ ALWAYS = (*rules_at("session"), "command.forbidden", "command.unknown")
 _OF_KEYS = tuple(dict.fromkeys((*rules_with("form"), "key.length", "key.charset")))
 
 
-MOST_STEPS = 2 * MANY  # for looking at the keys and channels of one command: 1,000 of up to 31 bytes
+MOST_STEPS = MANY  # for looking at the keys and channels of one command: 500 of up to 31 bytes
 
 
 class Right(NamedTuple):
