@@ -260,4 +260,5 @@ def test_what_a_long_command_leaves_open_is_recorded_in_steps() -> None:
         assert len(pending) - recorded <= PAUSE_STEPS
         recorded = len(pending)
         authorizer.authorize(0, [b"GET", b"k:1"])  # another client's command
+    assert len(pending) - recorded <= PAUSE_STEPS
     assert len(pending) == len(keys)
