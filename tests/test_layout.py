@@ -172,7 +172,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
 }
 # Modules that the rooms without I/O must not import. Tests of these rooms pass values in and compare values.
-PURE_ROOMS = ("resp", "commands", "policy", "shapes", "identity", "session")
+PURE_ROOMS = ("authoring", "resp", "commands", "policy", "shapes", "identity", "session")
 IO_MODULES = {
     "aiohttp",
     "asyncio",
