@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import datetime
 import io
 import json
@@ -17,6 +18,7 @@ from keyfence.admin.bodies import MAX_BODY
 from keyfence.admin.control import Control
 from keyfence.admin.routes import ROUTES
 from keyfence.admin.server import start_admin
+from keyfence.findings.asked import EvidenceSince, Listing, Question, RightsOf, Single, WhatIf
 from keyfence.findings.filter import Filter
 from keyfence.net.addresses import Address
 from keyfence.policy.compiled.tenants import NOBODY, Caller
@@ -64,6 +66,14 @@ class FakeControl(Control):
 
     def reading_seconds(self) -> float:
         return 0.0
+
+    async def ask(self, question: Question) -> Any:
+        """Asks the method of the question's name."""
+        name = {Listing: "findings", Single: "finding", EvidenceSince: "evidence", RightsOf: "rights"}.get(
+            type(question), "what_if" if isinstance(question, WhatIf) else type(question).__name__.lower()
+        )
+        fields = [getattr(question, one.name) for one in dataclasses.fields(question)]
+        return await getattr(self, name)(*fields)
 
     async def findings(self, which: Filter) -> dict[str, Any]:
         self.asked.append(("findings", which))

@@ -12,9 +12,8 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from keyfence.findings.filter import Filter
+from keyfence.findings.asked import Question
 from keyfence.policy.compiled.tenants import Caller
-from keyfence.policy.enforcement.modes import ModeRule
 from keyfence.policy.verdict import Mode
 
 
@@ -59,56 +58,16 @@ class Control(Protocol):
 
     @abstractmethod
     async def catch_up(self) -> int:
-        """Have the findings store hold everything that was counted so far. The questions below are answered
-        from the store. Returns a number that changes whenever this keyfence has changed findings."""
+        """Have the findings store hold everything that was counted so far. `ask` is answered from the store.
+        Returns a number that changes whenever this keyfence has changed findings."""
 
     @abstractmethod
     def reading_seconds(self) -> float:
         """The processor time that answers from the findings store have taken so far."""
 
     @abstractmethod
-    async def findings(self, which: Filter) -> Mapping[str, Any]:
-        """The findings that a filter matches, and how many there are without its limit. Raises ValueError."""
-
-    @abstractmethod
-    async def evidence(self, since: float) -> Mapping[str, Any]:
-        """Which rules were asked of which services since a time (Unix seconds), when a command was last
-        evaluated, and which findings were reopened. Raises ValueError."""
-
-    @abstractmethod
-    async def finding(self, one: str) -> Mapping[str, Any]:
-        """One finding with its history; `one` is its id, or the beginning of it. Raises ValueError."""
-
-    @abstractmethod
-    async def readiness(self, quiet: float) -> Mapping[str, Any]:
-        """Which rules can be enforced for which services: nothing broke them for `quiet` seconds. Raises
-        ValueError."""
-
-    @abstractmethod
-    async def unused(self, seconds: float) -> Mapping[str, Any]:
-        """The rights that nobody has used for some seconds. Raises ValueError."""
-
-    @abstractmethod
-    async def summary(self) -> Mapping[str, Any]:
-        """What has happened: findings by state, new and latest ones. Raises ValueError."""
-
-    @abstractmethod
-    async def trend(self, since: float, service: str) -> Mapping[str, Any]:
-        """Violations and commands by hour since a time (Unix seconds); `service` "" is all. Raises
-        ValueError."""
-
-    @abstractmethod
-    async def uses(self, since: float) -> Mapping[str, Any]:
-        """How often each right was used since a time, and the active findings of each entry. Raises
-        ValueError."""
-
-    @abstractmethod
-    async def rights(self, service: str, since: float) -> Mapping[str, Any]:
-        """The rights of a service, with their uses since a time. Raises ValueError."""
-
-    @abstractmethod
-    async def owners(self) -> Sequence[str]:
-        """Everyone who owns a finding. Raises ValueError."""
+    async def ask(self, question: Question) -> Any:
+        """The answer to a question about findings, as plain values. Raises ValueError."""
 
     @abstractmethod
     async def traffic(self) -> Sequence[Mapping[str, Any]]:
@@ -121,10 +80,6 @@ class Control(Protocol):
     @abstractmethod
     async def explain_example(self, line: Mapping[str, Any]) -> Mapping[str, Any]:
         """The verdict of the policy in force on an example of a finding. Raises ValueError."""
-
-    @abstractmethod
-    async def what_if(self, modes: Sequence[ModeRule], service: str, since: float) -> Mapping[str, Any]:
-        """What modes would refuse of what was seen since a time (Unix seconds). Raises ValueError."""
 
     @abstractmethod
     async def explain(self, service: str, argv: list[bytes], caller: Caller) -> Mapping[str, Any]:

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 
 from aiohttp import web
 
+from keyfence.findings.asked import EvidenceSince, Listing, Readiness, Single, Unused, WhatIf
 from keyfence.findings.filter import MAX_LIMIT, Filter, sort_by, states
 from keyfence.findings.finding import DAY, QUIET_SECONDS
 from keyfence.policy.compiled.tenants import Caller
@@ -81,34 +82,34 @@ async def findings(control: Control, request: web.Request) -> web.Response:
             offset=int(number_in(asked, "offset", 0.0)),
         )
         await control.catch_up()
-        return await long_answer(await control.findings(which))
+        return await long_answer(await control.ask(Listing(which)))
 
 
 async def evidence(control: Control, request: web.Request) -> web.Response:
     since = number_in(query(request, {"since"}), "since", 0.0)
     with _value_errors_as_answers():
         await control.catch_up()
-        return await long_answer(await control.evidence(since))
+        return await long_answer(await control.ask(EvidenceSince(since)))
 
 
 async def finding(control: Control, request: web.Request) -> web.Response:
     with _value_errors_as_answers(404):
         await control.catch_up()
-        return await long_answer(await control.finding(request.match_info["id"]))
+        return await long_answer(await control.ask(Single(request.match_info["id"])))
 
 
 async def readiness(control: Control, request: web.Request) -> web.Response:
     quiet = number_in(query(request, {"quiet"}), "quiet", QUIET_SECONDS)
     with _value_errors_as_answers():
         await control.catch_up()
-        return await long_answer(await control.readiness(quiet))
+        return await long_answer(await control.ask(Readiness(quiet)))
 
 
 async def unused(control: Control, request: web.Request) -> web.Response:
     seconds = number_in(query(request, {"for"}), "for", 30 * DAY)
     with _value_errors_as_answers():
         await control.catch_up()
-        return await long_answer(await control.unused(seconds))
+        return await long_answer(await control.ask(Unused(seconds)))
 
 
 async def what_if(control: Control, request: web.Request) -> web.Response:
@@ -117,7 +118,7 @@ async def what_if(control: Control, request: web.Request) -> web.Response:
     with _value_errors_as_answers():
         modes = [parse_mode(text, service) for text in request.query.getall("mode", ["*=enforce"])]
         await control.catch_up()
-        return await long_answer(await control.what_if(modes, service, number_in(asked, "since", 0.0)))
+        return await long_answer(await control.ask(WhatIf(modes, service, number_in(asked, "since", 0.0))))
 
 
 async def explain(control: Control, request: web.Request) -> web.Response:

@@ -34,18 +34,18 @@ class Views:
 
     def __init__(self, reader: Reader, in_force: InForce = NOTHING_IN_FORCE) -> None:
         self._reader = reader
-        self._in_force = in_force
+        self.in_force = in_force
 
     @cached_property
     def _evaluator(self) -> Evaluator | None:
-        policy = self._in_force.policy
+        policy = self.in_force.policy
         return None if policy is None else Evaluator(policy)
 
     def _shown(self, finding: Finding) -> dict[str, Any]:
         """A finding as plain values, with what the policy in force says of it."""
         if self._evaluator is not None:
             finding = as_of_now(self._evaluator, finding)
-        return {**finding.as_object(), "if_enforced": str(if_enforced(finding, self._in_force))}
+        return {**finding.as_object(), "if_enforced": str(if_enforced(finding, self.in_force))}
 
     def summary(self) -> dict[str, Any]:
         """What has happened: the number of findings by state, those that are new since yesterday, and the
@@ -114,7 +114,7 @@ class Views:
     def _unjudged(self, since: float) -> list[Unjudged]:
         """What nobody can tell of what was seen since a time, about the rules that are not disabled. Without
         a policy, the one counts that the store knows as the last one in force."""
-        basis = self._in_force.basis or self._reader.last_basis()
+        basis = self.in_force.basis or self._reader.last_basis()
         parts = self._reader.bases({basis}).get(basis, {"of": {}})
         disabled = {(service, rule) for service, of in parts["of"].items() for rule in of["disabled"]}
         why = "a finding of them that an older policy resolved has not been judged again"
@@ -123,7 +123,7 @@ class Views:
             *(
                 Unjudged(one.service, one.rule, one.last, why)
                 for one in self._reader.blocking({State.RESOLVED}, since)
-                if not is_resolved(one, self._in_force)
+                if not is_resolved(one, self.in_force)
             ),
         ]
         return [one for one in found if (one.service, one.rule) not in disabled]
@@ -144,7 +144,7 @@ class Views:
 
     def readiness(self, modes: Mapping[str, Mapping[str, str]], quiet: float, now: float) -> dict[str, Any]:
         """The standing of every rule for every service."""
-        found = standings(self._reader, modes, quiet, now, self._in_force)
+        found = standings(self._reader, modes, quiet, now, self.in_force)
         return {
             "quiet": quiet,
             "ready": is_ready(found),
@@ -167,6 +167,6 @@ class Views:
         asked = (self._reader, modes, service, since)
         return {
             "since": since,
-            "breaks": [one.as_object() for one in what_if(*asked, self._in_force)],
-            "unjudged": [one.as_object() for one in unjudged(*asked, self._in_force.basis)],
+            "breaks": [one.as_object() for one in what_if(*asked, self.in_force)],
+            "unjudged": [one.as_object() for one in unjudged(*asked, self.in_force.basis)],
         }

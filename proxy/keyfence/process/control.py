@@ -12,8 +12,8 @@ import dataclasses
 import datetime
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from keyfence import __version__
 from keyfence.admin.access import Access
@@ -21,7 +21,7 @@ from keyfence.admin.control import Control
 from keyfence.admin.token import token_of, token_warnings
 from keyfence.config.settings import Settings
 from keyfence.downstream.certificates import certificates_of, renewed
-from keyfence.findings.filter import Filter
+from keyfence.findings.asked import Question, Single
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.compiled.tenants import NOBODY, Caller
 from keyfence.policy.diagnostics import FileError
@@ -37,8 +37,9 @@ from keyfence.telemetry.operator_log import warn
 from keyfence.telemetry.reports.services import service_rows
 from keyfence.telemetry.tally import Tally
 
+from .answers_on_findings import answer
 from .candidates import Candidates, check_promoted
-from .causes import Causes, by_cause, summary_of
+from .causes import Causes
 from .edits import CannotEdit, Edit
 from .findings import FindingsDesk
 from .serving.answers import SPLICED, explained
@@ -52,7 +53,6 @@ from .systemd import READY, Notify, reloading
 if TYPE_CHECKING:
     from keyfence.findings.views import Views
 
-_T = TypeVar("_T")
 _SPLICED = "keyfence runs with --splice: it applies no policy"
 MAX_DIFFED = 128 * 1024  # characters of a policy's file that explain shows changes of
 MAX_GLASS = 100  # break-glasses that may be open at a time
@@ -222,16 +222,18 @@ class ProcessControl(Control):
 
     # -- findings
 
-    async def _ask(self, question: Callable[[Views], _T]) -> _T:
+    async def ask(self, question: Question) -> Any:
         """The answer of the findings store; without one, that of the report in memory. Raises ValueError."""
-        if self._findings.has_store:
-            return await self._findings.ask(question)
-        self._evaluating()
-        return await self._findings.ask(question, (await self._backend.tally()).rows())
+        causes, has_store = self._causes_now(), self._findings.has_store
+        report = None
+        if not has_store:
+            self._evaluating()
+            report = (await self._backend.tally()).rows()
 
-    async def _ask_of_findings(self, question: Callable[[Views], dict[str, Any]]) -> dict[str, Any]:
-        """As `_ask`, with a note whether the answer is that of the report."""
-        return {**await self._ask(question), "in_memory": not self._findings.has_store}
+        def answered(views: Views) -> Any:
+            return answer(question, views, causes, in_memory=not has_store)
+
+        return await self._findings.ask(answered, report)
 
     def _causes_now(self) -> Causes:
         authorizer = self._runtime.authorizer
@@ -248,45 +250,6 @@ class ProcessControl(Control):
 
     def reading_seconds(self) -> float:
         return self._findings.reading_seconds
-
-    async def findings(self, which: Filter) -> dict[str, Any]:
-        causes = self._causes_now()
-        return await self._ask_of_findings(lambda views: by_cause(views, causes, which))
-
-    async def evidence(self, since: float) -> dict[str, Any]:
-        return await self._ask(lambda views: views.evidence(since))
-
-    async def finding(self, one: str) -> dict[str, Any]:
-        causes = self._causes_now()
-        return await self._ask_of_findings(lambda views: causes.with_meant(views.single(one)))
-
-    async def readiness(self, quiet: float) -> dict[str, Any]:
-        modes = self._evaluating().modes.matrix()
-        return await self._ask(lambda views: views.readiness(modes, quiet, time.time()))
-
-    async def summary(self) -> dict[str, Any]:
-        causes = self._causes_now()
-        return await self._ask_of_findings(lambda views: summary_of(views, causes))
-
-    async def trend(self, since: float, service: str) -> dict[str, Any]:
-        return await self._ask(lambda views: views.trend(since, service))
-
-    async def uses(self, since: float) -> dict[str, Any]:
-        return await self._ask(lambda views: views.uses(since))
-
-    async def rights(self, service: str, since: float) -> dict[str, Any]:
-        policy = self._evaluating().policy
-        return await self._ask(lambda views: views.rights(policy, service, since))
-
-    async def owners(self) -> Sequence[str]:
-        return await self._ask(lambda views: views.owners())
-
-    async def unused(self, seconds: float) -> dict[str, Any]:
-        policy = self._evaluating().policy
-        return await self._ask(lambda views: views.unused(policy, seconds, time.time()))
-
-    async def what_if(self, modes: Sequence[ModeRule], service: str, since: float) -> dict[str, Any]:
-        return await self._ask(lambda views: views.breaks(modes, service, since))
 
     def _evaluating(self, why_not: str = SPLICED) -> Authorizer:
         """The authorizer in force. Raises ValueError in passthrough, with the reason."""
@@ -397,7 +360,7 @@ class ProcessControl(Control):
     # -- changes of files
 
     async def waiver(self, finding: str, owner: str, reason: str, until: datetime.date) -> dict[str, Any]:
-        one = await self._ask(lambda views: views.single(finding))
+        one = await self.ask(Single(finding))
         # Its waived violations count too: the waiver may have gone.
         row = row_of_finding(one) | {"severity": "must", "actions": {}}
         found = baseline([row], owner, reason, until)

@@ -13,6 +13,17 @@ from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from keyfence.admin.control import Control
+from keyfence.findings.asked import (
+    Listing,
+    Owners,
+    Question,
+    Readiness,
+    RightsOf,
+    Single,
+    Summary,
+    Trend,
+    Uses,
+)
 from keyfence.findings.filter import Filter
 from keyfence.findings.finding import DAY, QUIET_SECONDS
 
@@ -86,11 +97,11 @@ class Questions:
         if len(self._kept) >= MAX_KEPT:
             self._kept.clear()
 
-    async def _keep_of_findings(self, what: Hashable, ask: Callable[[], Awaitable[_T]]) -> _T:
-        """As `_keep`, for an answer that changes only with the findings. What was counted is written once for
-        all questions of a moment."""
+    async def _of_findings(self, question: Question) -> Mapping[str, Any]:
+        """An answer that changes only with the findings. What was counted is written once for all questions
+        of a moment."""
         version = await self._keep("caught up", MOMENT, self.control.catch_up)
-        return await self._keep(what, UNCHANGED, ask, version)
+        return await self._keep(question, UNCHANGED, lambda: self.control.ask(question), version)
 
     # -- what the views show
 
@@ -98,33 +109,35 @@ class Questions:
         return await self._keep("status", MOMENT, self.control.status)
 
     async def summary(self) -> Mapping[str, Any]:
-        return await self._keep_of_findings("summary", self.control.summary)
+        return await self._of_findings(Summary())
 
     async def findings(self, which: Filter) -> Mapping[str, Any]:
-        return await self._keep_of_findings(which, lambda: self.control.findings(which))
+        return await self._of_findings(Listing(which))
 
     async def finding(self, one: str) -> Mapping[str, Any]:
-        return await self._keep_of_findings(("finding", one), lambda: self.control.finding(one))
+        return await self._of_findings(Single(one))
 
     async def readiness(self) -> Mapping[str, Any]:
-        return await self._keep("readiness", WHILE, lambda: self.control.readiness(QUIET_SECONDS))
+        return await self._keep("readiness", WHILE, lambda: self.control.ask(Readiness(QUIET_SECONDS)))
 
     async def trend(self, service: str = "") -> Mapping[str, Any]:
         async def ask() -> Mapping[str, Any]:
             begin = time.time() - TREND_DAYS * DAY
-            return {**await self.control.trend(begin, service), "begin": begin, "end": time.time()}
+            return {**await self.control.ask(Trend(begin, service)), "begin": begin, "end": time.time()}
 
         return await self._keep(("trend", service), WHILE, ask)
 
     async def uses(self) -> Mapping[str, Any]:
-        return await self._keep("uses", WHILE, lambda: self.control.uses(time.time() - USE_DAYS * DAY))
+        return await self._keep("uses", WHILE, lambda: self.control.ask(Uses(time.time() - USE_DAYS * DAY)))
 
     async def rights(self, service: str) -> Mapping[str, Any]:
         begin = time.time() - USE_DAYS * DAY
-        return await self._keep(("rights", service), WHILE, lambda: self.control.rights(service, begin))
+        return await self._keep(
+            ("rights", service), WHILE, lambda: self.control.ask(RightsOf(service, begin))
+        )
 
     async def owners(self) -> Sequence[str]:
-        return await self._keep("owners", WHILE, self.control.owners)
+        return await self._keep("owners", WHILE, lambda: self.control.ask(Owners()))
 
     async def policy(self) -> Mapping[str, Any]:
         return await self._keep("policy", MOMENT, self.control.policy)

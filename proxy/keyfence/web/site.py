@@ -25,6 +25,7 @@ from keyfence.admin.connections import Connections
 from keyfence.admin.control import Control
 from keyfence.admin.queries import query
 from keyfence.admin.server import SiteRoute
+from keyfence.findings.asked import Listing
 from keyfence.findings.filter import MAX_LIMIT
 from keyfence.policy.diagnostics import FileError
 from keyfence.policy.units import clock_text
@@ -144,7 +145,7 @@ class Page:
         """The findings of a filter, all of them, for a spreadsheet."""
         which = dataclasses.replace(filter_of(parameters), limit=MAX_LIMIT, offset=0)
         try:
-            found = await self._control.findings(which)
+            found = await self._control.ask(Listing(which))
         except ValueError as exc:
             raise BadRequest(str(exc)) from None
         # In a thread, because there may be thousands, and clients wait for this one.

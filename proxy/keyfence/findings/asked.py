@@ -1,0 +1,107 @@
+"""Questions about findings, as values: what operators, pipelines and the page ask.
+
+Rule: a question says what is asked, and nothing of how it is answered. `process.answers_on_findings` answers
+all of them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from keyfence.policy.enforcement.modes import ModeRule
+
+from .filter import Filter
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Listing:
+    """The findings that a filter matches, and how many there are without its limit."""
+
+    which: Filter
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Single:
+    """One finding with its history. `name` is its id, or the beginning of it."""
+
+    name: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class EvidenceSince:
+    """Which rules were asked of which services since a time (Unix seconds), when a command was last
+    evaluated, and which findings were reopened."""
+
+    since: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Readiness:
+    """Which rules can be enforced for which services: nothing broke them for `quiet` seconds."""
+
+    quiet: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Unused:
+    """The rights that nobody has used for some seconds."""
+
+    seconds: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Summary:
+    """What has happened: findings by state, new and latest ones."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Trend:
+    """Violations and commands by hour since a time (Unix seconds). `service` "" is all."""
+
+    since: float
+    service: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Uses:
+    """How often each right was used since a time, and the active findings of each entry."""
+
+    since: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RightsOf:
+    """The rights of a service, with their uses since a time."""
+
+    service: str
+    since: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Owners:
+    """Everyone who owns a finding."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class WhatIf:
+    """What modes would refuse of what was seen since a time (Unix seconds)."""
+
+    modes: Sequence[ModeRule]
+    service: str
+    since: float
+
+
+Question = (
+    Listing
+    | Single
+    | EvidenceSince
+    | Readiness
+    | Unused
+    | Summary
+    | Trend
+    | Uses
+    | RightsOf
+    | Owners
+    | WhatIf
+)

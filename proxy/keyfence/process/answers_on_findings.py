@@ -1,0 +1,63 @@
+"""The answers to questions about findings, from the findings store or from the report in memory.
+
+Rule: this is the only place that answers them. It runs in a thread, so clients wait for none of it.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from keyfence.findings.asked import (
+    EvidenceSince,
+    Listing,
+    Owners,
+    Question,
+    Readiness,
+    RightsOf,
+    Single,
+    Summary,
+    Trend,
+    Unused,
+    Uses,
+    WhatIf,
+)
+
+from .causes import Causes, by_cause, summary_of
+from .serving.answers import SPLICED
+
+if TYPE_CHECKING:
+    from keyfence.findings.views import Views
+
+
+def answer(question: Question, views: Views, causes: Causes, *, in_memory: bool) -> Any:
+    """Returns plain values for JSON. `in_memory`: they are those of the report, and some answers say so.
+    Raises ValueError."""
+    now = time.time()
+    match question:
+        case Listing(which):
+            return {**by_cause(views, causes, which), "in_memory": in_memory}
+        case Single(name):
+            return {**causes.with_meant(views.single(name)), "in_memory": in_memory}
+        case Summary():
+            return {**summary_of(views, causes), "in_memory": in_memory}
+        case EvidenceSince(since):
+            return views.evidence(since)
+        case Trend(since, service):
+            return views.trend(since, service)
+        case Uses(since):
+            return views.uses(since)
+        case Owners():
+            return views.owners()
+        case WhatIf(modes, service, since):
+            return views.breaks(modes, service, since)
+    policy, in_force = views.in_force.policy, views.in_force.modes
+    if policy is None or in_force is None:
+        raise ValueError(SPLICED)
+    match question:
+        case Readiness(quiet):
+            return views.readiness(in_force.matrix(), quiet, now)
+        case RightsOf(service, since):
+            return views.rights(policy, service, since)
+        case Unused(seconds):
+            return views.unused(policy, seconds, now)
