@@ -14,11 +14,11 @@ import pytest
 import uvloop
 
 from keyfence.admin.access import Access
+from keyfence.admin.asked import EvidenceSince, Listing, Question, RightsOf, Single, WhatIf
 from keyfence.admin.bodies import MAX_BODY
 from keyfence.admin.control import Control
 from keyfence.admin.routes import ROUTES
 from keyfence.admin.server import start_admin
-from keyfence.findings.asked import EvidenceSince, Listing, Question, RightsOf, Single, WhatIf
 from keyfence.findings.filter import Filter
 from keyfence.net.addresses import Address
 from keyfence.policy.compiled.tenants import NOBODY, Caller

@@ -12,7 +12,7 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from keyfence.findings.asked import Question
+from keyfence.admin.asked import Question
 from keyfence.policy.compiled.tenants import Caller
 from keyfence.policy.verdict import Mode
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 from aiohttp import web
 
-from keyfence.findings.asked import EvidenceSince, Listing, Readiness, Single, Unused, WhatIf
+from keyfence.admin.asked import EvidenceSince, Listing, Readiness, Single, Unused, WhatIf
 from keyfence.findings.filter import MAX_LIMIT, Filter, sort_by, states
 from keyfence.findings.finding import DAY, QUIET_SECONDS
 from keyfence.policy.compiled.tenants import Caller

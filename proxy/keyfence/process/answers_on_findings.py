@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from keyfence.findings.asked import (
+from keyfence.admin.asked import (
     EvidenceSince,
     Listing,
     Owners,

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 from keyfence import __version__
 from keyfence.admin.access import Access
+from keyfence.admin.asked import Question, Single
 from keyfence.admin.control import Control
 from keyfence.admin.token import token_of, token_warnings
 from keyfence.config.settings import Settings
 from keyfence.downstream.certificates import certificates_of, renewed
-from keyfence.findings.asked import Question, Single
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.compiled.tenants import NOBODY, Caller
 from keyfence.policy.diagnostics import FileError

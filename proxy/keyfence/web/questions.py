@@ -12,8 +12,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from keyfence.admin.control import Control
-from keyfence.findings.asked import (
+from keyfence.admin.asked import (
     Listing,
     Owners,
     Question,
@@ -24,6 +23,7 @@ from keyfence.findings.asked import (
     Trend,
     Uses,
 )
+from keyfence.admin.control import Control
 from keyfence.findings.filter import Filter
 from keyfence.findings.finding import DAY, QUIET_SECONDS
 

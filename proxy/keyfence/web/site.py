@@ -19,13 +19,13 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from keyfence.admin.access import Access
+from keyfence.admin.asked import Listing
 from keyfence.admin.audit import Audit
 from keyfence.admin.bodies import BadRequest
 from keyfence.admin.connections import Connections
 from keyfence.admin.control import Control
 from keyfence.admin.queries import query
 from keyfence.admin.server import SiteRoute
-from keyfence.findings.asked import Listing
 from keyfence.findings.filter import MAX_LIMIT
 from keyfence.policy.diagnostics import FileError
 from keyfence.policy.units import clock_text

@@ -9,9 +9,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
+from keyfence.findings.filter import Filter
 from keyfence.policy.enforcement.modes import ModeRule
-
-from .filter import Filter
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
