@@ -251,9 +251,9 @@ class Reader:
         return [(service, rule, basis, int(times)) for service, rule, basis, times in rows]
 
     def drawn(self, since: float) -> list[Drawn]:
-        """The evidence about rules and parts of policies since the hour of a time, as in `asked_of_rules`."""
+        """The evidence about rules and parts of policies after a time."""
         columns = [uses.c[name] for name in Drawn._fields]
-        chosen = select(*columns).where(uses.c.kind.in_((RULE, PART)), uses.c.last >= since // HOUR * HOUR)
+        chosen = select(*columns).where(uses.c.kind.in_((RULE, PART)), uses.c.last > since)
         with self.database.reading() as connection:
             return [Drawn(*row) for row in connection.execute(chosen).all()]
 

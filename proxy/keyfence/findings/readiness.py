@@ -17,7 +17,7 @@ from keyfence.policy.enforcement.modes import BYPASS
 from keyfence.policy.rules import RULES
 from keyfence.policy.units import clock_text, counted
 
-from .finding import AT_REST, Finding, State
+from .finding import AT_REST, HOUR, Finding, State
 from .proof.basis import InForce
 from .proof.worth import Began, Worth
 from .queries import Blocking, Reader
@@ -95,7 +95,9 @@ def standings(
     told = reader.last_passed(BYPASS)
     leaving = {one for one in told if not _is_kept_in(one, modes, in_force)}
     knew = {one: at for one, at in told.items() if one not in leaving}
-    worth = Worth(in_force.basis, reader.drawn(earliest), reader.bases, knew)
+    # Uses are counted by hour. All evidence of the first one is weighed, because all its uses count.
+    drawn = reader.drawn(earliest // HOUR * HOUR - 1.0)
+    worth = Worth(in_force.basis, drawn, reader.bases, knew)
     asked = _asked(reader, earliest, worth)
     limits = {service: quiet_since(looking[service], quiet, now) for service in services}
     left: dict[tuple[str, str], list[Blocking]] = {}

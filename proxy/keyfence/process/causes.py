@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from keyfence.findings.filter import Filter
+from keyfence.findings.finding import State
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.remedies.nearest import nearest_entry, slip
 
@@ -59,8 +60,10 @@ class Causes:
         return "", ""
 
     def _nearest(self, finding: Mapping[str, Any]) -> _Cause:
-        """The beginning that is at fault ("": none is), and what may be meant, in words."""
-        if self.policy is None or finding["rule"] not in _OF_KEYS or not finding["shape"]:
+        """The beginning that is at fault ("": none is), and what may be meant, in words. A resolved
+        finding has no fault."""
+        is_asked = finding["rule"] in _OF_KEYS and finding["shape"] and finding.get("state") != State.RESOLVED
+        if self.policy is None or not is_asked:
             return "", ""
         key = finding["service"], finding["shape"]
         if key not in self._meant:

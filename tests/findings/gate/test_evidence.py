@@ -137,7 +137,7 @@ def test_a_store_tells_what_the_policy_in_force_has_not_judged(reader: Reader) -
     assert unjudged(reader) == set()
     describe(reader, strict, NOON + 2)
     assert ("shop", "scope.write") in unjudged(reader)
-    assert unjudged(reader, since=NOON + HOUR) == set()
+    assert unjudged(reader, since=NOON + 1) == set()
     describe(reader, loose, NOON + 3)  # and back
     assert unjudged(reader) == set()
 
