@@ -80,7 +80,7 @@ def test_a_mistake_is_one_line_and_exit_code_2(arguments: list[str], message: st
 
 
 def test_an_entry_without_a_builder_is_named_on_standard_error() -> None:
-    hard = Path(__file__).parents[1] / "policy" / "export" / "hard.yaml"
+    hard = Path(__file__).parents[1] / "authoring" / "export" / "hard.yaml"
     result = export("builders", str(hard), "--lang", "rust")
     assert result.exit_code == 0
     assert result.stderr == "keyfence: binary has no builder: its keys are not UTF-8 text\n"

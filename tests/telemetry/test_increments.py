@@ -126,7 +126,7 @@ def test_each_part_has_a_few_rows_and_nothing_is_lost_or_counted_twice() -> None
     many(telemetry, 1_050)
     sizes = []
     for number, part in enumerate(deltas.parts()):
-        assert set(part) <= {"counters", "gauges", "tally", "asked", "candidate"}
+        assert set(part) <= {"counters", "gauges", "tally", "asked", "candidate", "shown"}
         sizes.append(len(part.get("tally", ())))
         total.absorb(part.get("tally", ()))
         if number == 3:
