@@ -343,8 +343,8 @@ class Rollout:
         return len(ready)
 
     def asked(self, service: str, since: float) -> set[str]:
-        """The rules that commands of a service were asked of since a time, since the rule has changed, and
-        since the service knew addresses of Redis."""
+        """The rules that a service's commands were checked against after the latest of three times: `since`,
+        the rule's last change, and when the service last knew addresses of Redis."""
         changes = {
             name: Changes(old, self.described[self.authorizer.basis]) for name, old in self.described.items()
         }

@@ -29,8 +29,8 @@ class Single:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class EvidenceSince:
-    """Which rules were asked of which services since a time (Unix seconds), when a command was last
-    evaluated, and which findings were reopened."""
+    """The rules that each service's commands were checked against since a time (Unix seconds), when a command
+    was last evaluated, the findings that were reopened, and what is not known since the policy changed."""
 
     since: float
 

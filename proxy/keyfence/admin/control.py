@@ -12,9 +12,10 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from keyfence.admin.asked import Question
 from keyfence.policy.compiled.tenants import Caller
 from keyfence.policy.verdict import Mode
+
+from .asked import Question
 
 
 class Control(Protocol):

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 
 from aiohttp import web
 
-from keyfence.admin.asked import EvidenceSince, Listing, Readiness, Single, Unused, WhatIf
 from keyfence.findings.filter import MAX_LIMIT, Filter, sort_by, states
 from keyfence.findings.finding import DAY, QUIET_SECONDS
 from keyfence.policy.compiled.tenants import Caller
@@ -20,6 +19,7 @@ from keyfence.policy.enforcement.modes import parse_mode
 from keyfence.policy.rules import RULES
 from keyfence.telemetry.metrics.exposition import CONTENT_TYPE
 
+from .asked import EvidenceSince, Listing, Readiness, Single, Unused, WhatIf
 from .bodies import BadRequest, argv_field, json_answer, long_answer, read_fields, seconds_field, text_field
 from .control import Control
 from .queries import number_in, query

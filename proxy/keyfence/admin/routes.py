@@ -106,8 +106,8 @@ ROUTES = (
         "/evidence",
         Who.READERS,
         handlers.evidence,
-        "which rules were asked of which services, which findings were reopened, and what is not known since "
-        "the policy changed (`keyfence gate`): `since` (Unix seconds)",
+        "the rules that each service's commands were checked against, the findings that were reopened, and "
+        "what is not known since the policy changed (`keyfence gate`): `since` (Unix seconds)",
     ),
     Route(
         "GET",

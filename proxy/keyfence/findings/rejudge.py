@@ -29,7 +29,7 @@ from keyfence.telemetry.counters import OTHER
 
 from .finding import AT_REST, Finding, State
 from .proof.basis import InForce
-from .proof.changes import Changes
+from .proof.changes import ON_CHANNELS, Changes
 from .proof.shapes import Sample, channels_of, keys_of, keys_of_entry, only_name_of
 from .queries import Reader
 
@@ -39,10 +39,9 @@ ON_VALUES = frozenset(rule.name for rule in RULES.values() if rule.on_values)
 NEVER = frozenset(rules_at("session"))
 # Rules on the form of a key: one answer for all commands on keys of one target that need the same rights.
 ON_FORM = frozenset(rules_with("form"))
-ON_CHANNELS = frozenset(rules_at("channel"))
 ON_TYPES = frozenset(rules_with("type"))
 # Rules with one answer for all commands of one name on keys, or channels, of one target.
-BY_PLACE = ON_FORM | ON_CHANNELS | ON_TYPES | frozenset(rules_with("rights"))
+BY_PLACE = ON_FORM | frozenset(ON_CHANNELS) | ON_TYPES | frozenset(rules_with("rights"))
 # Rules that a command can break only if the key's entry requires something, or words of the key a type.
 REQUIRED = frozenset((*rules_at("type"), *rules_at("content"), *rules_at("lifetime")))
 

@@ -1,4 +1,4 @@
-"""What the decision cache has been told of an entry's requirements.
+"""How the decision cache checks each requirement of an entry (`written.DECLARED`).
 
 Rule: the cache gives up on a command if it has not been told how to check one of the requirements. It never
 admits such a command unchecked.

@@ -109,8 +109,9 @@ def _form_fault(value: bytes, position: int, form: Form, what: Shown) -> Iterato
 
 def _field_faults(written: Written, entry: Entry) -> Iterator[Fault | None]:
     fields, shown = entry.fields, written.shown
-    for field in written.content.fields if fields is not None else ():
-        assert fields is not None
+    if fields is None:
+        return
+    for field in written.content.fields:
         if written.budget.works(cost(field.name) + cost(field.value)):
             yield None
         form = None if isinstance(field.name, Streamed) else fields.form_of(field.name)
