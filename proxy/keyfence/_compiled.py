@@ -38,6 +38,7 @@ MODULES = (
     "keyfence.policy.engine.runs",
     "keyfence.policy.engine.calls",
     "keyfence.policy.engine.decision_cache",
+    "keyfence.policy.engine.asker",
     "keyfence.policy.engine.writes",
     "keyfence.policy.engine.pending",
     "keyfence.telemetry.traffic",

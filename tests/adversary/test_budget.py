@@ -17,6 +17,7 @@ from keyfence.commands.table import COMMANDS
 from keyfence.policy.budget import COMMAND_STEPS
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.enforcement.modes import ModeRule, Modes, Waiver
+from keyfence.policy.engine.asker import Asker
 from keyfence.policy.engine.authorizer import Authorizer, command_name
 from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.loading.load import load_policy, parse_policy
@@ -151,7 +152,7 @@ def test_search_for_violations_that_get_lost_among_many(search: Search) -> None:
             action = modes.action(found, service, label) if found is not None else None
             if found is not None and action is not None:
                 answer[found.rule, found.entry, found.severity, action] += 1
-        ruling = authorizer.rule(service, argv)
+        ruling = authorizer.rule(Asker(service), argv)
         counted: Counter[tuple[str, str, str, str]] = Counter()
         for violation, action in ruling.findings:
             counted[violation.rule, violation.entry, violation.severity, action] += 1 + violation.more

@@ -35,12 +35,13 @@ from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.compiled.tenants import Caller
 from keyfence.policy.enforcement.changes import changes as changes_between
 from keyfence.policy.enforcement.modes import BYPASS, ModeRule, Modes, Waiver
+from keyfence.policy.engine.asker import Asker
 from keyfence.policy.engine.authorizer import Authorizer
 from keyfence.policy.engine.counts import ViolationCounter
 from keyfence.policy.engine.evidence import Evidence, evidence_of
 from keyfence.policy.loading.load import FileError, parse_policy
 from keyfence.policy.rules import RULES
-from keyfence.policy.verdict import Ruling
+from keyfence.policy.verdict import Peer, Ruling
 from keyfence.policy.wording.command_log import as_line
 from keyfence.session.conversation.observer import Sent
 from keyfence.telemetry.counters import OTHER, Counters
@@ -106,7 +107,7 @@ class Worker:
         authorizer = self.authorizer
         policy, number = authorizer.policy, authorizer.number(service)
         values = policy.values(Caller(user))
-        ruling, touches = authorizer.authorize(number, argv, client="10.0.0.7:1234", values=values)
+        ruling, touches = authorizer.authorize(Asker(number, values, peer=Peer("10.0.0.7:1234")), argv)
         evidence = evidence_of(policy, number, touches, basis=authorizer.basis)
         command = Command(self.world.now, service, argv, user, evidence)
         self.world.seen.append(command)
@@ -416,7 +417,7 @@ class Rollout:
 def ruled(authorizer: Authorizer, one: Command) -> Ruling:
     """The ruling on a command, by its caller."""
     return authorizer.rule(
-        authorizer.number(one.service), one.argv, authorizer.policy.values(Caller(one.user))
+        Asker(authorizer.number(one.service), authorizer.policy.values(Caller(one.user))), one.argv
     )
 
 

@@ -31,6 +31,7 @@ from keyfence.identity.resolver import make_resolver
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.diagnostics import FileError
 from keyfence.policy.enforcement.modes import ModeRule, Modes
+from keyfence.policy.engine.asker import Asker
 from keyfence.policy.engine.authorizer import Authorizer, Candidate, InForce
 from keyfence.policy.engine.pending import PendingTtls
 from keyfence.policy.loading.load import load_policy, parse_policy
@@ -302,7 +303,7 @@ class Run:
 def _make_tables(authorizer: Authorizer, service: str) -> None:
     """The first pattern after a load makes tables for all later ones, which takes longer than a call may."""
     for argv in ([b"KEYS", b"x*y"], [b"PSUBSCRIBE", b"x*y"], [b"SUBSCRIBE", b"__keyevent@0__:set"]):
-        authorizer.rule(authorizer.number(service), argv)
+        authorizer.rule(Asker(authorizer.number(service)), argv)
 
 
 def memory() -> int:

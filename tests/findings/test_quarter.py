@@ -21,10 +21,11 @@ from keyfence.findings.store import Store
 from keyfence.findings.writer import Writer
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.enforcement.modes import ModeRule, Modes, Waiver
+from keyfence.policy.engine.asker import Asker
 from keyfence.policy.engine.authorizer import Authorizer
 from keyfence.policy.engine.evidence import evidence_of
 from keyfence.policy.loading.load import load_policy
-from keyfence.policy.verdict import entry_and_scope
+from keyfence.policy.verdict import Peer, entry_and_scope
 from keyfence.policy.wording.command_log import as_line
 from keyfence.session.conversation.observer import Sent
 from keyfence.telemetry.counters import OTHER, Counters
@@ -98,7 +99,7 @@ def admitted_commands(convention: Convention, policy: CompiledPolicy) -> list[tu
             continue
         words = case["command"] if isinstance(case["command"], list) else shlex.split(case["command"])
         argv = [str(word).encode("utf-8", "surrogateescape") for word in words]
-        if not authorizer.rule(authorizer.number(case["service"]), argv).findings:
+        if not authorizer.rule(Asker(authorizer.number(case["service"])), argv).findings:
             found.append((case["service"], argv))
     assert len(found) > 5
     return found
@@ -148,7 +149,7 @@ class Staging:
     def send(self, service: str, argv: list[bytes]) -> None:
         """Have a service send a command, as a session evaluates and reports it."""
         number = self.authorizer.number(service)
-        ruling, touches = self.authorizer.authorize(number, argv, client="10.0.0.7:1234")
+        ruling, touches = self.authorizer.authorize(Asker(number, peer=Peer("10.0.0.7:1234")), argv)
         self.telemetry.asked(service, evidence_of(self.policy, number, touches))
         label = touches.command.name if touches.command is not None else OTHER
         if ruling.findings:

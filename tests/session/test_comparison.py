@@ -18,6 +18,7 @@ from keyfence.identity.resolver import make_resolver
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.enforcement.changes import changes
 from keyfence.policy.enforcement.modes import BreakGlass, ModeRule, Modes, Waiver
+from keyfence.policy.engine.asker import Asker
 from keyfence.policy.engine.authorizer import Authorizer, Candidate, InForce
 from keyfence.policy.loading.load import parse_policy
 from keyfence.policy.wording.command_log import as_line
@@ -182,7 +183,7 @@ def expected(
     found: Counter[tuple[str, str, str, str, str]] = Counter()
     for command in commands:
         argv = command.encode().split()
-        before, after = (one.rule(one.number(service), argv) for one in (old, new))
+        before, after = (one.rule(Asker(one.number(service)), argv) for one in (old, new))
         name = extract(argv).command
         assert name is not None
         for change, (violation, action) in changes(before, after):
@@ -301,7 +302,7 @@ def test_what_only_the_candidate_cannot_count_is_evaluated_by_the_candidate_alon
     cluster = changed(("services: [one, two]", "services: [one, two]\ncluster: true"))
     one = pair(cluster, service="two")
     one.serve(*[cmd("SET a:note:1 v")] * 5)
-    monkeypatch.setattr(one.in_force, "_decide", None)  # the policy in force counts
+    monkeypatch.setattr(one.in_force, "rule_in_steps", None)  # the policy in force counts
     one.serve(*[cmd(f"SET a:note:{number} v") for number in range(10)])
     assert one.found() == {("same", "scope.write", "SET", "note", "observed"): 15}
 

@@ -18,8 +18,8 @@ from keyfence.commands.extract import extract
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.enforcement.changes import changes
 from keyfence.policy.enforcement.modes import ModeRule, Modes, Waiver
+from keyfence.policy.engine.asker import Asker, Transaction
 from keyfence.policy.engine.authorizer import Authorizer, InForce
-from keyfence.policy.engine.evaluator import Transaction
 from keyfence.policy.loading.load import parse_policy
 from keyfence.session.session import Session
 from tests.session.fake_redis import FakeRedis
@@ -133,7 +133,7 @@ def test_each_command_has_the_findings_of_evaluating_it_alone(
         transaction = Transaction() if batch.in_multi else None
         for command in batch.commands:
             argv = command.encode().split()
-            ruling, touches = alone.authorize(alone.number(service), argv, transaction)
+            ruling, touches = alone.authorize(Asker(alone.number(service), transaction=transaction), argv)
             assert touches.command is not None
             name = touches.command.name
             expected.update((service, name, found.rule, action) for found, action in ruling.findings)
@@ -157,7 +157,7 @@ def test_a_candidate_sees_what_it_would_see_alone(
             name = extract(argv).command
             assert name is not None
             rulings = [
-                held.authorize(held.number("app"), argv, transaction)[0]
+                held.authorize(Asker(held.number("app"), transaction=transaction), argv)[0]
                 for held, transaction in zip((before, after), transactions, strict=True)
             ]
             for change, (found, action) in changes(*rulings):

@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from keyfence.policy.enforcement.modes import ModeRule, Modes
+from keyfence.policy.engine.asker import Asker
 from keyfence.policy.engine.authorizer import Authorizer, Candidate, InForce
 from keyfence.policy.loading.load import parse_policy
 from keyfence.resp.limits import IDENTIFIED
@@ -117,7 +118,7 @@ def expect(stream: bytes, the_judge: Authorizer | None = None) -> Expected:
             continue
         expected.commands += 1
         number = the_judge.number(expected.service)
-        ruling = the_judge.rule(number, argv)
+        ruling = the_judge.rule(Asker(number), argv)
         name = argv[0].upper()
         if ruling.refused_by is None and (reason := _not_followed(argv, in_multi, redis)):
             ruling = the_judge.opaque(number, *reason)

@@ -330,7 +330,7 @@ def test_a_time_to_live_may_be_given_in_the_same_transaction() -> None:
     assert len(table) == 0
     one.from_client(MULTI + cmd("HSET k:2 f v") + EXEC)
     (pending,) = table
-    assert pending.write.transaction is not None
+    assert pending.write.asker.transaction is not None
     one.from_client(MULTI + cmd("EXPIRE k:2 50") + EXEC)  # it may come to nothing: Redis will be asked
     assert len(table) == 1
     one.from_client(cmd("EXPIRE k:2 50"))

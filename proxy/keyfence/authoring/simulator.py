@@ -13,13 +13,15 @@ from keyfence.commands.model import Touches
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.compiled.tenants import NOBODY, Caller
 from keyfence.policy.enforcement.modes import ModeRule, Modes
+from keyfence.policy.engine.asker import Asker, Transaction
 from keyfence.policy.engine.authorizer import Authorizer
-from keyfence.policy.engine.evaluator import Transaction
 from keyfence.policy.engine.pending import PendingTtls
 from keyfence.policy.units import duration_text
-from keyfence.policy.verdict import Verdict, Violation
+from keyfence.policy.verdict import Peer, Verdict, Violation
 
 from .keyspace_model import Keyspace
+
+_PEER = Peer("simulator")
 
 
 class Answer(NamedTuple):
@@ -73,11 +75,14 @@ class Simulator:
 
     def send(self, service: str, argv: Sequence[bytes], caller: Caller = NOBODY) -> Answer:
         """Sends a command as a service. Raises what the authorizer raises."""
-        number = self._authorizer.number(service)
-        values = self._authorizer.policy.values(caller)
-        ruling, touches = self._authorizer.authorize(
-            number, argv, self._transaction, self._database, "simulator", values=values
+        asker = Asker(
+            self._authorizer.number(service),
+            self._authorizer.policy.values(caller),
+            database=self._database,
+            peer=_PEER,
+            transaction=self._transaction,
         )
+        ruling, touches = self._authorizer.authorize(asker, argv)
         verdict = Verdict(tuple(one.violation for one in ruling.findings))
         refused = ruling.refused_by is not None
         return Answer(verdict, touches, refused, self._follow(touches, refused))
@@ -131,7 +136,7 @@ class Simulator:
             for one in self._pending.due():
                 left = self._keyspace(one.database).pttl(one.key, self.now)
                 if self._pending.answer(one, left):
-                    service = one.write.service
+                    service = one.write.asker.service
                     found += [Late(service, finding.violation) for finding in one.findings(left)]
         return found
 

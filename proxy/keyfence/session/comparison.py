@@ -12,10 +12,10 @@ from collections.abc import Container, Sequence
 from keyfence.commands.model import Touches
 from keyfence.policy.budget import driven
 from keyfence.policy.compiled.tenants import Caller
+from keyfence.policy.engine.asker import Asker, Transaction
 from keyfence.policy.engine.authorizer import Authorizer, Candidate, Steps
 from keyfence.policy.engine.counts import ViolationCounter
 from keyfence.policy.engine.decision_cache import DecisionCache
-from keyfence.policy.engine.evaluator import Transaction
 from keyfence.policy.engine.forms import Lookup
 from keyfence.policy.verdict import PASS, Changed, Peer, Ruling
 from keyfence.session.conversation.executor import OTHER
@@ -30,14 +30,13 @@ class Comparison:
         self._compared = candidate
         self.candidate = candidate.authorizer
         self.observer = candidate.observer
-        self.values = self.candidate.policy.values(caller)
         self._in_force = in_force
         self._service = service
         self._caller = caller
-        # The numbers and values by which each of the two knows the client.
-        self._number = self.candidate.number(service)
-        self._number_in_force = in_force.number(service)
-        self._values_in_force = in_force.policy.values(caller)
+        # The client outside of transactions, as each of the two knows it.
+        self._asker = Asker(self.candidate.number(service), self.candidate.policy.values(caller))
+        self.values = self._asker.values  # kept, because each compared command asks for them
+        self._asker_in_force = Asker(in_force.number(service), in_force.policy.values(caller))
         self._ruled: ViolationCounter | None = None  # a counter of the policy in force …
         self._ruling = PASS  # … and the ruling on a command that it counts
         self._seen: Transaction | None = None  # the open transaction as the policy in force knows it …
@@ -49,24 +48,23 @@ class Comparison:
 
     def cache(self, among: Container[str]) -> DecisionCache:
         """The candidate's decision cache for the service. The candidate may not know several services."""
-        return self.candidate.cache(self._number, among, self._service)
+        return self.candidate.cache(self._asker.service, among, self._service)
 
     # -- commands that the policy in force has evaluated
 
-    def rule_in_steps(
-        self, argv: Sequence[bytes], touches: Touches | None, transaction: Transaction | None
-    ) -> Steps:
-        """The candidate's ruling on a command, in turns. `transaction` is what the policy in force knows of
-        the open transaction, if there is one."""
-        own = None if transaction is None else self.own(transaction)
-        return self.candidate.rule_in_steps(self._number, argv, touches, own, self.values)
+    def rule_in_steps(self, asker: Asker, argv: Sequence[bytes], touches: Touches | None = None) -> Steps:
+        """The candidate's ruling on a command, in turns. `asker` is the client as the policy in force knows
+        it."""
+        own = self._asker
+        if asker.transaction is not None:
+            own = Asker(own.service, own.values, transaction=self.own(asker.transaction))
+        return self.candidate.rule_in_steps(own, argv, touches)
 
     def compare(
         self,
+        asker: Asker,
         argv: Sequence[bytes],
         touches: Touches,
-        transaction: Transaction | None,
-        client: Peer,
         ruling: Ruling,
         by_candidate: Ruling | None = None,
     ) -> None:
@@ -74,8 +72,8 @@ class Comparison:
         candidate's ruling, if it is known."""
         try:
             if by_candidate is None:
-                by_candidate, _ = driven(self.rule_in_steps(argv, touches, transaction))
-            self._report(touches, client, ruling, by_candidate)
+                by_candidate, _ = driven(self.rule_in_steps(asker, argv, touches))
+            self._report(touches, asker.peer, ruling, by_candidate)
         except Exception as exc:
             self.candidate.failed(exc)
 
@@ -101,9 +99,8 @@ class Comparison:
 
     def compare_cached(
         self,
+        asker: Asker,
         argv: list[bytes],
-        transaction: Transaction | None,
-        client: Peer,
         in_force: ViolationCounter | None,
         cache: DecisionCache,
         lookup: Lookup,
@@ -112,23 +109,22 @@ class Comparison:
         """Evaluate a command whose changes are not known, and report them. `in_force` and `kind` count its
         violations under the two policies. `lookup` is what `cache`, the candidate's own, knows of it."""
         try:
-            self._compare_cached(argv, transaction, client, in_force, cache, lookup, kind)
+            self._compare_cached(asker, argv, in_force, cache, lookup, kind)
         except Exception as exc:
             self.candidate.failed(exc)
 
     def _compare_cached(
         self,
+        asker: Asker,
         argv: list[bytes],
-        transaction: Transaction | None,
-        client: Peer,
         in_force: ViolationCounter | None,
         cache: DecisionCache,
         lookup: Lookup,
         kind: ViolationCounter | None,
     ) -> None:
-        by_candidate, touches = driven(self.rule_in_steps(argv, None, transaction))
+        by_candidate, touches = driven(self.rule_in_steps(asker, argv))
         ruling = PASS if in_force is None else self._ruling_of(in_force, argv)
-        found = self._report(touches, client, ruling, by_candidate)
+        found = self._report(touches, asker.peer, ruling, by_candidate)
         if not found or self.candidate.glass:
             return
         if kind is None and not lookup.is_admitted:
@@ -141,7 +137,7 @@ class Comparison:
         """The ruling in force on a command whose violations a counter counts. It may be that on an earlier
         command of this counter, which differs in its key only."""
         if self._ruled is not counter:
-            ruling = self._in_force.rule(self._number_in_force, argv, self._values_in_force)
+            ruling = self._in_force.rule(self._asker_in_force, argv)
             keys = [violation.key for violation, _ in ruling.findings]
             if any(key is not None and len(key) > MAX_HELD_KEY for key in keys):
                 return ruling
@@ -156,7 +152,7 @@ class Comparison:
         candidate = self.candidate
         if not ruling.findings:
             return None
-        if candidate.common_outcome(self._number, cache, lookup, argv, touches, ruling) is None:
+        if candidate.common_outcome(self._asker.service, cache, lookup, argv, touches, ruling) is None:
             return None
         kind = ViolationCounter(None)
         cache.remember(lookup, argv, kind)
@@ -165,12 +161,12 @@ class Comparison:
     # -- reports
 
     def _report(
-        self, touches: Touches, client: Peer, ruling: Ruling, by_candidate: Ruling
+        self, touches: Touches, peer: Peer, ruling: Ruling, by_candidate: Ruling
     ) -> Sequence[Changed]:
         self.observer.command(self._service)
         found = self._compared.changes(self._in_force.policy, ruling, by_candidate)
         if found:
-            self.observer.changes(self._service, client, _label(touches), found)
+            self.observer.changes(self._service, peer, _label(touches), found)
         return found
 
 

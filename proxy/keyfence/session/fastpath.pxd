@@ -1,6 +1,7 @@
 # C types for fastpath.py. The same source runs uncompiled; nothing here changes what it does.
 cimport cython
 
+from keyfence.policy.engine.asker cimport Asker
 from keyfence.policy.engine.decision_cache cimport DecisionCache
 from keyfence.policy.engine.forms cimport Call, CachedDecision, CommandForm, KeyKind, Lookup
 from keyfence.policy.engine.pending cimport PendingTtls
@@ -52,7 +53,7 @@ cdef class FastPath:
     cdef object _compared_as(self, Executor session, object comparison, Lookup lookup)
     cdef object _compared(self, Executor session, object comparison, Admitted admitted)
     cpdef object join(self, RequestReader reader)
-    @cython.locals(cache=DecisionCache)
+    @cython.locals(cache=DecisionCache, asker=Asker)
     cpdef DecisionCache current_cache(self, Executor session)
     @cython.locals(decision=CachedDecision, call=Call, counter=ViolationCounter, outcome=int, key=bytes)
     cdef bint _knows(self, Executor session, DecisionCache cache, Lookup lookup, list argv) except -1
@@ -70,7 +71,7 @@ cdef class FastPath:
     @cython.locals(prepared=Prepared, reply=bytes)
     cdef bint _refuses(self, Executor session, CachedDecision decision, ViolationCounter counter, bytes key) except -1
     cpdef object counted(self, Executor session, Admitted admitted)
-    @cython.locals(pending=PendingTtls, cache=DecisionCache, kind=KeyKind, at=Py_ssize_t)
+    @cython.locals(pending=PendingTtls, asker=Asker, kind=KeyKind, at=Py_ssize_t, key=bytes)
     cdef object _keep_call(self, Executor session, list opens, list argv)
     cdef object _count_evidence(self, Executor session, Admitted further)
     @cython.locals(pending=PendingTtls)

@@ -85,10 +85,10 @@ class FastPath:
         authorizer = session.current_authorizer()
         cache = self.cache
         if cache is None or self._authorizer is not authorizer or not cache.validity.is_current:
-            authorizer, number = session.authorizer_and_number()
-            known = authorizer.policy.services[number] == session.service
-            self._values = session.values
-            cache = self.cache = authorizer.cache(number, KNOWN) if known else None
+            asker = session.asker()
+            known = authorizer.policy.services[asker.service] == session.service
+            self._values = asker.values
+            cache = self.cache = authorizer.cache(asker.service, KNOWN) if known else None
             self._authorizer = authorizer
             self._pending = authorizer.pending
             comparison = self.comparison(session, authorizer)
@@ -324,27 +324,14 @@ class FastPath:
     ) -> None:
         """Record what such a request leaves open for these keys."""
         authorizer = session.current_authorizer()
-        pending, cache = authorizer.pending, self.cache
-        if pending is None or cache is None:
+        pending = authorizer.pending
+        if pending is None:
             return
-        transaction = session.transaction
-        queued = transaction.evaluated if transaction is not None else None
+        asker = session.asker()
         for kind, at in opens:
             if kind.outcome and self._leaves_open(kind.outcome):
-                pending.keep_key_open(
-                    authorizer,
-                    cache.service,
-                    kind.name,
-                    at,
-                    kind.target,
-                    kind.outcome,
-                    kind.questions,
-                    _argument(session.reader, argv, at),
-                    queued,
-                    session.profile.database,
-                    session.peer,
-                    session.sender,
-                )
+                key = _argument(session.reader, argv, at)
+                pending.keep_key_open(authorizer, asker, kind, at, key)
 
     def _count_evidence(self, session: Executor, further: Admitted) -> None:
         further.times += 1
@@ -364,11 +351,7 @@ class FastPath:
         pending, authorizer = self._pending, self._authorizer
         if pending is None or authorizer is None:
             return
-        transaction = session.transaction
-        queued = transaction.evaluated if transaction is not None else None
-        database = session.profile.database
-        peer, sender = session.peer, session.sender
-        pending.keep_open(authorizer, cache, decision, outcome, key, queued, database, peer, sender)
+        pending.keep_open(authorizer, session.asker(), cache, decision, outcome, key)
 
     # -- beside a candidate policy
 
@@ -409,9 +392,7 @@ class FastPath:
         if is_known and ((counted is None and kind is None) or comparison.counts(counted, kind)):
             self._compared_as(session, comparison, lookup)
             return
-        transaction = session.transaction
-        queued = transaction.evaluated if transaction is not None else None
-        comparison.compare_cached(argv, queued, session.peer, counted, beside, lookup, kind)
+        comparison.compare_cached(session.asker(), argv, counted, beside, lookup, kind)
 
     def compare_transaction(self, session: Executor, name: bytes) -> None:
         """The same for MULTI or EXEC, which the policy in force admits."""

@@ -1,8 +1,7 @@
 """The evaluation of a request that takes more than one turn.
 
-Rule: the authorizer that begins an evaluation ends it, whatever is loaded meanwhile. Only the bytes to send
-and their connection are determined at its end. A candidate policy has its turns after those of the policy in
-force.
+Rule: the bytes to send and their connection are determined at its end. A candidate policy has its turns after
+those of the policy in force.
 """
 
 from __future__ import annotations
@@ -10,13 +9,11 @@ from __future__ import annotations
 from time import perf_counter
 
 from keyfence.commands.model import Touches
-from keyfence.policy.engine.authorizer import Authorizer, Steps
-from keyfence.policy.engine.evaluator import Transaction
-from keyfence.policy.verdict import PASS, Peer, Ruling
+from keyfence.policy.verdict import PASS, Ruling
 from keyfence.session.conversation.base import SessionBase
-from keyfence.session.conversation.executor import Handler
 
 from .comparison import Comparison
+from .request import Request
 
 
 class LongEvaluation:
@@ -24,31 +21,21 @@ class LongEvaluation:
 
     def __init__(
         self,
-        authorizer: Authorizer,
-        number: int,
-        argv: list[bytes],
-        handler: Handler | None,
-        request: bytes,
-        steps: Steps,
-        is_timed: bool = False,
+        request: Request,
+        sent: bytes,
         *,
+        is_timed: bool = False,
         comparison: Comparison | None = None,
-        transaction: Transaction | None = None,
     ) -> None:
-        """`number` is the service's. `request` has the bytes to send upstream if it is admitted. `is_timed`:
-        measure `seconds`. `comparison` is with a candidate; `transaction` is the one in which the request is
-        queued, as the policy in force knows it."""
-        self.authorizer = authorizer
-        self.number = number
-        self.argv = argv
-        self.handler = handler
+        """`sent` has the bytes to send upstream if the request is admitted. `is_timed`: measure `seconds`.
+        `comparison` is with a candidate."""
         self.request = request
+        self.sent = sent
         self.answer: tuple[Ruling, Touches] = (PASS, Touches(None))  # once it has ended
         self.seconds = 0.0  # taken by its own turns
         self.is_timed = is_timed
-        self._steps = steps
+        self._steps = request.authorizer.authorize_in_steps(request.asker, request.argv)
         self._comparison = comparison
-        self._transaction = transaction
         self._by_candidate: Ruling | None = None  # the candidate's ruling, once it is known
         self._is_ruled = False  # `answer` is known; the candidate has its turns
 
@@ -76,13 +63,12 @@ class LongEvaluation:
         if self._comparison is None:
             return True
         self._is_ruled = True
-        self._steps = self._comparison.rule_in_steps(self.argv, answer[1], self._transaction)
+        self._steps = self._comparison.rule_in_steps(self.request.asker, self.request.argv, answer[1])
         return False
 
-    def compare(self, client: Peer) -> None:
+    def compare(self) -> None:
         """Report what the candidate, if there is one, would change. Call it once all is evaluated."""
         if self._comparison is not None:
             ruling, touches = self.answer
-            self._comparison.compare(
-                self.argv, touches, self._transaction, client, ruling, self._by_candidate
-            )
+            asker, argv = self.request.asker, self.request.argv
+            self._comparison.compare(asker, argv, touches, ruling, self._by_candidate)

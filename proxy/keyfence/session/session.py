@@ -38,6 +38,7 @@ from keyfence.session.handlers.transactions import open_transaction
 
 from .fastpath import AT_ONCE, FastPath, exec_follows, is_named
 from .long_evaluation import LongEvaluation
+from .request import Request
 
 _OPAQUE = int(State.OPAQUE)
 _BECOMING_OPAQUE = int(State.BECOMING_OPAQUE)
@@ -271,30 +272,22 @@ class Session(Executor):
         if handler is HANG_UP:
             self.decided = Decided(handler, None, "", True)
             return False
-        authorizer, number = self.authorizer_and_number()
         size = self.reader.end - self.reader.start
+        request = Request(self.current_authorizer(), self.asker(), argv, handler, size)
         if len(argv) <= AT_ONCE:
-            ruling, touches = self._authorize(authorizer, number, argv)
+            ruling, touches = self._authorize(request)
         else:
-            long = self._begin_long(authorizer, number, argv, handler)
+            long = self._begin_long(request)
             if not self._advance(long):
                 return False
             ruling, touches = long.answer
-        return self._concludes(authorizer, number, argv, handler, ruling, touches, size, lookup)
+        return self._concludes(request, ruling, touches, lookup)
 
-    def _concludes(
-        self,
-        authorizer: Authorizer,
-        number: int,
-        argv: list[bytes],
-        handler: Handler | None,
-        ruling: Ruling,
-        touches: Touches,
-        size: int,
-        lookup: Lookup | None,
-    ) -> bool:
-        """Report a ruling. True: the request, of which `size` bytes are held, goes upstream as it is and
-        gives exactly one reply. Otherwise `decided` has the decision."""
+    def _concludes(self, request: Request, ruling: Ruling, touches: Touches, lookup: Lookup | None) -> bool:
+        """Report a ruling. True: the request goes upstream as it is and gives exactly one reply. Otherwise
+        `decided` has the decision."""
+        authorizer, asker, argv, handler, size = request
+        number = asker.service
         command = touches.command
         if handler is None and command is not None:
             handler = SUBCOMMAND_HANDLERS.get(command.name)
@@ -328,10 +321,10 @@ class Session(Executor):
         if handler is None and reply is None and fits:
             self.observer.command(self.service, label, "forwarded")
             if lookup is not None and ruling is not PASS:
-                self._remember(authorizer, number, touches, label, ruling, argv, lookup, "")
+                self._remember(request, ruling, touches, label, lookup, "")
             return True
         if lookup is not None and reply is not None:
-            self._remember(authorizer, number, touches, label, ruling, argv, lookup, decision)
+            self._remember(request, ruling, touches, label, lookup, decision)
         self.decided = Decided(handler, reply, label, fits)
         return False
 
@@ -351,12 +344,10 @@ class Session(Executor):
 
     def _remember(
         self,
-        authorizer: Authorizer,
-        number: int,
+        request: Request,
+        ruling: Ruling,
         touches: Touches,
         label: str,
-        ruling: Ruling,
-        argv: list[bytes],
         lookup: Lookup,
         decision: str,
     ) -> None:
@@ -365,14 +356,15 @@ class Session(Executor):
         cache = self._fast.cache
         if cache is None or not ruling.findings:
             return
-        found = authorizer.common_outcome(number, cache, lookup, argv, touches, ruling, by_shape=True)
+        authorizer, asker, argv = request.authorizer, request.asker, request.argv
+        found = authorizer.common_outcome(asker.service, cache, lookup, argv, touches, ruling, by_shape=True)
         if found is None:
             return
         prepared = None
         if ruling.refused_by is not None:
             if shows_more(lookup.faults):
                 return
-            drafted = authorizer.drafted(number, argv, touches, ruling.refused_by, self.values)
+            drafted = authorizer.drafted(asker, argv, touches, ruling.refused_by)
             if drafted is None:
                 return
             contact = authorizer.policy.contact
@@ -401,43 +393,27 @@ class Session(Executor):
             return False
         return True
 
-    def _authorize(
-        self, authorizer: Authorizer, number: int, argv: Sequence[bytes]
-    ) -> tuple[Ruling, Touches]:
+    def _authorize(self, request: Request) -> tuple[Ruling, Touches]:
         """Evaluate a request at once."""
-        evaluated = self.transaction.evaluated if self.transaction is not None else None
-        answer = authorizer.authorize(
-            number, argv, evaluated, self.profile.database, self.peer, self.sender, self.values
-        )
+        authorizer, asker, argv = request.authorizer, request.asker, request.argv
+        answer = authorizer.authorize(asker, argv)
         self._fast.end_timing(self)
         comparison = self._fast.comparison(self, authorizer)
         if comparison is not None:
-            comparison.compare(argv, answer[1], evaluated, self.peer, answer[0])
+            comparison.compare(asker, argv, answer[1], answer[0])
         return answer
 
     # -- evaluations that take more than one turn
 
-    def _begin_long(
-        self, authorizer: Authorizer, number: int, argv: list[bytes], handler: Handler | None
-    ) -> LongEvaluation:
+    def _begin_long(self, request: Request) -> LongEvaluation:
         """Prepare to evaluate a request in turns."""
-        evaluated = self.transaction.evaluated if self.transaction is not None else None
-        steps = authorizer.authorize_in_steps(
-            number, argv, evaluated, self.profile.database, self.peer, self.sender, self.values
-        )
-        request = self.reader.span(self.reader.start, self.reader.end)
         is_timed = self._fast.take_timing() > 0.0
-        beside = self._fast.comparison(self, authorizer)
+        comparison = self._fast.comparison(self, request.authorizer)
         return LongEvaluation(
-            authorizer,
-            number,
-            argv,
-            handler,
             request,
-            steps,
-            is_timed,
-            comparison=beside,
-            transaction=evaluated,
+            self.reader.span(self.reader.start, self.reader.end),
+            is_timed=is_timed,
+            comparison=comparison,
         )
 
     def _advance(self, long: LongEvaluation) -> bool:
@@ -446,7 +422,7 @@ class Session(Executor):
         if has_ended and long.is_timed:
             self.observer.decided(self.service, long.seconds)
         if has_ended:
-            long.compare(self.peer)
+            long.compare()
         self._long = None if has_ended else long
         self.wants_turn = not has_ended
         return has_ended
@@ -472,14 +448,12 @@ class Session(Executor):
         """Call `before`, and then carry out the decision of a long evaluation."""
         if before is not None:
             before()
-        self.request = long.request
-        ruling, touches = long.answer
-        authorizer, number, argv, handler = long.authorizer, long.number, long.argv, long.handler
-        if self._concludes(authorizer, number, argv, handler, ruling, touches, len(long.request), None):
+        self.request = long.sent
+        if self._concludes(long.request, *long.answer, None):
             self.partly_sent = False
-            self._to_upstream(long.request, 1)
+            self._to_upstream(long.sent, 1)
         else:
-            self._execute(argv)
+            self._execute(long.request.argv)
 
     def become(self, service: str, user: bytes | None = None) -> None:
         self._fast.forget()

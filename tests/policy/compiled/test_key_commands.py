@@ -14,9 +14,10 @@ from keyfence.commands.table import COMMANDS
 from keyfence.policy.compiled.key_commands import UNNAMED
 from keyfence.policy.diagnostics import FileError
 from keyfence.policy.enforcement.modes import ModeRule, Modes, Waiver
+from keyfence.policy.engine.asker import Asker, Transaction
 from keyfence.policy.engine.authorizer import Authorizer
 from keyfence.policy.engine.decision_cache import DecisionCache
-from keyfence.policy.engine.evaluator import Evaluator, Transaction
+from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.loading.load import load_policy, parse_policy
 from keyfence.policy.remedies.remedies import remedies
 from keyfence.policy.verdict import Violation
@@ -407,15 +408,15 @@ def test_a_command_restriction_can_be_waived_or_advised() -> None:
     waiver = Waiver("app", "command.forbidden", "meta", "DEL", "")
     modes = Modes([ModeRule("enforce")], EVALUATOR.policy.services, [waiver])
     authorizer = Authorizer(EVALUATOR.policy, modes)
-    assert authorizer.rule(0, [b"DEL", b"bank:meta:a"]).refused_by is None
-    assert authorizer.rule(0, [b"DEL", b"bank:payment:a"]).refused_by is not None
+    assert authorizer.rule(Asker(0), [b"DEL", b"bank:meta:a"]).refused_by is None
+    assert authorizer.rule(Asker(0), [b"DEL", b"bank:payment:a"]).refused_by is not None
 
 
 def test_a_queued_command_is_authorized_like_any_other() -> None:
     authorizer = Authorizer(EVALUATOR.policy, Modes([ModeRule("enforce")], EVALUATOR.policy.services))
     transaction = Transaction()
     for command, refused in (("HSET bank:payment:a f 1", False), ("UNLINK bank:payment:a", True)):
-        ruling, _ = authorizer.authorize(0, command.encode().split(), transaction)
+        ruling, _ = authorizer.authorize(Asker(0, transaction=transaction), command.encode().split())
         assert (ruling.refused_by is not None) == refused
 
 

@@ -13,6 +13,7 @@ from keyfence.commands.model import Streamed
 from keyfence.policy.compiled.requirements import rules_to_test
 from keyfence.policy.compiled.sizes import LATE_SECONDS, Question
 from keyfence.policy.enforcement.modes import ModeRule, Modes
+from keyfence.policy.engine.asker import Asker
 from keyfence.policy.engine.authorizer import Authorizer
 from keyfence.policy.engine.decision_cache import DecisionCache
 from keyfence.policy.engine.evaluator import Evaluator
@@ -114,7 +115,7 @@ class Watched:
         return kind != b"none" and int(self.link(SIZE_OF[kind], key)) > LIMITS[kind]
 
     def do(self, argv: list[bytes]) -> None:
-        ruling, _ = self.authorizer.authorize(0, argv, client="c", connection=1)
+        ruling, _ = self.authorizer.authorize(Asker(0, sender=1), argv)
         self.told |= {(one.violation.key or b"").decode() for one in ruling.findings}
         self.link(*argv)
         self.told = {key for key in self.told if self.exceeds(key)}
@@ -212,7 +213,7 @@ def test_a_write_for_another_type_does_not_replace_a_question() -> None:
     table = PendingTtls()
     authorizer = Authorizer(POLICY, Modes([], POLICY.services), pending=table)
     for command in ("SADD k:any:1 a", "RPUSH k:any:1 a", "SADD k:any:1 b"):
-        authorizer.authorize(0, command.encode().split())
+        authorizer.authorize(Asker(0), command.encode().split())
     (pending,) = table.sizes
     assert [question.command for question in pending.questions] == [b"SCARD", b"LLEN"]
 
@@ -249,7 +250,7 @@ def test_redis_is_asked_what_a_command_leaves_open(command: str, asked: list[str
     table = PendingTtls()
     authorizer = Authorizer(POLICY, Modes([], POLICY.services), pending=table)
     for _ in range(3):
-        authorizer.authorize(0, command.encode().split())
+        authorizer.authorize(Asker(0), command.encode().split())
     told = [question.command.decode() for one in table.sizes for question in one.questions]
     assert told == asked
 
@@ -257,7 +258,7 @@ def test_redis_is_asked_what_a_command_leaves_open(command: str, asked: list[str
 def test_a_refused_command_leaves_no_size_open() -> None:
     table = PendingTtls()
     authorizer = Authorizer(POLICY, Modes([ModeRule("enforce")], POLICY.services), pending=table)
-    ruling, _ = authorizer.authorize(0, b"LPUSH k:list:1 1 2 3".split())
+    ruling, _ = authorizer.authorize(Asker(0), b"LPUSH k:list:1 1 2 3".split())
     assert ruling.refused_by is not None
     assert ruling.refused_by.rule == "key.members"
     assert len(table.sizes) == 0
@@ -295,7 +296,7 @@ class Bench:
     def write(self, key: bytes = b"k", command: str = "LPUSH", database: int = 0) -> None:
         authorizer: Any = None
         target: Any = None
-        write = new_write(authorizer, 0, "c", command, "c", None, database, key, 1, target)
+        write = new_write(authorizer, Asker(0), command, database, key, 1, target)
         self.table.ask(write, [LLEN])
 
     def told_at(self, now: float, size: int | None) -> list[str]:

@@ -19,6 +19,7 @@ from keyfence.commands.table import COMMANDS
 from keyfence.policy.compiled.tenants import Caller
 from keyfence.policy.diagnostics import FileError
 from keyfence.policy.enforcement.modes import ModeRule, Modes
+from keyfence.policy.engine.asker import Asker
 from keyfence.policy.engine.authorizer import Authorizer
 from keyfence.policy.engine.decision_cache import DecisionCache
 from keyfence.policy.engine.evaluator import Evaluator
@@ -502,7 +503,7 @@ def test_a_legacy_form_without_the_tenant_needs_rights_on_all_tenants(
     for number, name in enumerate(policy.services):
         cache = authorizer.cache(number, frozenset({"GET", "SET"}))
         assert name in passes or not cache.find(argv, values).is_admitted
-        assert (authorizer.rule(number, argv, values).refused_by is None) == (name in passes)
+        assert (authorizer.rule(Asker(number, values), argv).refused_by is None) == (name in passes)
     for one in found["app"]:
         assert one.rule == ("scan.scope" if argv[0] == b"SCAN" else "key.legacy")
         assert one.rule != "key.legacy" or ":acme:" in one.hint or one.hint.endswith("by:acme")
@@ -592,7 +593,7 @@ def test_a_violation_of_one_caller_is_not_counted_for_another() -> None:
             argv, values = command.split(), LOADED_HINTS.values(caller)
             lookup = cache.find(argv, values)
             assert not lookup.is_admitted
-            ruling, touches = authorizer.authorize(0, argv, values=values)
+            ruling, touches = authorizer.authorize(Asker(0, values), argv)
             assert ruling.refused_by is not None
             assert own.decode() in ruling.refused_by.hint
             assert authorizer.common_outcome(0, cache, lookup, argv, touches, ruling) is None

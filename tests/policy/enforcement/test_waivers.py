@@ -18,6 +18,7 @@ from keyfence.policy.enforcement.baseline import baseline
 from keyfence.policy.enforcement.modes import ModeRule, Modes, Waiver, best_waiver
 from keyfence.policy.enforcement.waiver_keys import WaiverKeys, keys_of_shape, waived_keys
 from keyfence.policy.enforcement.waivers import read_waivers, uses, waiver_faults
+from keyfence.policy.engine.asker import Asker
 from keyfence.policy.engine.authorizer import Authorizer
 from keyfence.policy.loading.load import parse_policy
 from keyfence.policy.patterns.globs import Glob
@@ -343,7 +344,7 @@ def test_the_keys_of_a_shape_match_the_key_that_it_came_from(pieces: list[str]) 
 def rulings(waivers: list[Waiver], service: str, command: str) -> list[tuple[str, str]]:
     modes = Modes([ModeRule("enforce")], POLICY.services, waivers)
     argv = [word.encode() for word in command.split()]
-    ruling = Authorizer(POLICY, modes).rule(POLICY.number(service), argv)
+    ruling = Authorizer(POLICY, modes).rule(Asker(POLICY.number(service)), argv)
     assert extract(argv).command is not None
     return [(found.violation.rule, found.action) for found in ruling.findings]
 
@@ -406,7 +407,7 @@ placeholders: {id: "[a-z]+"}
 
 def ruled(policy: CompiledPolicy, waiver: Waiver, command: str) -> list[str]:
     authorizer = Authorizer(policy, Modes([ModeRule("enforce")], policy.services, [waiver]))
-    ruling = authorizer.rule(policy.number("two"), command.encode().split())
+    ruling = authorizer.rule(Asker(policy.number("two")), command.encode().split())
     return [one.action for one in ruling.findings if one.violation.rule == "scope.write"]
 
 

@@ -8,6 +8,7 @@ import weakref
 import pytest
 
 from keyfence.policy.enforcement.modes import ModeRule, Modes
+from keyfence.policy.engine.asker import Asker
 from keyfence.policy.engine.authorizer import Authorizer
 from keyfence.policy.loading.load import load_policy
 from keyfence.process.serving.garbage import without_collections
@@ -34,7 +35,7 @@ def test_a_used_authorizer_goes_with_its_last_reference(argv: list[bytes]) -> No
         for service in range(len(policy.services)):
             for _ in range(2):
                 authorizer.cache(service, KNOWN).find(argv)
-                authorizer.authorize(service, argv)
+                authorizer.authorize(Asker(service), argv)
         seen = weakref.ref(authorizer), weakref.ref(authorizer.evaluator)
         del authorizer
         assert [one() for one in seen] == [None, None]

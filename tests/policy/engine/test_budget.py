@@ -17,6 +17,7 @@ from keyfence.commands.extract import extract
 from keyfence.policy.budget import COMMAND_STEPS, PATTERN_STEPS, PAUSE_STEPS, Budget
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.enforcement.modes import ModeRule, Modes, Waiver
+from keyfence.policy.engine.asker import Asker
 from keyfence.policy.engine.authorizer import Authorizer
 from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.engine.pending import PendingTtls
@@ -25,6 +26,7 @@ from keyfence.policy.reach.reach import Nearest, Remembered
 from keyfence.policy.verdict import LISTED
 from keyfence.session.conversation import base
 from keyfence.session.long_evaluation import LongEvaluation
+from keyfence.session.request import Request
 from keyfence.telemetry.telemetry import Telemetry
 from tests.session.sessions import session
 from tests.steps import steps_of
@@ -204,8 +206,8 @@ def test_a_violation_beyond_the_listed_ones_can_refuse_the_command() -> None:
     )
     keys = [b"stray:%d" % n for n in range(5000)]
     service = loaded.number("CubeProxy")
-    assert authorizer.rule(service, [b"EXISTS", *keys]).refused_by is None
-    ruling = authorizer.rule(service, [b"EXISTS", *keys, b"other"])
+    assert authorizer.rule(Asker(service), [b"EXISTS", *keys]).refused_by is None
+    ruling = authorizer.rule(Asker(service), [b"EXISTS", *keys, b"other"])
     assert ruling.refused_by is not None
     assert ruling.refused_by.key == b"other"
     assert sum(1 + one.more for one, action in ruling.findings if action == "waived") == 5000
@@ -214,7 +216,7 @@ def test_a_violation_beyond_the_listed_ones_can_refuse_the_command() -> None:
 def test_metrics_and_log_have_the_counts(tmp_path: Path) -> None:
     loaded = policy()
     authorizer = Authorizer(loaded, Modes([ModeRule("observe")], loaded.services))
-    ruling = authorizer.rule(loaded.number("CubeProxy"), [b"DEL", *[ROUTE % n for n in range(5000)]])
+    ruling = authorizer.rule(Asker(loaded.number("CubeProxy")), [b"DEL", *[ROUTE % n for n in range(5000)]])
     log = tmp_path / "log"
     telemetry = Telemetry()
     telemetry.log_to(str(log))
@@ -235,14 +237,13 @@ def test_an_evaluation_in_steps_has_the_result_of_one_at_once(monkeypatch: pytes
     authorizer = Authorizer(loaded, Modes([ModeRule("enforce")], loaded.services), clock=lambda: 1e9)
     service = loaded.number("CubeProxy")
     argv = [b"DEL", *[ROUTE % n for n in range(3000)], *[b"stray:%d" % n for n in range(3000)]]
-    steps = authorizer.authorize_in_steps(service, argv)
     turns = 0
     monkeypatch.setattr(base, "TURN_SECONDS", 0.0)
-    case = LongEvaluation(authorizer, service, argv, None, b"", steps)
+    case = LongEvaluation(Request(authorizer, Asker(service), argv, None, 0), b"")
     while not case.advance(session()):
         turns += 1
-        authorizer.authorize(service, [b"GET", b"stray:1"])  # another client's command
-    assert case.answer[0] == authorizer.authorize(service, argv)[0]
+        authorizer.authorize(Asker(service), [b"GET", b"stray:1"])  # another client's command
+    assert case.answer[0] == authorizer.authorize(Asker(service), argv)[0]
     assert turns >= 2 * 6000 // PAUSE_STEPS
 
 
@@ -254,11 +255,13 @@ def test_what_a_long_command_leaves_open_is_recorded_in_steps() -> None:
     pending = PendingTtls()
     authorizer = Authorizer(loaded, Modes((), loaded.services), clock=lambda: 1e9, pending=pending)
     keys = [b"k:%d" % number for number in range(2000)]
-    steps = authorizer.authorize_in_steps(0, [b"MSET", *(part for key in keys for part in (key, b"v"))])
+    steps = authorizer.authorize_in_steps(
+        Asker(0), [b"MSET", *(part for key in keys for part in (key, b"v"))]
+    )
     recorded = 0
     for _ in steps:
         assert len(pending) - recorded <= PAUSE_STEPS
         recorded = len(pending)
-        authorizer.authorize(0, [b"GET", b"k:1"])  # another client's command
+        authorizer.authorize(Asker(0), [b"GET", b"k:1"])  # another client's command
     assert len(pending) - recorded <= PAUSE_STEPS
     assert len(pending) == len(keys)

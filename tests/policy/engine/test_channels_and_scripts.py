@@ -14,7 +14,8 @@ import pytest
 from keyfence.authoring.lint import check_policy
 from keyfence.commands.extract import extract
 from keyfence.policy.diagnostics import FileError
-from keyfence.policy.engine.evaluator import Evaluator, Transaction
+from keyfence.policy.engine.asker import Transaction
+from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.loading.load import load_policy, parse_policy
 
 SHA = "62f78b8d" + "0" * 32

@@ -13,6 +13,7 @@ from keyfence.commands.extract import extract
 from keyfence.commands.model import Streamed
 from keyfence.policy.diagnostics import FileError
 from keyfence.policy.enforcement.modes import ModeRule, Modes
+from keyfence.policy.engine.asker import Asker
 from keyfence.policy.engine.authorizer import Authorizer
 from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.loading.load import parse_policy
@@ -327,7 +328,7 @@ def test_a_wrong_case_is_refused_and_an_unknown_field_observed() -> None:
     service, cache = 0, authorizer.cache(0, frozenset({"HSET"}))
     for _ in range(3):
         argv = [b"HSET", b"case:a", b"hostip", b"10.0.0.1", b"more", b"1"]
-        ruling = authorizer.rule(service, argv)
+        ruling = authorizer.rule(Asker(service), argv)
         assert [(one.severity, action) for one, action in ruling.findings] == [
             ("must", "refused"),
             ("should", "observed"),

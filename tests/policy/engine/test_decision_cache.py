@@ -14,6 +14,7 @@ from keyfence.commands.table import COMMANDS
 from keyfence.policy.compiled.tenants import Values
 from keyfence.policy.compiled.ttl import SETTLES
 from keyfence.policy.enforcement.modes import ModeRule, Modes
+from keyfence.policy.engine.asker import Asker
 from keyfence.policy.engine.authorizer import Authorizer
 from keyfence.policy.engine.counts import ViolationCounter
 from keyfence.policy.engine.decision_cache import MAX_COUNTERS, DecisionCache
@@ -226,7 +227,7 @@ def evaluated_and_counted(authorizer: Authorizer, service: int, argv: list[bytes
         return False
     counter = counter_of(lookup, argv)
     assert unread is None or unread is counter
-    ruling, touches = authorizer.authorize(service, argv)
+    ruling, touches = authorizer.authorize(Asker(service), argv)
     # On keys of a target, evidence is drawn from the first call, which may lack arguments.
     on_no_target = lookup.decision is not None and lookup.decision.target < 0
     if on_no_target and lookup.decision is not None and service not in authorizer.policy.grants:
@@ -331,7 +332,7 @@ def test_the_cache_counts_a_repeated_violation() -> None:
             (service, argv)
             for service in range(len(policy.services))
             for argv in CASES[name]
-            if argv[0].upper() in ONE_KEY and authorizer.rule(service, argv).findings
+            if argv[0].upper() in ONE_KEY and authorizer.rule(Asker(service), argv).findings
         ]
         for service, argv in broken:
             evaluated_and_counted(authorizer, service, list(argv))

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from keyfence.commands.extract import extract
 from keyfence.commands.table import COMMANDS
 from keyfence.policy.enforcement.modes import ModeRule, Modes
+from keyfence.policy.engine.asker import Asker
 from keyfence.policy.engine.authorizer import Authorizer
 from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.loading.load import load_policy, parse_policy
@@ -129,7 +130,7 @@ def test_an_error_in_a_decision_is_a_violation(mode: Mode, monkeypatch: pytest.M
         raise ZeroDivisionError
 
     monkeypatch.setattr(authorizer.evaluator, "admits", fail)
-    ruling = authorizer.rule(CUBE.policy.number("CubeMaster"), [b"GET", b"x"])
+    ruling = authorizer.rule(Asker(CUBE.policy.number("CubeMaster")), [b"GET", b"x"])
     assert [one.violation.rule for one in ruling.findings] == ["internal.error"]
     assert (ruling.refused_by is not None) == (mode == "enforce")
     assert [type(error) for error in errors] == [ZeroDivisionError]

@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from keyfence.authoring.keyspace_model import Keyspace
 from keyfence.commands.extract import extract
 from keyfence.policy.enforcement.modes import Modes
+from keyfence.policy.engine.asker import Asker, Transaction
 from keyfence.policy.engine.authorizer import Authorizer
-from keyfence.policy.engine.evaluator import Transaction
 from keyfence.policy.engine.pending import PendingTtls
 from keyfence.policy.loading.load import parse_policy
-from keyfence.policy.verdict import Finding
+from keyfence.policy.verdict import Finding, Peer
 from tests.commands.conftest import Live
 from tests.servers import RedisServer
 
@@ -159,7 +159,8 @@ class Watched:
 
     def do(self, client: str, argv: list[bytes]) -> None:
         transaction, reported = self.transactions.get(client, (None, self.reported))
-        ruling, touches = self.authorizer.authorize(0, argv, transaction, 0, client)
+        asker = Asker(0, peer=Peer(client), transaction=transaction)
+        ruling, touches = self.authorizer.authorize(asker, argv)
         database = touches.databases[0][1] if touches.databases else 0
         for violation, action in ruling.findings:
             assert action == "observed"

@@ -23,14 +23,19 @@ from keyfence.policy.compiled.ttl import (
     TtlRule,
 )
 from keyfence.policy.enforcement.modes import ModeRule, Modes
+from keyfence.policy.engine.asker import Asker, Transaction
 from keyfence.policy.engine.authorizer import Authorizer
-from keyfence.policy.engine.evaluator import Transaction
 from keyfence.policy.engine.pending import PendingTtls
 from keyfence.policy.engine.writes import MAX_KEY, new_write
 from keyfence.policy.loading.load import parse_policy
+from keyfence.policy.verdict import Peer
 
 TARGET: Target = parse_policy("policy: p\nservices: [a]\nscopes: {s: {prefix: 'k', writers: a}}").targets[0]
 RULE = TtlRule(max=100_000)
+
+
+def asker(sender: str, transaction: Transaction | None = None) -> Asker:
+    return Asker(0, peer=Peer("10.0.0.1:5"), sender=sender, transaction=transaction)
 
 
 class Bench:
@@ -39,11 +44,12 @@ class Bench:
         self.table = PendingTtls(limit, lambda: self.now)
 
     def ask(
-        self, key: bytes = b"k", question: int = ASKS_PRESENCE, client: str = "c", transaction: object = None,
+        self, key: bytes = b"k", question: int = ASKS_PRESENCE, client: str = "c",
+        transaction: Transaction | None = None,
         rule: TtlRule = RULE, database: int = 0, command: str = "HSET",
     ) -> None:  # fmt: skip
         authorizer: Any = None
-        write = new_write(authorizer, 0, "10.0.0.1:5", command, client, transaction, database, key, 1, TARGET)
+        write = new_write(authorizer, asker(client, transaction), command, database, key, 1, TARGET)
         self.table.ask(write, rule, question)
 
     def keys(self) -> list[bytes]:
@@ -130,16 +136,16 @@ def test_a_key_in_another_database_is_another_key() -> None:
     bench = Bench()
     bench.ask(database=0)
     bench.ask(database=1)
-    bench.table.settle(1, b"k", SETTLES, None, "c")
+    bench.table.settle(1, b"k", SETTLES, asker("c"))
     assert [pending.database for pending in bench.table] == [0]
 
 
 def test_only_the_client_that_wrote_settles_a_key() -> None:
     bench = Bench()
     bench.ask(client="a")
-    bench.table.settle(0, b"k", SETTLES, None, "b")
+    bench.table.settle(0, b"k", SETTLES, asker("b"))
     assert bench.keys() == [b"k"]
-    bench.table.settle(0, b"k", SETTLES, None, "a")
+    bench.table.settle(0, b"k", SETTLES, asker("a"))
     assert bench.keys() == []
 
 
@@ -149,8 +155,8 @@ def test_no_client_settles_a_key_that_several_wrote() -> None:
         key = b"%d" % number
         bench.ask(key, client="a")
         bench.ask(key, client=client, transaction=transaction)
-        bench.table.settle(0, key, SETTLES, None, "a")
-        bench.table.settle(0, key, SETTLES, transaction, client)
+        bench.table.settle(0, key, SETTLES, asker("a"))
+        bench.table.settle(0, key, SETTLES, asker(client, transaction))
     assert bench.keys() == [b"0", b"1"]
 
 
@@ -161,12 +167,12 @@ def test_a_transaction_settles_only_keys_that_it_wrote_itself() -> None:
     bench.ask(b"outside")
     bench.ask(b"inside", transaction=transaction)
     for key in (b"outside", b"inside"):
-        bench.table.settle(0, key, SETTLES, transaction, "c")
+        bench.table.settle(0, key, SETTLES, asker("c", transaction))
     assert bench.keys() == [b"outside"]
     bench.ask(b"inside", transaction=transaction)
-    bench.table.settle(0, b"inside", SETTLES, object(), "c")
+    bench.table.settle(0, b"inside", SETTLES, asker("c", Transaction()))
     assert bench.keys() == [b"outside", b"inside"]
-    bench.table.settle(0, b"inside", SETTLES, None, "c")
+    bench.table.settle(0, b"inside", SETTLES, asker("c"))
     assert bench.keys() == [b"outside"]
 
 
@@ -175,7 +181,7 @@ def test_a_time_to_live_that_may_be_wrong_settles_nothing() -> None:
     bench.ask(b"some")
     bench.ask(b"any", ASKS_ALL)
     for key in (b"some", b"any"):
-        bench.table.settle(0, key, GIVES, None, "c")
+        bench.table.settle(0, key, GIVES, asker("c"))
     assert bench.keys() == [b"any"]
 
 
@@ -186,7 +192,7 @@ def test_a_replaced_key_begins_a_new_grace_time() -> None:
     bench.ask(question=ASKS_ALL, client="b")
     assert bench.answer_at(5.0, NO_TTL) == []
     (pending,) = bench.table
-    assert (pending.write.sender, pending.everything, pending.due) == ("b", True, 8.0)
+    assert (pending.write.asker.sender, pending.everything, pending.due) == ("b", True, 8.0)
     bench.ask(question=ASKS_PRESENCE, client="a")
     (same,) = bench.table
     assert same is pending
@@ -267,7 +273,7 @@ def test_a_removal_by_another_connection_gives_the_next_write_a_grace_time() -> 
         bench.now = tick / 10
         if tick < 100:
             bench.ask(client="a")
-            bench.table.settle(0, b"k", SETTLES, None, "b")
+            bench.table.settle(0, b"k", SETTLES, asker("b"))
         found += [bench.now for wrong in bench.answer_at(bench.now, NO_TTL) if wrong]
     assert len(found) == 1
     assert found[0] >= 14.9
@@ -315,12 +321,12 @@ def test_connections_from_one_address_are_distinct() -> None:
     table = PendingTtls()
     authorizer = Authorizer(policy, Modes((), policy.services), pending=table)
     one, other = object(), object()
-    authorizer.authorize(0, [b"HSET", b"k", b"f", b"v"], client="unix", connection=one)
-    authorizer.authorize(0, [b"EXPIRE", b"k", b"60"], client="unix", connection=other)
+    authorizer.authorize(Asker(0, peer=Peer("unix"), sender=one), [b"HSET", b"k", b"f", b"v"])
+    authorizer.authorize(Asker(0, peer=Peer("unix"), sender=other), [b"EXPIRE", b"k", b"60"])
     assert len(table) == 1
-    authorizer.authorize(0, [b"EXPIRE", b"k", b"60"], client="unix", connection=one)
+    authorizer.authorize(Asker(0, peer=Peer("unix"), sender=one), [b"EXPIRE", b"k", b"60"])
     assert len(table) == 0
-    authorizer.rule(0, [b"HSET", b"k", b"f", b"v"])  # leaves no pending key
+    authorizer.rule(Asker(0), [b"HSET", b"k", b"f", b"v"])  # leaves no pending key
     assert len(table) == 0
 
 
@@ -331,7 +337,7 @@ def test_a_refused_command_leaves_no_key_pending() -> None:
     for mode, kept in (("enforce", 0), ("observe", 1)):
         table = PendingTtls()
         authorizer = Authorizer(policy, Modes([ModeRule(mode)], policy.services), pending=table)
-        ruling, _ = authorizer.authorize(0, [b"HSET", b"k", b"f", b"v"])
+        ruling, _ = authorizer.authorize(Asker(0), [b"HSET", b"k", b"f", b"v"])
         assert (ruling.refused_by is not None, len(table)) == (mode == "enforce", kept)
 
 
@@ -344,7 +350,7 @@ def test_a_rename_that_may_fail_settles_nothing(command: str, is_open: bool) -> 
     table = PendingTtls()
     authorizer = Authorizer(policy, Modes([], policy.services), pending=table)
     for text in ("LPUSH k:a 1", command):
-        authorizer.authorize(0, text.encode().split(), client="c", connection=1)
+        authorizer.authorize(asker("c"), text.encode().split())
     assert (b"k:a" in {one.key for one in table}) == is_open
 
 
@@ -374,9 +380,7 @@ def test_a_write_before_one_reported_at_once_is_not_reported(
         transaction = Transaction() if text == "MULTI" else None if text == "EXEC" else transaction
         now[0] += 0.001
         if text not in ("MULTI", "EXEC"):
-            authorizer.authorize(
-                0, text.encode().split(), transaction, client=f"c{number}", connection=number
-            )
+            authorizer.authorize(asker(f"c{number}", transaction), text.encode().split())
     found = []
     while len(table):
         now[0] += 0.1

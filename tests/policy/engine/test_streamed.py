@@ -11,6 +11,7 @@ import pytest
 
 from keyfence.commands.model import Streamed
 from keyfence.policy.enforcement.modes import ModeRule, Modes
+from keyfence.policy.engine.asker import Asker
 from keyfence.policy.engine.authorizer import Authorizer
 from keyfence.policy.engine.pending import PendingTtls
 from keyfence.policy.loading.load import parse_policy
@@ -42,7 +43,9 @@ scripts:
 
 def rules(service: str, *argv: bytes) -> list[str]:
     authorizer = Authorizer(POLICY, Modes((ModeRule("enforce"),), POLICY.services))
-    return [violation.rule for violation, _ in authorizer.rule(authorizer.number(service), argv).findings]
+    return [
+        violation.rule for violation, _ in authorizer.rule(Asker(authorizer.number(service)), argv).findings
+    ]
 
 
 def beginning(argument: bytes) -> Streamed:
@@ -73,7 +76,7 @@ def test_an_incomplete_name_matches_nothing_in_the_policy(argv: list[bytes], exp
 
 def test_a_script_with_the_beginning_of_a_registered_one_is_unregistered() -> None:
     authorizer = Authorizer(POLICY, Modes((), POLICY.services))
-    _, touches = authorizer.authorize(0, [b"EVAL", beginning(TEXT), b"1", b"k:a"])
+    _, touches = authorizer.authorize(Asker(0), [b"EVAL", beginning(TEXT), b"1", b"k:a"])
     assert touches.script is not None
     assert POLICY.registration(touches.script) is None
 
@@ -82,9 +85,9 @@ def test_removing_a_key_with_the_same_beginning_settles_nothing() -> None:
     pending = PendingTtls()
     authorizer = Authorizer(POLICY, Modes((), POLICY.services), pending=pending)
     key = b"t:" + KEY[2:]
-    authorizer.authorize(0, [b"HSET", key, b"f", b"v"], client="c")
+    authorizer.authorize(Asker(0), [b"HSET", key, b"f", b"v"])
     assert len(pending) == 1
-    authorizer.authorize(0, [b"DEL", beginning(key)], client="c")
+    authorizer.authorize(Asker(0), [b"DEL", beginning(key)])
     assert [one.key for one in pending] == [key]
-    authorizer.authorize(0, [b"DEL", key], client="c")
+    authorizer.authorize(Asker(0), [b"DEL", key])
     assert not pending

@@ -10,6 +10,7 @@ import pytest
 from keyfence.commands.extract import extract
 from keyfence.policy.compiled.tenants import NOBODY
 from keyfence.policy.enforcement.modes import ModeRule, Modes
+from keyfence.policy.engine.asker import Asker
 from keyfence.policy.engine.authorizer import Authorizer
 from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.remedies.explain import explain, explain_line
@@ -32,7 +33,7 @@ def explained(one: Authorizer, argv: list[bytes]) -> dict[str, Any]:
 def test_an_explanation_is_that_of_the_command_line_and_what_modes_make_of_it(argv: list[bytes]) -> None:
     one = authorizer()
     found = explained(one, argv)
-    ruling = one.rule(one.number("CubeProxy"), argv)
+    ruling = one.rule(Asker(one.number("CubeProxy")), argv)
     assert found.pop("refused") == (ruling.refused_by is not None)
     actions = [{"rule": each.violation.rule, "action": each.action} for each in ruling.findings]
     assert found.pop("actions") == actions

@@ -15,9 +15,11 @@ import redis
 
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.enforcement.modes import ModeRule, Modes, Waiver
+from keyfence.policy.engine.asker import Asker
 from keyfence.policy.engine.authorizer import Authorizer
 from keyfence.policy.engine.pending import PendingTtls
 from keyfence.policy.loading.load import parse_policy
+from keyfence.policy.verdict import Peer
 from keyfence.process.serving.ttl_check import BATCH, TtlWatch
 from keyfence.telemetry.telemetry import Telemetry
 from keyfence.upstream.health import Upstream, UpstreamAddress
@@ -58,6 +60,10 @@ unregistered_scripts: declared
 )
 
 
+def asker(service: int, database: int = 0, *, address: str = "10.0.0.1:5") -> Asker:
+    return Asker(service, database=database, peer=Peer(address))
+
+
 class Bench:
     """A table, its watch and an authorizer, with a clock that the test sets."""
 
@@ -81,10 +87,10 @@ class Bench:
         self.authorizer = Authorizer(policy, modes or Modes((), policy.services), pending=self.table)
 
     def hset(self, key: str, database: int = 0) -> None:
-        self.authorizer.authorize(0, [b"HSET", key.encode(), b"f", b"v"], None, database, "10.0.0.1:5")
+        self.authorizer.authorize(asker(0, database), [b"HSET", key.encode(), b"f", b"v"])
 
     def send(self, service: int, command: str, database: int = 0) -> None:
-        self.authorizer.authorize(service, command.encode().split(), None, database, "10.0.0.1:5")
+        self.authorizer.authorize(asker(service, database), command.encode().split())
 
     @property
     def late(self) -> dict[str, int]:
@@ -166,13 +172,15 @@ def test_an_unlock_script_causes_no_violation_for_the_key_that_it_removed(redis_
             client.flushall()
             sha1 = client.script_load(UNLOCK)
             client.set("k:1", "token", nx=True, px=30_000)
-            bench.authorizer.authorize(0, [b"EVALSHA", sha1.encode(), b"1", b"k:1", b"token"], None, 0, "c")
+            bench.authorizer.authorize(
+                asker(0, address="c"), [b"EVALSHA", sha1.encode(), b"1", b"k:1", b"token"]
+            )
             assert client.evalsha(sha1, 1, "k:1", "token") == 1
             bench.now += 0.3
             look()
             client.set("k:1", "w")
             if command:
-                bench.authorizer.authorize(1, [word.encode() for word in command], None, 0, "d")
+                bench.authorizer.authorize(asker(1, address="d"), [word.encode() for word in command])
             for _ in range(20):
                 bench.now += 1.0
                 look()
@@ -184,7 +192,8 @@ def test_a_script_that_leaves_its_key_without_a_time_to_live_is_reported(redis_s
     with redis_server.client() as client, looking(bench) as look:
         client.set("k:1", "other's")
         sha1 = client.script_load(UNLOCK)
-        bench.authorizer.authorize(0, [b"EVALSHA", sha1.encode(), b"1", b"k:1", b"token"], None, 0, "c")
+        unlock = [b"EVALSHA", sha1.encode(), b"1", b"k:1", b"token"]
+        bench.authorizer.authorize(asker(0, address="c"), unlock)
         assert client.evalsha(sha1, 1, "k:1", "token") == 0
         for now in (0.3, 5.0):
             bench.now = now
@@ -281,8 +290,8 @@ def test_a_late_verdict_is_late_in_enforce_too_and_heeds_modes_and_waivers(redis
     with redis_server.client() as client, looking(bench) as look:
         client.mset({"k:1": "1", "k:2": "1", "k:3": "1"})
         bench.hset("k:1")
-        bench.authorizer.authorize(0, [b"INCR", b"k:2"], None, 0, "c")
-        bench.authorizer.authorize(1, [b"INCR", b"k:3"], None, 0, "c")
+        bench.authorizer.authorize(asker(0, address="c"), [b"INCR", b"k:2"])
+        bench.authorizer.authorize(asker(1, address="c"), [b"INCR", b"k:3"])
         bench.now = 5.0
         look()
         assert bench.late == {"one ttl.required HSET late": 1, "one ttl.required INCR waived": 1}

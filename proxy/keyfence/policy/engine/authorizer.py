@@ -15,7 +15,6 @@ from keyfence.commands.model import MANY, Streamed, Touches
 from keyfence.policy.budget import PAUSE_STEPS, Budget, driven
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.compiled.sizes import Question, questions
-from keyfence.policy.compiled.tenants import Values
 from keyfence.policy.compiled.ttl import FINE, SETTLING, UNSIZED, TtlRule
 from keyfence.policy.enforcement.changes import changes
 from keyfence.policy.enforcement.modes import BreakGlass, Modes
@@ -35,9 +34,10 @@ from keyfence.policy.verdict import (
 from keyfence.policy.wording.masking import masked_by
 from keyfence.policy.wording.prepared import Draft
 
+from .asker import Asker
 from .counts import Admitted, ViolationCounter
 from .decision_cache import DecisionCache
-from .evaluator import Evaluator, Transaction
+from .evaluator import Evaluator
 from .forms import Lookup
 from .pending import PendingTtls
 from .writes import Write, new_write
@@ -161,59 +161,26 @@ class Authorizer:
         """Returns the number that the other methods take for a service; unlisted ones share one."""
         return self.policy.number(service)
 
-    def rule(self, service: int, argv: Sequence[bytes], values: Values = ()) -> Ruling:
+    def rule(self, asker: Asker, argv: Sequence[bytes]) -> Ruling:
         """Returns the ruling on a command, and keeps nothing."""
-        return driven(self._decide(service, argv, None, values))[0]
+        return driven(self.rule_in_steps(asker, argv))[0]
 
-    def rule_in_steps(
-        self,
-        service: int,
-        argv: Sequence[bytes],
-        touches: Touches | None,
-        transaction: Transaction | None,
-        values: Values,
-    ) -> Steps:
-        """Like `rule`, but yields as `authorize_in_steps` does. `touches` is what the command touches, if it
-        is known already."""
-        return self._decide(service, argv, transaction, values, touches)
+    def authorize(self, asker: Asker, argv: Sequence[bytes]) -> tuple[Ruling, Touches]:
+        """Returns the ruling on a command, and what the command touches.
 
-    def authorize(
-        self,
-        service: int,
-        argv: Sequence[bytes],
-        transaction: Transaction | None = None,
-        database: int = 0,
-        client: Peer | str = "",
-        connection: object = None,
-        values: Values = (),
-    ) -> tuple[Ruling, Touches]:
-        """Returns the ruling on a command (queued in `transaction`, if any), and what the command touches.
-
-        If the command passes, `pending` keeps what it leaves open until another command on `connection` (any
-        object; by default `client`) or Redis settles it. `database` is the selected one. `values` are the
-        values of the caller's bound placeholders (`CompiledPolicy.values`).
+        If the command passes, `pending` keeps what it leaves open until another command of the same sender or
+        Redis settles it.
         """
-        steps = self.authorize_in_steps(service, argv, transaction, database, client, connection, values)
-        return driven(steps)
+        return driven(self.authorize_in_steps(asker, argv))
 
-    def authorize_in_steps(
-        self,
-        service: int,
-        argv: Sequence[bytes],
-        transaction: Transaction | None = None,
-        database: int = 0,
-        client: Peer | str = "",
-        connection: object = None,
-        values: Values = (),
-    ) -> Steps:
+    def authorize_in_steps(self, asker: Asker, argv: Sequence[bytes]) -> Steps:
         """Like `authorize`, but yields where it may pause. Other commands can be authorized meanwhile.
 
         Policy and modes stay those of the beginning. Break-glass is read at the end.
         """
-        answer = yield from self._decide(service, argv, transaction, values)
+        answer = yield from self.rule_in_steps(asker, argv)
         if self.evaluator.left_open and self.pending is not None and answer[0].refused_by is None:
-            sender = client if connection is None else connection
-            yield from self._follow(self.pending, service, answer[1], transaction, database, client, sender)
+            yield from self._follow(self.pending, asker, answer[1])
         return answer
 
     def cache(self, service: int, among: Container[str], whose: str = "") -> DecisionCache:
@@ -287,13 +254,13 @@ class Authorizer:
         return left[0].outcome if left else FINE
 
     def drafted(
-        self, service: int, argv: Sequence[bytes], touches: Touches, refused_by: Violation, values: Values
+        self, asker: Asker, argv: Sequence[bytes], touches: Touches, refused_by: Violation
     ) -> tuple[Violation, Draft] | None:
         """Returns the violation that refuses a command with one key, worded for any other key (`Draft`); None
         if its words depend on more than the key."""
         if refused_by.rule not in PREPARED:
             return None
-        return self.evaluator.drafted(service, argv, touches, refused_by, values)
+        return self.evaluator.drafted(asker.service, argv, touches, refused_by, asker.values)
 
     def _always(self, violation: Violation, service: int) -> Action | None:
         """Returns the action on a violation that is not waived, if it depends neither on key nor on time."""
@@ -301,16 +268,7 @@ class Authorizer:
             return "observed"
         return "refused" if not self.glass else None
 
-    def _follow(
-        self,
-        pending: PendingTtls,
-        service: int,
-        touches: Touches,
-        transaction: Transaction | None,
-        database: int,
-        client: Peer | str,
-        sender: object,
-    ) -> Iterator[None]:
+    def _follow(self, pending: PendingTtls, asker: Asker, touches: Touches) -> Iterator[None]:
         """Record the questions that a command leaves open about times to live and sizes, and those that it
         settles."""
         name = touches.command.name if touches.command is not None else ""
@@ -325,11 +283,10 @@ class Authorizer:
             outcome = UNSIZED.get(open_key.outcome, open_key.outcome)
             if outcome in SETTLING and name in _MAY_LEAVE:
                 continue
-            where = database
+            where = asker.database
             if touches.databases and access.ttl is not None and access.ttl.kind == "carries":
                 where = touches.databases[0][1]  # MOVE and COPY … DB write to another database
-            key, position, target = access.key, access.position, open_key.target
-            write = new_write(self, service, client, name, sender, transaction, where, key, position, target)
+            write = new_write(self, asker, name, where, access.key, access.position, open_key.target)
             if open_key.outcome in UNSIZED and entry is not None:
                 pending.sizes.ask(write, questions(entry, access))
             if open_key.rule is not None:
@@ -347,20 +304,16 @@ class Authorizer:
     def _late(self, violation: Violation | None, write: Write) -> tuple[Finding, ...]:
         if violation is None:
             return ()
-        ruling = self._rule_on(Verdict((violation,)), write.service, write.command)
+        ruling = self._rule_on(Verdict((violation,)), write.asker.service, write.command)
         return tuple(
             Finding(found, "waived" if action == "waived" else "late") for found, action in ruling.findings
         )
 
-    def _decide(
-        self,
-        service: int,
-        argv: Sequence[bytes],
-        transaction: Transaction | None,
-        values: Values,
-        known: Touches | None = None,
-    ) -> Steps:
+    def rule_in_steps(self, asker: Asker, argv: Sequence[bytes], known: Touches | None = None) -> Steps:
+        """Like `rule`, but yields as `authorize_in_steps` does. `known` is what the command touches, if that
+        is known already."""
         evaluator, touches = self.evaluator, _NOTHING
+        service, values, transaction = asker.service, asker.values, asker.transaction
         gathering: Gathering[Action] = Gathering()
         is_any = False
         evaluator.not_kept = 0

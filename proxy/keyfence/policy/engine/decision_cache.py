@@ -24,10 +24,11 @@ from keyfence.policy.patterns.automaton import Automaton, Classifier
 from keyfence.policy.verdict import COVERED
 
 from . import checks
+from .asker import Transaction
 from .calls import Calls, OwnKeys
 from .content import breaks
 from .counts import Admitted, ViolationCounter
-from .evaluator import Evaluator, Transaction
+from .evaluator import Evaluator
 from .evidence import Evidence, evidence_of
 from .forms import (
     COMMAND,

@@ -29,6 +29,7 @@ from keyfence.policy.verdict import ALLOWED, Found, Gathering, Verdict, Violatio
 from keyfence.policy.wording.messages import said
 from keyfence.policy.wording.prepared import Draft
 
+from .asker import Transaction
 from .checks import BY_KIND, Standing, Use
 from .counts import Validity
 from .wide import WideEvaluator
@@ -39,15 +40,6 @@ _TRACKING = COMMANDS[b"CLIENT"].subcommands[b"TRACKING"].command
 FORBIDDEN = "the policy forbids it"  # a grant does not help against a prohibition
 _UNSURE = Standing(-1, 0)  # every doubt
 _MOST_SHOWN = 4  # the number of globs in a hint
-
-
-class Transaction:
-    """The facts about a transaction's earlier commands that the evaluation of the next one needs."""
-
-    __slots__ = ("slot",)
-
-    def __init__(self) -> None:
-        self.slot: int | None = None  # the hash slot of the first key, if the policy is for a cluster
 
 
 def _named_by_elements(touches: Touches) -> Sequence[Access]:

@@ -37,10 +37,11 @@ from keyfence.policy.compiled.ttl import (
     TtlRule,
     late_fault,
 )
-from keyfence.policy.verdict import Finding, Peer
+from keyfence.policy.verdict import Finding
 
+from .asker import Asker
 from .decision_cache import DecisionCache
-from .forms import CachedDecision
+from .forms import CachedDecision, KeyKind
 from .writes import MAX_KEY, MAX_KEYS, LateAuthorizer, Write, new_write
 
 # As C integers, where this runs compiled.
@@ -100,6 +101,11 @@ def _new_pending(write: Write, rule: TtlRule, everything: bool, now: float) -> P
     return asked
 
 
+def _is_same(one: Asker, other: Asker) -> bool:
+    """Whether a report shows the same client for both."""
+    return one is other or (one.service == other.service and one.peer == other.peer)
+
+
 class PendingTtls:
     """The keys of one process whose time to live is open; `sizes` holds those whose size is."""
 
@@ -122,72 +128,53 @@ class PendingTtls:
     def keep_open(
         self,
         authorizer: LateAuthorizer,
+        asker: Asker,
         cache: DecisionCache,
         decision: CachedDecision,
         outcome: int,
         key: bytes,
-        transaction: object,
-        database: int,
-        client: Peer | str,
-        sender: object,
     ) -> None:
         """Record the question that a command admitted by the cache leaves open; `outcome` is its
         `ttl.outcome`."""
         form = decision.form
         target = cache.targets[decision.target]
+        if self._settles(asker, target, outcome, key):
+            return
+        write = new_write(authorizer, asker, form.name, asker.database, key, form.index, target)
         questions: Sequence[Question] = ()
         if outcome >= _FIRST_SIZED:
             questions = authorizer.size_questions(form.name, form.index, decision.target)
-        self.keep_key_open(
-            authorizer,
-            cache.service,
-            form.name,
-            form.index,
-            target,
-            outcome,
-            questions,
-            key,
-            transaction,
-            database,
-            client,
-            sender,
-        )
+        self._keep_write(write, outcome, questions)
 
     def keep_key_open(
-        self,
-        authorizer: LateAuthorizer,
-        service: int,
-        name: str,
-        position: int,
-        target: Target,
-        outcome: int,
-        questions: Sequence[Question],
-        key: bytes,
-        transaction: object,
-        database: int,
-        client: Peer | str,
-        sender: object,
+        self, authorizer: LateAuthorizer, asker: Asker, kind: KeyKind, position: int, key: bytes
     ) -> None:
-        """Record the question that the command `name` leaves open for its key at `position`. `questions` are
-        those about the size, if the outcome leaves it open."""
-        rule = target.entry.ttl if target.entry is not None else None
-        if outcome in (_GIVES, _SETTLES):
-            if rule is not None and self._table:
-                self.settle(database, key, outcome, transaction, sender)
-            return
-        write = new_write(
-            authorizer, service, client, name, sender, transaction, database, key, position, target
-        )
+        """The same for one key, at `position`, of a command with several keys."""
+        if not self._settles(asker, kind.target, kind.outcome, key):
+            write = new_write(authorizer, asker, kind.name, asker.database, key, position, kind.target)
+            self._keep_write(write, kind.outcome, kind.questions)
+
+    def _settles(self, asker: Asker, target: Target, outcome: int, key: bytes) -> bool:
+        """Whether a command with this outcome leaves nothing open; then settle the key."""
+        if outcome not in (_GIVES, _SETTLES):
+            return False
+        if self._table and target.entry is not None and target.entry.ttl is not None:
+            self.settle(asker.database, key, outcome, asker)
+        return True
+
+    def _keep_write(self, write: Write, outcome: int, questions: Sequence[Question]) -> None:
+        """`questions` are those about the size, if the outcome leaves it open."""
         if outcome >= _FIRST_SIZED:
             self.sizes.ask(write, questions)
             outcome -= _FIRST_SIZED
-        if rule is not None:
-            self.apply(write, rule, outcome)
+        entry = write.target.entry
+        if entry is not None and entry.ttl is not None:
+            self.apply(write, entry.ttl, outcome)
 
     def apply(self, write: Write, rule: TtlRule, outcome: int) -> None:
         """Take in the outcome (`ttl.outcome`) of a command that passes for its key's time to live."""
         if outcome in (_GIVES, _SETTLES):
-            self.settle(write.database, write.key, outcome, write.transaction, write.sender)
+            self.settle(write.database, write.key, outcome, write.asker)
             return
         if outcome == _FINE:
             return
@@ -195,7 +182,7 @@ class PendingTtls:
         if _FIRST_FAULT <= outcome <= _LAST_FAULT:
             if not self.knows(write.database, write.key):
                 return
-            if write.transaction is None:
+            if write.asker.transaction is None:
                 self.reported(write.database, write.key, outcome)
                 return
             # The transaction may never run; then the earlier question stays open.
@@ -211,21 +198,20 @@ class PendingTtls:
         begins = known is None or (everything and not known.everything)
         if known is not None and not begins:
             known.last = now
-            earlier = known.write
-            if earlier.sender != write.sender or earlier.transaction is not write.transaction:
+            earlier, asker = known.write, write.asker
+            if earlier.asker.sender != asker.sender or earlier.asker.transaction is not asker.transaction:
                 known.alone = False
             if question == _ASKS_GONE:
                 known.twice = False
             if known.later is not None:
                 earlier = known.later.write
-            is_same_client = earlier.client is write.client or earlier.client == write.client
-            if earlier.command == write.command and earlier.service == write.service and is_same_client:
+            if earlier.command == write.command and _is_same(earlier.asker, asker):
                 return
         asked = _new_pending(write, rule, everything, now)
         if known is not None and not begins:
             known.later = asked
             return
-        if question == _ASKS_GONE and write.transaction is None:  # a transaction may run much later
+        if question == _ASKS_GONE and write.asker.transaction is None:  # a transaction may run much later
             asked.may_be_gone = True
             asked.due = min(asked.due, now + SOON)
         self._keep(name, known, asked)
@@ -262,10 +248,10 @@ class PendingTtls:
         else:
             known.everything = False
 
-    def settle(self, database: int, key: bytes, how: int, transaction: object, sender: object) -> None:
+    def settle(self, database: int, key: bytes, how: int, asker: Asker) -> None:
         """A command sets the time to live, or removes the key: `how` is one of `ttl.SETTLING`.
 
-        This settles the key only if the command certainly runs after all writes: the same `sender` sent them,
+        This settles the key only if the command certainly runs after all writes: the same sender sent them,
         and if the command is in a transaction, they are in it too. A transaction may never be executed.
         Otherwise Redis will be asked.
         """
@@ -273,8 +259,9 @@ class PendingTtls:
         known = self._table.get(name)
         if known is None:
             return
-        ends_it = known.alone and known.write.sender == sender
-        if not ends_it or (transaction is not None and known.write.transaction is not transaction):
+        wrote, transaction = known.write.asker, asker.transaction
+        ends_it = known.alone and wrote.sender == asker.sender
+        if not ends_it or (transaction is not None and wrote.transaction is not transaction):
             if how != _GIVES:  # the key may be correct now, or gone; then the next write begins a new life
                 known.twice = False
                 known.last = self._clock()

@@ -13,7 +13,9 @@ from keyfence.commands.model import Access
 from keyfence.policy.compiled.policy import CompiledPolicy, Target
 from keyfence.policy.compiled.sizes import Question
 from keyfence.policy.compiled.ttl import TtlRule
-from keyfence.policy.verdict import Finding, Peer
+from keyfence.policy.verdict import Finding
+
+from .asker import Asker
 
 MAX_KEYS: Final = 10_000  # the number of keys of one command that a table follows; further ones are left out
 MAX_KEY: Final = 1024  # bytes; a longer key is not followed, and counts as dropped
@@ -47,12 +49,9 @@ class Write:
     """One command that passed and wrote one key. `new_write` makes it."""
 
     authorizer: LateAuthorizer  # let the command pass, and rules on later answers
-    service: int  # its number
-    client: Peer | str
+    asker: Asker
     command: str  # its name
-    sender: object  # the connection, on which commands run in order
-    transaction: object  # the transaction in which the command is queued; None outside MULTI
-    database: int
+    database: int  # the key's, which is another one than the asker's after MOVE
     key: bytes
     position: int  # of the key in the command
     target: Target  # the key's target in the policy
@@ -60,11 +59,8 @@ class Write:
 
 def new_write(
     authorizer: LateAuthorizer,
-    service: int,
-    client: Peer | str,
+    asker: Asker,
     command: str,
-    sender: object,
-    transaction: object,
     database: int,
     key: bytes,
     position: int,
@@ -73,11 +69,8 @@ def new_write(
     """Makes a write. Compiled code calls this without a tuple of arguments, which a class would need."""
     write = Write.__new__(Write)
     write.authorizer = authorizer
-    write.service = service
-    write.client = client
+    write.asker = asker
     write.command = command
-    write.sender = sender
-    write.transaction = transaction
     write.database = database
     write.key = key
     write.position = position

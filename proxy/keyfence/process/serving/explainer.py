@@ -10,6 +10,7 @@ from collections.abc import Generator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from keyfence.policy.compiled.tenants import Caller
+from keyfence.policy.engine.asker import Asker
 from keyfence.policy.engine.authorizer import Authorizer
 from keyfence.policy.engine.counts import Validity
 from keyfence.policy.remedies.explain import explain_in_steps, explain_line_in_steps
@@ -43,8 +44,8 @@ class Explainer:
     ) -> _Steps[dict[str, Any]]:
         twin = self._twin_of(authorizer)
         found = yield from explain_in_steps(twin.evaluator, service, argv, caller)
-        values = twin.policy.values(caller)
-        ruling, _ = yield from twin.rule_in_steps(twin.number(service), argv, None, None, values)
+        asker = Asker(twin.number(service), twin.policy.values(caller))
+        ruling, _ = yield from twin.rule_in_steps(asker, argv)
         found["actions"] = [{"rule": one.violation.rule, "action": one.action} for one in ruling.findings]
         found["refused"] = ruling.refused_by is not None
         return found

@@ -151,8 +151,8 @@ class TtlWatch:
 
     def _report(self, write: Write, findings: Sequence[Finding]) -> None:
         policy = write.authorizer.policy
-        service = policy.services[write.service]
-        self._telemetry.violations(service, write.client, write.command, findings, policy.revision)
+        service = policy.services[write.asker.service]
+        self._telemetry.violations(service, write.asker.peer, write.command, findings, policy.revision)
 
     def _tell(self, reason: str) -> None:
         if reason not in self._reported and len(self._reported) < MAX_REASONS:

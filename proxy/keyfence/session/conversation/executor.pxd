@@ -1,6 +1,7 @@
 # C types for executor.py. The same source runs uncompiled; nothing here changes what it does.
 cimport cython
 
+from keyfence.policy.engine.asker cimport Asker
 from keyfence.session.conversation.conversation cimport Conversation
 
 
@@ -31,14 +32,14 @@ cdef class Executor(Conversation):
     cdef readonly str known_by
     cdef object _in_force
     cdef readonly object observer
-    cdef long long _number
-    cdef object _numbered_by
-    cdef str _numbered_as
-    cdef readonly tuple values
-    cdef object _valued_as
+    cdef Asker _asker
+    cdef object _asked
+    cdef str _asker_as
+    cdef object _asker_of
     cdef public Decided decided
     cdef bytes _redirect_hidden_by
 
     cpdef object _answer_refusal(self, bytes reply)
     cpdef object current_authorizer(self)
-    cpdef tuple authorizer_and_number(self)
+    @cython.locals(asker=Asker, is_known=bint)
+    cpdef Asker asker(self)

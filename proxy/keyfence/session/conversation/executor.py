@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 
 from keyfence.identity.resolver import Resolver
 from keyfence.net.host_port import host_port
-from keyfence.policy.compiled.tenants import NOBODY, Caller, Values
+from keyfence.policy.compiled.tenants import NOBODY, Caller
+from keyfence.policy.engine.asker import Asker
 from keyfence.policy.engine.authorizer import Authorizer, InForce
 from keyfence.policy.services import UNKNOWN
 from keyfence.policy.show import printable
@@ -72,6 +73,7 @@ class Decided:
         self.is_counted = is_counted  # the refused command is counted already, with its violations
 
 
+_NEVER_ASKED = Asker(0)
 UNDECIDED = Decided(None, None, "", True)
 
 
@@ -109,7 +111,7 @@ class Executor(Conversation):
         self._peer: Peer | None = None  # made on demand, of this profile:
         self._peer_of: Profile | None = None
         self._library = (b"", b"")  # the client library's name and version, even if Redis does not know them
-        self._sender: object = None  # made on demand
+        self._sender = object()  # identifies this client's connection: its commands run in order
         self._origin = client  # where it comes from; `client` adds the port on demand
         self._port = port
         self.known_by = known_by  # the source of identity that `at_connect` is from; "" for none
@@ -117,11 +119,10 @@ class Executor(Conversation):
         self.observer = observer
         self._full_limits = limits
         self.caller = Caller(None, tuple(names)) if names else NOBODY
-        self.values: Values = ()  # the caller's values, for the authorizer that was last asked for
-        self._valued_as = self.caller
-        self._number = 0  # the service's number, for the authorizer and the name that it was last asked for
-        self._numbered_by: Authorizer | None = None
-        self._numbered_as = ""
+        self._asker = _NEVER_ASKED  # made on demand, for this authorizer, service and caller:
+        self._asked: Authorizer | None = None
+        self._asker_as = ""
+        self._asker_of = NOBODY
         self.decided = UNDECIDED  # about the current request
         self._redirect_hidden_by: bytes | None = None  # the error in place of the last MOVED or ASK
         self._apply_limits()
@@ -148,13 +149,6 @@ class Executor(Conversation):
         known, of_version = self._library
         self._library = (known if name is None else name, of_version if version is None else version)
         self._peer = None
-
-    @property
-    def sender(self) -> object:
-        """Identifies this client's connection: its commands run in order."""
-        if self._sender is None:
-            self._sender = object()
-        return self._sender
 
     # -- the current request
 
@@ -197,21 +191,30 @@ class Executor(Conversation):
             self.service, self.peer, command, ruling.findings, revision, sent=sent
         )
 
-    def authorizer_and_number(self) -> tuple[Authorizer, int]:
-        """The authorizer for the next request, and its number for this client's service."""
-        authorizer = self.current_authorizer()
-        if (
-            self._numbered_by is not authorizer
-            or self._numbered_as != self.service
-            or self._valued_as is not self.caller
-        ):
-            self._number = authorizer.number(self.service)
-            self.values = authorizer.policy.values(self.caller)
-            self._numbered_by, self._numbered_as, self._valued_as = authorizer, self.service, self.caller
-        return authorizer, self._number
+    def asker(self) -> Asker:
+        """Who asks now, as the current authorizer knows the client."""
+        authorizer, peer, asker = self.current_authorizer(), self.peer, self._asker
+        transaction = self.transaction.evaluated if self.transaction is not None else None
+        is_known = (
+            self._asked is authorizer and self._asker_of is self.caller and self._asker_as == self.service
+        )
+        if not is_known or asker.peer is not peer or asker.transaction is not transaction:
+            number, values = asker.service, asker.values
+            if not is_known:
+                number, values = authorizer.number(self.service), authorizer.policy.values(self.caller)
+                self._asked, self._asker_as, self._asker_of = authorizer, self.service, self.caller
+            asker = self._asker = Asker(
+                number,
+                values,
+                database=self.profile.database,
+                peer=peer,
+                sender=self._sender,
+                transaction=transaction,
+            )
+        return asker
 
     def forget_policy(self) -> None:
-        self._numbered_by = None
+        self._asked = None
 
     def current_authorizer(self) -> Authorizer:
         """The authorizer in force. A transaction keeps the one that it began with."""
@@ -330,9 +333,8 @@ class Executor(Conversation):
     def rule_on_foreign_connection(self, position: int) -> None:
         """The current request names a connection that the client may not name: refuse it or send it on, as
         the modes say."""
-        authorizer, number = self.authorizer_and_number()
-        command = self.decided.command
-        ruling = authorizer.strangers_connection(number, command, position)
+        authorizer, command = self.current_authorizer(), self.decided.command
+        ruling = authorizer.strangers_connection(self.asker().service, command, position)
         decision = self._report(ruling, command, authorizer)
         if ruling.refused_by is None:
             self.forward_one()
@@ -341,14 +343,14 @@ class Executor(Conversation):
 
     def may_know_addresses(self) -> bool:
         """Whether the client may be told addresses of Redis, as the modes say. Nothing is reported."""
-        authorizer, number = self.authorizer_and_number()
-        return authorizer.address(number, self.decided.command).refused_by is None
+        ruling = self.current_authorizer().address(self.asker().service, self.decided.command)
+        return ruling.refused_by is None
 
     def rule_on_address(self, command: str) -> bytes | None:
         """Redis answers the client with addresses, to this command or (MOVED, ASK) in place of an answer to
         any. Report it. Returns the refusal; None if the client may know them."""
-        authorizer, number = self.authorizer_and_number()
-        ruling = authorizer.address(number, command)
+        authorizer = self.current_authorizer()
+        ruling = authorizer.address(self.asker().service, command)
         label = OTHER if command in REDIRECTS else command
         decision = self._report(ruling, label, authorizer)
         if ruling.refused_by is None:
@@ -377,8 +379,8 @@ class Executor(Conversation):
     def _apply_limits(self) -> None:
         """As in Redis before AUTH, an unidentified client may not fill memory with long requests where rules
         are enforced."""
-        authorizer, number = self.authorizer_and_number()
-        strict = self.service == UNKNOWN and authorizer.enforces(number)
+        enforces = self.current_authorizer().enforces
+        strict = self.service == UNKNOWN and enforces(self.asker().service)
         self.reader.limits = UNIDENTIFIED if strict else self._full_limits
 
     # -- sessions that cannot be followed
@@ -392,8 +394,8 @@ class Executor(Conversation):
             self._pass_unread(self.request)
 
     def _may_become_opaque(self, reason: str, command: str, *, refuse: bool = False) -> bool:
-        authorizer, number = self.authorizer_and_number()
-        ruling = authorizer.opaque(number, command, reason)
+        authorizer = self.current_authorizer()
+        ruling = authorizer.opaque(self.asker().service, command, reason)
         decision = self._report(ruling, command, authorizer)
         if ruling.refused_by is None:
             self.observer.opaque(self.service, reason)

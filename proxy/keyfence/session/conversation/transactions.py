@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from keyfence.policy.engine.asker import Transaction
 from keyfence.policy.engine.authorizer import Authorizer
-from keyfence.policy.engine.evaluator import Transaction
 from keyfence.resp.replies import ReplyFramer
 
 # The number of commands in one transaction that change the session; they are kept until EXEC.

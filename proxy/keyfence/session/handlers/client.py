@@ -37,7 +37,7 @@ def _client_tracking(session: Executor, argv: Argv) -> None:
     """CLIENT TRACKING may redirect to a connection, but not to one of another service or another tenant."""
     ids = session.ids
     # If tenants share a service, a client of the service may belong to another tenant.
-    caller = session.caller if session.values else None
+    caller = session.caller if session.asker().values else None
     foreign = [
         (position, number)
         for position, number in redirections(argv)

@@ -71,8 +71,8 @@ def _answer(session: Executor, argv: Argv, name: str) -> None:
 
 def _has_tenants(session: Executor) -> bool:
     """Whether clients of this service may be different tenants, of which none may learn the others' keys."""
-    authorizer, number = session.authorizer_and_number()
-    return any(number not in binding.across for binding in authorizer.policy.bindings)
+    number = session.asker().service
+    return any(number not in one.across for one in session.current_authorizer().policy.bindings)
 
 
 _ABOUT_THE_SERVICE: Mapping[str, Kind] = {
@@ -143,8 +143,8 @@ def _identified_by(session: Executor) -> str:
 
 
 def _modes(session: Executor) -> dict[str, object]:
-    authorizer, number = session.authorizer_and_number()
-    return {rule: authorizer.modes.mode(rule, number) for rule in RULES}
+    modes, number = session.current_authorizer().modes, session.asker().service
+    return {rule: modes.mode(rule, number) for rule in RULES}
 
 
 def _reply(session: Executor, fields: Mapping[str, object]) -> None:
