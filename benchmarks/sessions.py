@@ -19,6 +19,7 @@ from keyfence.policy.engine.pending import PendingTtls
 from keyfence.policy.loading.load import load_policy, parse_policy
 from keyfence.resp.encode import command
 from keyfence.session.conversation import base
+from keyfence.session.conversation.context import ClientOrigin, SessionContext
 from keyfence.session.session import Session
 from keyfence.telemetry.candidate.changes import Changes
 from keyfence.telemetry.telemetry import Telemetry
@@ -116,7 +117,8 @@ def session_for(load: Load) -> Session:
         candidate = Candidate(Authorizer(loaded, modes), changes)
     authorizer = Authorizer(loaded, modes, pending=PendingTtls(), candidate=candidate)
     identities = make_resolver(frozenset(loaded.services))
-    return Session(InForce(authorizer), identities, load.service, "127.0.0.1:1", telemetry, sharing=True)
+    context = SessionContext(InForce(authorizer), identities, telemetry, sharing=True)
+    return Session(context, ClientOrigin(load.service, "127.0.0.1:1"))
 
 
 def serve(session: Session, reads: Reads) -> None:

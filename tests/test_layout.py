@@ -62,7 +62,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "session.handlers": {"resp", "commands", "identity", "policy", "session.conversation"},
     "session": {
-        *("resp", "commands", "identity", "session.conversation", "session.handlers"),
+        *("resp", "commands", "session.conversation", "session.handlers"),
         *("policy", "policy.compiled", "policy.engine"),
     },
     "telemetry": {"policy", "policy.engine", "shapes"},

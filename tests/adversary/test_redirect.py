@@ -11,6 +11,7 @@ import random
 
 from keyfence.policy.enforcement.modes import ModeRule
 from keyfence.policy.engine.authorizer import InForce
+from keyfence.session.conversation.context import ClientOrigin, SessionContext
 from keyfence.session.conversation.shown_ids import ShownIds
 from keyfence.session.session import Session
 from tests.adversary.conftest import Search
@@ -29,7 +30,10 @@ class Client:
         self.ids = ids
         self.number = number
         self.is_shown = False
-        self.session = Session(ENFORCED, identities(), service, "10.0.0.9:5", RecordingObserver(), ids=ids)
+        self.session = Session(
+            SessionContext(ENFORCED, identities(), RecordingObserver(), ids=ids),
+            ClientOrigin(service, "10.0.0.9:5"),
+        )
 
     def ask(self, request: bytes, reply: bytes) -> None:
         self.session.from_client(request)

@@ -44,6 +44,7 @@ from keyfence.process.serving.explainer import Explainer
 from keyfence.process.serving.garbage import without_collections
 from keyfence.resp.encode import command
 from keyfence.session.conversation import base
+from keyfence.session.conversation.context import ClientOrigin, SessionContext
 from keyfence.session.conversation.questions import Question
 from keyfence.session.session import Session
 from keyfence.telemetry.candidate.changes import Changes
@@ -199,13 +200,9 @@ class Run:
             policy, Modes(rules, policy.services), pending=PendingTtls(), candidate=candidate
         )
         _make_tables(self.authorizer, self.service)
-        self.one = Session(
-            InForce(self.authorizer),
-            make_resolver(frozenset(policy.services)),
-            self.service,
-            "10.0.0.9:5",
-            telemetry,
-        )
+        identities = make_resolver(frozenset(policy.services))
+        context = SessionContext(InForce(self.authorizer), identities, telemetry)
+        self.one = Session(context, ClientOrigin(self.service, "10.0.0.9:5"))
         self._explainer = Explainer()
         self._increments = Increments(telemetry)
         self._batch = Batch()

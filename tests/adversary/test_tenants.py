@@ -20,7 +20,7 @@ from keyfence.identity.resolver import Resolver, make_resolver
 from keyfence.policy.enforcement.modes import ModeRule, Modes
 from keyfence.policy.engine.authorizer import Authorizer, InForce
 from keyfence.policy.loading.load import parse_policy
-from keyfence.resp.limits import IDENTIFIED
+from keyfence.session.conversation.context import ClientOrigin, SessionContext
 from keyfence.session.session import Session
 from tests.adversary.conftest import Search
 from tests.adversary.resp import requests
@@ -227,7 +227,9 @@ class _Play:
     def __init__(self, in_force: InForce, known: Resolver) -> None:
         self.observer = RecordingObserver()
         self.known = known
-        self.session = Session(in_force, known, "app", "10.0.0.1", self.observer, IDENTIFIED)
+        self.session = Session(
+            SessionContext(in_force, known, self.observer), ClientOrigin("app", "10.0.0.1")
+        )
         self.redis = Model()
         self.user = b""  # the client's user, if keyfence checks passwords
 

@@ -28,6 +28,7 @@ from keyfence.resp import encode, requests
 from keyfence.resp.limits import IDENTIFIED
 from keyfence.resp.replies import ReplyFramer
 from keyfence.resp.requests import HEAD, RequestReader, StreamedBulk
+from keyfence.session.conversation.context import ClientOrigin, SessionContext
 from keyfence.session.conversation.conversation import ROOM
 from keyfence.session.session import Session
 from tests.adversary.conftest import Search
@@ -312,7 +313,8 @@ def new_session(mode: str) -> Session:
     policy = load_policy(POLICY)
     authorizer = Authorizer(policy, Modes((ModeRule(mode),), policy.services))  # type: ignore[arg-type]
     identities = make_resolver(frozenset(policy.services))
-    return Session(InForce(authorizer), identities, "stock", "10.0.0.9:5", RecordingObserver())
+    context = SessionContext(InForce(authorizer), identities, RecordingObserver())
+    return Session(context, ClientOrigin("stock", "10.0.0.9:5"))
 
 
 SESSION_FORMS = [

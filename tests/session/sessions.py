@@ -21,8 +21,9 @@ from keyfence.policy.verdict import Finding
 from keyfence.resp import encode, requests
 from keyfence.resp.limits import IDENTIFIED, RequestLimits
 from keyfence.resp.replies import ReplyFramer
+from keyfence.session.conversation.context import ClientOrigin, SessionContext
 from keyfence.session.conversation.conversation import ROOM
-from keyfence.session.conversation.observer import Sent
+from keyfence.session.conversation.observer import Observer, Sent
 from keyfence.session.session import Session
 
 if TYPE_CHECKING:  # the fuzzer of sessions imports this module, and needs no pytest
@@ -174,24 +175,23 @@ def session(
     *,
     rules: Sequence[ModeRule] = (),
     in_force: InForce | None = None,
-    observer: RecordingObserver | None = None,
+    observer: Observer | None = None,
     limits: RequestLimits = IDENTIFIED,
     greeting: Sequence[bytes] = (),
     sharing: bool = False,
     clock: Callable[[], float] = time.monotonic,
 ) -> Session:
     """A session of a client that its listener takes for `service`."""
-    return Session(
+    context = SessionContext(
         in_force or InForce(authorizer_with(*rules)),
         identities(),
-        service,
-        "10.0.0.9:5",
         observer or RecordingObserver(),
         limits,
-        greeting,
+        greeting=lambda: greeting,
         sharing=sharing,
         clock=clock,
     )
+    return Session(context, ClientOrigin(service, "10.0.0.9:5"))
 
 
 def observed(

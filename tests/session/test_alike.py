@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from keyfence.policy.enforcement.modes import BreakGlass, ModeRule, Modes
 from keyfence.policy.engine.authorizer import Authorizer, InForce
-from keyfence.resp.limits import IDENTIFIED
 from keyfence.session.conversation.conversation import ABORT_MARKER
 from keyfence.session.session import Session
 from keyfence.telemetry.telemetry import Telemetry
@@ -20,7 +19,6 @@ from tests.session.sessions import (
     RecordingObserver,
     authorizer_with,
     cmd,
-    identities,
     passed,
     policy,
     replies,
@@ -101,7 +99,7 @@ def uses(service: str, modes: list[ModeRule], requests: list[bytes], *, each_eva
     if each_evaluated:
         telemetry.recorder = lambda *_: None  # type: ignore[assignment]
     in_force = InForce(authorizer_with(*modes))
-    one = Session(in_force, identities(), service, "10.0.0.9:5", telemetry, IDENTIFIED)
+    one = session(service, in_force=in_force, observer=telemetry)
     for request in requests:
         one.from_client(request)
         if passed(one):
@@ -183,9 +181,7 @@ def test_the_report_counts_each_repeated_refusal(mode: str) -> None:
     fixed = authorizer_with(ModeRule(mode))  # type: ignore[arg-type]
     usage = Usage()
     telemetry = Telemetry(sinks=[usage])
-    one = Session(
-        InForce(fixed), identities(), "CubeMaster", "10.0.0.9:5", telemetry, IDENTIFIED, sharing=True
-    )
+    one = session("CubeMaster", in_force=InForce(fixed), observer=telemetry, sharing=True)
     for number in range(200):
         one.from_client(cmd("SET", f"bench:user:{number}", "v") + cmd("SET", FOREIGN.format(number), "v"))
         if one.counts:
@@ -303,9 +299,7 @@ def test_the_words_of_a_refusal_are_not_kept_if_they_depend_on_the_value() -> No
 )
 def test_keys_without_a_known_skeleton_are_counted_by_their_shape(mode: str, key: str, shape: str) -> None:
     fixed, telemetry, long = authorizer_with(ModeRule(mode)), Telemetry(), RecordingObserver()  # type: ignore[arg-type]
-    one = Session(
-        InForce(fixed), identities(), "CubeMaster", "10.0.0.9:5", telemetry, IDENTIFIED, sharing=True
-    )
+    one = session("CubeMaster", in_force=InForce(fixed), observer=telemetry, sharing=True)
     long.recorder = lambda *_: None
     other = session("CubeMaster", in_force=InForce(fixed), observer=long, sharing=True)
     letters = "bcdf"

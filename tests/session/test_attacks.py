@@ -11,6 +11,8 @@ from keyfence.identity.passwords import Password
 from keyfence.policy.enforcement.modes import ModeRule
 from keyfence.policy.engine.authorizer import InForce
 from keyfence.resp import encode, requests
+from keyfence.resp.profile import Profile
+from keyfence.session.conversation.context import ClientOrigin, SessionContext
 from keyfence.session.conversation.conversation import ABORT_MARKER, ROOM
 from keyfence.session.session import Session
 from tests.session.sessions import (
@@ -60,7 +62,7 @@ def test_only_the_reply_ok_is_a_login(words: str) -> None:
     one.from_client(cmd(words))
     one.from_upstream(b"+QUEUED\r\n")
     assert one.service == "CubeProxy"
-    assert one.profile == one.first_profile
+    assert one.profile == Profile()
 
 
 def test_an_exec_of_wrong_arity_ends_the_transaction_where_redis_says_so() -> None:
@@ -125,8 +127,8 @@ def knowing_passwords(monkeypatch: pytest.MonkeyPatch) -> Session:
     known = dataclasses.replace(
         identities(), passwords={"mine": Password([hashlib.sha256(b"").digest()], "CubeMaster")}
     )
-    fixed = authorizer_with()
-    return Session(InForce(fixed), known, "CubeProxy", "10.0.0.9:5", RecordingObserver())
+    context = SessionContext(InForce(authorizer_with()), known, RecordingObserver())
+    return Session(context, ClientOrigin("CubeProxy", "10.0.0.9:5"))
 
 
 def streamed(one: Session, request: bytes) -> bytes:

@@ -15,6 +15,7 @@ from keyfence.policy.enforcement.modes import Mode, ModeRule, Modes
 from keyfence.policy.engine.authorizer import Authorizer, Candidate, InForce
 from keyfence.policy.engine.pending import PendingTtls
 from keyfence.policy.loading.load import parse_policy
+from keyfence.session.conversation.context import ClientOrigin, SessionContext
 from keyfence.session.conversation.routing import BLOCKING, SCRIPTS, SHAREABLE
 from keyfence.session.fastpath import KNOWN, PLAIN
 from keyfence.session.session import Session
@@ -76,7 +77,8 @@ class Client:
             self.telemetry.beside = self.changes
         self.holder = InForce(self.authorizer(POLICY))
         identities = make_resolver(frozenset(POLICY.services))
-        self.session = Session(self.holder, identities, service, "127.0.0.1:1", self.telemetry, sharing=True)
+        context = SessionContext(self.holder, identities, self.telemetry, sharing=True)
+        self.session = Session(context, ClientOrigin(service, "127.0.0.1:1"))
         self.shared, self.own = FakeRedis(), FakeRedis()
         self.answers = b""
 

@@ -22,6 +22,7 @@ from keyfence.policy.engine.asker import Asker
 from keyfence.policy.engine.authorizer import Authorizer, Candidate, InForce
 from keyfence.policy.loading.load import parse_policy
 from keyfence.policy.wording.command_log import as_line
+from keyfence.session.conversation.context import ClientOrigin, SessionContext
 from keyfence.session.session import Session
 from keyfence.telemetry.candidate.changes import Changes
 from keyfence.telemetry.candidate.rows import ChangedRow, rows_of
@@ -123,16 +124,17 @@ def pair(
     in_force = Authorizer(policy, modes(policy), glass, lambda: 1e9, candidate=Candidate(other, observer))
     identities = make_resolver(frozenset(policy.services))
     holder = InForce(in_force)
-    session = Session(holder, identities, service, "10.0.0.9:5", telemetry, sharing=sharing, names=names)
+    context = SessionContext(holder, identities, telemetry, sharing=sharing)
+    session = Session(context, ClientOrigin(service, "10.0.0.9:5", names=names))
     return Pair(session, telemetry, observer, in_force, holder)
 
 
 def alone(modes: Sequence[ModeRule], service: str) -> Session:
     """A session without a candidate."""
     in_force = InForce(Authorizer(OLD, Modes(modes, OLD.services), clock=lambda: 1e9))
-    return Session(
-        in_force, make_resolver(frozenset(OLD.services)), service, "10.0.0.9:5", Telemetry(), sharing=True
-    )
+    identities = make_resolver(frozenset(OLD.services))
+    context = SessionContext(in_force, identities, Telemetry(), sharing=True)
+    return Session(context, ClientOrigin(service, "10.0.0.9:5"))
 
 
 KINDS = ("cart", "lock", "note", "page", "memo", "other")
@@ -382,8 +384,7 @@ def test_a_client_that_the_policy_in_force_does_not_know_is_compared_too() -> No
 def test_services_that_the_candidate_does_not_know_are_counted_apart() -> None:
     fewer = changed(("services: [one, two]", "services: [other]"), ("[one], readers: [two]", "[other]"))
     one = pair(fewer, service="one")
-    identities = make_resolver(frozenset(OLD.services))
-    two = Session(one.holder, identities, "two", "10.0.0.9:6", one.told, sharing=True)
+    two = Session(one.session.context, ClientOrigin("two", "10.0.0.9:6"))
     for _ in range(3):
         for each in (one.session, two):
             each.from_client(cmd("PING") * 5 + cmd("GET a:note:1"))

@@ -111,7 +111,7 @@ def test_a_request_that_waits_for_a_barrier_gets_its_error_without_a_connection(
 def test_a_client_whose_request_waits_for_other_processes_awaits_more() -> None:
     """So a half-closed client and a process that ends wait for it too."""
     one = session()
-    one.ids.is_all = False
+    one.context.ids.is_all = False
     one.from_client(cmd("CLIENT TRACKING ON REDIRECT 5"))
     assert one.question is not None
     assert one.awaits_more

@@ -12,6 +12,7 @@ from keyfence.policy.engine.authorizer import Authorizer, InForce
 from keyfence.policy.loading.load import parse_policy
 from keyfence.policy.rules import RULES
 from keyfence.resp.values import answer
+from keyfence.session.conversation.context import ClientOrigin, SessionContext
 from keyfence.session.conversation.questions import Question
 from keyfence.session.session import Session
 from tests.session.sessions import (
@@ -82,9 +83,8 @@ def test_whoami_says_who_the_client_is_and_why() -> None:
     ("user", "service", "by"), [("master", "CubeMaster", "user"), ("x", "CubeProxy", "network")]
 )
 def test_whoami_knows_whether_the_user_decides(user: str, service: str, by: str) -> None:
-    one = Session(
-        InForce(granting()), identities(), "CubeProxy", "10.1.1.1", RecordingObserver(), known_by="network"
-    )
+    context = SessionContext(InForce(granting()), identities(), RecordingObserver())
+    one = Session(context, ClientOrigin("CubeProxy", "10.1.1.1", known_by="network"))
     one.from_client(cmd("AUTH", user, "right") + cmd("KEYFENCE WHOAMI"))
     passed(one)
     one.from_upstream(b"+OK\r\n")

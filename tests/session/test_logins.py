@@ -11,6 +11,7 @@ from keyfence.identity.passwords import Password
 from keyfence.policy.enforcement.modes import ModeRule
 from keyfence.policy.engine.authorizer import InForce
 from keyfence.resp.profile import Profile
+from keyfence.session.conversation.context import ClientOrigin, SessionContext
 from keyfence.session.session import Session
 from tests.session.sessions import (
     ADMITTED,
@@ -265,10 +266,9 @@ def test_a_reply_to_exec_that_lacks_the_failed_login_ends_the_session() -> None:
 def with_passwords(observer: RecordingObserver | None = None, sharing: bool = False) -> Session:
     digest = hashlib.sha256(b"right").digest()
     known = dataclasses.replace(identities(), passwords={"mine": Password([digest], "CubeMaster")})
-    fixed = authorizer_with()
-    return Session(
-        InForce(fixed), known, "CubeProxy", "10.0.0.9:5", observer or RecordingObserver(), sharing=sharing
-    )
+    observer = observer or RecordingObserver()
+    context = SessionContext(InForce(authorizer_with()), known, observer, sharing=sharing)
+    return Session(context, ClientOrigin("CubeProxy", "10.0.0.9:5"))
 
 
 @pytest.mark.parametrize("sharing", [False, True])
@@ -323,18 +323,16 @@ def test_an_unknown_protocol_is_refused_before_the_password_is_checked() -> None
 
 
 def test_a_database_that_needs_a_login_is_selected_behind_it() -> None:
-    fixed = authorizer_with()
     select = cmd("SELECT", 2)
-    one = Session(
-        InForce(fixed),
+    context = SessionContext(
+        InForce(authorizer_with()),
         identities(),
-        "CubeProxy",
-        "10.0.0.9:5",
         RecordingObserver(),
-        greeting=[select],
+        greeting=lambda: [select],
         database=2,
         selects_later=True,
     )
+    one = Session(context, ClientOrigin("CubeProxy", "10.0.0.9:5"))
     one.from_client(cmd("AUTH master pw") + ADMITTED)
     one.from_upstream(b"+OK\r\n")
     assert passed(one) == cmd("AUTH master pw") + select + ADMITTED

@@ -11,7 +11,6 @@ from keyfence.policy.engine.authorizer import InForce
 from keyfence.process.serving.garbage import without_collections
 from keyfence.session.conversation.conversation import ROOM
 from keyfence.session.conversation.transactions import MAX_EFFECTS
-from keyfence.session.session import Session
 from tests.session.sessions import (
     ADMITTED,
     PUSH,
@@ -21,7 +20,6 @@ from tests.session.sessions import (
     at_barrier,
     authorizer_with,
     cmd,
-    identities,
     in_multi,
     is_refusal,
     observed,
@@ -255,7 +253,7 @@ def test_a_client_that_waits_for_auth_may_send_a_little_more() -> None:
 
 def test_an_idle_session_keeps_no_policy_that_is_not_in_force() -> None:
     holder = InForce(authorizer_with())
-    one = Session(holder, identities(), "CubeMaster", "10.0.0.1", RecordingObserver(), sharing=True)
+    one = session("CubeMaster", in_force=holder, sharing=True)
     gc.collect()
     with without_collections():
         one.from_client(ADMITTED * 2 + cmd("SET", "nobody:1", "x") + cmd("SCAN", "0", "MATCH", "a:*"))

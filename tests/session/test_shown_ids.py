@@ -6,6 +6,7 @@ import pytest
 
 from keyfence.policy.enforcement.modes import ModeRule
 from keyfence.policy.engine.authorizer import InForce
+from keyfence.session.conversation.context import ClientOrigin, SessionContext
 from keyfence.session.conversation.questions import Question
 from keyfence.session.conversation.shown_ids import ShownIds, redirections
 from keyfence.session.session import Session
@@ -30,7 +31,8 @@ def session(
     mode: str = "enforce",
 ) -> Session:
     in_force = InForce(authorizer_with(ModeRule(mode)))  # type: ignore[arg-type]
-    return Session(in_force, identities(), service, "10.0.0.9:5", observer or RecordingObserver(), ids=ids)
+    context = SessionContext(in_force, identities(), observer or RecordingObserver(), ids=ids)
+    return Session(context, ClientOrigin(service, "10.0.0.9:5"))
 
 
 def exchange(one: Session, request: bytes, reply: bytes) -> bytes:

@@ -15,7 +15,6 @@ from keyfence.resp.requests import RequestReader
 from keyfence.session.conversation.conversation import ROOM
 from keyfence.upstream import links as links_module
 from keyfence.upstream import shared as shared_module
-from keyfence.upstream.pools import Pools
 from tests.downstream.test_client import MIB, Handler, Stage, Streams, answer_all, in_loop
 from tests.session.sessions import ADMITTED, REFUSED, cmd
 
@@ -24,9 +23,8 @@ class SharedStage(Stage):
     """A server context whose clients share one connection."""
 
     async def __aenter__(self) -> SharedStage:
+        self._shared = 1
         await super().__aenter__()
-        self.context.sharing = True
-        self.context.pools = Pools(self.upstream, 1)
         return self
 
 

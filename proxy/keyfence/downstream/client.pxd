@@ -10,12 +10,11 @@ cdef Py_ssize_t _MAX_UNSENT
 
 
 cdef class ServerContext:
-    cdef public object in_force
     cdef public object identities
     cdef public object upstream
     cdef public object telemetry
     cdef public object counters
-    cdef public object limits
+    cdef public object sessions
     cdef public object quotas
     cdef public set clients
     cdef public object ids

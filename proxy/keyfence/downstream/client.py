@@ -8,6 +8,7 @@ pauses the reading from the other side, so that no buffer here exceeds its limit
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import Any, cast
@@ -22,6 +23,7 @@ from keyfence.policy.verdict import Peer
 from keyfence.resp.limits import RequestLimits
 from keyfence.resp.replies import ErrorPart
 from keyfence.session.conversation.base import SessionBase
+from keyfence.session.conversation.context import ClientOrigin, SessionContext
 from keyfence.session.conversation.questions import Question
 from keyfence.session.conversation.shown_ids import ShownIds
 from keyfence.session.passthrough import Passthrough
@@ -70,12 +72,9 @@ class ServerContext:
     ) -> None:
         """`in_force`: None passes everything on unread. `shared_connections`: the number of shared upstream
         connections of one kind; with 0 each client has a dedicated one."""
-        self.in_force = in_force
-        self.identities = identities
         self.upstream = upstream
         self.telemetry = telemetry
         self.counters = telemetry.counters  # kept, because asking for them gathers all counts
-        self.limits = limits
         self.quotas = ConnectionQuotas(client_limits)
         self.clients: set[Client] = set()
         self.ids = ShownIds()
@@ -85,6 +84,22 @@ class ServerContext:
         self.sharing = shared_connections > 0 and in_force is not None
         self.pools = Pools(upstream, shared_connections)
         self.turns = Turns()
+        self.identities = identities
+        self.sessions: SessionContext | None = None
+        if in_force is not None:
+            selects = upstream.address.database, upstream.address.selects_later
+            self.sessions = SessionContext(
+                in_force, identities, telemetry, limits, self._greeting, *selects, self.sharing, self.ids
+            )
+
+    def admit(self, identities: Resolver, limits: RequestLimits) -> None:
+        """From now on, new clients are identified by `identities`, and their requests have these limits."""
+        self.identities = identities
+        if self.sessions is not None:
+            self.sessions = dataclasses.replace(self.sessions, identities=identities, limits=limits)
+
+    def _greeting(self) -> Sequence[bytes]:
+        return self.upstream.address.greeting()
 
     def tick(self) -> None:
         """Close connections that are no longer needed. Call this about once a second."""
@@ -171,26 +186,11 @@ class Client(Owner):
             return
         context.clients.add(self)
         self._is_served = True
-        if context.in_force is None:
+        if context.sessions is None:
             self._session = Passthrough(service, context.upstream.address.database)
         else:
-            greeting = context.upstream.address.greeting()
-            self._session = Session(
-                context.in_force,
-                context.identities,
-                service,
-                self._host,
-                context.telemetry,
-                context.limits,
-                greeting,
-                sharing=context.sharing,
-                database=context.upstream.address.database,
-                selects_later=context.upstream.address.selects_later,
-                port=self._port,
-                ids=context.ids,
-                names=names,
-                known_by=known_by,
-            )
+            origin = ClientOrigin(service, self._host, self._port, names, known_by)
+            self._session = Session(context.sessions, origin)
         self._counted_as = service
         self._traffic = self._counters.meter(service)
         self.connected_at = asyncio.get_running_loop().time()

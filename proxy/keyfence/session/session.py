@@ -11,25 +11,22 @@ The owner (`downstream.client`) feeds `from_client` and `from_upstream` (or `fro
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from time import monotonic
 
 from keyfence.commands.model import Streamed, Touches
 from keyfence.commands.own import KEYFENCE
-from keyfence.identity.resolver import Resolver
-from keyfence.policy.engine.authorizer import Authorizer, InForce
+from keyfence.policy.engine.authorizer import Authorizer
 from keyfence.policy.engine.decision_cache import DecisionCache
 from keyfence.policy.engine.evidence import evidence_of
 from keyfence.policy.engine.forms import COMMAND, Lookup, shows_more
 from keyfence.policy.verdict import PASS, Ruling
-from keyfence.resp.limits import IDENTIFIED, ProtocolError, RequestLimits
-from keyfence.resp.profile import unchanged
+from keyfence.resp.limits import ProtocolError
 from keyfence.resp.requests import StreamedBulk
+from keyfence.session.conversation.context import ClientOrigin, SessionContext
 from keyfence.session.conversation.executor import OTHER, Decided, Executor, Handler
-from keyfence.session.conversation.observer import Observer, Sent
+from keyfence.session.conversation.observer import Sent
 from keyfence.session.conversation.refusal import prepared_refusal, refusal
 from keyfence.session.conversation.reply_queue import ON
-from keyfence.session.conversation.routing import FIXED_SHAPE, SCRIPTS, Route
-from keyfence.session.conversation.shown_ids import ShownIds
+from keyfence.session.conversation.routing import FIXED_SHAPE, SCRIPTS
 from keyfence.session.conversation.states import State
 from keyfence.session.conversation.transactions import OpenTransaction
 from keyfence.session.handlers.inband import TOO_LONG
@@ -48,47 +45,8 @@ _CLOSING = int(State.CLOSING)
 class Session(Executor):
     """One client: its identity, its requests, and the decisions about them."""
 
-    def __init__(
-        self,
-        in_force: InForce,
-        identities: Resolver,
-        at_connect: str,
-        client: str,
-        observer: Observer,
-        limits: RequestLimits = IDENTIFIED,
-        greeting: Sequence[bytes] = (),
-        *,
-        sharing: bool = False,
-        database: int = 0,
-        selects_later: bool = False,
-        port: int = 0,
-        clock: Callable[[], float] = monotonic,
-        ids: ShownIds | None = None,
-        names: Sequence[str] = (),
-        known_by: str = "",
-    ) -> None:
-        """`client` and `port` (0: none) are the client's origin, and `at_connect` is its service until it
-        logs in. `greeting` has the commands that open an upstream connection, one reply each; they select
-        `database`. `sharing`: the client may use shared connections. `ids` are the connection ids that the
-        process's clients know. `names` are those in the client's certificate; `known_by` is the evidence for
-        `at_connect`."""
-        profile = unchanged(database)
-        super().__init__(
-            in_force,
-            identities,
-            at_connect,
-            client,
-            observer,
-            limits,
-            greeting,
-            profile=profile,
-            route=Route(sharing, clock),
-            selects_later=selects_later,
-            port=port,
-            ids=ids,
-            names=names,
-            known_by=known_by,
-        )
+    def __init__(self, context: SessionContext, origin: ClientOrigin) -> None:
+        super().__init__(context, origin)
         self._fast = FastPath()
         self._long: LongEvaluation | None = None  # the evaluation under way
 

@@ -124,8 +124,7 @@ class Runtime:
                 counters.policy_made_of(files, policy.revision)
                 declare_zeros(counters, authorizer.modes)
         if self._context is not None:
-            self._context.identities = self._resolver()
-            self._context.limits = settings.limits.of_requests()
+            self._context.admit(self._resolver(), settings.limits.of_requests())
             self._context.quotas.limits = self._client_limits()
         self._count_lapsed()
 

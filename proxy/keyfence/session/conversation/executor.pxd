@@ -15,23 +15,16 @@ cdef class Decided:
 
 
 cdef class Executor(Conversation):
-    cdef str _origin
+    cdef readonly object context
+    cdef readonly object origin
+    cdef readonly object observer
+    cdef object _in_force
+    cdef str _client
     cdef object _peer
     cdef object _peer_of
     cdef object _library
-    cdef int _port
-    cdef readonly str at_connect
-    cdef readonly object identities
-    cdef readonly object first_profile
-    cdef readonly object greeting
-    cdef readonly bint selects_later
-    cdef object _full_limits
     cdef public bytes request
-    cdef readonly object ids
     cdef object _sender
-    cdef readonly str known_by
-    cdef object _in_force
-    cdef readonly object observer
     cdef Asker _asker
     cdef object _asked
     cdef str _asker_as

@@ -12,26 +12,25 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from keyfence.identity.resolver import Resolver
 from keyfence.net.host_port import host_port
 from keyfence.policy.compiled.tenants import NOBODY, Caller
 from keyfence.policy.engine.asker import Asker
-from keyfence.policy.engine.authorizer import Authorizer, InForce
+from keyfence.policy.engine.authorizer import Authorizer
 from keyfence.policy.services import UNKNOWN
 from keyfence.policy.show import printable
 from keyfence.policy.verdict import Peer, Ruling
 from keyfence.resp import encode
-from keyfence.resp.limits import UNIDENTIFIED, ProtocolError, RequestLimits, RequestTooLarge
-from keyfence.resp.profile import Profile
+from keyfence.resp.limits import UNIDENTIFIED, ProtocolError, RequestTooLarge
+from keyfence.resp.profile import Profile, unchanged
 from keyfence.resp.replies import REDIRECTS, ErrorPart
 
+from .context import ClientOrigin, SessionContext
 from .conversation import ABORT_MARKER, Conversation
-from .observer import Observer, Sent
+from .observer import Sent
 from .questions import Kind, Question
 from .redirects import without_redirects
 from .refusal import refusal
 from .routing import Route
-from .shown_ids import ShownIds
 from .states import State
 
 # Counts all commands that are not in the table, because a client can send any name.
@@ -81,44 +80,20 @@ class Executor(Conversation):
     """A conversation with a client, with the client's identity, its policy, and the carrying out of
     decisions."""
 
-    def __init__(
-        self,
-        in_force: InForce,
-        identities: Resolver,
-        at_connect: str,
-        client: str,
-        observer: Observer,
-        limits: RequestLimits,
-        greeting: Sequence[bytes],
-        *,
-        profile: Profile,
-        route: Route,
-        selects_later: bool,
-        port: int,
-        ids: ShownIds | None,
-        names: Sequence[str],
-        known_by: str,
-    ) -> None:
-        """The arguments are those of `Session`; `profile` is the one that the client begins with."""
-        super().__init__(at_connect, profile, route, limits)
-        self.first_profile = profile
-        self.at_connect = at_connect
-        self.identities = identities
-        self.greeting = greeting
-        self.selects_later = selects_later
+    def __init__(self, context: SessionContext, origin: ClientOrigin) -> None:
+        profile, route = unchanged(context.database), Route(context.sharing, context.clock)
+        super().__init__(origin.service, profile, route, context.limits)
+        self.context = context
+        self.origin = origin
+        self.observer = context.observer
+        self._in_force = context.in_force
         self.request = b""  # the bytes of the current request
-        self.ids = ids if ids is not None else ShownIds()
+        self._client = ""  # made on demand
         self._peer: Peer | None = None  # made on demand, of this profile:
         self._peer_of: Profile | None = None
         self._library = (b"", b"")  # the client library's name and version, even if Redis does not know them
         self._sender = object()  # identifies this client's connection: its commands run in order
-        self._origin = client  # where it comes from; `client` adds the port on demand
-        self._port = port
-        self.known_by = known_by  # the source of identity that `at_connect` is from; "" for none
-        self._in_force = in_force
-        self.observer = observer
-        self._full_limits = limits
-        self.caller = Caller(None, tuple(names)) if names else NOBODY
+        self.caller = Caller(None, tuple(origin.names)) if origin.names else NOBODY
         self._asker = _NEVER_ASKED  # made on demand, for this authorizer, service and caller:
         self._asked: Authorizer | None = None
         self._asker_as = ""
@@ -130,9 +105,10 @@ class Executor(Conversation):
     @property
     def client(self) -> str:
         """Where the client comes from, as logs show it."""
-        if self._port:
-            self._origin, self._port = host_port(self._origin, self._port), 0
-        return self._origin
+        if not self._client:
+            _, address, port, *_ = self.origin
+            self._client = host_port(address, port) if port else address
+        return self._client
 
     @property
     def peer(self) -> Peer:
@@ -313,7 +289,7 @@ class Executor(Conversation):
 
     def show_id(self, reply: bytes) -> None:
         """The client gets a reply that may contain its connection's id."""
-        self.ids.show(self, reply)
+        self.context.ids.show(self, reply)
 
     def ask(self, kind: Kind, content: tuple[Any, ...], answered: Callable[[Any], None]) -> None:
         """Ask the owner; `answered` then continues with the current request. Call this only if no reply is
@@ -381,7 +357,7 @@ class Executor(Conversation):
         are enforced."""
         enforces = self.current_authorizer().enforces
         strict = self.service == UNKNOWN and enforces(self.asker().service)
-        self.reader.limits = UNIDENTIFIED if strict else self._full_limits
+        self.reader.limits = UNIDENTIFIED if strict else self.context.limits
 
     # -- sessions that cannot be followed
 

@@ -30,7 +30,7 @@ def auth(session: Executor, argv: Argv) -> None:
         session.forward_one()
         return
     user, password = credentials
-    service = session.identities.check(user, password)
+    service = session.context.identities.check(user, password)
     if service is not Login.NOT_MINE:
         _checked_here(session, service, user)
         return
@@ -50,7 +50,7 @@ def auth_shared(session: Executor, argv: Argv) -> bool:
     credentials = auth_credentials(argv)
     if credentials is None:
         return False
-    service = session.identities.check(*credentials)
+    service = session.context.identities.check(*credentials)
     if service is Login.NOT_MINE:
         return False
     _checked_here(session, service, credentials[0])
@@ -94,10 +94,10 @@ def _whoami(reply: bytes) -> bytes:
 
 def _logged_in(session: Executor, user: bytes, password: bytes) -> None:
     session.profile = session.profile._replace(user=user, password=password)
-    if session.selects_later:
+    if session.context.selects_later:
         session.to_upstream.append(encode.command(b"SELECT", session.profile.database))
         session.replies.drop(lambda reply: _selected(session, reply))
-    session.become(session.identities.of_user(user, session.at_connect), user)
+    session.become(session.context.identities.of_user(user, session.origin.service), user)
 
 
 def _selected(session: Executor, reply: bytes) -> None:
@@ -107,7 +107,7 @@ def _selected(session: Executor, reply: bytes) -> None:
 
 def hello(session: Executor, argv: Argv) -> None:
     credentials = hello_credentials(argv)
-    services = [session.identities.check(user, password) for user, password in credentials]
+    services = [session.context.identities.check(user, password) for user, password in credentials]
     if any(service is not Login.NOT_MINE for service in services):
         _hello_checked_here(session, argv, services)
         return

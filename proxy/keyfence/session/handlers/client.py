@@ -35,7 +35,7 @@ def client(session: Executor, argv: Argv) -> None:
 
 def _client_tracking(session: Executor, argv: Argv) -> None:
     """CLIENT TRACKING may redirect to a connection, but not to one of another service or another tenant."""
-    ids = session.ids
+    ids = session.context.ids
     # If tenants share a service, a client of the service may belong to another tenant.
     caller = session.caller if session.asker().values else None
     foreign = [

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from keyfence.commands.arguments import integer, word
 from keyfence.resp import encode
+from keyfence.resp.profile import unchanged
 from keyfence.session.conversation.executor import Argv, Executor
 from keyfence.session.conversation.reply_queue import OFF, ON
 
@@ -40,16 +41,16 @@ def _was_reset(session: Executor, reply: bytes) -> None:
         session.fall_out_of_step()
         return
     session.transaction = None
-    session.become(session.at_connect)
+    session.become(session.origin.service)
     session.replies.reset()
-    session.profile = session.first_profile
+    session.profile = unchanged(session.context.database)
     session.route.watching = False
 
     def greeted(reply: bytes) -> None:
-        if reply.startswith(b"-") and not (session.selects_later and reply.startswith(b"-NOAUTH")):
+        if reply.startswith(b"-") and not (session.context.selects_later and reply.startswith(b"-NOAUTH")):
             session.closing = "upstream refused keyfence's login after RESET"
 
-    for command in session.greeting:
+    for command in session.context.greeting():
         session.to_upstream.append(command)
         session.replies.drop(greeted)
 

@@ -137,9 +137,9 @@ def _whoami(session: Executor) -> dict[str, object]:
 def _identified_by(session: Executor) -> str:
     """The source of identity that decided about the service; "" if none did."""
     user = session.caller.user
-    if user is not None and session.identities.names_service(user):
+    if user is not None and session.context.identities.names_service(user):
         return "user"
-    return session.known_by
+    return session.origin.known_by
 
 
 def _modes(session: Executor) -> dict[str, object]:

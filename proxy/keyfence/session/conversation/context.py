@@ -1,0 +1,49 @@
+"""What a session is made from: the objects that all sessions share, and the origin of its client.
+
+Rule: neither changes. After a reload, later sessions have another context.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from time import monotonic
+from typing import NamedTuple
+
+from keyfence.identity.resolver import Resolver
+from keyfence.policy.engine.authorizer import InForce
+from keyfence.resp.limits import IDENTIFIED, RequestLimits
+
+from .observer import Observer
+from .shown_ids import ShownIds
+
+
+def _no_greeting() -> Sequence[bytes]:
+    return ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SessionContext:
+    """The objects that all sessions of a process share."""
+
+    in_force: InForce
+    identities: Resolver
+    observer: Observer
+    limits: RequestLimits = IDENTIFIED
+    # The commands that open an upstream connection, one reply each; they select `database`.
+    greeting: Callable[[], Sequence[bytes]] = _no_greeting
+    database: int = 0
+    selects_later: bool = False  # the database may only be selectable once the client has logged in
+    sharing: bool = False  # clients may use shared connections
+    ids: ShownIds = dataclasses.field(default_factory=ShownIds)  # the connection ids that clients know
+    clock: Callable[[], float] = monotonic
+
+
+class ClientOrigin(NamedTuple):
+    """Where a client comes from, and what is known of it before it logs in."""
+
+    service: str
+    client: str  # its address or name …
+    port: int = 0  # … and port, if there is one
+    names: Sequence[str] = ()  # in its certificate
+    known_by: str = ""  # the source of identity that `service` is from; "" for none
