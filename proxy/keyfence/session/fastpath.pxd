@@ -10,9 +10,19 @@ from keyfence.session.conversation.executor cimport Executor
 from keyfence.policy.wording.prepared cimport Prepared
 from keyfence.resp.requests cimport RequestReader
 
-cdef list UNREAD
+cdef int _NOTHING, _EMPTY, _EVALUATE, _REFUSED, _LEAVES, _ADMITTED
+cdef list _UNREAD
 cdef const long long[::1] _PLACES
 cdef int _GIVES, _SETTLES, _AS_PLAIN, _BLOCKS, _RUNS_SCRIPT, _TRUSTED
+
+
+@cython.final
+cdef class Outcome:
+    cdef readonly int kind
+    cdef readonly list argv
+    cdef readonly Lookup lookup
+    cdef readonly bytes refusal
+    cdef readonly Call call
 
 
 @cython.final
@@ -24,9 +34,7 @@ cdef class FastPath:
     cdef readonly Py_ssize_t start
     cdef readonly Py_ssize_t end
     cdef public Py_ssize_t count
-    cdef public Lookup lookup
-    cdef bytes _refused
-    cdef Call _leaving
+    cdef Outcome _outcome
     cdef bint _needed_own
     cdef object _comparison
     cdef DecisionCache _beside
@@ -34,12 +42,17 @@ cdef class FastPath:
     cdef int _until_timed
     cdef double _started
 
+    @cython.locals(outcome=Outcome)
+    cpdef Outcome read(self, Executor session, DecisionCache cache)
     @cython.locals(
-        reader=RequestReader, beside=DecisionCache, argv=list, peeked=bint, may_admit=bint, largest=Py_ssize_t
+        reader=RequestReader, beside=DecisionCache, argv=list, peeked=bint, largest=Py_ssize_t, kind=int,
+        lookup=Lookup,
     )
-    cpdef list read(self, Executor session, DecisionCache cache)
-    cdef list _next(self, Executor session, RequestReader reader)
-    cdef object _begin(self, Executor session)
+    cdef int _read(self, Executor session, DecisionCache cache, Outcome outcome) except -1
+    @cython.locals(argv=list)
+    cdef int _next(self, Executor session, Outcome outcome) except -1
+    cdef object _begin(self, Executor session, Outcome outcome, list argv)
+    cpdef object let_go(self)
     cpdef object comparison(self, Executor session, object authorizer)
     @cython.locals(reader=RequestReader, lookup=Lookup, argv=list, has_slots=bint)
     cdef object _compare_unread(self, Executor session, DecisionCache beside)
@@ -56,13 +69,13 @@ cdef class FastPath:
     @cython.locals(cache=DecisionCache, asker=Asker)
     cpdef DecisionCache current_cache(self, Executor session)
     @cython.locals(decision=CachedDecision, call=Call, counter=ViolationCounter, outcome=int, key=bytes)
-    cdef bint _knows(self, Executor session, DecisionCache cache, Lookup lookup, list argv) except -1
+    cdef int _known(self, Executor session, DecisionCache cache, Lookup lookup, list argv) except -1
     @cython.locals(key=bytes, index=Py_ssize_t)
     cdef bint _shares_slot(
         self, Executor session, DecisionCache cache, CachedDecision decision, list argv
     ) except -1
     @cython.locals(fits=bint)
-    cdef bint _takes(self, Executor session, Lookup lookup, Call call, list argv) except -1
+    cdef int _takes(self, Executor session, Lookup lookup, Call call, list argv) except -1
     cdef bint _takes_own(self, Executor session) except -1
     @cython.locals(counter=ViolationCounter)
     cdef ViolationCounter _counter_by_shape(
@@ -81,10 +94,6 @@ cdef class FastPath:
         self, Executor session, DecisionCache cache, CachedDecision decision, int outcome, object key
     )
     cdef object _begin_timing(self, Executor session)
-    @cython.locals(refused=bytes)
-    cpdef bytes take_refusal(self)
-    @cython.locals(leaving=Call)
-    cpdef Call take_leaving(self)
     cpdef double take_timing(self) except -1.0
     cpdef object end_timing(self, Executor session)
 

@@ -2,8 +2,8 @@
 """The fast path: requests that the decision cache admits join a run, which is sent upstream as one piece.
 
 Rule: one entry and one exit. `FastPath.read` takes in requests for as long as the decision cache admits them,
-and returns the first one that needs an evaluation. It never refuses by itself: a refusal that the cache holds
-is handed to the session, which sends it.
+and says in one outcome what comes then. It never refuses by itself: a refusal that the cache holds is handed
+to the session, which sends it.
 """
 
 from __future__ import annotations
@@ -48,7 +48,27 @@ _AS_PLAIN, _BLOCKS, _RUNS_SCRIPT, _TRUSTED = 1, 2, 3, 4
 _PLACES = PLACES  # as C integers, where this runs compiled
 _GIVES, _SETTLES = GIVES, SETTLES
 
-UNREAD = [b""]  # stands for a request that is decided about before it is taken out of the reader
+# What `FastPath.read` has found (`Outcome.kind`).
+NOTHING = 0  # no further request is complete, or the client's turn is over
+EMPTY = 1  # `*0`, `*-1`, a blank line: it is no request
+EVALUATE = 2  # the cache does not know what to do
+REFUSED = 3  # the cache holds the refusal
+LEAVES = 4  # the cache admits the request, but on the client's dedicated connection
+_ADMITTED = 5  # within the fast path: the request joins the run
+_NOTHING, _EMPTY, _EVALUATE, _REFUSED, _LEAVES = NOTHING, EMPTY, EVALUATE, REFUSED, LEAVES
+
+_UNREAD: list[bytes] = []
+
+
+class Outcome:
+    """What `FastPath.read` has found. The next call changes it."""
+
+    def __init__(self) -> None:
+        self.kind = NOTHING
+        self.argv = _UNREAD  # EVALUATE: the request
+        self.lookup: Lookup | None = None  # EVALUATE: the cache's answer; None: it was not asked
+        self.refusal = b""  # REFUSED
+        self.call: Call | None = None  # LEAVES: the answer that admits the request
 
 
 class FastPath:
@@ -68,11 +88,7 @@ class FastPath:
         self.start = 0
         self.end = 0
         self.count = 0
-        # For the request that `read` has returned: the cache's answer (None: it was not asked), the refusal
-        # that the cache holds for requests like it, and the answer that admits it on another connection.
-        self.lookup: Lookup | None = None
-        self._refused: bytes | None = None
-        self._leaving: Call | None = None
+        self._outcome = Outcome()
         self._needed_own = False  # a request of the current read needed the dedicated connection
         self._until_timed = 0
         self._started = 0.0  # when the current decision began; 0.0: it is not timed
@@ -107,62 +123,69 @@ class FastPath:
             self._comparison = Comparison(authorizer, candidate, session.service, session.caller)
         return self._comparison
 
-    def read(self, session: Executor, cache: DecisionCache | None) -> list[bytes] | None:
-        """Add every request that `cache` (from `current_cache`) admits to the run. Returns the first one that
-        it does not admit, or that it refuses (`take_refusal`) or admits on another connection only
-        (`take_leaving`); None if no further request is complete, or if the client's turn is over. Raises
-        ProtocolError."""
-        reader = session.reader
+    def read(self, session: Executor, cache: DecisionCache | None) -> Outcome:
+        """Add every request that `cache` (from `current_cache`) admits to the run. Returns what comes then.
+        Raises ProtocolError."""
+        outcome = self._outcome
         if cache is None or session.partly_sent:
-            return self._next(session, reader)
+            outcome.kind = self._next(session, outcome)
+        else:
+            outcome.kind = self._read(session, cache, outcome)
+        return outcome
+
+    def _read(self, session: Executor, cache: DecisionCache, outcome: Outcome) -> int:
+        """Returns the kind of the outcome, whose other parts it sets."""
+        reader = session.reader
         largest = session.largest_request()
         beside = self._beside
         self._needed_own = False
         while True:
             peeked = reader.peek()
-            may_admit = peeked and self._until_timed > 0 and reader.end - reader.start <= largest
-            if may_admit and self._knows(
-                session, cache, cache.find_unread(reader.data(), _PLACES, reader.count, self._values), None
-            ):
+            kind = _EVALUATE
+            if peeked and self._until_timed > 0 and reader.end - reader.start <= largest:
+                lookup = cache.find_unread(reader.data(), _PLACES, reader.count, self._values)
+                kind = self._known(session, cache, lookup, None)
+            if kind != _EVALUATE:
                 self._until_timed -= 1
                 if beside is not None:
                     self._compare_unread(session, beside)
-                if self._refused is not None or self._leaving is not None:
-                    return UNREAD
             else:
                 argv = reader.reparse() if peeked else reader.next()
                 if not argv:
-                    return argv
-                self._begin(session)
+                    return _NOTHING if argv is None else _EMPTY
+                self._begin(session, outcome, argv)
                 if reader.end - reader.start > largest or len(argv) > MOST_ARGUMENTS:
-                    return argv
+                    return _EVALUATE
                 if beside is not None and len(argv) > MANY:
-                    return argv  # the candidate may have to evaluate it in turns
+                    return _EVALUATE  # the candidate may have to evaluate it in turns
                 if len(argv) == 1 and _begins_or_ends(session, argv[0]):
-                    return argv
-                self.lookup = cache.find(argv, self._values)
-                if not self._knows(session, cache, self.lookup, argv):
-                    return argv
+                    return _EVALUATE
+                outcome.lookup = cache.find(argv, self._values)
+                kind = self._known(session, cache, outcome.lookup, argv)
+                if kind == _EVALUATE:
+                    return kind
                 self.end_timing(session)
                 if beside is not None:
                     self.compare(session, argv)
-                if self._refused is not None or self._leaving is not None:
-                    return argv
-                if session.wants_turn:
+                if kind == _ADMITTED and session.wants_turn:
                     self.join(reader)
-                    return None
+                    return _NOTHING
+            if kind != _ADMITTED:
+                return kind
             self.join(reader)
 
-    def _next(self, session: Executor, reader: RequestReader) -> list[bytes] | None:
-        """The next request, where each is evaluated."""
-        argv = reader.next()
-        if argv:
-            self._begin(session)
-        return argv
+    def _next(self, session: Executor, outcome: Outcome) -> int:
+        """The same where each request is evaluated."""
+        argv = session.reader.next()
+        if not argv:
+            return _NOTHING if argv is None else _EMPTY
+        self._begin(session, outcome, argv)
+        return _EVALUATE
 
-    def _begin(self, session: Executor) -> None:
+    def _begin(self, session: Executor, outcome: Outcome, argv: list[bytes]) -> None:
         """Nothing is known yet of the request in hand. The decision about it may be timed."""
-        self.lookup = None
+        outcome.argv = argv
+        outcome.lookup = None
         self._started = 0.0
         self._until_timed -= 1
         if self._until_timed < 0:
@@ -175,40 +198,34 @@ class FastPath:
         self.end = reader.end
         self.count += 1
 
-    def take_refusal(self) -> bytes | None:
-        """Return the refusal that the cache holds for the request that `read` has returned, once."""
-        refused, self._refused = self._refused, None
-        return refused
-
-    def take_leaving(self) -> Call | None:
-        """Return the answer by which the cache admits the request that `read` has returned, which needs the
-        client's dedicated connection, once."""
-        leaving, self._leaving = self._leaving, None
-        return leaving
+    def let_go(self) -> None:
+        """Keep nothing of the request that was read last."""
+        self._outcome.argv = _UNREAD
 
     def forget(self) -> None:
         """Forget the cache and its policy: the client is another service now, or another policy is in
         force."""
         self.cache = self._beside = None
         self._authorizer = self._pending = self._comparison = self._counted = None
+        self._outcome.lookup = self._outcome.call = None
 
     # -- one request
 
-    def _knows(
+    def _known(
         self, session: Executor, cache: DecisionCache, lookup: Lookup | None, argv: list[bytes] | None
-    ) -> bool:
-        """Whether the cache admits the current request or refuses it; `lookup` is what it knows. `argv` None:
-        only the places of the request's arguments are known."""
+    ) -> int:
+        """The kind of outcome that the current request has; `lookup` is what the cache knows of it. `argv`
+        None: only the places of the request's arguments are known."""
         if lookup is None:
-            return False
+            return _EVALUATE
         decision, call = lookup.decision, lookup.call
         if decision is None and call is None:
-            return False
+            return _EVALUATE
         if cache.has_slots and not self._shares_slot(session, cache, decision, argv):
-            self.lookup = ELSEWHERE
-            return False
+            self._outcome.lookup = ELSEWHERE
+            return _EVALUATE
         if decision is None:
-            return call is not None and self._takes(session, lookup, call, argv)
+            return _EVALUATE if call is None else self._takes(session, lookup, call, argv)
         outcome = decision.outcome
         if not lookup.is_admitted:
             key = b"" if decision.is_covered else _argument(session.reader, argv, decision.form.index)
@@ -216,11 +233,11 @@ class FastPath:
             if counter is None and argv is not None:
                 counter = self._counter_by_shape(session, decision, lookup, argv)
             if counter is None:
-                return False
+                return _EVALUATE
             if counter.refusal is not None:
-                self.lookup = None  # it has a counter already
+                self._outcome.lookup = None  # it has a counter already
                 key = key or _argument(session.reader, argv, decision.form.index)
-                return self._refuses(session, decision, counter, key)
+                return _REFUSED if self._refuses(session, decision, counter, key) else _EVALUATE
             counter.times += 1
             outcome = counter.outcome
             self._counted = counter
@@ -228,7 +245,7 @@ class FastPath:
         if outcome and self._leaves_open(outcome):
             key = _argument(session.reader, argv, decision.form.index)
             self._keep_open(session, cache, decision, outcome, key)
-        return True
+        return _ADMITTED
 
     def _shares_slot(
         self,
@@ -255,9 +272,9 @@ class FastPath:
         key = argv[index]
         return cache.shares_slot(decision, key, 0, len(key), queued)
 
-    def _takes(self, session: Executor, lookup: Lookup, call: Call, argv: list[bytes] | None) -> bool:
+    def _takes(self, session: Executor, lookup: Lookup, call: Call, argv: list[bytes] | None) -> int:
         """Take a request with several keys, a script, a pattern or a channel, which the cache admits. Returns
-        True."""
+        the kind of its outcome."""
         if lookup.opens is not None:
             self._keep_call(session, lookup.opens, argv)
         if not call.way:
@@ -267,10 +284,10 @@ class FastPath:
             if call.way != _BLOCKS:
                 session.mark_shapeable(fits)
             if not fits:
-                self._leaving = call
-                return True
+                self._outcome.call = call
+                return _LEAVES
         self.counted(session, call)
-        return True
+        return _ADMITTED
 
     def _takes_own(self, session: Executor) -> bool:
         """Whether the client uses its dedicated connection, which a request needs. The clock is read once for
@@ -309,7 +326,7 @@ class FastPath:
         counter.times += 1
         self._count_evidence(session, decision.further)
         self._counted = counter
-        self._refused = reply
+        self._outcome.refusal = reply
         return True
 
     def counted(self, session: Executor, admitted: Admitted) -> None:

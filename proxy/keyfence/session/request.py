@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from keyfence.policy.engine.asker import Asker
 from keyfence.policy.engine.authorizer import Authorizer
+from keyfence.policy.engine.forms import Lookup
 from keyfence.session.conversation.executor import Handler
 
 
@@ -20,3 +21,4 @@ class Request(NamedTuple):
     argv: list[bytes]
     handler: Handler | None  # carries it out, if it changes the session itself
     size: int  # of its bytes that are held
+    lookup: Lookup | None  # what the decision cache knows of it; None: it was not asked

@@ -33,10 +33,22 @@ from keyfence.session.handlers.inband import TOO_LONG
 from keyfence.session.handlers.table import HANG_UP, OWN, SUBCOMMAND_HANDLERS, TOO_LARGE, handler_of
 from keyfence.session.handlers.transactions import open_transaction
 
-from .fastpath import AT_ONCE, FastPath, exec_follows, is_named
+from .fastpath import (
+    AT_ONCE,
+    EMPTY,
+    EVALUATE,
+    LEAVES,
+    NOTHING,
+    REFUSED,
+    FastPath,
+    Outcome,
+    exec_follows,
+    is_named,
+)
 from .long_evaluation import LongEvaluation
 from .request import Request
 
+_NOTHING, _EMPTY, _EVALUATE, _REFUSED, _LEAVES = NOTHING, EMPTY, EVALUATE, REFUSED, LEAVES
 _OPAQUE = int(State.OPAQUE)
 _BECOMING_OPAQUE = int(State.BECOMING_OPAQUE)
 _CLOSING = int(State.CLOSING)
@@ -70,50 +82,50 @@ class Session(Executor):
         cache = fast.current_cache(self)
         while self.may_evaluate():
             try:
-                argv = fast.read(self, cache)
+                found = fast.read(self, cache)
             except ProtocolError as exc:
                 self._send_run()
                 self._protocol_error(exc)
                 return
-            if argv is None:
+            if found.kind == _NOTHING:
                 break
-            if not argv:  # `*0`, `*-1`, a blank line: no reply is due, so it is not sent on
+            if found.kind == _EMPTY:  # no reply is due, so it is not sent on
                 self._send_run()
                 self.replies.pass_over()
-            elif self._decides_at_once(cache, argv):
+            elif found.kind == _REFUSED:
+                self._send_run()
+                self._answer_refusal(found.refusal)
                 continue  # `fast.read` has looked at the turn's time as often as for admitted requests
-            elif self._decide(argv):
+            elif found.kind == _EVALUATE and self._sends_whole(cache, found.argv):
+                continue
+            elif self._decide(found):
                 cache = fast.current_cache(self)
             if self.turn_is_over():
                 self.wants_turn = True
         self._send_run()
+        fast.let_go()
         if self.wants_turn and self._long is None and not self.reader.pending():
             self.wants_turn = False  # nothing is left for another turn
         if self.exceeds_share(self.reader.announced(), 0) and self.may_evaluate():
             self._large_request()
         self.reader.let_go()
 
-    def _decides_at_once(self, cache: DecisionCache | None, argv: list[bytes]) -> bool:
-        """Decide about a request that the cache refuses, or that begins a whole transaction. False: it is
-        neither."""
-        refused = self._fast.take_refusal()
-        if refused is not None:
-            self._send_run()
-            self._answer_refusal(refused)
-            return True
+    def _sends_whole(self, cache: DecisionCache | None, argv: list[bytes]) -> bool:
+        """Whether the current request begins a whole transaction, which is sent."""
         if cache is None or self.partly_sent or len(argv) != 1 or not self._may_be_whole(cache, argv[0]):
             return False
         self._send_run()
         return self._whole_transaction(cache)
 
-    def _decide(self, argv: list[bytes]) -> bool:
+    def _decide(self, found: Outcome) -> bool:
         """Decide about any other request. True: the decision was carried out at once, which may have changed
         the cache."""
+        argv = found.argv
         if self.partly_sent:
             for at, one in enumerate(argv):
                 if isinstance(one, StreamedBulk):
                     argv[at] = Streamed(one, one.size)
-        if self._admits_as_plain(argv):
+        if self._admits_as_plain(found):
             self.partly_sent = False
             self._fast.join(self.reader)
             return False
@@ -158,13 +170,14 @@ class Session(Executor):
         fast.compare_transaction(self, b"MULTI")
         transaction = self.transaction = OpenTransaction(self.current_authorizer())
         while True:
-            argv = fast.read(self, cache)
-            if argv is None:  # the client's turn is over, and the request is in the run
+            found = fast.read(self, cache)
+            if found.kind == _NOTHING:  # the client's turn is over, and the request is in the run
                 self._open_before(transaction, start, end, None)
                 return True
-            if len(argv) == 1 and is_named(argv[0], b"EXEC"):
+            argv = found.argv
+            if found.kind == _EVALUATE and len(argv) == 1 and is_named(argv[0], b"EXEC"):
                 break
-            if not self._admits_as_plain(argv):
+            if not self._admits_as_plain(found):
                 self._open_before(transaction, start, end, argv)
                 self.wants_turn = self.wants_turn or self.turn_is_over()
                 return True
@@ -213,25 +226,23 @@ class Session(Executor):
         else:
             begin()
 
-    def _admits_as_plain(self, argv: list[bytes]) -> bool:
+    def _admits_as_plain(self, found: Outcome) -> bool:
         """Decide about a request. True: it goes upstream as it is and gives exactly one reply. Otherwise
         `decided` has the decision, or a long evaluation is under way."""
-        refused = self._fast.take_refusal()
-        if refused is not None:
-            self.decided = Decided(None, refused, "", True, True)
+        if found.kind == _REFUSED:
+            self.decided = Decided(None, found.refusal, "", True, True)
             return False
-        leaving = self._fast.take_leaving()
-        if leaving is not None:
-            self.observer.asked(self.service, leaving.evidence)
-            self.decided = Decided(None, None, leaving.name, False)
+        if found.kind == _LEAVES and found.call is not None:
+            self.observer.asked(self.service, found.call.evidence)
+            self.decided = Decided(None, None, found.call.name, False)
             return False
-        lookup = self._fast.lookup
+        argv = found.argv
         handler = handler_of(argv[0])
         if handler is HANG_UP:
             self.decided = Decided(handler, None, "", True)
             return False
         size = self.reader.end - self.reader.start
-        request = Request(self.current_authorizer(), self.asker(), argv, handler, size)
+        request = Request(self.current_authorizer(), self.asker(), argv, handler, size, found.lookup)
         if len(argv) <= AT_ONCE:
             ruling, touches = self._authorize(request)
         else:
@@ -239,12 +250,12 @@ class Session(Executor):
             if not self._advance(long):
                 return False
             ruling, touches = long.answer
-        return self._concludes(request, ruling, touches, lookup)
+        return self._concludes(request, ruling, touches, found.lookup)
 
     def _concludes(self, request: Request, ruling: Ruling, touches: Touches, lookup: Lookup | None) -> bool:
         """Report a ruling. True: the request goes upstream as it is and gives exactly one reply. Otherwise
         `decided` has the decision."""
-        authorizer, asker, argv, handler, size = request
+        authorizer, asker, argv, handler, size, _ = request
         number = asker.service
         command = touches.command
         if handler is None and command is not None:
@@ -257,7 +268,7 @@ class Session(Executor):
         recorder = self.observer.recorder
         if recorder is not None and not too_large:
             recorder(authorizer.policy, self.service, argv, touches)
-        self.observer.judged_at_length(self._why_evaluated(ruling, handler, size))
+        self.observer.judged_at_length(self._why_evaluated(request, handler, ruling))
         known = lookup.decision if lookup is not None and number not in authorizer.policy.grants else None
         evidence = (
             known.evidence
@@ -286,19 +297,18 @@ class Session(Executor):
         self.decided = Decided(handler, reply, label, fits)
         return False
 
-    def _why_evaluated(self, ruling: Ruling, handler: Handler | None, size: int) -> str:
+    def _why_evaluated(self, request: Request, handler: Handler | None, ruling: Ruling) -> str:
         """Returns why the cache did not admit the current request, as a metric's label
         (docs/operations.md)."""
         if ruling.findings:
             return "violation"
         if handler is not None:
             return "session"
-        if self.partly_sent or self.exceeds_share(size, 1):
+        if self.partly_sent or self.exceeds_share(request.size, 1):
             return "large"
         if self._fast.cache is None or self.observer.recorder is not None:
             return "recorded"
-        lookup = self._fast.lookup
-        return lookup.reason if lookup is not None else COMMAND
+        return request.lookup.reason if request.lookup is not None else COMMAND
 
     def _remember(
         self,
@@ -420,5 +430,4 @@ class Session(Executor):
     def forget_policy(self) -> None:
         if self.transaction is None and self._long is None:  # these keep the policy that they began with
             self._fast.forget()
-            self._fast.lookup = None
             super().forget_policy()
