@@ -14,11 +14,11 @@ from pathlib import Path
 from benchmarks.large_policies import policy_text
 from keyfence.commands.extract import extract
 from keyfence.commands.table import COMMANDS
-from keyfence.policy.budget import COMMAND_STEPS
+from keyfence.policy.budget import COMMAND_STEPS, driven
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.enforcement.modes import ModeRule, Modes, Waiver
 from keyfence.policy.engine.asker import Asker
-from keyfence.policy.engine.authorizer import Authorizer, command_name
+from keyfence.policy.engine.authorizer import Authorizer
 from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.loading.load import load_policy, parse_policy
 from keyfence.policy.rules import RULES
@@ -119,8 +119,9 @@ def test_search_for_requests_that_are_slow_to_evaluate(search: Search) -> None:
         for warm in ([b"KEYS", b"a*"], [b"PSUBSCRIBE", b"a*"], [*argv[:3], b"a*"]):
             evaluator.decide(service, warm)
         most = AT_MOST_ONCE + PER_ARGUMENT * len(argv) + PER_BYTE * sum(map(len, argv))
-        steps_of(lambda: evaluator.evaluate(service, argv, touches), most)  # noqa: B023
-        assert evaluator.budget.spent <= COMMAND_STEPS
+        one = evaluator.evaluation(service, argv, touches)
+        steps_of(lambda: driven(evaluator.verdict(one)), most)  # noqa: B023
+        assert one.budget.spent <= COMMAND_STEPS
 
 
 def test_search_for_violations_that_get_lost_among_many(search: Search) -> None:
@@ -147,9 +148,9 @@ def test_search_for_violations_that_get_lost_among_many(search: Search) -> None:
         )
         authorizer = Authorizer(policy, modes, clock=lambda: 0.0)
         answer: Counter[tuple[str, str, str, str]] = Counter()
-        label = command_name(argv, extract(argv))
-        for found in authorizer.evaluator.violations(service, argv, extract(argv)):
-            action = modes.action(found, service, label) if found is not None else None
+        one = authorizer.evaluator.evaluation(service, argv, extract(argv))
+        for found in authorizer.evaluator.violations(one):
+            action = modes.action(found, service, one.name) if found is not None else None
             if found is not None and action is not None:
                 answer[found.rule, found.entry, found.severity, action] += 1
         ruling = authorizer.rule(Asker(service), argv)

@@ -107,7 +107,9 @@ class Worker:
         authorizer = self.authorizer
         policy, number = authorizer.policy, authorizer.number(service)
         values = policy.values(Caller(user))
-        ruling, touches = authorizer.authorize(Asker(number, values, peer=Peer("10.0.0.7:1234")), argv)
+        asker = Asker(number, values, peer=Peer("10.0.0.7:1234"))
+        ruling, evaluation = authorizer.authorize(asker, argv)
+        touches = evaluation.touches
         evidence = evidence_of(policy, number, touches, basis=authorizer.basis)
         command = Command(self.world.now, service, argv, user, evidence)
         self.world.seen.append(command)

@@ -149,7 +149,8 @@ class Staging:
     def send(self, service: str, argv: list[bytes]) -> None:
         """Have a service send a command, as a session evaluates and reports it."""
         number = self.authorizer.number(service)
-        ruling, touches = self.authorizer.authorize(Asker(number, peer=Peer("10.0.0.7:1234")), argv)
+        ruling, evaluation = self.authorizer.authorize(Asker(number, peer=Peer("10.0.0.7:1234")), argv)
+        touches = evaluation.touches
         self.telemetry.asked(service, evidence_of(self.policy, number, touches))
         label = touches.command.name if touches.command is not None else OTHER
         if ruling.findings:

@@ -133,10 +133,11 @@ def test_each_command_has_the_findings_of_evaluating_it_alone(
         transaction = Transaction() if batch.in_multi else None
         for command in batch.commands:
             argv = command.encode().split()
-            ruling, touches = alone.authorize(Asker(alone.number(service), transaction=transaction), argv)
-            assert touches.command is not None
-            name = touches.command.name
-            expected.update((service, name, found.rule, action) for found, action in ruling.findings)
+            asker = Asker(alone.number(service), transaction=transaction)
+            ruling, evaluation = alone.authorize(asker, argv)
+            expected.update(
+                (service, evaluation.name, found.rule, action) for found, action in ruling.findings
+            )
     assert Counter(observer.found) == expected
 
 

@@ -111,7 +111,8 @@ class Judge:
         """The rules about a key's form that its name breaks."""
         touches = Touches(None, (Access(0, key, READ),))
         known = set()
-        for found in self._evaluator.violations(NO_SERVICE, [b"AUDIT"], touches):
+        asked = self._evaluator.evaluation(NO_SERVICE, [b"AUDIT"], touches)
+        for found in self._evaluator.violations(asked):
             if found is not None and RULES[found.rule].stage == "form" and found.rule not in known:
                 known.add(found.rule)
                 yield Fault(found.rule, found.severity)

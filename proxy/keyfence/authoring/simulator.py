@@ -82,7 +82,8 @@ class Simulator:
             peer=_PEER,
             transaction=self._transaction,
         )
-        ruling, touches = self._authorizer.authorize(asker, argv)
+        ruling, evaluation = self._authorizer.authorize(asker, argv)
+        touches = evaluation.touches
         verdict = Verdict(tuple(one.violation for one in ruling.findings))
         refused = ruling.refused_by is not None
         return Answer(verdict, touches, refused, self._follow(touches, refused))

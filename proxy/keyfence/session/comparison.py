@@ -16,6 +16,7 @@ from keyfence.policy.engine.asker import Asker, Transaction
 from keyfence.policy.engine.authorizer import Authorizer, Candidate, Steps
 from keyfence.policy.engine.counts import ViolationCounter
 from keyfence.policy.engine.decision_cache import DecisionCache
+from keyfence.policy.engine.evaluation import Evaluation
 from keyfence.policy.engine.forms import Lookup
 from keyfence.policy.verdict import PASS, Changed, Peer, Ruling
 from keyfence.session.conversation.executor import OTHER
@@ -122,16 +123,16 @@ class Comparison:
         lookup: Lookup,
         kind: ViolationCounter | None,
     ) -> None:
-        by_candidate, touches = driven(self.rule_in_steps(asker, argv))
+        by_candidate, evaluation = driven(self.rule_in_steps(asker, argv))
         ruling = PASS if in_force is None else self._ruling_of(in_force, argv)
-        found = self._report(touches, asker.peer, ruling, by_candidate)
+        found = self._report(evaluation.touches, asker.peer, ruling, by_candidate)
         if not found or self.candidate.glass:
             return
         if kind is None and not lookup.is_admitted:
-            kind = self._kind(argv, cache, lookup, touches, by_candidate)
+            kind = self._kind(argv, cache, lookup, evaluation, by_candidate)
             if kind is None:
                 return
-        self.observer.count_alike(in_force, kind, self._service, _label(touches), found)
+        self.observer.count_alike(in_force, kind, self._service, _label(evaluation.touches), found)
 
     def _ruling_of(self, counter: ViolationCounter, argv: list[bytes]) -> Ruling:
         """The ruling in force on a command whose violations a counter counts. It may be that on an earlier
@@ -145,14 +146,14 @@ class Comparison:
         return self._ruling
 
     def _kind(
-        self, argv: list[bytes], cache: DecisionCache, lookup: Lookup, touches: Touches, ruling: Ruling
+        self, argv: list[bytes], cache: DecisionCache, lookup: Lookup, evaluation: Evaluation, ruling: Ruling
     ) -> ViolationCounter | None:
         """A value that stands for the commands which break the same rules as this one under the candidate;
         None if its violations depend on more than the cache sees."""
         candidate = self.candidate
         if not ruling.findings:
             return None
-        if candidate.common_outcome(self._asker.service, cache, lookup, argv, touches, ruling) is None:
+        if candidate.common_outcome(cache, lookup, argv, evaluation, ruling) is None:
             return None
         kind = ViolationCounter(None)
         cache.remember(lookup, argv, kind)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from time import perf_counter
 
-from keyfence.commands.model import Touches
-from keyfence.policy.verdict import PASS, Ruling
+from keyfence.policy.engine.evaluation import Evaluation
+from keyfence.policy.verdict import Ruling
 from keyfence.session.conversation.base import SessionBase
 
 from .comparison import Comparison
@@ -31,7 +31,7 @@ class LongEvaluation:
         `comparison` is with a candidate."""
         self.request = request
         self.sent = sent
-        self.answer: tuple[Ruling, Touches] = (PASS, Touches(None))  # once it has ended
+        self.answer: tuple[Ruling, Evaluation]  # once it has ended
         self.seconds = 0.0  # taken by its own turns
         self.is_timed = is_timed
         self._steps = request.authorizer.authorize_in_steps(request.asker, request.argv)
@@ -54,7 +54,7 @@ class LongEvaluation:
             if times:
                 self.seconds += perf_counter() - start
 
-    def _end(self, answer: tuple[Ruling, Touches]) -> bool:
+    def _end(self, answer: tuple[Ruling, Evaluation]) -> bool:
         """The policy in force has ruled, or the candidate after it. Returns whether all is evaluated."""
         if self._is_ruled:
             self._by_candidate = answer[0]
@@ -63,12 +63,12 @@ class LongEvaluation:
         if self._comparison is None:
             return True
         self._is_ruled = True
-        self._steps = self._comparison.rule_in_steps(self.request.asker, self.request.argv, answer[1])
+        self._steps = self._comparison.rule_in_steps(self.request.asker, self.request.argv, answer[1].touches)
         return False
 
     def compare(self) -> None:
         """Report what the candidate, if there is one, would change. Call it once all is evaluated."""
         if self._comparison is not None:
-            ruling, touches = self.answer
+            ruling, evaluation = self.answer
             asker, argv = self.request.asker, self.request.argv
-            self._comparison.compare(asker, argv, touches, ruling, self._by_candidate)
+            self._comparison.compare(asker, argv, evaluation.touches, ruling, self._by_candidate)

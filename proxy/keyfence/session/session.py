@@ -16,6 +16,7 @@ from keyfence.commands.model import Streamed, Touches
 from keyfence.commands.own import KEYFENCE
 from keyfence.policy.engine.authorizer import Authorizer
 from keyfence.policy.engine.decision_cache import DecisionCache
+from keyfence.policy.engine.evaluation import Evaluation
 from keyfence.policy.engine.evidence import evidence_of
 from keyfence.policy.engine.forms import COMMAND, Lookup, shows_more
 from keyfence.policy.verdict import PASS, Ruling
@@ -244,19 +245,21 @@ class Session(Executor):
         size = self.reader.end - self.reader.start
         request = Request(self.current_authorizer(), self.asker(), argv, handler, size, found.lookup)
         if len(argv) <= AT_ONCE:
-            ruling, touches = self._authorize(request)
+            ruling, evaluation = self._authorize(request)
         else:
             long = self._begin_long(request)
             if not self._advance(long):
                 return False
-            ruling, touches = long.answer
-        return self._concludes(request, ruling, touches, found.lookup)
+            ruling, evaluation = long.answer
+        return self._concludes(request, ruling, evaluation, found.lookup)
 
-    def _concludes(self, request: Request, ruling: Ruling, touches: Touches, lookup: Lookup | None) -> bool:
+    def _concludes(
+        self, request: Request, ruling: Ruling, evaluation: Evaluation, lookup: Lookup | None
+    ) -> bool:
         """Report a ruling. True: the request goes upstream as it is and gives exactly one reply. Otherwise
         `decided` has the decision."""
         authorizer, asker, argv, handler, size, _ = request
-        number = asker.service
+        number, touches = asker.service, evaluation.touches
         command = touches.command
         if handler is None and command is not None:
             handler = SUBCOMMAND_HANDLERS.get(command.name)
@@ -290,10 +293,10 @@ class Session(Executor):
         if handler is None and reply is None and fits:
             self.observer.command(self.service, label, "forwarded")
             if lookup is not None and ruling is not PASS:
-                self._remember(request, ruling, touches, label, lookup, "")
+                self._remember(request, ruling, evaluation, label, lookup, "")
             return True
         if lookup is not None and reply is not None:
-            self._remember(request, ruling, touches, label, lookup, decision)
+            self._remember(request, ruling, evaluation, label, lookup, decision)
         self.decided = Decided(handler, reply, label, fits)
         return False
 
@@ -314,7 +317,7 @@ class Session(Executor):
         self,
         request: Request,
         ruling: Ruling,
-        touches: Touches,
+        evaluation: Evaluation,
         label: str,
         lookup: Lookup,
         decision: str,
@@ -324,15 +327,15 @@ class Session(Executor):
         cache = self._fast.cache
         if cache is None or not ruling.findings:
             return
-        authorizer, asker, argv = request.authorizer, request.asker, request.argv
-        found = authorizer.common_outcome(asker.service, cache, lookup, argv, touches, ruling, by_shape=True)
+        authorizer, argv = request.authorizer, request.argv
+        found = authorizer.common_outcome(cache, lookup, argv, evaluation, ruling, by_shape=True)
         if found is None:
             return
         prepared = None
         if ruling.refused_by is not None:
             if shows_more(lookup.faults):
                 return
-            drafted = authorizer.drafted(asker, argv, touches, ruling.refused_by)
+            drafted = authorizer.drafted(evaluation, ruling.refused_by)
             if drafted is None:
                 return
             contact = authorizer.policy.contact
@@ -361,14 +364,14 @@ class Session(Executor):
             return False
         return True
 
-    def _authorize(self, request: Request) -> tuple[Ruling, Touches]:
+    def _authorize(self, request: Request) -> tuple[Ruling, Evaluation]:
         """Evaluate a request at once."""
         authorizer, asker, argv = request.authorizer, request.asker, request.argv
         answer = authorizer.authorize(asker, argv)
         self._fast.end_timing(self)
         comparison = self._fast.comparison(self, authorizer)
         if comparison is not None:
-            comparison.compare(asker, argv, answer[1], answer[0])
+            comparison.compare(asker, argv, answer[1].touches, answer[0])
         return answer
 
     # -- evaluations that take more than one turn

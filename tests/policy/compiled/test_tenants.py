@@ -593,10 +593,10 @@ def test_a_violation_of_one_caller_is_not_counted_for_another() -> None:
             argv, values = command.split(), LOADED_HINTS.values(caller)
             lookup = cache.find(argv, values)
             assert not lookup.is_admitted
-            ruling, touches = authorizer.authorize(Asker(0, values), argv)
+            ruling, evaluation = authorizer.authorize(Asker(0, values), argv)
             assert ruling.refused_by is not None
             assert own.decode() in ruling.refused_by.hint
-            assert authorizer.common_outcome(0, cache, lookup, argv, touches, ruling) is None
+            assert authorizer.common_outcome(cache, lookup, argv, evaluation, ruling) is None
 
 
 def test_a_lapsed_legacy_form_is_closed_to_its_own_tenant_too() -> None:

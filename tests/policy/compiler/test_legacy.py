@@ -120,7 +120,7 @@ def test_a_running_evaluator_notices_an_end_date() -> None:
         touches = extract(argv)
         number = policy.number(service)
         verdict = evaluator.evaluate(number, argv, touches)
-        assert not evaluator.admits(number, touches) or verdict.allowed
+        assert not evaluator.admits(evaluator.evaluation(number, argv, touches)) or verdict.allowed
         return [one.rule for one in verdict.violations]
 
     commands = [
@@ -149,9 +149,9 @@ def test_the_decision_cache_admits_nothing_by_a_lapsed_grant() -> None:
     evaluator = Evaluator(policy, lambda: now[0])
     touches = extract([b"DBSIZE"])
     assert evaluator.evaluate(0, [b"DBSIZE"], touches).allowed
-    assert evaluator.admits(0, touches)
+    assert evaluator.admits(evaluator.evaluation(0, [b"DBSIZE"], touches))
     now[0] = at("2026-06-21")
-    assert not evaluator.admits(0, touches)
+    assert not evaluator.admits(evaluator.evaluation(0, [b"DBSIZE"], touches))
     assert not evaluator.evaluate(0, [b"DBSIZE"], touches).allowed
 
 

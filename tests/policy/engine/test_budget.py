@@ -14,7 +14,7 @@ import pytest
 
 from benchmarks.large_policies import policy_text
 from keyfence.commands.extract import extract
-from keyfence.policy.budget import COMMAND_STEPS, PATTERN_STEPS, PAUSE_STEPS, Budget
+from keyfence.policy.budget import COMMAND_STEPS, PATTERN_STEPS, PAUSE_STEPS, Budget, driven
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.enforcement.modes import ModeRule, Modes, Waiver
 from keyfence.policy.engine.asker import Asker
@@ -105,8 +105,9 @@ def test_patterns_stay_within_their_budget(name: str, of: object) -> None:
     argv = HOSTILE[name]
     for warm in (b"KEYS", b"SCAN", b"PSUBSCRIBE"):
         evaluator.decide(1, [warm, *argv[1:-1], b"a*"] if warm == argv[0] else [warm, b"a*"])
-    steps_of(lambda: evaluator.decide(1, argv), AT_MOST_ONCE + PER_ARGUMENT * len(argv))
-    assert evaluator.budget.spent <= COMMAND_STEPS
+    one = evaluator.evaluation(1, argv, extract(argv))
+    steps_of(lambda: driven(evaluator.verdict(one)), AT_MOST_ONCE + PER_ARGUMENT * len(argv))
+    assert one.budget.spent <= COMMAND_STEPS
 
 
 @pytest.mark.parametrize(
@@ -114,9 +115,11 @@ def test_patterns_stay_within_their_budget(name: str, of: object) -> None:
 )
 def test_ordinary_patterns_stay_within_budget_in_a_policy_of_2000_entries(glob: bytes) -> None:
     evaluator = Evaluator(large())
-    verdict = evaluator.decide(1, [b"SCAN", b"0", b"MATCH", glob])
+    argv = [b"SCAN", b"0", b"MATCH", glob]
+    one = evaluator.evaluation(1, argv, extract(argv))
+    verdict = driven(evaluator.verdict(one))
     assert all("takes too long" not in violation.message for violation in verdict.violations)
-    assert evaluator.budget.spent <= 500
+    assert one.budget.spent <= 500
 
 
 def test_a_pattern_beyond_the_budget_is_refused_with_that_reason() -> None:
@@ -239,7 +242,7 @@ def test_an_evaluation_in_steps_has_the_result_of_one_at_once(monkeypatch: pytes
     argv = [b"DEL", *[ROUTE % n for n in range(3000)], *[b"stray:%d" % n for n in range(3000)]]
     turns = 0
     monkeypatch.setattr(base, "TURN_SECONDS", 0.0)
-    case = LongEvaluation(Request(authorizer, Asker(service), argv, None, 0), b"")
+    case = LongEvaluation(Request(authorizer, Asker(service), argv, None, 0, None), b"")
     while not case.advance(session()):
         turns += 1
         authorizer.authorize(Asker(service), [b"GET", b"stray:1"])  # another client's command

@@ -11,6 +11,7 @@ import random
 import re
 from array import array
 from collections import Counter
+from collections.abc import Generator
 
 import pytest
 from hypothesis import given, settings
@@ -22,6 +23,7 @@ from keyfence.commands.extract import extract
 from keyfence.commands.model import MANY
 from keyfence.commands.table import COMMANDS
 from keyfence.commands.ttl import TTL_OF
+from keyfence.policy.budget import driven
 from keyfence.policy.compiled.tenants import Values
 from keyfence.policy.engine.calls import (
     MAX_CALLS,
@@ -34,11 +36,13 @@ from keyfence.policy.engine.calls import (
     Placed,
 )
 from keyfence.policy.engine.decision_cache import DecisionCache
+from keyfence.policy.engine.evaluation import Evaluation
 from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.engine.evidence import evidence_of
 from keyfence.policy.engine.forms import Lookup, places_of
 from keyfence.policy.loading.load import load_policy, parse_policy
 from keyfence.policy.source import libraries
+from keyfence.policy.verdict import Verdict
 from keyfence.resp.encode import command
 from keyfence.resp.limits import IDENTIFIED
 from keyfence.resp.requests import PLACES, RequestReader
@@ -185,12 +189,13 @@ def admitted(cache: DecisionCache, argv: list[bytes], values: Values = ()) -> Lo
 def assert_same(evaluator: Evaluator, service: int, argv: list[bytes], values: Values, found: Lookup) -> None:
     """The evaluator agrees with the cache's answer about a command."""
     touches = extract(argv)
-    verdict = evaluator.evaluate(service, argv, touches, values=values)
+    whole = evaluator.evaluation(service, argv, touches, values)
+    verdict = driven(evaluator.verdict(whole))
     assert verdict.allowed, (argv, verdict)
-    left = [(one.access.position, one.outcome, one.target) for one in evaluator.left_open]
+    left = [(one.access.position, one.outcome, one.target) for one in whole.left_open]
     opens = [(at, kind.outcome, kind.target) for kind, at in found.opens or () if kind.outcome]
     assert sorted(opens, key=str) == sorted(left, key=str), argv
-    assert all(argv[at] == one.access.key for (at, _, _), one in zip(left, evaluator.left_open, strict=True))
+    assert all(argv[at] == one.access.key for (at, _, _), one in zip(left, whole.left_open, strict=True))
     assert found.call is not None
     assert found.call.name == (touches.command.name if touches.command is not None else "")
     wanted = evidence_of(evaluator.policy, service, touches)
@@ -494,9 +499,9 @@ class Asked(Evaluator):
 
     times = 0
 
-    def evaluate(self, *args: object, **named: object) -> object:  # type: ignore[override]
+    def verdict(self, evaluation: Evaluation) -> Generator[None, None, Verdict]:
         self.times += 1
-        return super().evaluate(*args, **named)  # type: ignore[arg-type]
+        return super().verdict(evaluation)
 
 
 def test_one_answer_holds_for_all_keys_of_a_target_and_any_number() -> None:

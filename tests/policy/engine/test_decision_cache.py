@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from keyfence.commands.extract import ONE_KEY, extract
 from keyfence.commands.table import COMMANDS
+from keyfence.policy.budget import driven
 from keyfence.policy.compiled.tenants import Values
 from keyfence.policy.compiled.ttl import SETTLES
 from keyfence.policy.enforcement.modes import ModeRule, Modes
@@ -169,9 +170,10 @@ def admitted_unread(cache: DecisionCache, argv: list[bytes], values: Values = ()
 
 
 def assert_allowed(evaluator: Evaluator, service: int, argv: list[bytes], decision: CachedDecision) -> None:
-    verdict = evaluator.evaluate(service, argv, extract(argv))
+    whole = evaluator.evaluation(service, argv, extract(argv))
+    verdict = driven(evaluator.verdict(whole))
     assert verdict.allowed, verdict
-    left = [found for found, *_ in evaluator.left_open]
+    left = [found for found, *_ in whole.left_open]
     assert [decision.outcome] * bool(decision.outcome) == left
 
 
@@ -227,18 +229,19 @@ def evaluated_and_counted(authorizer: Authorizer, service: int, argv: list[bytes
         return False
     counter = counter_of(lookup, argv)
     assert unread is None or unread is counter
-    ruling, touches = authorizer.authorize(Asker(service), argv)
+    ruling, evaluation = authorizer.authorize(Asker(service), argv)
+    touches = evaluation.touches
     # On keys of a target, evidence is drawn from the first call, which may lack arguments.
     on_no_target = lookup.decision is not None and lookup.decision.target < 0
     if on_no_target and lookup.decision is not None and service not in authorizer.policy.grants:
         assert lookup.decision.evidence == evidence_of(authorizer.policy, service, touches), argv
     if counter is not None:
         assert sorted(rows_of(ruling)) == counter.rows, argv
-        left = [found for found, *_ in authorizer.evaluator.left_open]
+        left = [found for found, *_ in evaluation.left_open]
         assert [counter.outcome] * bool(counter.outcome) == left
         return True
     if ruling.findings:
-        found = authorizer.common_outcome(service, cache, lookup, argv, touches, ruling)
+        found = authorizer.common_outcome(cache, lookup, argv, evaluation, ruling)
         if found is not None:
             counter = ViolationCounter(sorted(rows_of(ruling)))
             counter.outcome = found

@@ -160,7 +160,8 @@ class Watched:
     def do(self, client: str, argv: list[bytes]) -> None:
         transaction, reported = self.transactions.get(client, (None, self.reported))
         asker = Asker(0, peer=Peer(client), transaction=transaction)
-        ruling, touches = self.authorizer.authorize(asker, argv)
+        ruling, evaluation = self.authorizer.authorize(asker, argv)
+        touches = evaluation.touches
         database = touches.databases[0][1] if touches.databases else 0
         for violation, action in ruling.findings:
             assert action == "observed"

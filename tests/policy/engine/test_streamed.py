@@ -76,9 +76,10 @@ def test_an_incomplete_name_matches_nothing_in_the_policy(argv: list[bytes], exp
 
 def test_a_script_with_the_beginning_of_a_registered_one_is_unregistered() -> None:
     authorizer = Authorizer(POLICY, Modes((), POLICY.services))
-    _, touches = authorizer.authorize(Asker(0), [b"EVAL", beginning(TEXT), b"1", b"k:a"])
-    assert touches.script is not None
-    assert POLICY.registration(touches.script) is None
+    _, evaluation = authorizer.authorize(Asker(0), [b"EVAL", beginning(TEXT), b"1", b"k:a"])
+    script = evaluation.touches.script
+    assert script is not None
+    assert POLICY.registration(script) is None
 
 
 def test_removing_a_key_with_the_same_beginning_settles_nothing() -> None:

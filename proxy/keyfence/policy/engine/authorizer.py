@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 
 from keyfence.commands.extract import extract
 from keyfence.commands.model import MANY, Streamed, Touches
-from keyfence.policy.budget import PAUSE_STEPS, Budget, driven
+from keyfence.policy.budget import PAUSE_STEPS, driven
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.compiled.sizes import Question, questions
 from keyfence.policy.compiled.ttl import FINE, SETTLING, UNSIZED, TtlRule
@@ -37,6 +37,7 @@ from keyfence.policy.wording.prepared import Draft
 from .asker import Asker
 from .counts import Admitted, ViolationCounter
 from .decision_cache import DecisionCache
+from .evaluation import Evaluation
 from .evaluator import Evaluator
 from .forms import Lookup
 from .pending import PendingTtls
@@ -48,8 +49,8 @@ ALIKE = frozenset(rule.name for rule in RULES.values() if rule.alike)
 PREPARED = frozenset(rule.name for rule in RULES.values() if rule.alike == "worded")
 
 
-# An evaluation in steps: it yields nothing, and returns the ruling and what the command touches.
-Steps = Generator[None, None, tuple[Ruling, Touches]]
+# An evaluation in steps: it yields nothing, and returns the ruling and the evaluation.
+Steps = Generator[None, None, tuple[Ruling, Evaluation]]
 
 
 class InForce:
@@ -165,8 +166,8 @@ class Authorizer:
         """Returns the ruling on a command, and keeps nothing."""
         return driven(self.rule_in_steps(asker, argv))[0]
 
-    def authorize(self, asker: Asker, argv: Sequence[bytes]) -> tuple[Ruling, Touches]:
-        """Returns the ruling on a command, and what the command touches.
+    def authorize(self, asker: Asker, argv: Sequence[bytes]) -> tuple[Ruling, Evaluation]:
+        """Returns the ruling on a command, and its evaluation.
 
         If the command passes, `pending` keeps what it leaves open until another command of the same sender or
         Redis settles it.
@@ -179,8 +180,9 @@ class Authorizer:
         Policy and modes stay those of the beginning. Break-glass is read at the end.
         """
         answer = yield from self.rule_in_steps(asker, argv)
-        if self.evaluator.left_open and self.pending is not None and answer[0].refused_by is None:
-            yield from self._follow(self.pending, asker, answer[1])
+        ruling, evaluation = answer
+        if evaluation.left_open and self.pending is not None and ruling.refused_by is None:
+            yield from self._follow(self.pending, asker, evaluation)
         return answer
 
     def cache(self, service: int, among: Container[str], whose: str = "") -> DecisionCache:
@@ -210,11 +212,10 @@ class Authorizer:
 
     def common_outcome(
         self,
-        service: int,
         cache: DecisionCache,
         lookup: Lookup,
         argv: list[bytes],
-        touches: Touches,
+        evaluation: Evaluation,
         ruling: Ruling,
         by_shape: bool = False,
     ) -> int | None:
@@ -225,6 +226,7 @@ class Authorizer:
         They are the same only if every broken rule depends on command and target alone. A refusal is the same
         as long as no break-glass is open.
         """
+        service, touches = evaluation.service, evaluation.touches
         if any(violation.more > _MOST_MORE for violation, _ in ruling.findings):
             return None
         decision = lookup.decision
@@ -250,17 +252,15 @@ class Authorizer:
         )
         if not alike:
             return None
-        left = self.evaluator.left_open if ruling.refused_by is None else []
+        left = evaluation.left_open if ruling.refused_by is None else []
         return left[0].outcome if left else FINE
 
-    def drafted(
-        self, asker: Asker, argv: Sequence[bytes], touches: Touches, refused_by: Violation
-    ) -> tuple[Violation, Draft] | None:
+    def drafted(self, evaluation: Evaluation, refused_by: Violation) -> tuple[Violation, Draft] | None:
         """Returns the violation that refuses a command with one key, worded for any other key (`Draft`); None
         if its words depend on more than the key."""
         if refused_by.rule not in PREPARED:
             return None
-        return self.evaluator.drafted(asker.service, argv, touches, refused_by, asker.values)
+        return self.evaluator.drafted(evaluation, refused_by)
 
     def _always(self, violation: Violation, service: int) -> Action | None:
         """Returns the action on a violation that is not waived, if it depends neither on key nor on time."""
@@ -268,13 +268,13 @@ class Authorizer:
             return "observed"
         return "refused" if not self.glass else None
 
-    def _follow(self, pending: PendingTtls, asker: Asker, touches: Touches) -> Iterator[None]:
+    def _follow(self, pending: PendingTtls, asker: Asker, evaluation: Evaluation) -> Iterator[None]:
         """Record the questions that a command leaves open about times to live and sizes, and those that it
         settles."""
+        touches = evaluation.touches
         name = touches.command.name if touches.command is not None else ""
-        pending.dropped += self.evaluator.not_kept
-        left = self.evaluator.left_open  # another command's after a pause
-        for number, open_key in enumerate(left):
+        pending.dropped += evaluation.not_kept
+        for number, open_key in enumerate(evaluation.left_open):
             if number % PAUSE_STEPS == PAUSE_STEPS - 1:
                 yield
             access, entry = open_key.access, open_key.target.entry
@@ -291,7 +291,6 @@ class Authorizer:
                 pending.sizes.ask(write, questions(entry, access))
             if open_key.rule is not None:
                 pending.apply(write, open_key.rule, outcome)
-        self.evaluator.left_open = left
 
     def late_ttl(self, write: Write, rule: TtlRule, everything: bool, remaining: int) -> tuple[Finding, ...]:
         """Returns the findings if Redis answers PTTL with `remaining`, a grace time after a write."""
@@ -312,35 +311,30 @@ class Authorizer:
     def rule_in_steps(self, asker: Asker, argv: Sequence[bytes], known: Touches | None = None) -> Steps:
         """Like `rule`, but yields as `authorize_in_steps` does. `known` is what the command touches, if that
         is known already."""
-        evaluator, touches = self.evaluator, _NOTHING
-        service, values, transaction = asker.service, asker.values, asker.transaction
-        gathering: Gathering[Action] = Gathering()
+        evaluator, gathering = self.evaluator, Gathering[Action]()
+        service = asker.service
+        evaluation: Evaluation | None = None
         is_any = False
-        evaluator.not_kept = 0
         try:
             touches = extract(argv) if known is None else known
-            if len(touches.accesses) <= MANY and evaluator.admits(service, touches, values, transaction):
-                return PASS, touches
-            name = command_name(argv, touches)
-            for found in evaluator.violations(service, argv, touches, transaction, values):
+            evaluation = evaluator.evaluation(service, argv, touches, asker.values, asker.transaction)
+            if len(touches.accesses) <= MANY and evaluator.admits(evaluation):
+                return PASS, evaluation
+            for found in evaluator.violations(evaluation):
                 if found is None:
-                    kept = evaluator.left_open, evaluator.not_kept, evaluator.budget
-                    # Commands evaluated in between have budgets of their own.
-                    evaluator.left_open, evaluator.budget = [], Budget()
                     yield
-                    evaluator.left_open, evaluator.not_kept, evaluator.budget = kept
-                    evaluator.values = values
                     continue
                 is_any = True
-                action = self.modes.action(found, service, name)
+                action = self.modes.action(found, service, evaluation.name)
                 if action is not None:
                     gathering.take(found, action)
         except Exception as exc:
-            verdict = self._internal_error(argv, exc)
-            return self._rule_on(verdict, service, command_name(argv, touches)), touches
+            if evaluation is None:
+                evaluation = Evaluation(evaluator.wording, service, argv, _NOTHING)
+            return self._rule_on(self._internal_error(argv, exc), service, evaluation.name), evaluation
         if not is_any:
-            return PASS, touches
-        return self.modes.ruling(gathering.listed(), service, self._clock(), self.glass), touches
+            return PASS, evaluation
+        return self.modes.ruling(gathering.listed(), service, self._clock(), self.glass), evaluation
 
     def opaque(self, service: int, command: str, reason: str) -> Ruling:
         """Returns the ruling on a command that turns the session into one that keyfence cannot read."""
@@ -352,7 +346,7 @@ class Authorizer:
             "",
             "",
             "",
-            f"{self.evaluator.who(service)} may not use {command} through keyfence: {reason}",
+            f"{self.evaluator.wording.who(service)} may not use {command} through keyfence: {reason}",
             "in observe mode such a session passes unread",
         )
         return self._rule_on(Verdict((violation,)), service, command)
@@ -360,7 +354,7 @@ class Authorizer:
     def address(self, service: int, command: str) -> Ruling:
         """Returns the ruling on an answer of Redis that names addresses: to this command, or a redirect
         (MOVED, ASK) in place of the answer to some command."""
-        who = self.evaluator.who(service)
+        who = self.evaluator.wording.who(service)
         if command in ("MOVED", "ASK"):
             message = f"{who} may not follow {command} past keyfence: another node of the cluster has the key"
         else:
@@ -382,7 +376,7 @@ class Authorizer:
             "",
             "",
             "",
-            f"{self.evaluator.who(service)} may not use {command} to redirect to "
+            f"{self.evaluator.wording.who(service)} may not use {command} to redirect to "
             "another service's connection",
             "a client may name its own and its service's, by the ids that CLIENT ID tells them",
         )
@@ -406,12 +400,6 @@ class Authorizer:
         text = f"{name} cannot be authorized: keyfence failed ({type(exc).__name__})"
         violation = Violation("internal.error", "must", 0, None, "", "", "", text, "tell keyfence's operator")
         return Verdict((violation,))
-
-
-def command_name(argv: Sequence[bytes], touches: Touches) -> str:
-    """Returns the command's name in upper case, with its subcommand; for an unknown command, what the client
-    sent."""
-    return touches.command.name if touches.command is not None else shown_name(argv[0])
 
 
 _NOTHING = Touches(None)

@@ -116,7 +116,7 @@ cdef class Calls:
     cdef object _forget(self)
     cdef bint _can_check(self, Placed placed, KeyKind kind, object access) except -1
     @cython.locals(kind=KeyKind)
-    cdef Call _ask(self, Placed placed, CallForm form, list chosen, list argv, tuple values)
+    cdef Call _ask(self, Placed placed, CallForm form, list chosen, list argv, tuple values, object budget)
     @cython.locals(kind=KeyKind, run=Run)
     cdef KeyKind _kind_at(self, Placed placed, list chosen, object access)
     @cython.locals(run=Run)

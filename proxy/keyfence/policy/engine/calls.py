@@ -21,6 +21,7 @@ from collections.abc import Container, Sequence
 from keyfence.commands.cache_forms import CALL_LAYOUTS, VALUE, CallLayout
 from keyfence.commands.extract import extract
 from keyfence.commands.model import MANY, Access, Content, Touches
+from keyfence.policy.budget import Budget, driven
 from keyfence.policy.compiled.hash_slots import slot_in
 from keyfence.policy.compiled.policy import MAX_CONFIRMED, Target
 from keyfence.policy.compiled.scripts import Registration
@@ -402,8 +403,9 @@ class Calls:
                 return None  # a pattern takes long, so the session evaluates it first, in its turn
             if len(form.calls) >= MAX_CALLS:
                 form.calls.clear()
-            found = self._ask(placed, form, chosen[::-1], argv, values)
-            if self._evaluator.budget.spent:
+            budget = Budget()
+            found = self._ask(placed, form, chosen[::-1], argv, values, budget)
+            if budget.spent:
                 return None  # the evaluator does not remember the pattern
             if self.members >= MAX_MEMBERS:
                 self._forget()
@@ -469,10 +471,16 @@ class Calls:
         return True
 
     def _ask(
-        self, placed: Placed, form: CallForm, chosen: list[KeyKind], argv: list[bytes], values: Values
+        self,
+        placed: Placed,
+        form: CallForm,
+        chosen: list[KeyKind],
+        argv: list[bytes],
+        values: Values,
+        budget: Budget,
     ) -> Call | None:
         """The evaluator's answer about a command with one key of each kind; None if it finds a violation, or
-        its answer may be another one for the next command."""
+        its answer may be another one for the next command. It takes its steps from `budget`."""
         last = len(placed.runs) - 1
         one = placed.shortened(argv, [kind.at for kind in chosen if kind.run == last])
         touches = extract(one)
@@ -481,9 +489,11 @@ class Calls:
         evaluator = self._evaluator
         # What a pattern reaches depends on the caller; what it reaches without values, it reaches with them.
         asked_with = values if touches.pattern is None else ()
-        if evaluator.evaluate(self._service, one, touches, values=asked_with).violations:
+        evaluation = evaluator.evaluation(self._service, one, touches, asked_with)
+        evaluation.budget = budget
+        if driven(evaluator.verdict(evaluation)).violations:
             return None
-        left = {open_key.access.position: open_key for open_key in evaluator.left_open}
+        left = {open_key.access.position: open_key for open_key in evaluation.left_open}
         for access in touches.accesses:
             kind = self._kind_at(placed, chosen, access)
             open_key = left.get(access.position)

@@ -17,6 +17,7 @@ from keyfence.policy.compiled.sizes import asks
 from keyfence.policy.compiled.ttl import FAULTS, FINE, SIZED, outcome
 
 from .content import fits
+from .evaluation import Evaluation
 
 # The checks, in the order in which their violations are listed (policy.rules). `keys._CHECKS` says which
 # method looks for the violations of each.
@@ -53,12 +54,11 @@ class Standing(NamedTuple):
 
 
 class Use(NamedTuple):
-    """One access to one key, with its service and its command."""
+    """One access to one key by a command that is evaluated."""
 
-    service: int
-    name: str  # the command's name, as in messages and grants
-    command: Command | None  # None: the command itself is not checked
+    evaluation: Evaluation
     access: Access
+    command: Command | None  # None: the command itself is not checked
     is_script: bool = False  # whether a script that the command runs makes the access
     registration: Registration | None = None  # of that script
     runs: frozenset[str] | None = None  # the commands that the registration names for the key

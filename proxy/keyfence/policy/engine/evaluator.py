@@ -17,21 +17,22 @@ from keyfence.commands.extract import extract
 from keyfence.commands.model import ANY_KEY, READ, WRITE, Access, Channel, Command, Problem, Touches, Unseen
 from keyfence.commands.own import own_name
 from keyfence.commands.table import COMMANDS
-from keyfence.policy.budget import Budget, cost, driven
+from keyfence.policy.budget import cost, driven
 from keyfence.policy.compiled.hash_slots import hash_slot, hash_tag
 from keyfence.policy.compiled.keyspace import INVALIDATIONS
 from keyfence.policy.compiled.permissions import forbidden_by_default, lets_unknown, names, selects
 from keyfence.policy.compiled.policy import CompiledPolicy, Target
 from keyfence.policy.compiled.tenants import Values, differing
 from keyfence.policy.patterns.globs import Glob
-from keyfence.policy.show import printable, shown_name
+from keyfence.policy.show import printable
 from keyfence.policy.verdict import ALLOWED, Found, Gathering, Verdict, Violation
-from keyfence.policy.wording.messages import said
+from keyfence.policy.wording.messages import Wording, said
 from keyfence.policy.wording.prepared import Draft
 
 from .asker import Transaction
 from .checks import BY_KIND, Standing, Use
 from .counts import Validity
+from .evaluation import Evaluation
 from .wide import WideEvaluator
 
 _TRACKING = COMMANDS[b"CLIENT"].subcommands[b"TRACKING"].command
@@ -79,30 +80,36 @@ class Evaluator(WideEvaluator):
         """
         return self.evaluate(service, argv, extract(argv), values=values)
 
-    def admits(
-        self, service: int, touches: Touches, values: Values = (), transaction: Transaction | None = None
-    ) -> bool:
-        """Whether a command certainly breaks nothing. False: only `evaluate` knows.
-
-        It takes a fraction of the time of `evaluate`, which then finds no violation (test_evaluator.py).
-        """
-        self.values = values
-        if self.left_open:
-            self.left_open = []
+    def evaluation(
+        self,
+        service: int,
+        argv: Sequence[bytes],
+        touches: Touches,
+        values: Values = (),
+        transaction: Transaction | None = None,
+    ) -> Evaluation:
+        """Begins the evaluation of a command that touches these keys and channels."""
         if self._next_lapse is not None and self._clock() >= self._next_lapse:
-            return False
-        command, accesses, channels, pattern, script, databases, problem = touches
+            self._take(self.policy.without_lapsed(self._clock()))
+        return Evaluation(self.wording, service, argv, touches, values, transaction)
+
+    def admits(self, evaluation: Evaluation) -> bool:
+        """Whether a command certainly breaks nothing. False: only `violations` knows.
+
+        It takes a fraction of the time of `violations`, which then finds none (test_evaluator.py).
+        """
+        command, accesses, channels, pattern, script, databases, problem = evaluation.touches
         if command is None or problem or channels or pattern or script or databases:
             return False
-        if self.policy.cluster and (transaction is not None or len(accesses) > 1):
-            return False  # rules about keys together are left to `evaluate`
-        reason = self._permissions.get((service, command.name))
+        if self.policy.cluster and (evaluation.transaction is not None or len(accesses) > 1):
+            return False  # rules about keys together are left to `violations`
+        reason = self._permissions.get((evaluation.service, command.name))
         if reason is None or reason:
             return False
         if self._binds and len(accesses) > 1:
             return False
         for access in accesses:  # noqa: SIM110  (a generator costs more than what it looks at)
-            if not self.is_clean(service, command.name, command, access):
+            if not self.is_clean(evaluation, command, access):
                 return False
         return True
 
@@ -113,7 +120,7 @@ class Evaluator(WideEvaluator):
         """
         if target.kind in BY_KIND or self._depends_on_more(service):
             return _UNSURE
-        if next(self._permission(service, command), None) is not None:
+        if self._known_reason(service, command):
             return _UNSURE
         held = target.rights[service] & ~target.denied[service]
         return self._standings.of(command.name, command, access, target, held)
@@ -151,19 +158,12 @@ class Evaluator(WideEvaluator):
         values: Values = (),
     ) -> Verdict:
         """Returns the verdict on a command that touches these keys and channels."""
-        return driven(self.evaluate_in_steps(service, argv, touches, transaction, values))
+        return driven(self.verdict(self.evaluation(service, argv, touches, values, transaction)))
 
-    def evaluate_in_steps(
-        self,
-        service: int,
-        argv: Sequence[bytes],
-        touches: Touches,
-        transaction: Transaction | None = None,
-        values: Values = (),
-    ) -> Generator[None, None, Verdict]:
-        """The same, and yields where it may pause. This evaluator must evaluate nothing else in a pause."""
+    def verdict(self, evaluation: Evaluation) -> Generator[None, None, Verdict]:
+        """Returns the verdict on a command, and yields where its evaluation may pause."""
         gathering: Gathering[None] = Gathering()
-        for found in self.violations(service, argv, touches, transaction, values):
+        for found in self.violations(evaluation):
             if found is None:
                 yield
             else:
@@ -171,93 +171,76 @@ class Evaluator(WideEvaluator):
         listed = tuple(violation for violation, _ in gathering.listed())
         return Verdict(listed) if listed else ALLOWED
 
-    def violations(
-        self,
-        service: int,
-        argv: Sequence[bytes],
-        touches: Touches,
-        transaction: Transaction | None = None,
-        values: Values = (),
-    ) -> Iterator[Found | None]:
+    def violations(self, evaluation: Evaluation) -> Iterator[Found | None]:
         """Yields every violation as it is found, and None when a turn's steps are used up, as a place to
-        pause.
-
-        A caller that evaluates another command in a pause must put back `values`, `left_open`, `not_kept` and
-        `budget` before it resumes.
-        """
-        self.values = values
-        self.left_open = []
-        self.not_kept = 0
-        self.budget = Budget()
-        if self._next_lapse is not None and self._clock() >= self._next_lapse:
-            self._take(self.policy.without_lapsed(self._clock()))
-        command = touches.command
-        name = command.name if command is not None else shown_name(argv[0])
-        if command is not None:
-            yield from self._permission(service, command)
-        yield from self._databases(service, name, touches)
+        pause."""
+        evaluation.begin()
+        touches, budget = evaluation.touches, evaluation.budget
+        if touches.command is not None:
+            yield from self._permission(evaluation, touches.command)
+        yield from self._databases(evaluation)
         if touches.pattern is not None:
-            yield from self._pattern(service, name, touches.pattern.position, touches.pattern.glob, READ)
+            yield from self._pattern(evaluation, touches.pattern.position, touches.pattern.glob, READ)
         for channel in touches.channels:
-            if self.budget.works(cost(channel.name)):
+            if budget.works(cost(channel.name)):
                 yield None
-            yield from self._channel(service, name, channel)
+            yield from self._channel(evaluation, channel)
         accesses = touches.accesses
         registration = self.policy.registration(touches.script) if touches.script is not None else None
         named = _named_by_elements(touches)
         if touches.script is not None and registration is not None:
-            yield from self._registered(service, touches, touches.script, registration)
+            yield from self._registered(evaluation, touches.script, registration)
         else:
-            for unknown in self._unknown_parts(service, name, argv, touches):
+            for unknown in self._unknown_parts(evaluation):
                 named = ()
                 yield unknown
-            yield from self._all_accesses(service, name, touches)
+            yield from self._all_accesses(evaluation)
         if registration is not None and touches.script is not None:
-            accesses = (*accesses, *registration.made(touches.script, values))
+            accesses = (*accesses, *registration.made(touches.script, evaluation.values))
         crosses = False
-        for found in self._slots(name, accesses, named, transaction) if self.policy.cluster else ():
+        for found in self._slots(evaluation, accesses, named) if self.policy.cluster else ():
             crosses = crosses or found is not None
             yield found
         if not crosses:
-            yield from self._bindings(service, name, accesses)
+            yield from self._bindings(evaluation, accesses)
 
-    def drafted(
-        self, service: int, argv: Sequence[bytes], touches: Touches, wanted: Violation, values: Values
-    ) -> tuple[Violation, Draft] | None:
+    def drafted(self, evaluation: Evaluation, wanted: Violation) -> tuple[Violation, Draft] | None:
         """Returns a violation of a command with one key, with marks in place of all words that depend on the
         key, and what fills the marks."""
-        draft = self.draft = Draft(touches.accesses[0].key)
-        try:
-            for found in self.violations(service, argv, touches, None, values):
-                if found is not None and found.rule == wanted.rule and found.position == wanted.position:
-                    return found.worded(), draft
-        finally:
-            self.draft = None
+        draft = Draft(evaluation.touches.accesses[0].key)
+        wording, service = Wording(evaluation.wording.policy, draft), evaluation.service
+        again = Evaluation(wording, service, evaluation.argv, evaluation.touches, evaluation.values)
+        for found in self.violations(again):
+            if found is not None and found.rule == wanted.rule and found.position == wanted.position:
+                return found.worded(), draft
         return None
 
-    def _all_accesses(self, service: int, name: str, touches: Touches) -> Iterator[Found | None]:
-        accesses = touches.accesses
-        is_script = touches.script is not None
-        for access in accesses:
-            if self.budget.works(cost(access.key)):
+    def _all_accesses(self, evaluation: Evaluation) -> Iterator[Found | None]:
+        touches, is_script = evaluation.touches, evaluation.touches.script is not None
+        for access in touches.accesses:
+            if evaluation.budget.works(cost(access.key)):
                 yield None
             # Of a clean key, its time to live and its size may stay open, also if a grant covers it.
-            if not self.is_clean(service, name, None if is_script else touches.command, access):
-                yield from self._access(Use(service, name, touches.command, access, is_script))
+            if not self.is_clean(evaluation, None if is_script else touches.command, access):
+                yield from self._access(Use(evaluation, access, touches.command, is_script))
 
     # -- the command itself
 
-    def _permission(self, service: int, command: Command) -> Iterator[Found]:
-        key = (service, command.name)
-        reason = self._permissions.get(key)
-        if reason is None:
-            reason = self._permissions[key] = self.why_forbidden(service, command)
+    def _permission(self, evaluation: Evaluation, command: Command) -> Iterator[Found]:
+        reason = self._known_reason(evaluation.service, command)
         if reason:
             hint = "the policy can grant it to a service"
             if reason == FORBIDDEN:
                 hint = "use another command; or ask the owner of the policy to change its commands"
-            message = f"{self.who(service)} may not use {command.name}: {reason}"
-            yield self._plain("command.forbidden", 0, message, hint)
+            message = f"{evaluation.who()} may not use {command.name}: {reason}"
+            yield evaluation.plain("command.forbidden", 0, message, hint)
+
+    def _known_reason(self, service: int, command: Command) -> str:
+        key = (service, command.name)
+        reason = self._permissions.get(key)
+        if reason is None:
+            reason = self._permissions[key] = self.why_forbidden(service, command)
+        return reason
 
     def why_forbidden(self, service: int, command: Command) -> str:
         policy = self.policy
@@ -282,61 +265,61 @@ class Evaluator(WideEvaluator):
             return True
         return names(policy.allow, spelled) and not names(policy.forbid, spelled)
 
-    def _channel(self, service: int, name: str, channel: Channel) -> Iterator[Found | None]:
+    def _channel(self, evaluation: Evaluation, channel: Channel) -> Iterator[Found | None]:
         """Whether a service that may track keys may also receive their changes."""
         hears = channel.name == INVALIDATIONS and not channel.publish
-        if not hears or next(self._permission(service, _TRACKING), None) is not None:
-            yield from super()._channel(service, name, channel)
+        if not hears or self._known_reason(evaluation.service, _TRACKING):
+            yield from super()._channel(evaluation, channel)
 
-    def _unknown_parts(
-        self, service: int, name: str, argv: Sequence[bytes], touches: Touches
-    ) -> Iterator[Found | None]:
+    def _unknown_parts(self, evaluation: Evaluation) -> Iterator[Found | None]:
         """Yields the violations of a command with unknown keys or effects, unless the service may do
         everything that it might do."""
+        touches = evaluation.touches
         problem = touches.problem
         if problem is not None and not (
-            self.answers(service, argv, touches.command)
-            or self._may_do_all(service, name, argv, touches.command, problem)
+            self.answers(evaluation.service, evaluation.argv, touches.command)
+            or self._may_do_all(evaluation, problem)
         ):
-            yield self._plain(
+            yield evaluation.plain(
                 problem.rule,
                 problem.position,
-                f"{name} cannot be evaluated: {problem.reason}",
-                self._unknown_hint(service, name, argv, touches.command, problem),
+                f"{evaluation.name} cannot be evaluated: {problem.reason}",
+                self._unknown_hint(evaluation, problem),
             )
         if touches.script is not None:
-            yield from self._unregistered_script(service, name, touches.script)
+            yield from self._unregistered_script(evaluation, touches.script)
 
-    def _may_do_all(
-        self, service: int, name: str, argv: Sequence[bytes], command: Command | None, problem: Problem
-    ) -> bool:
+    def _may_do_all(self, evaluation: Evaluation, problem: Problem) -> bool:
         """Whether the service may do everything that the command might do.
 
         It needs rights or grants on all keys that the command might touch, as for a pattern. The command's
         effects must be known, or the policy must allow the command by its name or by `*`.
         """
         unseen = problem.unseen
-        if not unseen and self._lets_unknown(service, name, argv, command):
+        if not unseen and self._lets_unknown(evaluation):
             unseen = ANY_KEY
         is_reached = bool(unseen) and all(
-            self._reaches_only_own(service, name, one.glob, right)
+            self._reaches_only_own(evaluation, evaluation.name, one.glob, right)
             for one in unseen
             for right in (READ, WRITE)
             if one.needs & right
         )
-        return is_reached and self._are_open(service, name, command, problem, unseen)
+        return is_reached and self._are_open(evaluation, problem, unseen)
 
-    def _are_open(
-        self, service: int, name: str, command: Command | None, problem: Problem, unseen: Sequence[Unseen]
-    ) -> bool:
+    def _are_open(self, evaluation: Evaluation, problem: Problem, unseen: Sequence[Unseen]) -> bool:
         """Whether the command certainly keeps the command restrictions of the entries of these keys."""
         if not self._restricts:
             return True
+        command = evaluation.touches.command
         is_known = command is not None and problem.rule != "script.keys" and tuple(unseen) != ANY_KEY
-        one = command if command is not None else Command(name, 0, frozenset(), frozenset(), (), True)
+        one = (
+            command
+            if command is not None
+            else Command(evaluation.name, 0, frozenset(), frozenset(), (), True)
+        )
         return all(
             self._is_open_to(
-                service,
+                evaluation,
                 one,
                 Access(problem.position, may.glob, may.needs),
                 is_script=not is_known,
@@ -344,59 +327,55 @@ class Evaluator(WideEvaluator):
             for may in unseen
         )
 
-    def _lets_unknown(self, service: int, name: str, argv: Sequence[bytes], command: Command | None) -> bool:
+    def _lets_unknown(self, evaluation: Evaluation) -> bool:
         """Whether the policy allows a command that is not in the command table."""
-        policy, spelled = self.policy, {name} if command is not None else set()
+        argv, command = evaluation.argv, evaluation.touches.command
+        policy, spelled = self.policy, {evaluation.name} if command is not None else set()
         first = fold(argv[0]).decode("latin-1") if argv else ""
         spelled |= {first, f"{first} {word(argv[1]).decode('latin-1')}"} if len(argv) > 1 else {first}
-        grants = [grant.selectors for grant in policy.grants.get(service, ())]
+        grants = [grant.selectors for grant in policy.grants.get(evaluation.service, ())]
         if any(command is not None and names(granted, command) for granted in grants):
             return True
         is_granted = any(not granted.isdisjoint(spelled) for granted in grants)
         return is_granted or lets_unknown(policy.allow.union(*grants), policy.forbid, spelled)
 
-    def _unknown_hint(
-        self, service: int, name: str, argv: Sequence[bytes], command: Command | None, problem: Problem
-    ) -> str:
+    def _unknown_hint(self, evaluation: Evaluation, problem: Problem) -> str:
         """Returns the hint that would make the command known, or let it pass."""
         if problem.rule == "script.keys":
-            section = "functions" if name.startswith("FCALL") else "scripts"
-            at = problem.position
+            section = "functions" if evaluation.name.startswith("FCALL") else "scripts"
+            argv, at = evaluation.argv, problem.position
             if at < len(argv) and integer(argv[at]) == 0:
                 return f"register it under {section}, with keys: 0 and what it touches"
             return "say how many keys follow"
         if problem.unseen:
-            globs = " and ".join(self._shown(one.glob, None) for one in problem.unseen[:_MOST_SHOWN])
+            globs = " and ".join(self.wording.shown(one.glob, None) for one in problem.unseen[:_MOST_SHOWN])
             writes = any(one.needs & WRITE for one in problem.unseen)
             verb = "read and write" if writes else "read"
             return f"it needs the right to {verb} every key that matches {globs}{self._also_open()}"
-        if self._lets_unknown(service, name, argv, command):
+        if self._lets_unknown(evaluation):
             return f"it needs the right to read and write every key{self._also_open()}"
         return "use a command that keyfence knows; or the policy allows this one by its name"
 
     def _also_open(self) -> str:
         return ", and that no entry of these restricts commands" if self._restricts else ""
 
-    def _databases(self, service: int, name: str, touches: Touches) -> Iterator[Found | None]:
-        for position, number in touches.databases:
-            if self.budget.works(1):
+    def _databases(self, evaluation: Evaluation) -> Iterator[Found | None]:
+        for position, number in evaluation.touches.databases:
+            if evaluation.budget.works(1):
                 yield None
-            yield from self._database(service, name, position, number)
+            yield from self._database(evaluation, position, number)
 
     def _slots(
-        self,
-        name: str,
-        accesses: Sequence[Access],
-        named: Sequence[Access],
-        transaction: Transaction | None,
+        self, evaluation: Evaluation, accesses: Sequence[Access], named: Sequence[Access]
     ) -> Iterator[Found | None]:
         """Checks that all keys of a command, and of its transaction, are in one hash slot.
 
         `named`: the globs of keys that sorted elements name.
         """
+        name, transaction = evaluation.name, evaluation.transaction
         first = transaction.slot if transaction is not None else None
         for access in accesses:
-            if self.budget.works(cost(access.key)):
+            if evaluation.budget.works(cost(access.key)):
                 yield None
             target = self.policy.target(access.key)
             if not self.policy.home(target).cluster:
@@ -405,21 +384,23 @@ class Evaluator(WideEvaluator):
             if first is None:
                 first = slot
             elif slot != first:
-                text = self._shown(access.key, target)
+                text = evaluation.wording.shown(access.key, target)
                 message = f"{name} {text} is in hash slot {slot}, an earlier key in {first}"
                 hint = "give the keys one hash tag, as {tag}"
                 words = said(message, hint)
-                yield self._violation("slot.cross", access.position, access.key, target, words)
+                yield evaluation.violation("slot.cross", access.position, access.key, target, words)
                 break
         else:
-            yield from self._named_slots(name, named, first)
+            yield from self._named_slots(evaluation, named, first)
         if transaction is not None:
             transaction.slot = first
 
-    def _named_slots(self, name: str, named: Sequence[Access], first: int | None) -> Iterator[Found | None]:
+    def _named_slots(
+        self, evaluation: Evaluation, named: Sequence[Access], first: int | None
+    ) -> Iterator[Found | None]:
         """Checks that the hash tag of each glob shows that its keys are in the hash slot of the others."""
         for access in named:
-            if self.budget.works(cost(access.key)):
+            if evaluation.budget.works(cost(access.key)):
                 yield None
             known = Glob(access.key).literal_prefix
             slot = hash_slot(known) if hash_tag(known) != known else None
@@ -431,27 +412,29 @@ class Evaluator(WideEvaluator):
             where = "may be in any hash slot"
             if slot is not None:
                 where = f"are in hash slot {slot}, an earlier key in {first}"
-            message = f"{name} reads keys that match {self._shown(access.key, None)}; they {where}"
+            shown = evaluation.wording.shown(access.key, None)
+            message = f"{evaluation.name} reads keys that match {shown}; they {where}"
             words = said(message, "give the pattern the hash tag of the sorted key, as {tag}")
-            yield self._violation("slot.cross", access.position, access.key, None, words)
+            yield evaluation.violation("slot.cross", access.position, access.key, None, words)
             return
 
-    def _bindings(self, service: int, name: str, accesses: Sequence[Access]) -> Iterator[Found | None]:
+    def _bindings(self, evaluation: Evaluation, accesses: Sequence[Access]) -> Iterator[Found | None]:
         """Checks that a bound placeholder has one value in a command, except on keys that a grant covers."""
         if not self._binds or len(accesses) < 2:
             return
         seen: dict[str, bytes] = {}
         for access in accesses:
-            if self.budget.works(cost(access.key)):
+            if evaluation.budget.works(cost(access.key)):
                 yield None
             target = self.policy.target(access.key)
-            if target is None or not target.alike or self._granted(service, name, access, target):
+            if target is None or not target.alike or self._granted(evaluation, access, target):
                 continue
             difference = differing(seen, target.alike)
             if difference is not None:
                 placeholder, value, first = difference
                 told = f"the {placeholder} {printable(value)}, an earlier key {printable(first)}"
-                message = f"{name} {self._shown(access.key, target)} has {told}"
+                shown = evaluation.wording.shown(access.key, target)
+                message = f"{evaluation.name} {shown} has {told}"
                 hint = f"the keys of one command share their {placeholder}"
-                yield self._about("key.format", access, target, said(message, hint))
+                yield evaluation.about("key.format", access, target, said(message, hint))
                 return

@@ -10,15 +10,15 @@ import functools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from keyfence.commands.model import GROUP, READ, WRITE, Access, Carried, Command, Streamed
-from keyfence.policy.budget import Budget, cost
+from keyfence.commands.model import GROUP, READ, WRITE, Access, Carried, Command, Streamed, Touches
+from keyfence.policy.budget import cost
 from keyfence.policy.compiled.key_commands import UNNAMED, instead_of
 from keyfence.policy.compiled.named import NameCheck
 from keyfence.policy.compiled.names import NameFault, hash_tag_fault, lowered
 from keyfence.policy.compiled.policy import CompiledPolicy, Grant, Target, types_in
-from keyfence.policy.compiled.sizes import Question, answers, asks, late_excess
-from keyfence.policy.compiled.tenants import OWN, Values, own_key, value_in
-from keyfence.policy.compiled.ttl import FAULTS, FINE, QUESTIONS, SIZED, UNSIZED, TtlRule, late_fault, outcome
+from keyfence.policy.compiled.sizes import Excess, Question, answers, asks, late_excess
+from keyfence.policy.compiled.tenants import OWN, own_key, value_in
+from keyfence.policy.compiled.ttl import FAULTS, FINE, SIZED, TtlFault, TtlRule, late_fault, outcome
 from keyfence.policy.patterns.patterns import REST
 from keyfence.policy.show import printable
 from keyfence.policy.verdict import Found, Violation
@@ -47,7 +47,8 @@ from .checks import (
     lacking,
 )
 from .content import Fault, content_faults, fits, ttl_fault, type_fault
-from .writes import MAX_KEYS, LeftOpen, Write
+from .evaluation import Evaluation
+from .writes import Write
 
 NO_SERVICE = -1  # the number of a service without rights and grants
 MAX_NAMED = 3  # services, in a message about several
@@ -59,23 +60,19 @@ MAX_GRANTS_KNOWN = 10_000  # services and commands; clients can invent names of 
 Find = Callable[["KeyEvaluator", Use, Target | None], Iterator[Found | None]]
 
 
-class KeyEvaluator(Wording):
+class KeyEvaluator:
     """Evaluates accesses against one compiled policy."""
 
     def __init__(self, policy: CompiledPolicy, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
         self._grants_known: dict[tuple[int, str], list[Grant]] = {}
         self._name_checks: dict[tuple[object, ...], NameCheck] = {}
-        # The last command's outcomes for times to live and sizes, if there are any.
-        self.left_open: list[LeftOpen] = []
-        self.not_kept = 0  # the number of its keys that Redis is not asked about, because there are too many
-        self.budget = Budget()  # of the current command
-        self.values: Values = ()  # its caller's (CompiledPolicy.values)
         self._take(policy)
 
     def _take(self, policy: CompiledPolicy) -> None:
         """Evaluates by this policy from now on, and forgets all answers under the earlier one."""
         self.policy = policy
+        self.wording = Wording(policy)
         self._grants_known.clear()
         # Each of these files must grant an access to a key that no file claims.
         self._unclaimed_by = {number for number, home in enumerate(policy.homes) if not home.claims} or set(
@@ -104,11 +101,11 @@ class KeyEvaluator(Wording):
         access, target = use.access, self.policy.target(use.access.key)
         if isinstance(access.key, Streamed):
             use = use._replace(access=access._replace(key=bytes(access.key)))  # how it begins
-        if self.policy.grants and self._granted(use.service, use.name, use.access, target):
+        if self.policy.grants and self._granted(use.evaluation, access, target):
             yield from self._carried(use, target, is_granted=True)
             return
         if target is None:
-            yield self._unregistered(use.service, use.name, use.access, None)
+            yield self._unregistered(use.evaluation, use.access, None)
             return
         for find in _finders(self._doubts(use, target)):
             yield from find(self, use, target)
@@ -117,23 +114,29 @@ class KeyEvaluator(Wording):
         """Returns the checks that an access may fail, as a sum."""
         access = use.access
         if target.kind not in BY_KIND:
-            held = target.held(use.service, access.key, self.values) & ~target.denied[use.service]
             command = None if use.is_script else use.command
-            return self._standings.of(use.name, command, access, target, held).doubts
+            held = self._held(use.evaluation, access.key, target)
+            return self._standings.of(use.evaluation.name, command, access, target, held).doubts
         doubts = BY_KIND[target.kind] | (CARRIED if carries(access) else 0)
         return doubts | NAME if target.kind in NAMED and not target.names_sure else doubts
 
-    def is_clean(self, service: int, name: str, command: Command | None, access: Access) -> bool:
+    def _held(self, evaluation: Evaluation, key: bytes, target: Target) -> int:
+        """Returns the caller's rights on a key of a target."""
+        service = evaluation.service
+        return target.held(service, key, evaluation.values) & ~target.denied[service]
+
+    def is_clean(self, evaluation: Evaluation, command: Command | None, access: Access) -> bool:
         """Whether an access certainly breaks nothing; if so, records the questions that it leaves open."""
         target = self.policy.target(access.key)
         if target is None or target.kind in BY_KIND:
             return False
-        held = target.held(service, access.key, self.values) & ~target.denied[service]
-        doubts, found = self._standings.of(name, command, access, target, held)
+        held = self._held(evaluation, access.key, target)
+        doubts, found = self._standings.of(evaluation.name, command, access, target, held)
         if doubts & ~OPEN and not self._resolves(doubts, access, target):
             return False
         if found:
-            self._leave_open(found, access, target, target.entry.ttl if target.entry is not None else None)
+            rule = target.entry.ttl if target.entry is not None else None
+            evaluation.leave_open(found, access, target, rule)
         return True
 
     def _resolves(self, doubts: int, access: Access, target: Target) -> bool:
@@ -151,8 +154,8 @@ class KeyEvaluator(Wording):
             return self._is_harmless(access, content.carried, target)
         return not doubts & CONTENT
 
-    def _granted(self, service: int, name: str, access: Access, target: Target | None) -> bool:
-        grants = self._grants_of(service, name)
+    def _granted(self, evaluation: Evaluation, access: Access, target: Target | None) -> bool:
+        grants = self._grants_of(evaluation.service, evaluation.name)
         if not grants:
             return False
         granting = {one.home for one in grants if one.covers(access.key, target)}
@@ -160,7 +163,7 @@ class KeyEvaluator(Wording):
 
     def _commands(self, use: Use, target: Target | None) -> Iterator[Found]:
         """Finds the violation of an entry's or scope's command restrictions."""
-        command, access = use.command, use.access
+        evaluation, command, access = use.evaluation, use.command, use.access
         commands = target.entry.commands if target is not None and target.entry is not None else None
         if target is None or commands is None or command is None:
             return
@@ -173,7 +176,8 @@ class KeyEvaluator(Wording):
 
         def words() -> tuple[str, str]:
             place = f"the {'scope' if target.kind == 'scope' else 'entry'} {target.name}"
-            message = f"{self.who(use.service)} may not {command.name} {self._shown(access.key, target)}"
+            shown = evaluation.wording.shown(access.key, target)
+            message = f"{evaluation.who()} may not {command.name} {shown}"
             hint = instead_of(fault, place)
             if fault == UNNAMED and use.registration is not None:
                 hint = f"name them under {use.registration.name}, as commands: [HSET, EXPIRE]"
@@ -181,106 +185,108 @@ class KeyEvaluator(Wording):
                 hint = "register the script, and name the commands that it runs"
             return f"{message}: {place} {fault}", hint
 
-        yield self._about("command.forbidden", access, target, words)
+        yield evaluation.about("command.forbidden", access, target, words)
 
     def _form(self, use: Use, target: Target | None) -> Iterator[Found | None]:
         """Finds the violations of the key's form. A legacy key has one answer: `key.legacy`, unless its
         exception allows the access."""
-        service, access = use.service, use.access
+        evaluation, access = use.evaluation, use.access
         if target is None or target.kind == "stray":
-            yield self._unregistered(service, use.name, access, target)
+            yield self._unregistered(evaluation, access, target)
         elif target.kind == "legacy":
-            yield from self._legacy(service, use.name, access, target)
+            yield from self._legacy(evaluation, access, target)
         elif target.kind in ("malformed", "claim"):
             words = self._malformed if target.kind == "malformed" else self._in_no_scope
-            yield self._about("key.format", access, target, lambda: words(service, access.key, target))
+            yield evaluation.about(
+                "key.format", access, target, lambda: words(evaluation, access.key, target)
+            )
         elif target.kind == "scope" and not target.is_open:
             message = "no entry of the scope {} covers {}"
-            yield self._about(
+            yield evaluation.about(
                 "key.unregistered",
                 access,
                 target,
                 lambda: (
-                    message.format(target.name, self._shown(access.key, target)),
+                    message.format(target.name, evaluation.wording.shown(access.key, target)),
                     "register the key in the policy first",
                 ),
             )
 
-    def _malformed(self, service: int, key: bytes, target: Target) -> tuple[str, str]:
-        own = self._own(service, target) if target.tenancy is not None else {}
-        hint = self._of_key(key, lambda key: _form_hint(key, target, own))
-        return f"{self._shown(key, target)} is not of the form {target.text}", hint
+    def _malformed(self, evaluation: Evaluation, key: bytes, target: Target) -> tuple[str, str]:
+        own = self._own(evaluation, target) if target.tenancy is not None else {}
+        hint = evaluation.wording.of_key(key, lambda key: _form_hint(key, target, own))
+        return f"{evaluation.wording.shown(key, target)} is not of the form {target.text}", hint
 
-    def _in_no_scope(self, service: int, key: bytes, target: Target) -> tuple[str, str]:
+    def _in_no_scope(self, evaluation: Evaluation, key: bytes, target: Target) -> tuple[str, str]:
         scopes = sorted(
             {
                 one.text
                 for one in self.policy.targets
-                if one.kind == "scope" and one.home == target.home and not one.is_others(service)
+                if one.kind == "scope" and one.home == target.home and not one.is_others(evaluation.service)
             }
         )
         hint = f"a key begins with one of {', '.join(scopes)}" if scopes else ""
-        return f"{self._shown(key, target)} is in no scope of the policy", hint
+        return f"{evaluation.wording.shown(key, target)} is in no scope of the policy", hint
 
     def _content(self, use: Use, target: Target | None) -> Iterator[Found | None]:
         """Finds the violations of type, content and time to live that the command shows, in this order. Other
         questions are left open."""
-        name, access = use.name, use.access
+        evaluation, access = use.evaluation, use.access
         assert target is not None
-        entry = target.entry
+        name, entry = evaluation.name, target.entry
         types = self._types(access.key, target)
 
         def shown() -> str:
-            return self._shown(access.key, target)
+            return evaluation.wording.shown(access.key, target)
 
         is_sized = entry is not None and entry.is_sized
         if not fits(types, access.types):
-            yield self._fault(type_fault(name, access, types, shown), access, target)
+            yield self._fault(evaluation, type_fault(name, access, types, shown), access, target)
             is_sized = False
         elif entry is not None and entry.on_content:
-            for fault in content_faults(access, entry, shown, self.budget):
-                yield None if fault is None else self._fault(fault, access, target)
+            for fault in content_faults(access, entry, shown, evaluation.budget):
+                yield None if fault is None else self._fault(evaluation, fault, access, target)
                 is_sized = is_sized and (fault is None or not answers(fault.rule, access))
         if entry is None:
             return
         found = FINE if entry.ttl is None else outcome(entry.ttl, access, self._clock)
         if found in FAULTS and entry.ttl is not None:
-            yield self._fault(ttl_fault(found, name, access, entry.ttl, shown), access, target)
+            fault = ttl_fault(found, name, access, entry.ttl, shown)
+            yield self._fault(evaluation, fault, access, target)
         if is_sized and asks(name, access, entry):
             found = SIZED[found]
         if found:
-            self._leave_open(found, access, target, entry.ttl)
+            evaluation.leave_open(found, access, target, entry.ttl)
 
     def _carried(
         self, use: Use, target: Target | None, *, is_granted: bool = False
     ) -> Iterator[Found | None]:
         """Finds the violations of content from other keys: services may read it here and not there, or,
         unless the access is granted, the target requires more of it. Only the first such source is listed."""
-        service, name, access = use.service, use.name, use.access
+        evaluation, access = use.evaluation, use.access
         carried = access.content.carried if access.content is not None else None
         if target is None or carried is None:
             return
         is_asked = target.kind in ("entry", "scope") and not is_granted
         if is_asked and not carried.keys:
-            yield from self._unlike(name, access, carried, target, None)
+            yield from self._unlike(evaluation, access, carried, target, None)
         for position, key in enumerate(carried.keys, carried.position):
-            if self.budget.works(cost(key)):
+            if evaluation.budget.works(cost(key)):
                 yield None
             source = self.policy.target(key)
             gained = self._moves.gained_by(source, target)
             origin = Access(position, key, READ)
-            if source is not None and gained and not self._granted(service, name, origin, source):
-                yield self._shows(service, name, origin, source, access.key, target, gained)
+            if source is not None and gained and not self._granted(evaluation, origin, source):
+                yield self._shows(evaluation, origin, source, access.key, target, gained)
             if is_asked:
-                wrong = next(self._unlike(name, access, carried, target, key), None)
+                wrong = next(self._unlike(evaluation, access, carried, target, key), None)
                 is_asked = wrong is None
                 if wrong is not None:
                     yield wrong
 
     def _shows(
         self,
-        service: int,
-        name: str,
+        evaluation: Evaluation,
         origin: Access,
         source: Target,
         key: bytes,
@@ -290,22 +296,23 @@ class KeyEvaluator(Wording):
         """Makes the violation of content that goes to a key with additional readers."""
 
         def words() -> tuple[str, str]:
-            from_, to = self._shown(origin.key, source), self._shown(key, target)
+            wording = evaluation.wording
+            from_, to = wording.shown(origin.key, source), wording.shown(key, target)
             who = "services that may not read the first may read the second"
             if source.tenancy is not None and any(source.rights[one] & READ for one in gained):
                 names = " and ".join(place.name for place in source.tenancy.places)
                 who = f"callers other than its {names} may read the second"
             elif self.policy.name_services:
-                names = ", ".join(map(self.who, gained[:MAX_NAMED]))
+                names = ", ".join(map(wording.who, gained[:MAX_NAMED]))
                 more = f" and {len(gained) - MAX_NAMED} more" if len(gained) > MAX_NAMED else ""
                 who = f"{names}{more} may read the second and not the first"
-            message = f"{self.who(service)} may not {name} from {from_} to {to}: {who}"
+            message = f"{evaluation.who()} may not {evaluation.name} from {from_} to {to}: {who}"
             return message, "give both the same readers, or use a target without additional readers"
 
-        return self._about("scope.read", origin, source, words)
+        return evaluation.about("scope.read", origin, source, words)
 
     def _unlike(
-        self, name: str, access: Access, carried: Carried, target: Target, key: bytes | None
+        self, evaluation: Evaluation, access: Access, carried: Carried, target: Target, key: bytes | None
     ) -> Iterator[Found]:
         """Finds a requirement of the target that the content of `key`, or of a dump (None), may not meet."""
         source = self.policy.target(key) if key is not None else None
@@ -314,8 +321,9 @@ class KeyEvaluator(Wording):
             given = tuple(self._types(key, source))
 
         def names() -> tuple[str, str]:
-            whose = "the dump" if key is None else self._shown(key, source)
-            return whose, self._shown(access.key, target)
+            shown = evaluation.wording.shown
+            whose = "the dump" if key is None else shown(key, source)
+            return whose, shown(access.key, target)
 
         differs = type_doubt(given, wanted) if carried.kind == "value" else False
         if differs or (differs is None and key is not None):
@@ -326,9 +334,9 @@ class KeyEvaluator(Wording):
                 what = f"is a {' or '.join(given)}" if differs else what
                 message = f"{shown} is a {' or '.join(wanted)}, but {whose} {what}"
                 remedy = "give both entries the same" if key is not None else "write it to a key that has it"
-                return message, f"{name} keeps the type; {remedy}"
+                return message, f"{evaluation.name} keeps the type; {remedy}"
 
-            yield self._about("type.mismatch", access, target, of_types)
+            yield evaluation.about("type.mismatch", access, target, of_types)
             return
         types = (given or wanted) if carried.kind == "value" else wanted
         item = self._moves.unequal(source, target, carried, types)
@@ -337,10 +345,10 @@ class KeyEvaluator(Wording):
 
         def content() -> tuple[str, str]:
             whose, shown = names()
-            message = f"the content that {name} takes from {whose} to {shown} cannot be checked"
+            message = f"the content that {evaluation.name} takes from {whose} to {shown} cannot be checked"
             return message, f"{shown} requires {item}; require the same of the source, or write them directly"
 
-        yield self._about("value.invalid", access, target, content)
+        yield evaluation.about("value.invalid", access, target, content)
 
     def _is_harmless(self, access: Access, carried: Carried, target: Target) -> bool:
         """Whether content that comes from a few other keys breaks nothing."""
@@ -350,17 +358,11 @@ class KeyEvaluator(Wording):
         if sources and all(self._moves.are_harmless(source, target, carried) for source in sources):
             return True
         # For no service: the answer is kept for all services, so it must not depend on any grants.
-        if any(found is not None for found in self._carried(Use(NO_SERVICE, "", None, access), target)):
+        alone = Evaluation(self.wording, NO_SERVICE, (b"",), Touches(None))
+        if any(found is not None for found in self._carried(Use(alone, access, None), target)):
             return False
         self._moves.remember(sources, target, carried)
         return True
-
-    def _leave_open(self, found: int, access: Access, target: Target, rule: TtlRule | None) -> None:
-        """Records the questions to ask Redis, or to ask no longer, for a bounded number of keys."""
-        if len(self.left_open) < MAX_KEYS:
-            self.left_open.append(LeftOpen(found, access, target, rule))
-        else:
-            self.not_kept += found in QUESTIONS or found in UNSIZED
 
     def _types(self, key: bytes, target: Target) -> Sequence[str]:
         """Returns the types that a key may have, by its entry or else by words in the key; none: any type."""
@@ -368,42 +370,42 @@ class KeyEvaluator(Wording):
             return target.entry.types
         return types_in(key, self.policy.home(target).type_words)
 
-    def _fault(self, fault: Fault, access: Access, target: Target) -> Found:
-        found = self._violation(fault.rule, fault.position, access.key, target, fault.words)
+    def _fault(self, evaluation: Evaluation, fault: Fault, access: Access, target: Target) -> Found:
+        found = evaluation.violation(fault.rule, fault.position, access.key, target, fault.words)
         return found._replace(severity="must") if fault.is_must else found
 
     def late_ttl(self, write: Write, rule: TtlRule, everything: bool, remaining: int) -> Violation | None:
         """Returns the violation if Redis answers PTTL with `remaining`, a grace time after a write; None if
         there is none. Not `everything`: only whether the key has a time to live counts."""
-        shown = self._shown(write.key, write.target)
-        found = late_fault(remaining, everything, rule, write.command, shown)
-        if found is None:
-            return None
-        access = Access(write.position, write.key, WRITE)
-        return self._about(found.rule, access, write.target, said(found.message, found.hint)).worded()
+        shown = self.wording.shown(write.key, write.target)
+        return self._late(write, late_fault(remaining, everything, rule, write.command, shown))
 
     def late_size(self, write: Write, question: Question, size: int) -> Violation | None:
         """Returns the violation if Redis answers `question` with `size`, some time after a write; None if
         there is none."""
-        shown = self._shown(write.key, write.target)
-        found = late_excess(question, size, write.command, shown)
+        shown = self.wording.shown(write.key, write.target)
+        return self._late(write, late_excess(question, size, write.command, shown))
+
+    def _late(self, write: Write, found: TtlFault | Excess | None) -> Violation | None:
         if found is None:
             return None
-        access = Access(write.position, write.key, WRITE)
-        return self._about(found.rule, access, write.target, said(found.message, found.hint)).worded()
+        evaluation = Evaluation(self.wording, write.asker.service, (write.command.encode(),), Touches(None))
+        words = said(found.message, found.hint)
+        return evaluation.violation(found.rule, write.position, write.key, write.target, words).worded()
 
     def _rights(self, use: Use, target: Target | None) -> Iterator[Found]:
-        service, name, access = use.service, use.name, use.access
+        evaluation, service, access = use.evaluation, use.evaluation.service, use.access
         assert target is not None
-        held = target.held(service, access.key, self.values)
+        held = target.held(service, access.key, evaluation.values)
         missing = set(lacking(service, access.needs, target, held))
         writes = access.needs & WRITE and not access.needs & GROUP and WRITE not in missing
 
         def refused() -> str:
-            return f"{self.who(service)} may not {name} {self._shown(access.key, target)}"
+            shown = evaluation.wording.shown(access.key, target)
+            return f"{evaluation.who()} may not {evaluation.name} {shown}"
 
         if writes and not target.is_written_by(use.by):
-            yield self._about(
+            yield evaluation.about(
                 "scope.write",
                 access,
                 target,
@@ -419,109 +421,111 @@ class KeyEvaluator(Wording):
             def replaced() -> tuple[str, str]:
                 return (
                     f"{refused()}, which is replaced",
-                    f"use {filled_text(form, self._own(service, target))}",
+                    f"use {filled_text(form, self._own(evaluation, target))}",
                 )
 
-            yield self._about("key.legacy", access, target, replaced)
+            yield evaluation.about("key.legacy", access, target, replaced)
             return
         own = set(lacking(service, access.needs, target, target.rights[service]))
         for right in sorted(missing):
             rule = "scope.write" if right & WRITE else "scope.read"
             holders = "consumers" if access.needs & GROUP and right == WRITE else _HOLDERS[right]
-            yield self._about(
+            yield evaluation.about(
                 rule,
                 access,
                 target,
                 lambda holders=holders if right in own else "": (  # type: ignore[misc]
                     refused(),
-                    self._holders_hint(holders, target) if holders else self._own_hint(access.key, target),
+                    self._holders_hint(holders, target)
+                    if holders
+                    else self.own_hint(evaluation, access.key, target),
                 ),
             )
 
-    def _own(self, service: int, target: Target) -> dict[str, bytes]:
+    def _own(self, evaluation: Evaluation, target: Target) -> dict[str, bytes]:
         """Returns the caller's values of bound placeholders, for a hint about a target's keys."""
-        return self.policy.own_values(service, target, self.values)
+        return self.policy.own_values(evaluation.service, target, evaluation.values)
 
-    def _own_hint(self, key: bytes, target: Target) -> str:
+    def own_hint(self, evaluation: Evaluation, key: bytes, target: Target) -> str:
         """Returns the hint for a key that is another tenant's."""
         tenancy = target.tenancy
         assert tenancy is not None
         for place in tenancy.places:
             binding = self.policy.bindings[place.binding]
-            if value_in(self.values, place.binding) is None:
+            if value_in(evaluation.values, place.binding) is None:
                 return binding.why_none()
-        own = own_key(key, target.pattern, tenancy, self.values)
+        own = own_key(key, target.pattern, tenancy, evaluation.values)
         names = " and ".join(place.name for place in tenancy.places)
-        return f"{OWN}{names}: {self._shown(own, target)}" if own else f"use its own {names}"
+        return f"{OWN}{names}: {evaluation.wording.shown(own, target)}" if own else f"use its own {names}"
 
     def _holders_hint(self, holders: str, target: Target) -> str:
         who = target.names_with(_RIGHTS[holders], self.policy.services)
         if target.kind == "scope" and not who:
             return f"no entry of the policy covers it, and the scope {target.name} has no {holders}"
-        return self._who_may(holders, who)
+        return self.wording.who_may(holders, who)
 
-    def _unregistered(self, service: int, name: str, access: Access, stray: Target | None) -> Found:
+    def _unregistered(self, evaluation: Evaluation, access: Access, stray: Target | None) -> Found:
         key = access.key
 
         def words() -> tuple[str, str, str]:
-            who, shown = self.who(service), self._shown(key, stray)
-            message = f"{who} may not {name} {shown}: no entry of the policy covers it"
-            return shown, *self._with_page((message, self._hint_instead(service, access, stray)), stray)
+            shown, hint = evaluation.wording.shown(key, stray), self._hint_instead(evaluation, access, stray)
+            message = (
+                f"{evaluation.who()} may not {evaluation.name} {shown}: no entry of the policy covers it"
+            )
+            return shown, *evaluation.wording.with_page((message, hint), stray)
 
         rule, contact = "key.unregistered", self.policy.home(stray).contact
         # No entry covers it; the report groups such keys by their shape.
-        return Found(rule, self._severity(rule, stray), access.position, key, "", "", contact, words)
+        return Found(rule, self.wording.severity(rule, stray), access.position, key, "", "", contact, words)
 
-    def _hint_instead(self, service: int, access: Access, stray: Target | None) -> str:
+    def _hint_instead(self, evaluation: Evaluation, access: Access, stray: Target | None) -> str:
         """Returns the hint about a key that no entry covers: to use the key that the policy names, or the
         same key behind a scope's prefix, if that is an entry's key that the service may use."""
-        needs = access.needs
+        needs, service, wording = access.needs, evaluation.service, evaluation.wording
         if stray is not None:
-            own = self._own(service, stray)
-            return self._of_key(access.key, lambda key: f"use {standard_key(key, stray, service, own)}")
+            own = self._own(evaluation, stray)
+            return wording.of_key(access.key, lambda key: f"use {standard_key(key, stray, service, own)}")
         claims = " or ".join(self.policy.claims)
         other = f"every key begins with {claims}" if claims else "register the key in the policy first"
 
         def instead(key: bytes) -> str:
             for behind, target in self._missing.entries(key):
                 if not any(lacking(service, needs, target, target.rights[service])):
-                    return f"use {self._shown(behind, target)}"
+                    return f"use {self.wording.shown(behind, target)}"
             return other
 
-        filler = Instead(instead, self._missing, other) if self.draft is not None else None
-        return self._of_key(access.key, instead, filler)
+        filler = Instead(instead, self._missing, other) if wording.draft is not None else None
+        return wording.of_key(access.key, instead, filler)
 
-    def _legacy(self, service: int, name: str, access: Access, target: Target) -> Iterator[Found]:
+    def _legacy(self, evaluation: Evaluation, access: Access, target: Target) -> Iterator[Found]:
         """Finds `key.legacy`, unless the form's exception allows the access."""
-        key = access.key
-        if not any(lacking(service, access.needs, target, target.held(service, key, self.values))):
+        service, key = evaluation.service, access.key
+        if not any(lacking(service, access.needs, target, target.held(service, key, evaluation.values))):
             return
 
         def words() -> tuple[str, str]:
-            message = f"{self.who(service)} may not {name} {self._shown(key, target)}, a deprecated form"
+            wording = evaluation.wording
+            shown = wording.shown(key, target)
+            message = f"{evaluation.who()} may not {evaluation.name} {shown}, a deprecated form"
             if target.has_lapsed:
                 message += " that was tolerated for a while"
-            own = self._own(service, target)
-            return message, self._of_key(key, lambda key: f"use {standard_key(key, target, service, own)}")
+            own = self._own(evaluation, target)
+            return message, wording.of_key(key, lambda key: f"use {standard_key(key, target, service, own)}")
 
-        yield self._about("key.legacy", access, target, words)
+        yield evaluation.about("key.legacy", access, target, words)
 
     def _named(self, use: Use, target: Target | None) -> Iterator[Found]:
         """Finds the violations of the naming rules."""
-        access = use.access
+        evaluation, access = use.evaluation, use.access
         assert target is not None
         for fault in self._name_faults(access.key, target):
-            found = self._about(
+            found = evaluation.about(
                 fault.rule,
                 access,
                 target,
-                lambda fault=fault: self._name_words(fault, access.key, target),  # type: ignore[misc]
+                lambda fault=fault: _name_words(evaluation, fault, access.key, target),  # type: ignore[misc]
             )
             yield found if fault.severity == "must" else found._replace(severity="should")
-
-    def _name_words(self, fault: NameFault, key: bytes, target: Target) -> tuple[str, str]:
-        shown = self._shown(key, target)
-        return fault.message.replace("{lower}", lowered(shown)).replace("{key}", shown), fault.hint
 
     def is_well_named(self, key: bytes, target: Target) -> bool:
         """Whether a name keeps the naming rules."""
@@ -580,3 +584,8 @@ def _form_hint(key: bytes, target: Target, own: Mapping[str, bytes]) -> str:
         if target.standard
         else ""
     )
+
+
+def _name_words(evaluation: Evaluation, fault: NameFault, key: bytes, target: Target) -> tuple[str, str]:
+    shown = evaluation.wording.shown(key, target)
+    return fault.message.replace("{lower}", lowered(shown)).replace("{key}", shown), fault.hint

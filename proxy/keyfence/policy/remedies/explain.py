@@ -42,7 +42,7 @@ def explain(
 def explain_in_steps(
     evaluator: Evaluator, service: str, argv: Sequence[bytes], caller: Caller = NOBODY
 ) -> Explaining:
-    """The same, and yields where other work may be done meanwhile, but no other work of this evaluator."""
+    """The same, and yields where other work may be done meanwhile."""
     policy = evaluator.policy
     check_service(policy, service)
     touches, values = extract(argv), policy.values(caller)
@@ -59,7 +59,7 @@ def explain_line(policy: CompiledPolicy, line: Mapping[str, Any]) -> dict[str, A
 
 
 def explain_line_in_steps(evaluator: Evaluator, line: Mapping[str, Any]) -> Explaining:
-    """The same, and yields where other work may be done meanwhile, but no other work of this evaluator."""
+    """The same, and yields where other work may be done meanwhile."""
     policy = evaluator.policy
     one = from_line(line)
     if one.is_cut:
@@ -75,7 +75,7 @@ def _explained(
     evaluator: Evaluator, service: str, argv: Sequence[bytes], touches: Touches, values: Values
 ) -> Explaining:
     number = evaluator.policy.number(service)
-    verdict = yield from evaluator.evaluate_in_steps(number, argv, touches, values=values)
+    verdict = yield from evaluator.verdict(evaluator.evaluation(number, argv, touches, values))
     yield
     return (yield from explanation(evaluator, service, argv, touches, verdict, values))
 

@@ -68,7 +68,6 @@ def remedies_in_steps(
     yield None
     proposed = set()
     for violation in found:
-        evaluator.values = values
         question = Question(evaluator.policy, evaluator, service, argv, touches, violation, values)
         for proposal in _PROPOSALS.get(violation.rule, _default)(question):
             if proposal is None:
@@ -327,7 +326,9 @@ def _scan(question: Question) -> Proposals:
         globs = [one.glob for one in several.unseen] if several is not None else []
         yield by_grant(question, question.violation.hint, globs)
         return
-    near = question.evaluator.near(question.service, question.name, glob)
+    evaluator = question.evaluator
+    asked = evaluator.evaluation(question.service, question.argv, question.touches, question.values)
+    near = evaluator.near(asked, glob)
     if near is not None:
         argv = list(question.argv)
         if question.name == "KEYS":

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from keyfence.commands.model import Access
 from keyfence.policy.compiled.policy import CompiledPolicy, Target
 from keyfence.policy.services import UNKNOWN
-from keyfence.policy.verdict import COVERED, Found, Severity
+from keyfence.policy.verdict import Severity
 
 from .masking import shown_in
 from .prepared import Draft, Filler, ShownKey, Text
@@ -25,66 +24,49 @@ def said(message: str, hint: str) -> Words:
 
 
 class Wording:
-    """Makes the violations of one policy."""
+    """Words what one policy says about a command."""
 
-    policy: CompiledPolicy
-    draft: Draft | None = None  # set while a reply is prepared: then the words have marks in place of keys
+    __slots__ = ("draft", "policy")
+
+    def __init__(self, policy: CompiledPolicy, draft: Draft | None = None) -> None:
+        """With a draft, the words have marks in place of what depends on the key."""
+        self.policy = policy
+        self.draft = draft
 
     def who(self, service: int) -> str:
         """Returns the name of a service for messages."""
         name = self.policy.services[service]
         return "an unidentified client" if name == UNKNOWN else name
 
-    def _shown(self, key: bytes, target: Target | None) -> str:
+    def shown(self, key: bytes, target: Target | None) -> str:
         """Returns a key, channel or pattern as people may see it."""
         if self.draft is not None:
             return self.draft.mark(key, ShownKey(self.policy, target))
         return shown_in(self.policy, key, target)
 
-    def _of_key(self, key: bytes, text: Text, filler: Filler | None = None) -> str:
+    def of_key(self, key: bytes, text: Text, filler: Filler | None = None) -> str:
         """Returns `text(key)`. Every word that depends on the key, except the key as it is shown, comes from
         here. `filler` makes it in prepared replies, if there is a faster one."""
         if self.draft is not None:
             return self.draft.mark(key, filler if filler is not None else Filler(text))
         return text(key)
 
-    def _who_may(self, verb: str, who: Sequence[str]) -> str:
+    def who_may(self, verb: str, who: Sequence[str]) -> str:
+        """Returns the hint that names those who have a right."""
         if not self.policy.name_services:
             return "ask for the right"
         return f"its {verb}: {', '.join(who)}" if who else f"it has no {verb}"
 
-    def _severity(self, rule: str, target: Target | None = None) -> Severity:
+    def severity(self, rule: str, target: Target | None = None) -> Severity:
+        """Returns whether a rule refuses on the keys of a target, or only reports."""
         is_common = target is None or target.kind in ("keyspace", "keyevent")
         should = self.policy.should if is_common or target is None else target.should
         return "should" if rule in should else "must"
 
-    def _about(self, rule: str, access: Access, target: Target, words: Words) -> Found:
-        return self._violation(rule, access.position, access.key, target, words)
-
-    def _violation(self, rule: str, position: int, key: bytes, target: Target | None, words: Words) -> Found:
-        """Makes a violation. `words` returns message and hint; it is called before the next violation is
-        found."""
-        entry = (target.name or target.kind) if target is not None else ""
-        covered = target is not None and target.kind in COVERED
-        return Found(
-            rule,
-            self._severity(rule, target),
-            position,
-            key,
-            entry,
-            entry if covered else "",
-            self.policy.home(target).contact,
-            lambda: (self._shown(key, target), *self._with_page(words(), target)),
-        )
-
-    def _with_page(self, words: tuple[str, str], target: Target | None) -> tuple[str, str]:
+    def with_page(self, words: tuple[str, str], target: Target | None) -> tuple[str, str]:
         """Returns message and hint; the hint ends with the page that describes the convention, if there is
         one, at the entry's part."""
         message, hint = words
         entry = target.name if target is not None and target.entry is not None else ""
         page = self.policy.home(target).page_of(entry)
         return (message, f"{hint}{'; ' if hint else ''}see {page}") if page else words
-
-    def _plain(self, rule: str, position: int, message: str, hint: str) -> Found:
-        contact = self.policy.common.contact
-        return Found(rule, self._severity(rule), position, None, "", "", contact, lambda: ("", message, hint))
