@@ -49,6 +49,8 @@ MODULES = (
     "keyfence.session.conversation.conversation",
     "keyfence.session.conversation.executor",
     "keyfence.session.fastpath",
+    "keyfence.session.slowpath",
+    "keyfence.session.whole",
     "keyfence.session.session",
     "keyfence.upstream.shared",
     "keyfence.upstream.dedicated",

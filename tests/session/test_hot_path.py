@@ -14,7 +14,7 @@ import pytest
 from keyfence import _compiled
 from keyfence.resp.limits import IDENTIFIED
 from keyfence.resp.requests import RequestReader
-from keyfence.session.fastpath import exec_follows
+from keyfence.session.whole import exec_follows
 from tests.session.sessions import cmd, session
 
 FEW, MANY = 100, 1100

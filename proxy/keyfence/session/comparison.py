@@ -19,7 +19,8 @@ from keyfence.policy.engine.decision_cache import DecisionCache
 from keyfence.policy.engine.evaluation import Evaluation
 from keyfence.policy.engine.forms import Lookup
 from keyfence.policy.verdict import PASS, Changed, Peer, Ruling
-from keyfence.session.conversation.executor import OTHER
+
+from .request import label_of
 
 MAX_HELD_KEY = 256  # bytes; each client's comparison holds a few keys
 
@@ -132,7 +133,7 @@ class Comparison:
             kind = self._kind(argv, cache, lookup, evaluation, by_candidate)
             if kind is None:
                 return
-        self.observer.count_alike(in_force, kind, self._service, _label(evaluation.touches), found)
+        self.observer.count_alike(in_force, kind, self._service, label_of(evaluation.touches), found)
 
     def _ruling_of(self, counter: ViolationCounter, argv: list[bytes]) -> Ruling:
         """The ruling in force on a command whose violations a counter counts. It may be that on an earlier
@@ -167,9 +168,5 @@ class Comparison:
         self.observer.command(self._service)
         found = self._compared.changes(self._in_force.policy, ruling, by_candidate)
         if found:
-            self.observer.changes(self._service, peer, _label(touches), found)
+            self.observer.changes(self._service, peer, label_of(touches), found)
         return found
-
-
-def _label(touches: Touches) -> str:
-    return touches.command.name if touches.command is not None else OTHER

@@ -52,6 +52,8 @@ cdef class FastPath:
     @cython.locals(argv=list)
     cdef int _next(self, Executor session, Outcome outcome) except -1
     cdef object _begin(self, Executor session, Outcome outcome, list argv)
+    @cython.locals(count="long long")
+    cpdef object send_run(self, Executor session)
     cpdef object let_go(self)
     cpdef object comparison(self, Executor session, object authorizer)
     @cython.locals(reader=RequestReader, lookup=Lookup, argv=list, has_slots=bint)
@@ -98,8 +100,6 @@ cdef class FastPath:
     cpdef object end_timing(self, Executor session)
 
 
-@cython.locals(start=Py_ssize_t, argv=list, count=Py_ssize_t, name=bytes)
-cpdef bint exec_follows(RequestReader reader, Py_ssize_t most_bytes, Py_ssize_t most_requests) except -1
 cdef int _way(Call call) except -1
 cdef bytes _argument(RequestReader reader, list argv, Py_ssize_t number)
 cdef bint _begins_or_ends(Executor session, bytes name) except -1

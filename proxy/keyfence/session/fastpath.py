@@ -19,7 +19,6 @@ from keyfence.policy.engine.counts import Admitted, ViolationCounter
 from keyfence.policy.engine.decision_cache import DecisionCache
 from keyfence.policy.engine.forms import CachedDecision, Call, KeyKind, Lookup
 from keyfence.policy.engine.pending import PendingTtls
-from keyfence.resp.limits import ProtocolError
 from keyfence.resp.requests import PLACES, RequestReader
 from keyfence.session.conversation.executor import Executor
 from keyfence.session.conversation.routing import BLOCKING, FIXED_SHAPE, SCRIPTS, SHAREABLE
@@ -197,6 +196,12 @@ class FastPath:
             self.start = reader.start
         self.end = reader.end
         self.count += 1
+
+    def send_run(self, session: Executor) -> None:
+        """Send the run upstream."""
+        if self.count:
+            count, self.count = self.count, 0
+            session.send(session.reader.span(self.start, self.end), count)
 
     def let_go(self) -> None:
         """Keep nothing of the request that was read last."""
@@ -455,36 +460,6 @@ class FastPath:
         if self._started:
             session.observer.decided(session.service, perf_counter() - self._started)
             self._started = 0.0
-
-
-def exec_follows(reader: RequestReader, most_bytes: int, most_requests: int) -> bool:
-    """Whether the transaction that begins with the current request has arrived up to its EXEC, with no more
-    than this in between. It advances the reader; the caller sets it back.
-
-    It looks no further than to a MULTI or DISCARD, so it looks at no request twice.
-    """
-    start = reader.start
-    count = 0
-    name = b""
-    while True:
-        if name:  # a request of one word
-            if is_named(name, b"EXEC"):
-                return True
-            if is_named(name, b"DISCARD") or is_named(name, b"MULTI"):
-                return False
-        if reader.peek():
-            name = reader.data()[reader.name_at : reader.name_end] if reader.count == 1 else b""
-        else:
-            try:
-                argv = reader.next()
-            except ProtocolError:
-                return False  # it is found again after the requests before it
-            if not argv or len(argv) > AT_ONCE:
-                return False
-            name = argv[0] if len(argv) == 1 else b""
-        if reader.end - start > most_bytes or count > most_requests:
-            return False
-        count += 1
 
 
 def _way(call: Call) -> int:

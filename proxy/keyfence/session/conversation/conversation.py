@@ -176,7 +176,7 @@ class Conversation(SessionBase):
 
     # -- requests
 
-    def _to_upstream(self, request: bytes, count: int) -> None:
+    def send(self, request: bytes, count: int) -> None:
         self.to_upstream.append(request)
         if self.transaction is not None:
             self.transaction.queued += count
@@ -297,9 +297,9 @@ class Conversation(SessionBase):
         if self.route.is_shared:
             self.route.stay()
             if self.replies.slots:
-                self._defer(self._leave_shared)
+                self._defer(self.leave_shared)
                 return
-            self._leave_shared()
+            self.leave_shared()
         if self.reader.is_large:
             self.partly_sent = True
             self.to_upstream.append(self.reader.take_partial())
@@ -338,7 +338,7 @@ class Conversation(SessionBase):
     def _pass_unread_when_answered(self) -> None:
         if self.state == _BECOMING_OPAQUE and not self.replies.slots:
             if self.route.is_shared:
-                self._leave_shared()
+                self.leave_shared()
             self.enter(Event.ANSWERED)
             self.replies.let_out_captured()
             self.to_upstream.append(self._unread)
@@ -358,7 +358,7 @@ class Conversation(SessionBase):
         if self.shapeable:
             self._doubt_pending()
 
-    def _leave_shared(self) -> None:
+    def leave_shared(self) -> None:
         self.route.is_shared = False
         self.replies.go_on_with_kept()
         self.is_behind = True
@@ -397,7 +397,7 @@ class Conversation(SessionBase):
             if self._reply_bytes > self.room.shared_reply:
                 self.route.stay()
                 if self.state == _READING:
-                    self._defer(self._leave_shared)
+                    self._defer(self.leave_shared)
         else:
             self._reply_bytes = 0
         if self.replies.feed_shared(data, completed, whole):

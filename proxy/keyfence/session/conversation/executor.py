@@ -128,7 +128,7 @@ class Executor(Conversation):
 
     # -- the current request
 
-    def _execute(self, argv: Argv) -> None:
+    def execute(self, argv: Argv) -> None:
         """Carry out what was decided."""
         decided, handler = self.decided, self.decided.handler
         if decided.refusal is not None:
@@ -155,10 +155,10 @@ class Executor(Conversation):
         return handler.awaits_multi
 
     def _carry_out_on_own(self, handler: Handler | None, argv: Argv) -> None:
-        self._leave_shared()
+        self.leave_shared()
         self._carry_out(handler, argv)
 
-    def _report(self, ruling: Ruling, command: str, authorizer: Authorizer, sent: Sent | None = None) -> str:
+    def report(self, ruling: Ruling, command: str, authorizer: Authorizer, sent: Sent | None = None) -> str:
         """Report the findings of a ruling. Returns the decision's id; "" if there is no finding."""
         if not ruling.findings:
             return ""
@@ -218,7 +218,7 @@ class Executor(Conversation):
     def forward_one(self) -> None:
         """Send the current request upstream and await its one reply."""
         self.count_forwarded()
-        self._to_upstream(self.request, 1)
+        self.send(self.request, 1)
 
     def count_forwarded(self) -> None:
         self.observer.command(self.service, self.decided.command, "forwarded")
@@ -311,7 +311,7 @@ class Executor(Conversation):
         the modes say."""
         authorizer, command = self.current_authorizer(), self.decided.command
         ruling = authorizer.strangers_connection(self.asker().service, command, position)
-        decision = self._report(ruling, command, authorizer)
+        decision = self.report(ruling, command, authorizer)
         if ruling.refused_by is None:
             self.forward_one()
         else:
@@ -328,7 +328,7 @@ class Executor(Conversation):
         authorizer = self.current_authorizer()
         ruling = authorizer.address(self.asker().service, command)
         label = OTHER if command in REDIRECTS else command
-        decision = self._report(ruling, label, authorizer)
+        decision = self.report(ruling, label, authorizer)
         if ruling.refused_by is None:
             return None
         return refusal(ruling.refused_by, authorizer.policy.contact, decision)
@@ -372,7 +372,7 @@ class Executor(Conversation):
     def _may_become_opaque(self, reason: str, command: str, *, refuse: bool = False) -> bool:
         authorizer = self.current_authorizer()
         ruling = authorizer.opaque(self.asker().service, command, reason)
-        decision = self._report(ruling, command, authorizer)
+        decision = self.report(ruling, command, authorizer)
         if ruling.refused_by is None:
             self.observer.opaque(self.service, reason)
             self.opaque_as = self.service
