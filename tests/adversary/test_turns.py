@@ -23,8 +23,7 @@ from keyfence.policy.engine import authorizer as authorizer_module
 from keyfence.policy.engine.authorizer import Authorizer, Candidate, InForce
 from keyfence.policy.engine.pending import PendingTtls
 from keyfence.policy.loading.load import parse_policy
-from keyfence.session import fastpath
-from keyfence.session import session as session_module
+from keyfence.session import slowpath, whole
 from keyfence.session.conversation.conversation import ROOM
 from keyfence.telemetry.candidate.changes import Changes
 from keyfence.telemetry.counters import Counters
@@ -54,7 +53,7 @@ def test_search_for_conversations_that_go_wrong_in_turns(
     search: Search, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every command with an argument may take several turns, one for each key."""
-    monkeypatch.setattr(session_module, "AT_ONCE", 1)
+    monkeypatch.setattr(slowpath, "AT_ONCE", 1)
     monkeypatch.setattr(authorizer_module, "MANY", -1)
     monkeypatch.setattr(budget, "PAUSE_STEPS", 1)
     turns = 0
@@ -272,8 +271,8 @@ def smaller_limits(rng: random.Random) -> Iterator[None]:
     """Lower limits, so that short streams reach them."""
     with pytest.MonkeyPatch.context() as patch:
         at_once = rng.choice([MOST_PEEKED, 250])
-        patch.setattr(session_module, "AT_ONCE", at_once)
-        patch.setattr(fastpath, "AT_ONCE", at_once)
+        patch.setattr(slowpath, "AT_ONCE", at_once)
+        patch.setattr(whole, "AT_ONCE", at_once)
         patch.setattr(authorizer_module, "MANY", rng.choice([-1, authorizer_module.MANY]))
         patch.setattr(budget, "PAUSE_STEPS", rng.choice([1, 10, 100]))
         patch.setattr(ROOM, "shared_request", rng.choice([150, 400, ROOM.shared_request]))

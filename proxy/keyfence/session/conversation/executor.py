@@ -223,74 +223,6 @@ class Executor(Conversation):
     def count_forwarded(self) -> None:
         self.observer.command(self.service, self.decided.command, "forwarded")
 
-    def count_local(self, command: str) -> None:
-        """keyfence answers the request in hand itself."""
-        self.observer.command(self.service, command, "local")
-
-    def count_failed_login(self) -> None:
-        self.observer.login_failed(self.service)
-
-    def inspect(self, seen: Callable[[bytes], None], request: bytes = b"") -> None:
-        """Send the current request (or `request` in its place) upstream. The reply goes to `seen` and to the
-        client."""
-        self.count_forwarded()
-        self.to_upstream.append(request or self.request)
-        self.replies.inspect(seen, len(self.request))
-
-    def hold_for(self, seen: Callable[[bytes], None], request: bytes = b"") -> None:
-        """As `inspect`, but nothing more is evaluated until the reply has arrived."""
-
-        def release(reply: bytes) -> None:
-            self.release()
-            seen(reply)
-
-        self.inspect(release, request)
-        self.hold()
-
-    def hold_for_proof(self, seen: Callable[[bytes], None], missing: int = 0) -> None:
-        """As `hold_for`, but the reply is believed only once a barrier after it is passed.
-
-        The reply may be an array that lacks `missing` elements; then barriers fill their places.
-        """
-        replies: list[bytes] = []
-
-        def answered(reply: bytes) -> None:
-            replies.append(reply)
-            if barrier.nonce in reply:
-                self.fall_out_of_step()
-
-        self.inspect(answered)
-        barrier = self.send_barrier(lambda: seen(replies[0]), 1 + missing)
-
-    def inspect_effect(
-        self, seen: Callable[[bytes], None], *, is_login: bool = False, decides: bool = False
-    ) -> None:
-        """Send the current request. `seen` gets its reply: at once, or after EXEC.
-
-        If the client's text may have shaped an earlier reply, the text can take this reply's place within
-        EXEC's reply and make the real one look like text. No barrier shows that, so the reply is not
-        believed. If it `decides` how requests are evaluated or replies are read, the session cannot be
-        followed.
-        """
-        transaction = self.transaction
-        if transaction is None:
-            self.inspect(seen)
-        elif self.is_doubtful or transaction.is_shapeable:
-            if decides:
-                self.become_opaque("its effect inside MULTI cannot be known after a script")
-            else:
-                self.forward_one()
-        elif transaction.is_full:
-            self.become_opaque("the transaction has too many such commands")
-        else:
-            transaction.logins += is_login
-            transaction.when_executed(seen)
-            self.forward_one()
-
-    def show_id(self, reply: bytes) -> None:
-        """The client gets a reply that may contain its connection's id."""
-        self.context.ids.show(self, reply)
-
     def ask(self, kind: Kind, content: tuple[Any, ...], answered: Callable[[Any], None]) -> None:
         """Ask the owner; `answered` then continues with the current request. Call this only if no reply is
         due, so that nothing else can happen to the session."""
@@ -305,22 +237,6 @@ class Executor(Conversation):
 
         self.hold()
         self.question = Question(kind, content, go_on)
-
-    def rule_on_foreign_connection(self, position: int) -> None:
-        """The current request names a connection that the client may not name: refuse it or send it on, as
-        the modes say."""
-        authorizer, command = self.current_authorizer(), self.decided.command
-        ruling = authorizer.strangers_connection(self.asker().service, command, position)
-        decision = self.report(ruling, command, authorizer)
-        if ruling.refused_by is None:
-            self.forward_one()
-        else:
-            self.refuse(refusal(ruling.refused_by, authorizer.policy.contact, decision))
-
-    def may_know_addresses(self) -> bool:
-        """Whether the client may be told addresses of Redis, as the modes say. Nothing is reported."""
-        ruling = self.current_authorizer().address(self.asker().service, self.decided.command)
-        return ruling.refused_by is None
 
     def rule_on_address(self, command: str) -> bytes | None:
         """Redis answers the client with addresses, to this command or (MOVED, ASK) in place of an answer to

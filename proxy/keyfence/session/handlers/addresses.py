@@ -13,6 +13,7 @@ from keyfence.commands.arguments import word
 from keyfence.resp.encode import command
 from keyfence.session.conversation.executor import Argv, Executor
 
+from .effects import inspect_effect
 from .transactions import OK
 
 _NOTICES = "CLIENT MAINT_NOTIFICATIONS"
@@ -29,8 +30,8 @@ def notices(session: Executor, argv: Argv) -> None:
     """CLIENT MAINT_NOTIFICATIONS: managed servers then send notices, which name addresses (MOVING)."""
     if len(argv) < 3 or word(argv[2]) != b"ON":
         session.forward_one()
-    elif session.may_know_addresses():
-        session.inspect_effect(lambda reply: _switched_on(session, reply))
+    elif _may_know_addresses(session):
+        inspect_effect(session, lambda reply: _switched_on(session, reply))
     else:
         _outside_multi(session, lambda: _ask(session, _SWITCH_OFF))
 
@@ -70,3 +71,9 @@ def _switched_on(session: Executor, reply: bytes) -> None:
         session.observer.upstream_shown("notices")
     if not reply.startswith(b"-"):
         session.route.pinned = _NOTICES
+
+
+def _may_know_addresses(session: Executor) -> bool:
+    """Whether the client may be told addresses of Redis, as the modes say. Nothing is reported."""
+    ruling = session.current_authorizer().address(session.asker().service, session.decided.command)
+    return ruling.refused_by is None

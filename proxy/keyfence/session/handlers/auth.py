@@ -23,6 +23,8 @@ from keyfence.identity.passwords import Login
 from keyfence.resp import encode
 from keyfence.session.conversation.executor import Argv, Executor
 
+from .effects import hold_for, inspect, inspect_effect
+
 
 def auth(session: Executor, argv: Argv) -> None:
     credentials = auth_credentials(argv)
@@ -40,9 +42,9 @@ def auth(session: Executor, argv: Argv) -> None:
             _accepted(session, user, password)
 
     if session.transaction is None:
-        session.when_sure(lambda: session.hold_for(answered))
+        session.when_sure(lambda: hold_for(session, answered))
     else:
-        session.inspect_effect(answered, is_login=True, decides=True)
+        inspect_effect(session, answered, is_login=True, decides=True)
 
 
 def auth_shared(session: Executor, argv: Argv) -> bool:
@@ -61,7 +63,7 @@ def _checked_here(session: Executor, service: str | Login, user: bytes) -> None:
     """Answers the login here, because Redis must not see the password. Inside MULTI it is not queued."""
     session.count_forwarded()
     if isinstance(service, Login):
-        session.count_failed_login()
+        session.observer.login_failed(session.service)
         session.replies.local(WRONGPASS)
     else:
         session.become(service, user)
@@ -116,13 +118,13 @@ def hello(session: Executor, argv: Argv) -> None:
     if len(argv) == 1:
         show_id(session)
     elif session.transaction is not None:
-        session.inspect_effect(
-            lambda reply: _hello_answered(session, argv, reply), is_login=bool(users), decides=True
+        inspect_effect(
+            session, lambda reply: _hello_answered(session, argv, reply), is_login=bool(users), decides=True
         )
     elif users:
-        session.when_sure(lambda: session.hold_for(lambda reply: _hello_answered(session, argv, reply)))
+        session.when_sure(lambda: hold_for(session, lambda reply: _hello_answered(session, argv, reply)))
     else:
-        session.when_sure(lambda: session.inspect(lambda reply: _hello_answered(session, argv, reply)))
+        session.when_sure(lambda: inspect(session, lambda reply: _hello_answered(session, argv, reply)))
 
 
 _ROLE = re.compile(rb"\$4\r\nrole\r\n\$[67]\r\n(master|replica)\r\n")
@@ -147,14 +149,14 @@ def _hello_checked_here(session: Executor, argv: Argv, services: Sequence[str | 
     session.route.knows_id = True
     session.request = encode.command(*rest)
     if session.transaction is None:
-        session.when_sure(lambda: session.hold_for(answered))
+        session.when_sure(lambda: hold_for(session, answered))
     else:
-        session.inspect_effect(answered, decides=True)
+        inspect_effect(session, answered, decides=True)
 
 
 def _hello_answered(session: Executor, argv: Argv, reply: bytes) -> None:
     """Redis carries out one option after another, so AUTH may have succeeded in spite of an error."""
-    session.show_id(reply)
+    _note_id(session, reply)
     users = hello_users(argv)
     failed = reply.startswith(_NO_HELLO)
     if not failed:
@@ -206,6 +208,10 @@ def _hello_name(argv: Argv) -> bytes | None:
 def show_id(session: Executor) -> None:
     """Sends a command whose reply contains the connection's id. From then on the client may name it."""
     if session.transaction is None:
-        session.when_sure(lambda: session.inspect(session.show_id))
+        session.when_sure(lambda: inspect(session, lambda reply: _note_id(session, reply)))
     else:
-        session.inspect_effect(session.show_id)
+        inspect_effect(session, lambda reply: _note_id(session, reply))
+
+
+def _note_id(session: Executor, reply: bytes) -> None:
+    session.context.ids.show(session, reply)

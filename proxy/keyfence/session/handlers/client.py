@@ -8,11 +8,13 @@ from __future__ import annotations
 from keyfence.commands.arguments import word
 from keyfence.policy.services import UNKNOWN
 from keyfence.session.conversation.executor import Argv, Executor
+from keyfence.session.conversation.refusal import refusal
 from keyfence.session.conversation.shown_ids import redirections
 
 from .addresses import notices
 from .auth import show_id
 from .client_reply import client_reply
+from .effects import inspect_effect
 
 
 def client(session: Executor, argv: Argv) -> None:
@@ -20,7 +22,7 @@ def client(session: Executor, argv: Argv) -> None:
     if subcommand == b"REPLY" and len(argv) == 3:
         client_reply(session, argv)
     elif subcommand == b"SETNAME" and len(argv) == 3:
-        session.inspect_effect(lambda reply: _if_ok(session, reply, name=argv[2]))
+        inspect_effect(session, lambda reply: _if_ok(session, reply, name=argv[2]))
     elif subcommand == b"SETINFO" and len(argv) == 4:
         _client_setinfo(session, argv)
     elif subcommand == b"MAINT_NOTIFICATIONS":
@@ -46,7 +48,7 @@ def _client_tracking(session: Executor, argv: Argv) -> None:
     if not foreign:
         session.forward_one()
     elif ids.is_all or caller is not None or session.service == UNKNOWN or len(foreign) > 1:
-        session.rule_on_foreign_connection(foreign[0][0])
+        _rule_on_foreign_connection(session, foreign[0][0])
     else:
         session.when_answered(lambda: _ask_others(session, *foreign[0]))
 
@@ -56,7 +58,7 @@ def _ask_others(session: Executor, position: int, number: int) -> None:
         if is_own:
             session.forward_one()
         else:
-            session.rule_on_foreign_connection(position)
+            _rule_on_foreign_connection(session, position)
 
     session.ask("whose", (session.service, number), answered)
 
@@ -79,4 +81,16 @@ def _client_setinfo(session: Executor, argv: Argv) -> None:
         library = (argv[3], version) if word(argv[2]) == b"LIB-NAME" else (name, argv[3])
         session.profile = session.profile._replace(library=library)
 
-    session.inspect_effect(answered)
+    inspect_effect(session, answered)
+
+
+def _rule_on_foreign_connection(session: Executor, position: int) -> None:
+    """The current request names a connection that the client may not name: refuse it or send it on, as
+    the modes say."""
+    authorizer, command = session.current_authorizer(), session.decided.command
+    ruling = authorizer.strangers_connection(session.asker().service, command, position)
+    decision = session.report(ruling, command, authorizer)
+    if ruling.refused_by is None:
+        session.forward_one()
+    else:
+        session.refuse(refusal(ruling.refused_by, authorizer.policy.contact, decision))

@@ -11,6 +11,7 @@ from keyfence.resp.profile import unchanged
 from keyfence.session.conversation.executor import Argv, Executor
 from keyfence.session.conversation.reply_queue import OFF, ON
 
+from .effects import hold_for, hold_for_proof, inspect_effect
 from .transactions import OK
 
 
@@ -23,9 +24,9 @@ def reset(session: Executor, argv: Argv) -> None:
         if session.replies.mode == OFF:
             session.replies.mode = ON  # RESET switches replies on before it answers
         if session.is_doubtful:  # inside MULTI, where no barrier can stand before it
-            session.hold_for_proof(lambda reply: _was_reset(session, reply))
+            hold_for_proof(session, lambda reply: _was_reset(session, reply))
         else:
-            session.hold_for(lambda reply: _was_reset(session, reply))
+            hold_for(session, lambda reply: _was_reset(session, reply))
 
     if session.transaction is None:
         session.when_sure(send)
@@ -66,9 +67,9 @@ def select(session: Executor, argv: Argv) -> None:
             session.profile = session.profile._replace(database=number)
 
     if session.transaction is None:
-        session.when_sure(lambda: session.hold_for(answered))
+        session.when_sure(lambda: hold_for(session, answered))
     else:
-        session.inspect_effect(answered, decides=True)
+        inspect_effect(session, answered, decides=True)
 
 
 def monitor(session: Executor, argv: Argv) -> None:
@@ -78,7 +79,7 @@ def monitor(session: Executor, argv: Argv) -> None:
         session.count_forwarded()  # Redis does not answer a second one
         session.to_upstream.append(session.request)
     else:
-        session.hold_for(lambda reply: _monitoring(session, reply))
+        hold_for(session, lambda reply: _monitoring(session, reply))
 
 
 def _monitoring(session: Executor, reply: bytes) -> None:

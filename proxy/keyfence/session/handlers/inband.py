@@ -41,7 +41,7 @@ def keyfence(session: Executor, argv: Argv) -> None:
     if session.transaction is not None:
         session.refuse(_IN_MULTI)
     else:
-        session.count_local(name)
+        session.observer.command(session.service, name, "local")
         # Replies that are due may still change the protocol, or what the client is subscribed to.
         session.when_answered(lambda: _answer(session, argv, name))
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 from keyfence.session.conversation.executor import Argv, Executor
 from keyfence.session.conversation.transactions import OpenTransaction
 
+from .effects import hold_for, hold_for_proof, inspect
+
 OK = b"+OK\r\n"
 
 
@@ -47,7 +49,7 @@ def execute(session: Executor, argv: Argv) -> None:
         session.forward_one()
         return
     if len(argv) != 1:  # since 6.0.6 this ends the transaction too (server.c, rejectCommandFormat)
-        session.hold_for(lambda reply: _leave(session) if reply.startswith(b"-EXECABORT") else None)
+        hold_for(session, lambda reply: _leave(session) if reply.startswith(b"-EXECABORT") else None)
         return
     _leave(session)
     if transaction.is_shapeable:
@@ -56,16 +58,16 @@ def execute(session: Executor, argv: Argv) -> None:
         session.forward_one()
     elif session.is_doubtful or transaction.logins:
         # Redis 8.0 and Valkey 8.1 do not answer a login that fails (redis/redis#15640).
-        session.hold_for_proof(transaction.executed, transaction.logins)
+        hold_for_proof(session, transaction.executed, transaction.logins)
     else:
-        session.hold_for(transaction.executed)
+        hold_for(session, transaction.executed)
 
 
 def discard(session: Executor, argv: Argv) -> None:
     if session.transaction is None or len(argv) != 1:
         _uncounted(session)
         return
-    session.hold_for(lambda reply: None if reply.startswith(b"-") else _leave(session))
+    hold_for(session, lambda reply: None if reply.startswith(b"-") else _leave(session))
 
 
 def _leave(session: Executor) -> None:
@@ -86,6 +88,6 @@ def unwatch(session: Executor, _argv: Argv) -> None:
             session.route.watching = False
 
     if session.transaction is None:
-        session.inspect(answered)
+        inspect(session, answered)
     else:
         session.forward_one()  # EXEC and DISCARD end all watches anyway
