@@ -52,6 +52,7 @@ MODULES = (
     "keyfence.session.slowpath",
     "keyfence.session.whole",
     "keyfence.session.session",
+    "keyfence.upstream.exchange",
     "keyfence.upstream.shared",
     "keyfence.upstream.dedicated",
     "keyfence.upstream.links",

@@ -8,7 +8,7 @@ import re
 import pytest
 
 from keyfence.resp.profile import Profile
-from keyfence.upstream import shared as shared_module
+from keyfence.upstream import exchange
 from keyfence.upstream.health import Upstream, UpstreamAddress
 from keyfence.upstream.pools import MAX_POOLS, Pools
 from tests.downstream.test_client import in_loop
@@ -130,7 +130,7 @@ async def test_a_barrier_follows_the_requests_of_a_second(patch: pytest.MonkeyPa
 async def test_a_client_whose_shaped_reply_is_too_large_to_keep_is_closed_alone(
     patch: pytest.MonkeyPatch,
 ) -> None:
-    patch.setattr(shared_module, "MAX_KEPT", 1000)
+    patch.setattr(exchange, "MAX_KEPT", 1000)
     shared = Shared(patch, 2)
     await shared.open()
     barrier = echoed(await send_shaped(shared))
@@ -146,7 +146,7 @@ async def test_a_client_whose_shaped_reply_is_too_large_to_keep_is_closed_alone(
 async def test_with_too_many_held_replies_the_client_with_most_of_them_is_closed(
     patch: pytest.MonkeyPatch,
 ) -> None:
-    patch.setattr(shared_module, "MAX_KEPT", 1000)
+    patch.setattr(exchange, "MAX_KEPT", 1000)
     shared = Shared(patch, 2)
     await shared.open()
     await send_shaped(shared)

@@ -19,10 +19,10 @@ class RecordingOwner(Owner):
     def __init__(self) -> None:
         self.refusals: list[str] = []
 
-    def upstream_lost(self, reason: str) -> None:
+    def upstream_lost(self, _link: object, reason: str) -> None:
         self.refusals.append(reason)
 
-    def upstream_full(self, full: bool) -> None:
+    def upstream_full(self, _link: object, full: bool) -> None:
         """It sends no more requests."""
 
 

@@ -7,9 +7,10 @@ import asyncio
 import pytest
 
 from keyfence.resp.profile import Profile
+from keyfence.upstream.exchange import Sharer
 from keyfence.upstream.health import Upstream, UpstreamAddress
 from keyfence.upstream.pools import Pools
-from keyfence.upstream.shared import SharedConnection, SharedLink, Sharer
+from keyfence.upstream.shared import SharedConnection, SharedLink
 from tests.downstream.test_client import in_loop
 
 
@@ -20,19 +21,19 @@ class Recorder(Sharer):
         self.replies: list[tuple[bytes, int, bool]] = []
         self.lost = ""
 
-    def shared_replies(self, data: bytes, completed: int, whole: bool) -> None:
+    def shared_replies(self, _link: object, data: bytes, completed: int, whole: bool) -> None:
         self.replies.append((data, completed, whole))
 
-    def shared_turn(self) -> None:
+    def shared_turn(self, _link: object) -> None:
         """Nothing is deferred to the end of the turn."""
 
-    def upstream_refused(self, reason: str) -> None:
+    def upstream_refused(self, _link: object, reason: str) -> None:
         self.lost = reason
 
-    def shared_lost(self, reason: str) -> None:
+    def shared_lost(self, _link: object, reason: str) -> None:
         self.lost = reason
 
-    def upstream_full(self, full: bool) -> None:
+    def upstream_full(self, _link: object, full: bool) -> None:
         raise AssertionError(f"upstream_full({full})")
 
 

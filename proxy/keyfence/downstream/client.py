@@ -299,7 +299,7 @@ class Client(Owner):
 
     # -- the upstream's side
 
-    def upstream_data(self, data: bytes) -> None:
+    def upstream_data(self, _link: object, data: bytes) -> None:
         self._traffic.upstream_in += len(data)
         if self._sent_at:
             self._end_timing()
@@ -309,24 +309,24 @@ class Client(Owner):
         except Exception as exc:
             self._failed(exc)
 
-    def upstream_unasked(self, data: bytes) -> None:
+    def upstream_unasked(self, _link: object, data: bytes) -> None:
         self._traffic.upstream_in += len(data)
         self._guarded(self._session.from_kept, data)
 
-    def upstream_refused(self, reason: str) -> None:
+    def upstream_refused(self, _link: object, reason: str) -> None:
         self._guarded(self._session.upstream_refused, reason)
 
-    def upstream_lost(self, reason: str) -> None:
+    def upstream_lost(self, _link: object, reason: str) -> None:
         if self._ended:
             self._close("")  # Redis learned that the client is gone, and closed the connection
         else:
             self._guarded(self._session.upstream_lost, reason)
 
-    def upstream_full(self, full: bool) -> None:
+    def upstream_full(self, _link: object, full: bool) -> None:
         self._upstream_full = full
         self._settle_reading()
 
-    def shared_replies(self, data: bytes, completed: int, whole: bool) -> None:
+    def shared_replies(self, _link: object, data: bytes, completed: int, whole: bool) -> None:
         """Redis sent `data` on a shared connection. `shared_turn` follows at the end of this turn."""
         self._traffic.upstream_in += len(data)
         if self._sent_at:
@@ -336,19 +336,19 @@ class Client(Owner):
         except Exception as exc:
             self._failed(exc)
 
-    def shared_errors(self, data: bytes, errors: list[ErrorPart], at: int) -> bytes:
+    def shared_errors(self, _link: object, data: bytes, errors: list[ErrorPart], at: int) -> bytes:
         return self._session.errors_came(data, errors, at)
 
-    def shared_sent(self) -> None:
+    def shared_sent(self, _link: object) -> None:
         self._request_written(may_block=False)
 
-    def shared_turn(self) -> None:
+    def shared_turn(self, _link: object) -> None:
         try:
             self._flush()
         except Exception as exc:
             self._failed(exc)
 
-    def shared_lost(self, reason: str) -> None:
+    def shared_lost(self, _link: object, reason: str) -> None:
         self._guarded(self._session.upstream_lost, reason)
 
     def _begin_timing(self) -> None:

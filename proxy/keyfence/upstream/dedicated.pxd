@@ -2,8 +2,11 @@
 cimport cython
 
 
+cdef class DedicatedLink
+
+
 cdef class Receiver:
-    cpdef object upstream_data(self, bytes data)
+    cpdef object upstream_data(self, DedicatedLink link, bytes data)
 
 
 @cython.final

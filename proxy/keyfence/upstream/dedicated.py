@@ -26,19 +26,19 @@ class Receiver:
     """The client's side, which a link calls back. A base class, so that compiled modules call its methods
     without looking them up by name."""
 
-    def upstream_data(self, data: bytes) -> None:
+    def upstream_data(self, link: DedicatedLink, data: bytes) -> None:
         """Redis sent `data`."""
         raise NotImplementedError
 
-    def upstream_refused(self, reason: str) -> None:
+    def upstream_refused(self, link: DedicatedLink, reason: str) -> None:
         """The connection failed, and the bytes sent were dropped. The next `send` tries again."""
         raise NotImplementedError
 
-    def upstream_lost(self, reason: str) -> None:
+    def upstream_lost(self, link: DedicatedLink, reason: str) -> None:
         """The connection ended. The link cannot be used any more."""
         raise NotImplementedError
 
-    def upstream_full(self, full: bool) -> None:
+    def upstream_full(self, link: DedicatedLink, full: bool) -> None:
         """Pause sending if `full`, because Redis reads too slowly; otherwise resume."""
         raise NotImplementedError
 
@@ -142,13 +142,13 @@ class DedicatedLink:
     def _refused(self, reason: str) -> None:
         self._waiting.clear()
         if self._receiver is not None:
-            self._receiver.upstream_refused(reason)
+            self._receiver.upstream_refused(self, reason)
 
     def _end(self, reason: str) -> None:
         """No connection could be made. The client is closed, as Redis itself would have closed it."""
         self._waiting.clear()
         if self._receiver is not None:
-            self._receiver.upstream_lost(reason)
+            self._receiver.upstream_lost(self, reason)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport = cast(asyncio.Transport, transport)  # uvloop's does not inherit from it
@@ -181,7 +181,7 @@ class DedicatedLink:
         if self._receiver is None:
             self._transport.close()
         else:
-            self._receiver.upstream_full(self._full)  # the bytes that waited here also counted
+            self._receiver.upstream_full(self, self._full)  # the bytes that waited here also counted
 
     def _pause_if_asked(self) -> None:
         if self._paused and self._transport is not None:
@@ -202,7 +202,7 @@ class DedicatedLink:
         if self._greeting is not None:
             data = self._greet(self._greeting, data)
         if data and self._receiver is not None:
-            self._receiver.upstream_data(data)
+            self._receiver.upstream_data(self, data)
 
     def _greet(self, greeting: Greeting, data: bytes) -> bytes:
         try:
@@ -246,7 +246,7 @@ class DedicatedLink:
             reason = describe(exc) if exc else "it closed the connection"
             if not self._proven and not self._ended:
                 self._upstream.dropped(reason)
-            self._receiver.upstream_lost(f"upstream {self._upstream.address.shown} is gone: {reason}")
+            self._receiver.upstream_lost(self, f"upstream {self._upstream.address.shown} is gone: {reason}")
 
     def eof_received(self) -> None:
         """Do nothing: the transport then closes itself."""
@@ -254,9 +254,9 @@ class DedicatedLink:
     def pause_writing(self) -> None:
         self._full = True
         if self._receiver is not None:
-            self._receiver.upstream_full(True)
+            self._receiver.upstream_full(self, True)
 
     def resume_writing(self) -> None:
         self._full = False
         if self._receiver is not None:
-            self._receiver.upstream_full(False)
+            self._receiver.upstream_full(self, False)

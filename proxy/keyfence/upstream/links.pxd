@@ -2,12 +2,13 @@
 cimport cython
 
 from keyfence.upstream.dedicated cimport DedicatedLink, Receiver
-from keyfence.upstream.shared cimport SharedLink, Sharer
+from keyfence.upstream.exchange cimport Sharer
+from keyfence.upstream.shared cimport SharedLink
 from keyfence.resp.replies cimport ReplyFramer
 
 
 cdef class Owner(Sharer):
-    cpdef object upstream_data(self, bytes data)
+    cpdef object upstream_data(self, DedicatedLink link, bytes data)
 
 
 @cython.final

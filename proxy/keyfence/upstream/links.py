@@ -12,10 +12,11 @@ from keyfence.resp.profile import Profile
 from keyfence.resp.replies import ReplyError, ReplyFramer
 
 from .dedicated import DedicatedLink, Receiver
+from .exchange import Sharer
 from .health import Upstream
 from .own_commands import PING
 from .pools import Pools
-from .shared import SharedLink, Sharer
+from .shared import SharedLink
 
 # How often a PING is sent on a dedicated connection whose client uses a shared one, so that Redis' `timeout`
 # does not close it, and the client with it.
@@ -26,15 +27,15 @@ _PING = PING.request()
 class Owner(Sharer):
     """The client's side, which both links call back."""
 
-    def upstream_data(self, data: bytes) -> None:
+    def upstream_data(self, link: DedicatedLink, data: bytes) -> None:
         """Redis sent `data` on the dedicated connection."""
         raise NotImplementedError
 
-    def upstream_unasked(self, data: bytes) -> None:
+    def upstream_unasked(self, link: DedicatedLink, data: bytes) -> None:
         """Redis sent `data` on the dedicated connection while the client uses a shared one."""
         raise NotImplementedError
 
-    def upstream_lost(self, reason: str) -> None:
+    def upstream_lost(self, link: DedicatedLink, reason: str) -> None:
         """The connection ended. Replies due on it will not come."""
         raise NotImplementedError
 
@@ -42,19 +43,19 @@ class Owner(Sharer):
 class _Gone(Owner):
     """Stands for a client that has gone, to which nothing matters any more."""
 
-    def upstream_data(self, data: bytes) -> None:
+    def upstream_data(self, link: DedicatedLink, data: bytes) -> None:
         pass
 
-    def upstream_unasked(self, data: bytes) -> None:
+    def upstream_unasked(self, link: DedicatedLink, data: bytes) -> None:
         pass
 
-    def upstream_lost(self, reason: str) -> None:
+    def upstream_lost(self, link: DedicatedLink, reason: str) -> None:
         pass
 
-    def upstream_refused(self, reason: str) -> None:
+    def upstream_refused(self, link: object, reason: str) -> None:
         pass
 
-    def upstream_full(self, full: bool) -> None:
+    def upstream_full(self, link: object, full: bool) -> None:
         pass
 
 
@@ -151,11 +152,11 @@ class Links(Receiver):
 
     def drop_own(self) -> None:
         """Close the dedicated connection. No reply may be due on it."""
-        if self._own is not None:
-            self._own.close()
-            self._own = None
+        own, self._own = self._own, None
+        if own is not None:
+            own.close()
             if self._own_is_full:
-                self.upstream_full(False)
+                self.upstream_full(own, False)
 
     def _leave_share(self) -> None:
         if self._share is not None:
@@ -191,15 +192,15 @@ class Links(Receiver):
 
     # -- callbacks of the dedicated connection
 
-    def upstream_data(self, data: bytes) -> None:
+    def upstream_data(self, link: DedicatedLink, data: bytes) -> None:
         if self._pongs:
             data = self._without_pong(data)
             if not data:
                 return
         if self._shares:  # no reply is due on the dedicated connection
-            self._owner.upstream_unasked(data)
+            self._owner.upstream_unasked(link, data)
         else:
-            self._owner.upstream_data(data)
+            self._owner.upstream_data(link, data)
 
     def _without_pong(self, data: bytes) -> bytes:
         """Remove the reply to a PING from the start of `data`. Any reply will do."""
@@ -212,16 +213,16 @@ class Links(Receiver):
         self._pongs -= self._framer.completed
         return data[at:]
 
-    def upstream_refused(self, reason: str) -> None:
+    def upstream_refused(self, link: object, reason: str) -> None:
         """Drop the link, because the connection never opened. Otherwise a PING would try to connect again
         while the client shares, and a refusal would fail the replies due on the shared connection."""
         self.drop_own()
-        self._owner.upstream_refused(reason)
+        self._owner.upstream_refused(link, reason)
 
-    def upstream_lost(self, reason: str) -> None:
+    def upstream_lost(self, link: DedicatedLink, reason: str) -> None:
         self._own = None
-        self._owner.upstream_lost(reason)
+        self._owner.upstream_lost(link, reason)
 
-    def upstream_full(self, full: bool) -> None:
+    def upstream_full(self, link: object, full: bool) -> None:
         self._own_is_full = full
-        self._owner.upstream_full(full)
+        self._owner.upstream_full(link, full)

@@ -10,8 +10,9 @@ import asyncio
 
 from keyfence.resp.profile import Profile
 
+from .exchange import Sharer
 from .health import Upstream
-from .shared import SharedConnection, SharedLink, Sharer
+from .shared import SharedConnection, SharedLink
 
 # The number of kinds. A client that needs another kind gets a dedicated connection.
 MAX_POOLS = 64
