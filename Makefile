@@ -72,10 +72,12 @@ fuzz-properties: install-test ## run the property tests again and again for MINU
 	  KEYFENCE_SEARCH=1 KEYFENCE_PURE=$$((round % 2)) $(BIN)/python -m pytest -m hypothesis $(if $(SEED),--hypothesis-seed $$(($(SEED) + round))) $(PYTEST) $(TESTS) || exit; \
 	  round=$$((round + 1)); done
 
+SEARCHES := tests/adversary tests/upstream/test_exchange.py
+
 # Each search gets an equal share of the time; there are some forty of them, over the installed servers.
 adversary: install-test ## run the searches that attack keyfence, for MINUTES=… in total
-	@seconds=$$($(BIN)/python -m tools.share_of_time $(or $(MINUTES),60) tests/adversary) && \
-	KEYFENCE_ADVERSARY_SECONDS=$$seconds $(BIN)/python -m pytest $(SPREAD) --timeout 0 $(PYTEST) tests/adversary
+	@seconds=$$($(BIN)/python -m tools.share_of_time $(or $(MINUTES),60) $(SEARCHES)) && \
+	KEYFENCE_ADVERSARY_SECONDS=$$seconds $(BIN)/python -m pytest $(SPREAD) --timeout 0 $(PYTEST) $(SEARCHES)
 
 more-servers: ## fetch Debian's Redis 8.0, 8.6 and Valkey 8.1, 9.1 for tests (needs apt)
 	@tools/more_servers.sh

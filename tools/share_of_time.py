@@ -1,4 +1,4 @@
-"""Prints the seconds for each search of `make adversary`: `python -m tools.share_of_time MINUTES FOLDER`."""
+"""Prints the seconds for each search of `make adversary`: `python -m tools.share_of_time MINUTES PATH…`."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import subprocess
 import sys
 
 
-def searches(folder: str) -> int:
-    """Returns how many of the tests that pytest collects from the folder are searches."""
+def searches(*paths: str) -> int:
+    """Returns how many of the tests that pytest collects from the paths are searches."""
     listing = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "--setup-plan", folder],
+        [sys.executable, "-m", "pytest", "-q", "--setup-plan", *paths],
         capture_output=True,
         text=True,
         check=False,
@@ -18,8 +18,8 @@ def searches(folder: str) -> int:
 
 
 def main() -> None:
-    minutes, folder = float(sys.argv[1]), sys.argv[2]
-    print(max(1.0, round(2 * minutes * 60 / max(1, searches(folder)), 1)))  # two run side by side
+    minutes, paths = float(sys.argv[1]), sys.argv[2:]
+    print(max(1.0, round(2 * minutes * 60 / max(1, searches(*paths)), 1)))  # two run side by side
 
 
 if __name__ == "__main__":

@@ -175,7 +175,7 @@ async def test_what_a_client_sent_in_an_outage_is_not_sent_once_it_has_gone(
     sent = b"".join(shared.taken())
     assert (b"<a0>" in sent, b"<a1>" in sent) == (False, False)
     assert sent.endswith(b"<a2><b2>")
-    connection.data_received(echoed(sent) + b"+OK\r\n" * 2)
+    connection.data_received(answered(sent) + b"+OK\r\n" * 2)
     assert sum(completed for _, completed, _ in shared.clients[2].replies) == 2
     assert [client.lost for client in shared.clients] == [""] * 3
 
@@ -185,7 +185,7 @@ async def test_while_redis_is_up_a_client_may_send_and_go(patch: pytest.MonkeyPa
     shared, connection = opened_after_two_have_left(patch, up=True)
     sent = b"".join(shared.taken())
     assert sent.startswith(b"<a0><b0><a1><b1>")
-    connection.data_received(b"+OK\r\n" * 4 + echoed(sent) + b"+OK\r\n" * 2)
+    connection.data_received(b"+OK\r\n" * 4 + answered(sent) + b"+OK\r\n" * 2)
     assert sum(completed for _, completed, _ in shared.clients[2].replies) == 2
 
 
@@ -206,10 +206,10 @@ def opened_after_two_have_left(patch: pytest.MonkeyPatch, *, up: bool) -> tuple[
     return shared, connection
 
 
-def echoed(sent: bytes) -> bytes:
+def answered(sent: bytes) -> bytes:
     """The reply to the barrier in what was sent."""
-    size, text, _ = sent.partition(b"ECHO\r\n$")[2].split(b"\r\n", 2)
-    return b"$%s\r\n%s\r\n" % (size, text)
+    _, number, _ = sent.partition(b"HELLO\r\n$1\r\n2\r\n$")[2].split(b"\r\n", 2)
+    return b"-ERR Syntax error in HELLO option '%b'\r\n" % number
 
 
 @in_loop

@@ -42,7 +42,7 @@ cdef class Exchange:
     cdef list _owners
     cdef dict _withdrawn
     cdef long long _unproven
-    cdef object _barrier_form
+    cdef object _answers_echo
     cdef bytes _barrier_reply
     cdef bint _keeps
     cdef list _kept
@@ -54,7 +54,7 @@ cdef class Exchange:
     @cython.locals(due=Due)
     cdef object _expect(self, Share share, long long count, bint shapeable, object barrier)
     cdef object _append(self, Due due)
-    cdef object _add_barrier(self)
+    cdef object _add_barrier(self, bint shapeable)
     @cython.locals(due=Due, behind=Due)
     cpdef object open(self)
     cpdef str receive(self, bytes data)

@@ -7,6 +7,10 @@ the order is in doubt, no reply is passed on any more; the owner of the connecti
 Barriers prove the order (`keyfence.resp.barrier`). A barrier follows every request whose reply a client's
 text might shape, and such replies are held until the barrier is passed. Other replies have a fixed shape and
 are delivered at once; a barrier follows each 512 of them, and the rest each second.
+
+A barrier that may be refused proves nothing after a reply that may be shaped: text that looks like a refusal
+may stand in its place, and later text may make up for that. So ECHO follows such a reply only if Redis has
+answered an ECHO before, and if it is refused there, the order is in doubt.
 """
 
 from __future__ import annotations
@@ -79,7 +83,7 @@ class Due:
 
     share: Share | None
     count: int
-    shapeable: bool  # the replies are held until the next barrier is passed
+    shapeable: bool  # the replies are held until the next barrier is passed; of a barrier: it follows such
     barrier: Barrier | None
     behind: Due | None  # the replies due after these
 
@@ -109,7 +113,7 @@ class Exchange:
         self._owners: list[Share | None] = []
         self._withdrawn: dict[Share, None] = {}  # takes less memory than a set
         self._unproven = 0  # requests since the last barrier
-        self._barrier_form = Form.ECHO
+        self._answers_echo: bool | None = None  # whether Redis does; None: not known yet
         self._barrier_reply = b""  # the part received so far
         self._keeps = False  # whether replies are held until a barrier is passed
         self._kept: list[Kept] = []
@@ -130,7 +134,7 @@ class Exchange:
             self._owners.extend([share] * len(chunks))
             self.held += sum(map(len, chunks))
         if shapeable or self._unproven >= _PROVEN_EACH:
-            self._add_barrier()
+            self._add_barrier(shapeable)
 
     def _expect(self, share: Share | None, count: int, shapeable: bool, barrier: Barrier | None) -> None:
         due = Due.__new__(Due)
@@ -145,9 +149,11 @@ class Exchange:
             self._due_last.behind = due
         self._due_last = due
 
-    def _add_barrier(self) -> None:
-        barrier = Barrier.draw(self._barrier_form)
-        self._expect(None, 1, False, barrier)
+    def _add_barrier(self, shapeable: bool) -> None:
+        """`shapeable`: the reply before the barrier may be shaped."""
+        may_be_echo = not shapeable if self._answers_echo is None else self._answers_echo
+        barrier = Barrier.draw(Form.ECHO if may_be_echo else Form.HELLO)
+        self._expect(None, 1, shapeable, barrier)
         self.output.append(barrier.request)
         if not self.is_open:
             self._owners.append(None)
@@ -156,7 +162,7 @@ class Exchange:
     def prove(self) -> None:
         """Add a barrier after the requests since the last one. Call this about once a second."""
         if self._unproven and self.is_open:
-            self._add_barrier()
+            self._add_barrier(False)
 
     def withdraw(self, share: Share) -> None:
         """The client has gone while the connection is not open: its requests are not to be written."""
@@ -287,11 +293,13 @@ class Exchange:
             return ""
         self._barrier_reply = b""
         if completed and entry.barrier.is_passed(reply):
+            if entry.barrier.form is Form.ECHO and self._answers_echo is None:
+                self._answers_echo = True
             self._deliver_kept()
-        elif completed and entry.barrier.is_undecided(reply):
+        elif completed and entry.barrier.is_undecided(reply) and not entry.shapeable:
             self._keeps = True
-            self._barrier_form = Form.HELLO
-            self._add_barrier()
+            self._answers_echo = False
+            self._add_barrier(False)
         else:
             self._on_fault("out_of_step")
             return "upstream sent replies that are out of step with the requests"
