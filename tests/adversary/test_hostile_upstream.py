@@ -16,7 +16,7 @@ import pytest
 from keyfence.process.serving.ttl_check import CannotAsk, _Link
 from keyfence.session.session import Session
 from keyfence.upstream.discovery import CannotLearn, _Answer, _decoded
-from keyfence.upstream.health import LONGEST_GREETING, Greeting, GreetingError
+from keyfence.upstream.handshake import LONGEST_GREETING, Greeting, GreetingError
 from tests.adversary.conftest import Search
 from tests.session.sessions import ADMITTED, cmd, observed, passed, sent
 from tests.upstream.test_shared import Shared, Written

@@ -9,8 +9,6 @@ import pytest
 from keyfence.upstream.health import (
     ATTEMPTS_AT_ONCE,
     DROPS_IN_A_ROW,
-    Greeting,
-    GreetingError,
     Upstream,
     UpstreamAddress,
     UpstreamDown,
@@ -113,28 +111,3 @@ async def test_keyfence_itself_may_always_attempt_to_connect() -> None:
     upstream.failed("connection refused")
     with pytest.raises(ConnectionRefusedError):
         await upstream.attempt(asyncio.Protocol)
-
-
-def test_a_greeting_returns_the_data_after_its_replies() -> None:
-    greeting = Greeting(2)
-    assert greeting.take(b"+OK\r\n+O") == b""
-    assert greeting.take(b"K\r\n$1\r\na\r\n") == b"$1\r\na\r\n"
-
-
-def test_a_refused_greeting_has_the_text_of_redis_and_the_number_of_later_commands() -> None:
-    with pytest.raises(GreetingError) as told:
-        Greeting(3).take(b"+OK\r\n-WRONGPASS no\r\n+OK\r\n")
-    assert str(told.value) == "it refused keyfence's login: WRONGPASS no"
-    assert (told.value.refusal, told.value.unanswered) == ("WRONGPASS no", 1)
-
-
-def test_a_greeting_that_is_not_resp_is_an_error() -> None:
-    with pytest.raises(GreetingError, match="it does not speak RESP"):
-        Greeting(1).take(b"HTTP/1.1 400 Bad Request\r\n")
-
-
-def test_an_endless_greeting_is_an_error() -> None:
-    greeting = Greeting(1)
-    greeting.take(b"+" + b"x" * 60_000)
-    with pytest.raises(GreetingError, match="too long"):
-        greeting.take(b"x" * 10_000)

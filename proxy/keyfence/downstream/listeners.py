@@ -21,7 +21,7 @@ from keyfence.identity.unix_users import UCRED_SIZE, with_unix_peer
 from keyfence.net.addresses import Bound, bind
 from keyfence.net.proxy_protocol import HeaderError, HeaderReader, Source
 from keyfence.telemetry.operator_log import notice
-from keyfence.upstream.health import keep_alive
+from keyfence.upstream.handshake import keep_alive
 
 from .accepting import Acceptor
 from .client import Client, ServerContext

@@ -17,13 +17,12 @@ cdef class DedicatedLink:
     cdef readonly object _transport
     cdef object _connecting
     cdef list _waiting
-    cdef object _greeting
+    cdef object _handshake
+    cdef bint _is_open
     cdef bint _paused
     cdef bint _ended
     cdef bint _full
-    cdef object _login_timer
     cdef bint _may_wait
-    cdef bint _proven
 
     cpdef object send(self, list chunks)
     cpdef Py_ssize_t unsent(self) except -1

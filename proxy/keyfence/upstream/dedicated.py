@@ -11,7 +11,8 @@ import asyncio
 from collections.abc import Sequence
 from typing import cast
 
-from .health import Greeting, GreetingError, Upstream, UpstreamDown, describe, keep_alive
+from .handshake import GreetingError, Handshake, describe
+from .health import Upstream, UpstreamDown
 
 _SETINFO = b"*4\r\n$6\r\nCLIENT\r\n$7\r\nSETINFO\r\n"
 
@@ -59,16 +60,15 @@ class DedicatedLink:
         self._transport: asyncio.Transport | None = None
         self._connecting: asyncio.Task[None] | None = None
         self._waiting: list[bytes] = []
-        self._greeting: Greeting | None = None
+        self._handshake: Handshake | None = None
+        self._is_open = False  # whether the client's bytes may be sent
         self._paused = False
         self._ended = False
         self._full = False
-        self._login_timer: asyncio.TimerHandle | None = None
         self._may_wait = False  # whether the client waits for the end of an outage
-        self._proven = False  # whether a byte was received, which shows that a server answers there
 
     def send(self, chunks: list[bytes]) -> None:
-        if self._transport is not None and self._greeting is None:
+        if self._transport is not None and self._is_open:
             self._transport.write(chunks[0] if len(chunks) == 1 else b"".join(chunks))
             return
         self._waiting.extend(chunks)
@@ -89,7 +89,7 @@ class DedicatedLink:
 
     def pause(self) -> None:
         self._paused = True
-        if self._transport is not None and self._greeting is None:
+        if self._transport is not None and self._is_open:
             self._transport.pause_reading()
 
     def resume(self) -> None:
@@ -100,7 +100,7 @@ class DedicatedLink:
     def end(self) -> bool:
         if self._upstream.address.kind == "tls":
             return False  # TLS closes both directions at once
-        if not self._ended and self._transport is not None and self._greeting is None:
+        if not self._ended and self._transport is not None and self._is_open:
             self._transport.write_eof()
         self._ended = True
         return True
@@ -109,7 +109,7 @@ class DedicatedLink:
         self._receiver = None
         if self._transport is not None:
             if self._waiting:
-                return  # the greeting is not answered yet; `_open` delivers and closes
+                return  # the greeting is not answered yet; `opened` delivers and closes
             self._transport.close()
         elif self._connecting is None or self._may_wait or self._upstream.up is False:
             self._waiting.clear()
@@ -154,22 +154,16 @@ class DedicatedLink:
         transport = cast(asyncio.Transport, transport)  # uvloop's does not inherit from it
         self._connecting = None
         self._transport = transport
-        keep_alive(transport.get_extra_info("socket"))
         address = self._upstream.address
-        greeting = [*address.login(), *self._settings]
-        if greeting:
-            self._greeting = Greeting(len(greeting), logs_in_later=address.selects_later)
-            transport.writelines(greeting)
-            self._login_timer = asyncio.get_running_loop().call_later(
-                self._upstream.connect_timeout, self._give_up, "login timed out"
-            )
-        else:
-            self._open()
+        commands = [*address.login(), *self._settings]
+        self._handshake = Handshake(self, self._upstream.succeeded)
+        self._handshake.begin(
+            transport, commands, self._upstream.connect_timeout, logs_in_later=address.selects_later
+        )
 
-    def _open(self) -> None:
-        """The connection is ready for the client's bytes."""
+    def opened(self) -> None:
         assert self._transport is not None
-        self._end_login()
+        self._is_open = True
         waiting, self._waiting = self._waiting, []
         if waiting:
             self._transport.writelines(waiting)
@@ -187,66 +181,39 @@ class DedicatedLink:
         if self._paused and self._transport is not None:
             self._transport.pause_reading()
 
-    def _end_login(self) -> None:
-        self._greeting = None
-        if self._login_timer is not None:
-            self._login_timer.cancel()
-            self._login_timer = None
+    def login_failed(self, failure: GreetingError) -> None:
+        """If Redis has not refused it, this is the same for the client as a failed connection. If Redis
+        refuses the client's settings, the upstream's state does not change."""
+        self._handshake = self._transport = None
+        if failure.refusal and failure.unanswered < len(self._settings):
+            reason = f"it no longer takes the client's settings: {failure.refusal}"
+        else:
+            reason = self._upstream.login_failed(failure)
+        (self._refused if failure.refusal else self._end)(reason)
 
     # -- the connection
 
     def data_received(self, data: bytes) -> None:
-        if not self._proven:
-            self._proven = True
-            self._upstream.succeeded()
-        if self._greeting is not None:
-            data = self._greet(self._greeting, data)
+        handshake = self._handshake
+        if handshake is not None:
+            data = handshake.take(data)
+            if not handshake.is_logging_in:
+                self._handshake = None
         if data and self._receiver is not None:
             self._receiver.upstream_data(self, data)
-
-    def _greet(self, greeting: Greeting, data: bytes) -> bytes:
-        try:
-            rest = greeting.take(data)
-        except GreetingError as exc:
-            if exc.refusal and exc.unanswered < len(self._settings):
-                self._give_up_client(f"it no longer takes the client's settings: {exc.refusal}")
-            else:
-                self._give_up(str(exc), is_refused=bool(exc.refusal))
-            return b""
-        if greeting.expected == 0:
-            self._open()
-        return rest
-
-    def _give_up(self, reason: str, *, is_refused: bool = False) -> None:
-        """The connection cannot be used. If Redis has not refused it, this is the same for the client as a
-        failed connection."""
-        self._upstream.failed(reason, is_refused=is_refused)
-        self._abort()
-        (self._refused if is_refused else self._end)(self._upstream.state)
-
-    def _give_up_client(self, reason: str) -> None:
-        """Redis refuses the client's settings, which has no consequence for the upstream's state."""
-        self._abort()
-        self._refused(reason)
-
-    def _abort(self) -> None:
-        assert self._transport is not None
-        self._end_login()
-        transport, self._transport = self._transport, None
-        transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._transport is None:
             return  # it was given up before
-        if self._greeting is not None:
-            self._give_up(describe(exc) if exc else "it closed the connection during login")
+        handshake, self._handshake = self._handshake, None
+        if handshake is not None and handshake.cut_short(exc):
             return
-        self._transport = None
+        self._transport, self._is_open = None, False
         if self._receiver is not None:
-            reason = describe(exc) if exc else "it closed the connection"
-            if not self._proven and not self._ended:
-                self._upstream.dropped(reason)
-            self._receiver.upstream_lost(self, f"upstream {self._upstream.address.shown} is gone: {reason}")
+            if handshake is not None and not self._ended:
+                self._upstream.dropped(describe(exc))
+            reason = f"upstream {self._upstream.address.shown} is gone: {describe(exc)}"
+            self._receiver.upstream_lost(self, reason)
 
     def eof_received(self) -> None:
         """Do nothing: the transport then closes itself."""

@@ -14,7 +14,8 @@ import hiredis
 
 from keyfence.resp.replies import ReplyError, ReplyFramer
 
-from .health import Greeting, GreetingError, Upstream, describe
+from .handshake import Greeting, GreetingError, describe
+from .health import Upstream
 from .own_commands import COMMAND
 from .patience import at_most
 
@@ -144,7 +145,7 @@ class _Answer(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         if not self.raw.done():
-            self._fail(describe(exc) if exc else "it closed the connection")
+            self._fail(describe(exc))
 
     def _fail(self, reason: str) -> None:
         self.raw.set_exception(CannotLearn(reason))

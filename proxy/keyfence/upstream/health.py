@@ -21,8 +21,8 @@ from typing import Literal
 import hiredis
 
 from keyfence.resp import encode
-from keyfence.resp.replies import ReplyError, ReplyFramer
 
+from .handshake import Greeting, GreetingError, describe
 from .own_commands import PING, SELECT
 from .patience import at_most
 from .standing import HELLO, Standing
@@ -33,7 +33,6 @@ PROBE_INTERVAL = 1.0
 PROBE_INTERVAL_WAITED = 0.25  # in the first seconds of an outage, in which clients wait
 DROPS_IN_A_ROW = 3
 ATTEMPTS_AT_ONCE = 16  # concurrent connection attempts for clients; the other clients wait for their result
-LONGEST_GREETING = 64 * 1024  # bytes of one reply; the reply to HELLO is the longest
 # The errors of a Redis that is reachable but not ready.
 _NOT_READY = ("LOADING", "MASTERDOWN")
 
@@ -177,6 +176,11 @@ class Upstream:
             self._patient_until = 0.0
         self._set(up=False, reason=reason)
 
+    def login_failed(self, failure: GreetingError) -> str:
+        """Record that a connection was made, and could not be used. Returns the `state` after it."""
+        self.failed(str(failure), is_refused=bool(failure.refusal))
+        return self.state
+
     def _failed_by(self, exc: OSError) -> None:
         """An attempt failed. With a broken pipe, the connection was made, and ended before anything was
         written."""
@@ -296,52 +300,6 @@ class UpstreamDown(Exception):
         self.is_refused = is_refused
 
 
-class GreetingError(Exception):
-    """A connection cannot be used: Redis sent no RESP, or refused one of the commands. `str` says why.
-
-    `refusal` is Redis' own text, or empty. `unanswered` is the number of commands after the refused one.
-    """
-
-    def __init__(self, reason: str, refusal: str = "", unanswered: int = 0) -> None:
-        super().__init__(reason)
-        self.refusal = refusal
-        self.unanswered = unanswered
-
-
-class Greeting:
-    """Reads the replies to the greeting, the first commands on a connection."""
-
-    def __init__(self, expected: int, *, logs_in_later: bool = False) -> None:
-        """`expected` is the number of replies. `logs_in_later`: accept the error that a login is required."""
-        self.expected = expected
-        self._tolerated = b"-NOAUTH" if logs_in_later else None
-        self._framer = ReplyFramer()
-        self._reply = bytearray()
-
-    def take(self, data: bytes) -> bytes:
-        """Consume the greeting's replies and return the rest of `data`. Raises GreetingError."""
-        at = 0
-        while self.expected and at < len(data):
-            try:
-                end = self._framer.advance(data, at, 1)
-            except ReplyError as exc:
-                raise GreetingError(f"it does not speak RESP ({exc})") from None
-            if len(self._reply) + end - at > LONGEST_GREETING:
-                raise GreetingError("its answer to keyfence's login is too long")
-            self._reply += data[at:end]
-            at = end
-            if self._framer.completed:
-                self.expected -= 1
-                if self._reply.startswith(b"-") and not self._is_tolerated():
-                    refusal = self._reply[1:].decode("utf-8", "replace").strip()
-                    raise GreetingError(f"it refused keyfence's login: {refusal}", refusal, self.expected)
-                self._reply.clear()
-        return data[at:] if at else data
-
-    def _is_tolerated(self) -> bool:
-        return self._tolerated is not None and self._reply.startswith(self._tolerated)
-
-
 class _Probe(asyncio.Protocol):
     """Waits for the replies to greeting and PING, and then to HELLO. `trouble` is the error, or "" if Redis
     is up. `dropped`: the connection ended before any reply. `is_refused`: Redis refused the login. `about` is
@@ -386,7 +344,7 @@ class _Probe(asyncio.Protocol):
             self._end()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._settle(describe(exc) if exc else "it closed the connection", dropped=True)
+        self._settle(describe(exc), dropped=True)
         self._end()
 
     def _end(self) -> None:
@@ -400,17 +358,6 @@ class _Probe(asyncio.Protocol):
             self.settled.set_result(None)
 
 
-def keep_alive(sock: socket.socket | None) -> None:
-    """Have TCP detect a peer that has vanished, with the times of Redis' `tcp-keepalive 300`."""
-    if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
-        return
-    with contextlib.suppress(OSError):  # the peer may have closed already
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for option, value in (("TCP_KEEPIDLE", 300), ("TCP_KEEPINTVL", 100), ("TCP_KEEPCNT", 3)):
-            if hasattr(socket, option):
-                sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
-
-
 def send_with_end(transport: asyncio.BaseTransport) -> None:
     """Have TCP send the next bytes together with the end of the connection (TCP_CORK, tcp(7)).
 
@@ -420,17 +367,3 @@ def send_with_end(transport: asyncio.BaseTransport) -> None:
     if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6) and hasattr(socket, "TCP_CORK"):
         with contextlib.suppress(OSError):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 1)
-
-
-def describe(exc: BaseException) -> str:
-    """A connection error in a few words."""
-    if isinstance(exc, TimeoutError):
-        return "timed out"
-    if isinstance(exc, ConnectionRefusedError):
-        return "connection refused"
-    if isinstance(exc, ssl.SSLError):
-        return f"TLS failed ({exc.reason or 'handshake'})"
-    if isinstance(exc, OSError) and exc.strerror:
-        with contextlib.suppress(AttributeError):
-            return exc.strerror.lower()
-    return str(exc) or type(exc).__name__

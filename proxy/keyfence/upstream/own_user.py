@@ -10,7 +10,8 @@ from collections.abc import Sequence
 
 import hiredis
 
-from .health import Greeting, GreetingError, Upstream, UpstreamAddress
+from .handshake import Greeting, GreetingError
+from .health import Upstream, UpstreamAddress
 from .own_commands import OWN_COMMANDS, OwnCommand
 from .patience import at_most
 

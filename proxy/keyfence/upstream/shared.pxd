@@ -32,11 +32,9 @@ cdef class SharedConnection:
     cdef object _loop
     cdef readonly object _transport
     cdef object _connecting
-    cdef object _greeting
-    cdef object _login_timer
+    cdef object _handshake
     cdef bint _flush_due
     cdef int _alone
-    cdef bint _proven
     cdef object _idle_since
     cdef bint _worked
     cdef SharedLink _timed

@@ -20,7 +20,8 @@ from keyfence.resp.limits import MIB
 from keyfence.resp.profile import Profile
 
 from .exchange import Exchange, Share, Sharer
-from .health import Greeting, GreetingError, Upstream, UpstreamDown, describe, keep_alive
+from .handshake import GreetingError, Handshake, describe
+from .health import Upstream, UpstreamDown
 
 IDLE_SECONDS = 60.0  # after which a connection without clients is closed
 # Bytes that may wait for Redis on a connection, also of clients that have gone. With more, it takes none.
@@ -123,11 +124,9 @@ class SharedConnection:
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._connecting: asyncio.Task[None] | None = None
-        self._greeting: Greeting | None = None
-        self._login_timer: asyncio.TimerHandle | None = None
+        self._handshake: Handshake | None = None
         self._flush_due = False
         self._alone = 0  # how many sends in a row happened while no reply was due
-        self._proven = False  # whether a byte was received, which shows that a server answers there
         self._idle_since = self._loop.time()
         self._worked = False  # whether a request was sent since the last tick
         self._timed: SharedLink | None = None  # the link that is told when the waiting requests are written
@@ -204,7 +203,9 @@ class SharedConnection:
         self.is_closed = True
         if self._connecting is not None:
             self._connecting.cancel()
-        self._end_login()
+        if self._handshake is not None:
+            self._handshake.stop()
+            self._handshake = None
         if self._transport is not None:
             self._transport.close()
 
@@ -226,53 +227,24 @@ class SharedConnection:
         if self.is_closed:
             transport.abort()
             return
-        keep_alive(transport.get_extra_info("socket"))
-        greeting = [*self._upstream.address.login(), *self._profile.commands()]
-        if not greeting:
-            self._open()
-            return
-        self._greeting = Greeting(len(greeting))
-        transport.writelines(greeting)
-        self._login_timer = self._loop.call_later(
-            self._upstream.connect_timeout, self._give_up, "login timed out"
-        )
+        commands = [*self._upstream.address.login(), *self._profile.commands()]
+        self._handshake = Handshake(self, self._upstream.succeeded)
+        self._handshake.begin(transport, commands, self._upstream.connect_timeout)
 
-    def _open(self) -> None:
-        self._end_login()
+    def opened(self) -> None:
         self._exchange.open()
         self._flush()
 
-    def _end_login(self) -> None:
-        self._greeting = None
-        if self._login_timer is not None:
-            self._login_timer.cancel()
-            self._login_timer = None
-
-    def _greet(self, greeting: Greeting, data: bytes) -> bytes:
-        try:
-            rest = greeting.take(data)
-        except GreetingError as exc:
-            if exc.refusal:
-                self._on_refused(self._profile)
-            self._give_up(str(exc), is_refused=bool(exc.refusal))
-            return b""
-        if greeting.expected == 0:
-            self._open()
-        return rest
-
-    def _give_up(self, reason: str, *, is_refused: bool = False) -> None:
-        """The connection cannot be used. If a client's login failed, the upstream's state does not change. If
-        Redis has not refused it, the clients are closed, as Redis itself would have closed them."""
-        self._end_login()
-        transport, self._transport = self._transport, None
-        if transport is not None:
-            transport.abort()
-        end = self._refuse if is_refused else self._lose
+    def login_failed(self, failure: GreetingError) -> None:
+        """If a client's login failed, the upstream's state does not change. If Redis has not refused it, the
+        clients are closed, as Redis itself would have closed them."""
+        if failure.refusal:
+            self._on_refused(self._profile)
         if self._profile.is_logged_in:
-            end(f"upstream {self._upstream.address.shown}: {reason}")
+            reason = f"upstream {self._upstream.address.shown}: {failure}"
         else:
-            self._upstream.failed(reason, is_refused=is_refused)
-            end(self._upstream.state)
+            reason = self._upstream.login_failed(failure)
+        (self._refuse if failure.refusal else self._lose)(reason)
 
     # -- the end
 
@@ -291,7 +263,7 @@ class SharedConnection:
     def _fail(self) -> list[Share]:
         """Let go of all links, and return those that wait for replies."""
         self.is_closed = True
-        self._transport = None
+        self._transport = self._handshake = None
         waiting = self._exchange.fail()
         self._tell_full(full=False)
         for link in self.links:
@@ -302,13 +274,11 @@ class SharedConnection:
     def connection_lost(self, exc: Exception | None) -> None:
         if self._transport is None or self.is_closed:
             return  # it was given up before
-        if self._greeting is not None:
-            self._give_up(describe(exc) if exc else "it closed the connection during login")
-            return
-        reason = describe(exc) if exc else "it closed the connection"
-        if not self._proven:
-            self._upstream.dropped(reason)
-        self._lose(f"upstream {self._upstream.address.shown} is gone: {reason}")
+        if self._handshake is not None:
+            if self._handshake.cut_short(exc):
+                return
+            self._upstream.dropped(describe(exc))
+        self._lose(f"upstream {self._upstream.address.shown} is gone: {describe(exc)}")
 
     def eof_received(self) -> None:
         """Do nothing: the transport then closes itself."""
@@ -318,11 +288,11 @@ class SharedConnection:
     def data_received(self, data: bytes) -> None:
         if self.is_closed:
             return
-        if not self._proven:
-            self._proven = True
-            self._upstream.succeeded()
-        if self._greeting is not None:
-            data = self._greet(self._greeting, data)
+        handshake = self._handshake
+        if handshake is not None:
+            data = handshake.take(data)
+            if not handshake.is_logging_in:
+                self._handshake = None
         if data:
             exchange = self._exchange
             doubt = exchange.receive(data)

@@ -17,7 +17,8 @@ from keyfence.policy.engine.pending import PendingSize, PendingTtl, PendingTtls
 from keyfence.policy.engine.writes import Write
 from keyfence.policy.verdict import Finding
 from keyfence.telemetry.telemetry import Telemetry
-from keyfence.upstream.health import Greeting, GreetingError, Upstream, describe, keep_alive
+from keyfence.upstream.handshake import Greeting, GreetingError, describe, keep_alive
+from keyfence.upstream.health import Upstream
 from keyfence.upstream.own_commands import PTTL, SELECT, SIZES
 from keyfence.upstream.patience import at_most
 
@@ -245,7 +246,7 @@ class _Link(asyncio.Protocol):
             self._answer.set_result(lines)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._fail(describe(exc) if exc else "it closed the connection")
+        self._fail(describe(exc))
 
     def _fail(self, reason: str) -> None:
         self.close()

@@ -1,0 +1,176 @@
+"""How a new connection to Redis begins: keyfence's login, the client's settings, and the replies to them.
+
+Rule: nothing else is sent before Redis has answered each of these commands, or within a time limit. Only
+Redis' own error is a refusal; in any other case the connection counts as failed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import ssl
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from keyfence.resp.replies import ReplyError, ReplyFramer
+
+LONGEST_GREETING = 64 * 1024  # bytes of one reply; the reply to HELLO is the longest
+
+
+class GreetingError(Exception):
+    """A connection cannot be used: Redis sent no RESP, or refused one of the commands. `str` says why.
+
+    `refusal` is Redis' own text, or empty. `unanswered` is the number of commands after the refused one.
+    """
+
+    def __init__(self, reason: str, refusal: str = "", unanswered: int = 0) -> None:
+        super().__init__(reason)
+        self.refusal = refusal
+        self.unanswered = unanswered
+
+
+class Greeting:
+    """Reads the replies to the greeting, the first commands on a connection."""
+
+    def __init__(self, expected: int, *, logs_in_later: bool = False) -> None:
+        """`expected` is the number of replies. `logs_in_later`: accept the error that a login is required."""
+        self.expected = expected
+        self._tolerated = b"-NOAUTH" if logs_in_later else None
+        self._framer = ReplyFramer()
+        self._reply = bytearray()
+
+    def take(self, data: bytes) -> bytes:
+        """Consume the greeting's replies and return the rest of `data`. Raises GreetingError."""
+        at = 0
+        while self.expected and at < len(data):
+            try:
+                end = self._framer.advance(data, at, 1)
+            except ReplyError as exc:
+                raise GreetingError(f"it does not speak RESP ({exc})") from None
+            if len(self._reply) + end - at > LONGEST_GREETING:
+                raise GreetingError("its answer to keyfence's login is too long")
+            self._reply += data[at:end]
+            at = end
+            if self._framer.completed:
+                self.expected -= 1
+                if self._reply.startswith(b"-") and not self._is_tolerated():
+                    refusal = self._reply[1:].decode("utf-8", "replace").strip()
+                    raise GreetingError(f"it refused keyfence's login: {refusal}", refusal, self.expected)
+                self._reply.clear()
+        return data[at:] if at else data
+
+    def _is_tolerated(self) -> bool:
+        return self._tolerated is not None and self._reply.startswith(self._tolerated)
+
+
+class Host(Protocol):
+    """A connection that begins with a handshake."""
+
+    def opened(self) -> None:
+        """Redis has accepted all commands, so requests may be sent."""
+
+    def login_failed(self, failure: GreetingError) -> None:
+        """The connection cannot be used. It was aborted."""
+
+
+class Handshake:
+    """The beginning of one connection. It is over when Redis has sent a byte and has answered all commands;
+    then its host lets go of it."""
+
+    def __init__(self, host: Host, on_first_byte: Callable[[], None]) -> None:
+        """`on_first_byte` is called when Redis sends something, which shows that a server answers there."""
+        self._host = host
+        self._on_first_byte: Callable[[], None] | None = on_first_byte
+        self._greeting: Greeting | None = None  # while replies to the commands are due
+        self._transport: asyncio.Transport | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def begin(
+        self,
+        transport: asyncio.Transport,
+        commands: Sequence[bytes],
+        seconds: float,
+        *,
+        logs_in_later: bool = False,
+    ) -> None:
+        """Send the commands, which Redis has to answer within `seconds`."""
+        keep_alive(transport.get_extra_info("socket"))
+        if not commands:
+            self._host.opened()
+            return
+        self._transport = transport
+        self._greeting = Greeting(len(commands), logs_in_later=logs_in_later)
+        transport.writelines(commands)
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(seconds, self._fail, GreetingError("login timed out"))
+
+    @property
+    def is_logging_in(self) -> bool:
+        """Whether replies to the commands are due."""
+        return self._greeting is not None
+
+    def take(self, data: bytes) -> bytes:
+        """Read what Redis has sent, and return what follows the replies to the commands."""
+        if self._on_first_byte is not None:
+            on_first_byte, self._on_first_byte = self._on_first_byte, None
+            on_first_byte()
+        greeting = self._greeting
+        if greeting is None:
+            return data
+        try:
+            rest = greeting.take(data)
+        except GreetingError as exc:
+            self._fail(exc)
+            return b""
+        if not greeting.expected:
+            self.stop()
+            self._host.opened()
+        return rest
+
+    def cut_short(self, exc: Exception | None) -> bool:
+        """The connection has ended. Returns whether the login has failed by that."""
+        if not self.is_logging_in:
+            return False
+        self._fail(GreetingError(describe(exc) if exc else f"{describe(exc)} during login"))
+        return True
+
+    def _fail(self, failure: GreetingError) -> None:
+        self.stop()
+        assert self._transport is not None
+        self._transport.abort()
+        self._host.login_failed(failure)
+
+    def stop(self) -> None:
+        """Wait no longer."""
+        self._greeting = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+def keep_alive(sock: socket.socket | None) -> None:
+    """Have TCP detect a peer that has vanished, with the times of Redis' `tcp-keepalive 300`."""
+    if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
+        return
+    with contextlib.suppress(OSError):  # the peer may have closed already
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in (("TCP_KEEPIDLE", 300), ("TCP_KEEPINTVL", 100), ("TCP_KEEPCNT", 3)):
+            if hasattr(socket, option):
+                sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+
+
+def describe(exc: BaseException | None) -> str:
+    """Why a connection ended, in a few words; None: the other side closed it."""
+    if exc is None:
+        return "it closed the connection"
+    if isinstance(exc, TimeoutError):
+        return "timed out"
+    if isinstance(exc, ConnectionRefusedError):
+        return "connection refused"
+    if isinstance(exc, ssl.SSLError):
+        return f"TLS failed ({exc.reason or 'handshake'})"
+    if isinstance(exc, OSError) and exc.strerror:
+        with contextlib.suppress(AttributeError):
+            return exc.strerror.lower()
+    return str(exc) or type(exc).__name__
