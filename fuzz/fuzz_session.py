@@ -19,6 +19,7 @@ from harness import Choices, fuzz, instrumented
 import keyfence.policy.engine.authorizer
 import keyfence.policy.loading.load
 import keyfence.telemetry.telemetry  # noqa: F401
+from keyfence.net.closures import OTHER, UPSTREAM_LOST
 from keyfence.policy.enforcement.modes import ModeRule
 from keyfence.policy.engine.authorizer import InForce
 from keyfence.resp import encode, requests
@@ -30,7 +31,6 @@ with instrumented("keyfence.session"):
     from keyfence.session.conversation import base
     from keyfence.session.conversation.conversation import ABORT_MARKER, MULTI, ROOM
 
-from keyfence.downstream.closures import closure_label
 from tests.session.fake_redis import PASSWORD, FakeRedis
 from tests.session.sessions import ROUTE, OrderedObserver, authorizer_with, session
 from tests.session.test_session_in_any_order import NOTHING, WORDS
@@ -187,7 +187,7 @@ class Talk:
         self.session.upstream_refused("upstream fake is unreachable: connection refused")
         self.lost = True
         if not self.session.closing:
-            self.session.closing = "upstream"  # ends the test
+            self.session.closing = UPSTREAM_LOST.because("upstream")  # ends the test
 
     def _carry(self) -> None:
         session = self.session
@@ -206,7 +206,7 @@ class Talk:
         assert session.outstanding >= 0
         assert session.replies.slots.held_bytes <= ROOM.slots + ROOM.backlog
         assert session.backlog() <= ROOM.backlog + LIMITS.max_request + len(REQUESTS[-1]) + 8192
-        assert not session.closing or closure_label(session.closing) != "other", session.closing
+        assert session.closing.closure is not OTHER, session.closing
 
     def _reopen(self) -> None:
         """Carries out the session's change of connection after it has sent a part of a request."""

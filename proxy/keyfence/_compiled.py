@@ -56,6 +56,7 @@ MODULES = (
     "keyfence.upstream.shared",
     "keyfence.upstream.dedicated",
     "keyfence.upstream.links",
+    "keyfence.downstream.flow",
     "keyfence.downstream.client",
 )
 

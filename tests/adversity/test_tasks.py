@@ -11,7 +11,7 @@ import random
 
 import pytest
 
-from keyfence.downstream import client as client_module
+from keyfence.downstream import half_closed
 from keyfence.downstream.client import Client
 from tests.downstream.test_client import Handler, Stage, answer_all, in_loop, silent_until_end
 from tests.session.sessions import ADMITTED, REFUSED, cmd
@@ -72,7 +72,7 @@ def test_no_object_outlives_its_client_if_the_upstream(
 ) -> None:
     @in_loop
     async def scenario(patch: pytest.MonkeyPatch) -> None:
-        patch.setattr(client_module, "LINGER_SECONDS", 0.02)
+        patch.setattr(half_closed, "LINGER_SECONDS", 0.02)
         dice = random.Random(upstream)
         handler = UPSTREAMS[upstream]
         async with Stage(handler, connect_timeout=5) as stage:

@@ -17,6 +17,7 @@ import uvloop
 from keyfence.config.limits import ClientLimits
 from keyfence.config.models import ListenerModel
 from keyfence.downstream import client as client_module
+from keyfence.downstream import half_closed
 from keyfence.downstream.client import ServerContext
 from keyfence.downstream.listeners import Listeners
 from keyfence.policy.enforcement.modes import ModeRule
@@ -133,7 +134,7 @@ def silent_until_end(ended: asyncio.Event) -> Handler:
 @in_loop
 async def test_redis_learns_at_once_that_a_waiting_client_has_gone(patch: pytest.MonkeyPatch) -> None:
     """BLPOP must not pop an element for a client that has gone."""
-    patch.setattr(client_module, "LINGER_SECONDS", 3600)
+    patch.setattr(half_closed, "LINGER_SECONDS", 3600)
     ended = asyncio.Event()
     async with Stage(silent_until_end(ended)) as stage:
         _, writer = await stage.client()
@@ -145,7 +146,7 @@ async def test_redis_learns_at_once_that_a_waiting_client_has_gone(patch: pytest
 
 @in_loop
 async def test_a_client_that_goes_after_quit_is_noticed(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(client_module, "LINGER_SECONDS", 3600)
+    patch.setattr(half_closed, "LINGER_SECONDS", 3600)
     ended = asyncio.Event()
     async with Stage(silent_until_end(ended)) as stage:
         _, writer = await stage.client()
@@ -160,7 +161,7 @@ async def test_a_client_that_goes_while_a_reply_to_auth_is_due_does_not_stay(
     patch: pytest.MonkeyPatch,
 ) -> None:
     """Requests after AUTH wait, so Redis cannot be told yet that no more will come."""
-    patch.setattr(client_module, "LINGER_SECONDS", 0.01)
+    patch.setattr(half_closed, "LINGER_SECONDS", 0.01)
     ended = asyncio.Event()
     async with Stage(silent_until_end(ended)) as stage:
         _, writer = await stage.client()
@@ -175,12 +176,12 @@ async def test_a_client_that_goes_while_a_reply_to_auth_is_due_does_not_stay(
 async def test_requests_after_auth_are_answered_after_a_half_close(
     patch: pytest.MonkeyPatch,
 ) -> None:
-    patch.setattr(client_module, "LINGER_SECONDS", 3600)
-    half_closed = asyncio.Event()
+    patch.setattr(half_closed, "LINGER_SECONDS", 3600)
+    ended = asyncio.Event()
 
     async def play(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"pw\r\n")
-        await half_closed.wait()
+        await ended.wait()
         writer.write(b"+OK\r\n")
         await answer_all(reader, writer)
 
@@ -188,7 +189,7 @@ async def test_requests_after_auth_are_answered_after_a_half_close(
         reader, writer = await stage.client()
         writer.write(cmd("AUTH", "master", "pw") + ADMITTED * 3)
         writer.write_eof()
-        half_closed.set()
+        ended.set()
         assert await reader.read() == b"+OK\r\n" + b"*0\r\n" * 3
         await stage.nobody_is_left()
 
@@ -253,7 +254,7 @@ async def test_reading_resumes_once_the_bytes_that_waited_for_the_login_are_sent
         reader, writer = await stage.client()
         writer.write(b"x" * size)
         client = next(iter(stage.context.clients))
-        while client._reading:
+        while client._flow.is_reading:
             await asyncio.sleep(0.001)
         may_log_in.set()
         assert await reader.readline() == b"+GOT IT\r\n"
@@ -283,7 +284,7 @@ async def test_a_client_that_reads_slowly_from_the_start_pauses_its_upstream() -
         client = next(iter(stage.context.clients))
         while not client._links.is_open:
             await asyncio.sleep(0.001)
-        assert client._full
+        assert client._flow.is_full
         for _ in range(200):  # turns of the loop, in which data that is not held back would arrive
             await asyncio.sleep(0.001)
         assert client in stage.context.clients

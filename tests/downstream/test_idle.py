@@ -8,6 +8,8 @@ import pytest
 
 from keyfence.config.limits import ClientLimits
 from keyfence.downstream.idle import LONGEST_INTERVAL, interval, look
+from keyfence.net import closures
+from keyfence.net.closures import Closure
 
 
 @dataclasses.dataclass
@@ -17,10 +19,10 @@ class Looked:
     holds_back: bool = False
     idle_since: float = 0.0
     partial_since: float = 0.0
-    ended: str = ""
+    ended: Closure | None = None
 
-    def give_up(self, reason: str) -> None:
-        self.ended = reason
+    def give_up(self, why: Closure) -> None:
+        self.ended = why
 
 
 IDLE = ClientLimits(idle=60.0)
@@ -33,7 +35,7 @@ def test_a_client_without_activity_is_closed_as_idle() -> None:
         look([client], IDLE, now)
         assert not client.ended
     look([client], IDLE, 160.0)
-    assert client.ended == "idle"
+    assert client.ended == closures.IDLE
 
 
 def test_a_client_with_some_activity_is_not_idle() -> None:
@@ -51,7 +53,7 @@ def test_a_waiting_client_is_not_idle_and_its_idle_time_begins_afterwards() -> N
     look([client], IDLE, 1059.0)
     assert not client.ended
     look([client], IDLE, 1060.0)
-    assert client.ended == "idle"
+    assert client.ended == closures.IDLE
 
 
 def test_a_request_that_takes_too_long_closes_the_client() -> None:
@@ -59,7 +61,7 @@ def test_a_request_that_takes_too_long_closes_the_client() -> None:
     look([client], SLOW, 14.9)
     assert not client.ended
     look([client], SLOW, 15.0)
-    assert client.ended == "request_time"
+    assert client.ended == closures.REQUEST_TIME
 
 
 def test_time_in_which_keyfence_does_not_read_does_not_count() -> None:
@@ -69,7 +71,7 @@ def test_time_in_which_keyfence_does_not_read_does_not_count() -> None:
     look([client], SLOW, 109.0)
     assert not client.ended
     look([client], SLOW, 110.0)
-    assert client.ended == "request_time"
+    assert client.ended == closures.REQUEST_TIME
 
 
 def test_without_limits_no_client_is_closed() -> None:
@@ -95,4 +97,4 @@ def test_without_limits_it_is_noted_since_when_a_client_is_idle() -> None:
     client = Looked(active=True)
     look([client], ClientLimits(), 100.0)
     look([client], ClientLimits(), 5000.0)
-    assert (client.active, client.idle_since, client.ended) == (False, 100.0, "")
+    assert (client.active, client.idle_since, client.ended) == (False, 100.0, None)

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from keyfence.downstream.client import RETRIED_AFTER, TIMED_EACH
+from keyfence.downstream.timing import RETRIED_AFTER, TIMED_EACH
 from keyfence.policy.enforcement.modes import ModeRule
 from tests.downstream.test_client import Handler, Stage, Streams, in_loop
 from tests.session.sessions import ADMITTED, cmd

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from keyfence.net.closures import REQUEST_TIME
 from keyfence.policy.enforcement.modes import ModeRule
 from keyfence.resp import requests
 from keyfence.resp.limits import IDENTIFIED
@@ -193,7 +194,7 @@ async def test_nothing_is_kept_for_a_client_that_is_being_closed() -> None:
         (one,) = stage.context.clients
         while one._transport is None or not one._transport.get_write_buffer_size():
             await asyncio.sleep(0.001)
-        one.give_up("request_time")
+        one.give_up(REQUEST_TIME)
         await noticed.wait()
         assert sum(map(len, one._session.to_client)) < MIB
 

@@ -1,12 +1,15 @@
 # C types for client.py when it is compiled. They do not change its behaviour.
 cimport cython
 
+from keyfence.downstream.flow cimport Flow
 from keyfence.upstream.links cimport Links, Owner
 from keyfence.session.conversation.routing cimport Route
 from keyfence.session.conversation.base cimport Outlet, SessionBase
 from keyfence.telemetry.traffic cimport Traffic
 
-cdef Py_ssize_t _MAX_UNSENT
+cdef int _ARRIVING, _HALF_CLOSED, _DISMISSED
+cdef int _SERVE, _REJECT, _END, _DISMISS, _LEAVE, _LOSE
+cdef int _TAKES_REQUESTS, _TAKES_REPLIES, _IS_CLIENT
 
 
 cdef class ServerContext:
@@ -36,25 +39,17 @@ cdef class Client(Owner):
     cdef str _counted_as
     cdef object _counters
     cdef Traffic _traffic
-    cdef bint _is_served
+    cdef readonly int _life
     cdef readonly object _transport
     cdef readonly SessionBase _session
     cdef readonly Links _links
-    cdef bint _upstream_full
-    cdef readonly bint _reading
-    cdef readonly bint _full
-    cdef bint _upstream_paused
-    cdef bint _closing
-    cdef bint _ended
-    cdef object _linger
+    cdef readonly Flow _flow
+    cdef object _half_closed
     cdef public bint active
     cdef public double idle_since
     cdef public double partial_since
-    cdef readonly bint _dismissed
     cdef int _until_timed
-    cdef double _read_at
-    cdef double _timed_from
-    cdef double _sent_at
+    cdef object _timed
     cdef bint _asks
     cdef readonly double connected_at
 
@@ -62,9 +57,8 @@ cdef class Client(Owner):
     cpdef object data_received(self, bytes data)
     cdef object _note_partial(self, Py_ssize_t before, Py_ssize_t came)
     cdef object _guarded(self, object step, object argument)
-    @cython.locals(session=SessionBase, outlet=Outlet, chunks=list, data=bytes)
+    @cython.locals(session=SessionBase, outlet=Outlet, chunks=list, data=bytes, ended=bint)
     cpdef object _flush(self)
     @cython.locals(route=Route, chunks=list, counts=list, chunk=bytes)
     cdef object _send(self, SessionBase session)
-    @cython.locals(wanted=bint)
     cpdef object _settle_reading(self)

@@ -1,8 +1,8 @@
 # cython: annotation_typing=False
-"""One client's transport, and the flow control between the client and Redis.
+"""One client's transport, between its session and its links to Redis.
 
-Rule: the transport passes bytes to the session and writes the session's output. A side that reads too slowly
-pauses the reading from the other side, so that no buffer here exceeds its limit.
+Rule: the transport passes bytes to the session, and the session's output goes to the client and to Redis.
+What may happen at all follows from the state of the connection's life (`life`).
 """
 
 from __future__ import annotations
@@ -10,13 +10,19 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections.abc import Callable, Sequence
-from time import perf_counter
 from typing import Any, cast
 
 from keyfence.config.limits import ClientLimits
 from keyfence.identity.certificates import with_certificate
 from keyfence.identity.evidence import Evidence
 from keyfence.identity.resolver import Resolver
+from keyfence.net.closures import (
+    HALF_CLOSED,
+    OUTPUT,
+    SERVICE_CONNECTIONS,
+    SHUTDOWN,
+    Closure,
+)
 from keyfence.net.host_port import host_port
 from keyfence.policy.engine.authorizer import InForce
 from keyfence.policy.verdict import Peer
@@ -35,22 +41,24 @@ from keyfence.upstream.health import Upstream, send_with_end
 from keyfence.upstream.links import Links, Owner
 from keyfence.upstream.pools import Pools
 
-from .closures import closure_label
 from .dismissal import end_then_close
+from .flow import Flow
+from .half_closed import HalfClosed
+from .life import Event, Life, next_state, states_where
 from .quotas import ConnectionQuota, ConnectionQuotas, too_many
+from .timing import FIRST_TIMED, RETRIED_AFTER, TIMED_EACH, Phase, TimedRequest
 from .turns import Turns
 
-# The bytes that may be received while a request waits for its connection to open.
-MAX_UNSENT = 1024 * 1024
-_MAX_UNSENT = MAX_UNSENT  # as a C integer when compiled
-# While a client does not read, keyfence does not read from the client's dedicated connection either, so that
-# the rest of a large reply waits in Redis. With more than this number of replies due it keeps reading, so
-# that the output limit applies.
-MOST_LEFT_WAITING = 64
-# How long a client that sends no more may wait for replies, if Redis cannot be told that it sends no more.
-LINGER_SECONDS = 5.0
-TIMED_EACH = 64  # a request of one read in this many is timed, because taking the time costs something
-RETRIED_AFTER = 8  # it is timed this many reads later, if something of the client is under way then
+# States and events as integers, which compiled code uses without a look-up.
+_ARRIVING = int(Life.ARRIVING)
+_HALF_CLOSED = int(Life.HALF_CLOSED)
+_DISMISSED = int(Life.DISMISSED)
+_SERVE, _REJECT, _END = int(Event.SERVE), int(Event.REJECT), int(Event.END)
+_DISMISS, _LEAVE, _LOSE = int(Event.DISMISS), int(Event.LEAVE), int(Event.LOSE)
+# What states admit, as bits.
+_TAKES_REQUESTS = states_where(lambda admits: admits.requests)
+_TAKES_REPLIES = states_where(lambda admits: admits.replies)
+_IS_CLIENT = states_where(lambda admits: admits.is_client)
 
 
 def _not_answered(question: Question) -> None:
@@ -133,27 +141,18 @@ class Client(Owner):
         self._counted_as = ""
         self._counters = context.counters
         self._traffic = Traffic()  # its service's, once the client is identified
-        self._is_served = False  # whether it is among the context's clients
+        self._life = _ARRIVING
         self._transport: asyncio.Transport | None = None
         self._session: SessionBase = Passthrough("")
         self._links = Links(context.upstream, context.pools, self)
-        self._upstream_full = False
-        self._reading = True
-        self._full = False  # whether the client reads too slowly …
-        self._upstream_paused = False  # … so that its dedicated connection is not read
-        self._closing = False  # whether its transport accepts no more bytes
-        self._ended = False  # whether the client has sent its last byte
-        self._linger: asyncio.TimerHandle | None = None
+        self._flow = Flow()
+        self._half_closed: HalfClosed | None = None
         # For `idle`, in the loop's time.
         self.active = True  # since the last check
         self.idle_since = 0.0
         self.partial_since = 0.0  # when the incomplete request began; 0.0: there is none
-        self._dismissed = False
-        # A client's second read is timed, and then each 64th. The first one may wait for a connection.
-        self._until_timed = 1
-        self._read_at = 0.0  # when the bytes in hand were read; 0.0: they are not timed
-        self._timed_from = 0.0  # the same of the timed request, until it is written
-        self._sent_at = 0.0  # when it was written; 0.0: no reply to it is due
+        self._until_timed = FIRST_TIMED
+        self._timed: TimedRequest | None = None
         self._asks = False  # whether a question of the session awaits its answer
         self.connected_at = 0.0  # in the loop's time
 
@@ -182,10 +181,11 @@ class Client(Owner):
         if not self._quota.serve(service):
             self._counters.connection_rejected(self._listener, "service")
             transport.write(too_many(service))
-            self._leave()
+            self._life = next_state(self._life, _REJECT)
+            transport.close()
             return
         context.clients.add(self)
-        self._is_served = True
+        self._life = next_state(self._life, _SERVE)
         if context.sessions is None:
             self._session = Passthrough(service, context.upstream.address.database)
         else:
@@ -204,7 +204,7 @@ class Client(Owner):
         return *self._context.identities.identify(known), known.names
 
     def data_received(self, data: bytes) -> None:
-        if not self._is_served or self._dismissed:
+        if not _TAKES_REQUESTS >> self._life & 1:
             return
         self._traffic.client_in += len(data)
         self.active = True
@@ -217,7 +217,8 @@ class Client(Owner):
             self._flush()
         except Exception as exc:
             self._failed(exc)
-        self._read_at = 0.0
+        if self._timed is not None and self._timed.phase is Phase.READ:
+            self._timed = None
         if self.partial_since or self._session.backlog():
             self._note_partial(before, len(data))
 
@@ -234,75 +235,61 @@ class Client(Owner):
     def eof_received(self) -> bool:
         """The client sends no more. It has gone, or waits for its last replies. If they wait for the end of
         an outage, it has gone: it has run out of patience, and may ask again."""
-        self._ended = True
-        if self._dismissed:
+        if self._life == _DISMISSED:
             self._leave()
             return False
+        self._life = next_state(self._life, _END)
         can_answer = self._links.is_open or self._session.wants_turn or self._asks
         if self._links.is_open and self._links.is_held:
             can_answer = False
         if can_answer and self._session.awaits_more and not self._session.closing:
             self._pass_end()
             return True
-        self._close("")
+        self._close(None)
         return False
 
     def _pass_end(self) -> None:
-        """Tell Redis that no more requests will come, once all are sent.
+        """Tell Redis that no more requests will come."""
+        if self._half_closed is None:
+            self._half_closed = HalfClosed(self._waited_too_long)
+        self._half_closed.pass_end(self._session, self._links)
 
-        Redis then answers the requests that it has read, but ends a blocked BLPOP, which would otherwise take
-        an element for a client that has gone.
-        """
-        if not self._session.holds_back and self._links.end():
-            self._stop_lingering()
-        elif self._linger is None and not self._session.wants_turn:
-            loop = asyncio.get_running_loop()
-            self._linger = loop.call_later(LINGER_SECONDS, self._close_at_once, "half_closed")
-
-    def _stop_lingering(self) -> None:
-        if self._linger is not None:
-            self._linger.cancel()
-            self._linger = None
+    def _waited_too_long(self) -> None:
+        self._close_at_once(HALF_CLOSED)
 
     def connection_lost(self, _exc: Exception | None) -> None:
         self._transport = None
-        self._stop_lingering()
+        if self._half_closed is not None:
+            self._half_closed.stop()
+            self._half_closed = None
         self._quota.leave()
-        if self._is_served:
-            self._is_served = False
+        if _IS_CLIENT >> self._life & 1:
             self._context.clients.discard(self)
             self._counters.connection_closed(self._counted_as, self._listener)
             if self._session.opaque_as:
                 self._context.telemetry.opaque_ended(self._session.opaque_as)
+        self._life = next_state(self._life, _LOSE)
         self._context.ids.forget(self._session)
         self._links.leave()
 
     def pause_writing(self) -> None:
         """The client reads too slowly. Pause reading from Redis for it, if possible."""
-        self._full = True
-        self._settle_upstream()
-        self._settle_reading()
+        self._settle_full(full=True)
 
     def resume_writing(self) -> None:
-        self._full = False
-        self._settle_upstream()
-        self._settle_reading()
+        self._settle_full(full=False)
 
-    def _settle_upstream(self) -> None:
-        paused = self._full and self._session.outstanding <= MOST_LEFT_WAITING
-        if paused != self._upstream_paused:
-            self._upstream_paused = paused
-            if paused:
-                self._links.pause()
-            else:
-                self._links.resume()
+    def _settle_full(self, *, full: bool) -> None:
+        self._flow.is_full = full
+        self._flow.settle_upstream(self._session, self._links)
+        self._settle_reading()
 
     # -- the upstream's side
 
     def upstream_data(self, _link: object, data: bytes) -> None:
         self._traffic.upstream_in += len(data)
-        if self._sent_at:
-            self._end_timing()
+        if self._timed is not None:
+            self._reply_begins()
         try:
             self._session.from_upstream(data)
             self._flush()
@@ -317,20 +304,20 @@ class Client(Owner):
         self._guarded(self._session.upstream_refused, reason)
 
     def upstream_lost(self, _link: object, reason: str) -> None:
-        if self._ended:
-            self._close("")  # Redis learned that the client is gone, and closed the connection
+        if self._life == _HALF_CLOSED:
+            self._close(None)  # Redis learned that the client is gone, and closed the connection
         else:
             self._guarded(self._session.upstream_lost, reason)
 
     def upstream_full(self, _link: object, full: bool) -> None:
-        self._upstream_full = full
+        self._flow.upstream_is_full = full
         self._settle_reading()
 
     def shared_replies(self, _link: object, data: bytes, completed: int, whole: bool) -> None:
         """Redis sent `data` on a shared connection. `shared_turn` follows at the end of this turn."""
         self._traffic.upstream_in += len(data)
-        if self._sent_at:
-            self._end_timing()
+        if self._timed is not None:
+            self._reply_begins()
         try:
             self._session.from_shared(data, completed, whole)
         except Exception as exc:
@@ -352,28 +339,28 @@ class Client(Owner):
         self._guarded(self._session.upstream_lost, reason)
 
     def _begin_timing(self) -> None:
-        """The bytes in hand are timed, if nothing else of the client is under way."""
+        """The request in hand is timed, if nothing else of the client is under way."""
         session = self._session
-        self._timed_from = self._sent_at = 0.0
         if session.waits or session.in_transaction:
+            self._timed = None
             self._until_timed = RETRIED_AFTER - 1
         else:
             self._until_timed = TIMED_EACH - 1
             session.route.took_others = False
-            self._read_at = perf_counter()
+            self._timed = TimedRequest()
 
     def _request_written(self, *, may_block: bool) -> None:
         """The timed request was written. Its reply is timed too, unless it is one that may wait in Redis."""
-        if self._timed_from:
-            now = perf_counter()
-            self._counters.took("request", self._counted_as, now - self._timed_from)
-            self._timed_from = 0.0
-            self._sent_at = 0.0 if may_block else now
+        if self._timed is not None and self._timed.phase is Phase.SENT:
+            self._timed.written(self._counters, self._counted_as)
+            if may_block:
+                self._timed = None
 
-    def _end_timing(self) -> None:
-        """The reply to the timed request has begun."""
-        self._counters.took("upstream", self._counted_as, perf_counter() - self._sent_at)
-        self._sent_at = 0.0
+    def _reply_begins(self) -> None:
+        """The next reply from Redis has begun, and a request is timed."""
+        if self._timed is not None and self._timed.phase is Phase.WRITTEN:
+            self._timed.answered(self._counters, self._counted_as)
+            self._timed = None
 
     # -- between client and upstream
 
@@ -392,9 +379,9 @@ class Client(Owner):
 
     def _flush(self) -> None:
         session, transport = self._session, self._transport
-        if transport is None or self._closing:
+        if transport is None or not _TAKES_REPLIES >> self._life & 1:
             return
-        if session.service != self._counted_as and self._is_served and not self._become():
+        if session.service != self._counted_as and not self._become():
             return
         if session.turn_ends or session.wants_turn:
             self._context.turns.follow(self, session)
@@ -405,24 +392,25 @@ class Client(Owner):
             data = chunks[0] if len(chunks) == 1 else b"".join(chunks)
             chunks.clear()
             self._traffic.client_out += len(data)
-            if self._context.draining and self.is_idle and not self._ended:
+            if self._context.draining and self.is_idle and self._life != _HALF_CLOSED:
                 send_with_end(transport)
             transport.write(data)
-            if self._full and transport.get_write_buffer_size() > self._context.quotas.limits.output:
+            if self._flow.is_full and transport.get_write_buffer_size() > self._context.quotas.limits.output:
                 notice("output", f"{self.shown} ({session.service}) is closed: it does not read its replies")
-                self._close_at_once("output")
+                self._close_at_once(OUTPUT)
                 return
         if session.reopen:
             self._drop_own_if_asked()
         if session.to_upstream and not outlet.closing:
             self._send(session)
-        if self._full:
-            self._settle_upstream()
+        if self._flow.is_full:
+            self._flow.settle_upstream(session, self._links)
         if session.question is not None:
             self._ask(session)
-        if outlet.closing or (self._ended and not session.awaits_more):
-            self._close(outlet.closing)
-        elif self._ended and self._links.is_open:
+        ended = self._life == _HALF_CLOSED
+        if outlet.closing or (ended and not session.awaits_more):
+            self._close(outlet.closing.closure)
+        elif ended and self._links.is_open:
             self._pass_end()
         elif self._context.draining and self.is_idle:
             self.dismiss()
@@ -431,7 +419,7 @@ class Client(Owner):
 
     def take_turn(self) -> None:
         """Go on with the requests that waited for other clients' turns."""
-        if self._transport is None or self._closing:
+        if not _TAKES_REPLIES >> self._life & 1:
             return
         try:
             self._session.take_turn()
@@ -447,18 +435,20 @@ class Client(Owner):
         chunks, counts = session.to_upstream, session.counts
         for chunk in chunks:
             self._traffic.upstream_out += len(chunk)
+        timed = self._timed if self._timed is not None and self._timed.phase is Phase.READ else None
         if route.is_shared:
-            if self._read_at and not session.shapeable:
-                self._timed_from = self._read_at
+            if timed is not None and not session.shapeable:
+                timed.sent()
                 self._links.time_shared()
             self._links.send_shared(chunks, counts, session.shapeable)
             session.shapeable = False
         else:
             self._links.send_own(profile, chunks)
-            if self._read_at and not self._links.unsent():
-                self._timed_from = self._read_at
+            if timed is not None and not self._links.unsent():
+                timed.sent()
                 self._request_written(may_block=route.took_others)
-        self._read_at = 0.0
+        if timed is not None and timed.phase is Phase.READ:
+            self._timed = None
         chunks.clear()
         counts.clear()
 
@@ -470,7 +460,7 @@ class Client(Owner):
 
         def answered(answer: Any) -> None:
             self._asks = False
-            if self._transport is not None and not self._closing:
+            if _TAKES_REPLIES >> self._life & 1:
                 self._guarded(lambda _: go_on(answer), "")
 
         self._asks = True
@@ -505,7 +495,7 @@ class Client(Owner):
             assert self._transport is not None
             self._transport.writelines([*self._session.to_client, too_many(service)])
             self._session.to_client = []
-            self._close("service_connections")
+            self._close(SERVICE_CONNECTIONS)
             return False
         counters.connection_identified(self._counted_as, service, self._listener)
         self._counted_as = service
@@ -513,37 +503,24 @@ class Client(Owner):
         return True
 
     def _settle_reading(self) -> None:
-        """Read from the client only while its requests can be sent."""
-        if self._transport is None:
-            return
-        wanted = (
-            self._session.wants_input() and not self._upstream_full and self._links.unsent() < _MAX_UNSENT
-        )
-        # Replies on a shared connection cannot be paused, so no more requests are read.
-        wanted = wanted and not (self._full and self._session.route.is_shared)
-        wanted = wanted and (self._context.reads_on or self._session.in_transaction)
-        if wanted != self._reading and not self._transport.is_closing():
-            self._reading = wanted
-            if wanted:
-                self._transport.resume_reading()
-            else:
-                self._transport.pause_reading()
+        if self._transport is not None:
+            self._flow.settle_reading(self._transport, self._session, self._links, self._context.reads_on)
 
-    def _close(self, reason: str) -> None:
-        """Close once all written bytes have reached the client."""
+    def _close(self, why: Closure | None) -> None:
+        """Close once all written bytes have reached the client. None: the client itself has ended."""
         if self._transport is not None and not self._transport.is_closing():
-            if reason:
-                self._counters.closed_for(closure_label(reason))
+            if why is not None:
+                self._counters.closed_for(why.label)
             self._leave()
             self._links.close()  # reading the written bytes may take the client a while; no more will follow
 
-    def _close_at_once(self, reason: str) -> None:
-        self._counters.closed_for(reason)
+    def _close_at_once(self, why: Closure) -> None:
+        self._counters.closed_for(why.label)
         self._leave(at_once=True)
 
     def _leave(self, *, at_once: bool = False) -> None:
         """Close the transport, after all written bytes were sent or `at_once`."""
-        self._closing = True
+        self._life = next_state(self._life, _LEAVE)
         if self._transport is not None:
             if at_once:
                 self._transport.abort()
@@ -558,11 +535,11 @@ class Client(Owner):
     @property
     def holds_back(self) -> bool:
         """Whether keyfence delays requests that the client has sent."""
-        return self._session.holds_back or not self._reading
+        return self._session.holds_back or not self._flow.is_reading
 
-    def give_up(self, reason: str) -> None:
-        """Close the client, because it has exceeded a time limit."""
-        self._close(reason)
+    def give_up(self, why: Closure) -> None:
+        """Close the client, because it has exceeded a time limit, or Redis is gone."""
+        self._close(why)
 
     @property
     def is_idle(self) -> bool:
@@ -581,19 +558,17 @@ class Client(Owner):
         received everything, it is a client that remains, and the drain's deadline aborts it.
         """
         transport = self._transport
-        if transport is None or transport.is_closing() or self._dismissed:
+        if transport is None or transport.is_closing() or self._life == _DISMISSED:
             return
-        self._dismissed = self._closing = True
-        self._counters.closed_for("shutdown")
+        self._life = next_state(self._life, _DISMISS)
+        self._counters.closed_for(SHUTDOWN.label)
         self._links.close()
         end_then_close(transport)
-        if not self._reading and not transport.is_closing():
-            self._reading = True
-            transport.resume_reading()
+        self._flow.read_on(transport)
 
     def abort(self) -> None:
         """Close at once and drop unsent bytes, because the process has no more time."""
         if self._transport is not None:
-            if not self._dismissed:
-                self._counters.closed_for("shutdown")
+            if self._life != _DISMISSED:
+                self._counters.closed_for(SHUTDOWN.label)
             self._leave(at_once=True)

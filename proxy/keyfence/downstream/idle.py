@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from keyfence.config.limits import ClientLimits
+from keyfence.net.closures import IDLE, REQUEST_TIME, Closure
 
 LONGEST_INTERVAL = 1.0  # seconds between two checks
 SHORTEST_INTERVAL = 0.02
@@ -29,7 +30,7 @@ class Watched(Protocol):
     def waits(self) -> bool: ...
     @property
     def holds_back(self) -> bool: ...
-    def give_up(self, reason: str) -> None: ...
+    def give_up(self, why: Closure) -> None: ...
 
 
 def interval(limits: ClientLimits) -> float:
@@ -46,10 +47,10 @@ def look(clients: Iterable[Watched], limits: ClientLimits, now: float) -> None:
             client.active = False
             client.idle_since = now
         elif limits.idle and now - client.idle_since >= limits.idle:
-            client.give_up("idle")
+            client.give_up(IDLE)
             continue
         if limits.request_time and client.partial_since:
             if client.holds_back:
                 client.partial_since = now
             elif now - client.partial_since >= limits.request_time:
-                client.give_up("request_time")
+                client.give_up(REQUEST_TIME)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from time import monotonic
 
+from keyfence.net.closures import lost
 from keyfence.resp.encode import error
 from keyfence.resp.profile import Profile
 from keyfence.session.conversation.base import Outlet, SessionBase
@@ -38,7 +39,7 @@ class Passthrough(SessionBase):
         """Nothing has come from upstream yet, so the error cannot end up inside a reply."""
         self.to_upstream.clear()
         self.to_client.append(error(f"ERR keyfence: {reason}"))
-        self.closing = reason
+        self.closing = lost(reason)
 
     def upstream_lost(self, reason: str) -> None:
-        self.closing = reason
+        self.closing = lost(reason)

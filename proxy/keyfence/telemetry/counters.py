@@ -357,7 +357,7 @@ class Counters(Sink):
         self._add("login_failures", service, OTHER, MAX_SERIES)
 
     def closed_for(self, reason: str) -> None:
-        """keyfence closed a connection; `reason` is a label of `downstream.closures`."""
+        """keyfence closed a connection; `reason` is a label of `net.closures`."""
         self._add("closures", reason, OTHER, MAX_REASONS)
 
     def admin_refused_one(self, listener: str, reason: str) -> None:

@@ -11,6 +11,8 @@ import asyncio
 from collections.abc import Sequence
 from typing import cast
 
+from keyfence.net.closures import OTHER
+
 from .handshake import GreetingError, Handshake, describe
 from .health import Upstream, UpstreamDown
 
@@ -186,7 +188,8 @@ class DedicatedLink:
         refuses the client's settings, the upstream's state does not change."""
         self._handshake = self._transport = None
         if failure.refusal and failure.unanswered < len(self._settings):
-            reason = f"it no longer takes the client's settings: {failure.refusal}"
+            text = f"it no longer takes the client's settings: {failure.refusal}"
+            reason: str = OTHER.because(text)
         else:
             reason = self._upstream.login_failed(failure)
         (self._refused if failure.refusal else self._end)(reason)

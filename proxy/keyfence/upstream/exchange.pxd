@@ -57,12 +57,12 @@ cdef class Exchange:
     cdef object _add_barrier(self, bint shapeable)
     @cython.locals(due=Due, behind=Due)
     cpdef object open(self)
-    cpdef str receive(self, bytes data)
+    cpdef object receive(self, bytes data)
     @cython.locals(notified=list, share=Share)
     cpdef object end_turn(self)
     @cython.locals(
         framer=ReplyFramer, at=Py_ssize_t, size=Py_ssize_t, start=Py_ssize_t, end=Py_ssize_t, entry=Due,
-        share=Share, completed="long long", piece=bytes, whole=bint, raw="const char *", doubt=str,
+        share=Share, completed="long long", piece=bytes, whole=bint, raw="const char *", doubt=object,
     )
-    cdef str _hand_out(self, bytes data)
+    cdef object _hand_out(self, bytes data)
     cdef object _deliver(self, Share share, bytes piece, long long completed, bint whole)

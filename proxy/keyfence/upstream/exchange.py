@@ -19,6 +19,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import NamedTuple
 
+from keyfence.net.closures import upstream_sent
 from keyfence.resp.barrier import LONGEST_REPLY, Barrier, Form
 from keyfence.resp.limits import MIB
 from keyfence.resp.replies import ErrorPart, ReplyError, ReplyFramer
@@ -210,7 +211,7 @@ class Exchange:
         try:
             return self._hand_out(data)
         except ReplyError as exc:
-            return f"upstream sent an invalid reply: {exc}"
+            return upstream_sent(f"an invalid reply: {exc}")
 
     def end_turn(self) -> None:
         """Tell each client that was passed replies that these were all."""
@@ -241,7 +242,7 @@ class Exchange:
                 if end == start:
                     continue
             if entry is None:
-                return "upstream sent a reply that no request asked for"
+                return upstream_sent("a reply that no request asked for")
             completed = framer.completed
             if completed == entry.count:
                 self.due = entry.behind
@@ -302,7 +303,7 @@ class Exchange:
             self._add_barrier(False)
         else:
             self._on_fault("out_of_step")
-            return "upstream sent replies that are out of step with the requests"
+            return upstream_sent("replies that are out of step with the requests")
         return ""
 
     def _keep(self, kept: Kept) -> None:
@@ -323,7 +324,7 @@ class Exchange:
         self._kept = [one for one in self._kept if one.share is not largest]
         self._kept_bytes -= size
         if largest.sharer is not None:
-            largest.sharer.shared_lost(largest, "upstream sent a reply too large for a shared connection")
+            largest.sharer.shared_lost(largest, upstream_sent("a reply too large for a shared connection"))
 
     def _deliver_kept(self) -> None:
         kept, self._kept = self._kept, []

@@ -44,5 +44,5 @@ cdef class SharedConnection:
     cdef object _flush_soon(self)
     @cython.locals(exchange=Exchange, output=list, timed=SharedLink)
     cpdef object _flush(self)
-    @cython.locals(exchange=Exchange, doubt=str)
+    @cython.locals(exchange=Exchange, doubt=object)
     cpdef object data_received(self, bytes data)

@@ -25,6 +25,7 @@ from keyfence.downstream.listeners import Listeners
 from keyfence.downstream.tls import listener_context, upstream_context
 from keyfence.identity.resolver import Resolver
 from keyfence.net.addresses import Bound
+from keyfence.net.closures import UPSTREAM_LOST
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.enforcement.modes import BreakGlass, Modes
 from keyfence.policy.engine.authorizer import Authorizer, Candidate, InForce
@@ -374,7 +375,7 @@ class Runtime:
             await asyncio.sleep(1)
             for number, client in enumerate(list(self.clients) if upstream.given_up_at else ()):
                 if client.is_idle and client.connected_at < upstream.given_up_at:
-                    client.give_up(upstream.state)
+                    client.give_up(UPSTREAM_LOST)
                 if number % CLOSED_AT_ONCE == CLOSED_AT_ONCE - 1:
                     await asyncio.sleep(0)
 

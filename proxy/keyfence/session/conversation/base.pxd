@@ -4,7 +4,7 @@ from keyfence.session.conversation.routing cimport Route
 
 cdef class Outlet:
     cdef public list to_client
-    cdef public str closing
+    cdef public object closing
 
 
 cdef class SessionBase:

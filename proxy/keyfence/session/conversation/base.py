@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from time import perf_counter
 
+from keyfence.net.closures import STAYS_OPEN, Reason
 from keyfence.policy.compiled.tenants import NOBODY
 from keyfence.resp.profile import Profile
 from keyfence.resp.replies import ErrorPart
@@ -27,7 +28,7 @@ class Outlet:
 
     def __init__(self) -> None:
         self.to_client: list[bytes] = []  # its taker empties it
-        self.closing = ""  # why to close the client once that is sent; "": do not close it
+        self.closing = STAYS_OPEN  # why to close the client once that is sent
 
 
 class SessionBase:
@@ -59,11 +60,11 @@ class SessionBase:
         self.outlet.to_client = chunks
 
     @property
-    def closing(self) -> str:
+    def closing(self) -> Reason:
         return self.outlet.closing
 
     @closing.setter
-    def closing(self, reason: str) -> None:
+    def closing(self, reason: Reason) -> None:
         self.outlet.closing = reason
 
     # -- bytes

@@ -31,7 +31,7 @@ cdef class Conversation(SessionBase):
     cdef public bint partly_sent
     cdef object _deferred
     cdef bytes _unread
-    cdef str _closing_then
+    cdef object _closing_then
     cdef long long _shared_bytes
     cdef long long _reply_bytes
     cdef public bint is_doubtful

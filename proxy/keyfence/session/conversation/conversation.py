@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from keyfence.net.closures import IDENTITY, OTHER, STAYS_OPEN, Reason, lost, upstream_sent
 from keyfence.resp import encode
 from keyfence.resp.barrier import Barrier, Form, Sightings
 from keyfence.resp.limits import RequestLimits
@@ -78,7 +79,7 @@ class Conversation(SessionBase):
         self.partly_sent = False  # the beginning of the current request was sent upstream already
         self._deferred: Callable[[], None] | None = None  # called once every due reply has arrived
         self._unread = b""  # BECOMING_OPAQUE: sent upstream unread once every due reply has arrived
-        self._closing_then = ""  # CLOSING: why the session closes once every due reply has arrived
+        self._closing_then = STAYS_OPEN  # CLOSING: why the session closes once every due reply has arrived
         self._shared_bytes = 0  # sent on the shared connection since the last time nothing was due
         self._reply_bytes = 0  # of a reply that is coming in on the shared connection
         # The client's text might shape the reply to a request on the dedicated connection, so the next reply
@@ -275,14 +276,14 @@ class Conversation(SessionBase):
 
     def fall_out_of_step(self) -> None:
         """A reply is not the one that was due: end the session."""
-        self.closing = "identity: the replies are out of step with the requests"
+        self.closing = IDENTITY.because("identity: the replies are out of step with the requests")
 
     @property
     def is_subscriber(self) -> bool:
         """To a RESP2 subscriber, Redis answers little more than PING."""
         return self.replies.resp == 2 and bool(self.replies.subscriptions)
 
-    def close_after_replies(self, reason: str) -> None:
+    def close_after_replies(self, reason: Reason) -> None:
         """Read no more, and close once every due reply has been sent."""
         self.enter(Event.FINISH)
         self._closing_then = reason
@@ -316,7 +317,8 @@ class Conversation(SessionBase):
         watching = self.route.watching and self.transaction is None  # otherwise EXEC will fail anyway
         if self.route.pinned or watching or self.replies.monitoring or self.replies.subscriptions:
             self.replies.local(reply)
-            self.close_after_replies("a large request was refused, and its connection cannot be replaced")
+            reason = "a large request was refused, and its connection cannot be replaced"
+            self.close_after_replies(OTHER.because(reason))
             return
         self._give_up_own()
         self.to_upstream.clear()
@@ -408,7 +410,7 @@ class Conversation(SessionBase):
         try:
             self.replies.feed_kept(data)
         except ReplyError as exc:
-            self.closing = f"upstream sent bytes that are not a reply: {exc}"
+            self.closing = upstream_sent(f"bytes that are not a reply: {exc}")
 
     def from_upstream(self, data: bytes) -> None:
         """End the session, because the upstream sent bytes that are not RESP."""
@@ -427,7 +429,7 @@ class Conversation(SessionBase):
                 if self.replies.slot_done:
                     self._after_slot()
         except ReplyError as exc:
-            self.closing = f"upstream sent bytes that are not a reply: {exc}"
+            self.closing = upstream_sent(f"bytes that are not a reply: {exc}")
         self._close_when_answered()
 
     def _close_when_answered(self) -> None:
@@ -468,9 +470,9 @@ class Conversation(SessionBase):
         self.counts.clear()
         if self.state in (_OPAQUE, _BECOMING_OPAQUE) or self.partly_sent:
             self.to_client.append(unreachable(reason))
-            self.closing = reason
+            self.closing = lost(reason)
         elif self.transaction is not None:
-            self.closing = reason
+            self.closing = lost(reason)
         elif self.state == _CLOSING:
             self.closing = self._closing_then
         else:
@@ -485,4 +487,4 @@ class Conversation(SessionBase):
         connection tells the truth: a request may have run or not.
         """
         if not self.closing:
-            self.closing = self._closing_then or reason
+            self.closing = self._closing_then or lost(reason)

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from keyfence.net.closures import PROTOCOL_ERROR
 from keyfence.net.host_port import host_port
 from keyfence.policy.compiled.tenants import NOBODY, Caller
 from keyfence.policy.engine.asker import Asker
@@ -303,4 +304,4 @@ class Executor(Conversation):
             self._pass_unread(b"")
             return
         self.replies.local(encode.error(f"ERR {exc}"))
-        self.close_after_replies(f"protocol error: {exc}")
+        self.close_after_replies(PROTOCOL_ERROR.because(f"protocol error: {exc}"))

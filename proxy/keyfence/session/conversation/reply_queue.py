@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+from keyfence.net.closures import upstream_sent
 from keyfence.resp import encode
 from keyfence.resp.replies import ReplyFramer
 
@@ -228,7 +229,7 @@ class ReplyQueue(Outlet):
             framer = ReplyFramer()
             end = framer.advance(data, at, 1, stop_after_push=True)
             if framer.kind not in (0, _PUSH):
-                self.closing = "upstream sent a reply that no request asked for"
+                self.closing = upstream_sent("a reply that no request asked for")
                 return
             if not framer.at_boundary:
                 break
@@ -239,7 +240,7 @@ class ReplyQueue(Outlet):
             at = end
         self._kept = data[at:]
         if len(self._kept) > MAX_INSPECTED:
-            self.closing = "upstream sent an oversized push"
+            self.closing = upstream_sent("an oversized push")
 
     def go_on_with_kept(self) -> None:
         """The client has left the shared connection: `feed` will take in the rest of an incomplete push."""
@@ -298,7 +299,7 @@ class ReplyQueue(Outlet):
         """With no reply due from upstream, only a push may come."""
         end = self._framer.advance(data, at, 1, stop_after_push=True)
         if self._framer.kind not in (0, _PUSH):
-            self.closing = "upstream sent a reply that no request asked for"
+            self.closing = upstream_sent("a reply that no request asked for")
         else:
             self.to_client.append(data[at:end])
             if self.slots and self._framer.at_boundary:
@@ -310,7 +311,7 @@ class ReplyQueue(Outlet):
         end = self._framer.advance(data, at, 1, stop_after_push=True)
         self._captured += self._piece(data, at, end, session)
         if len(self._captured) > MAX_INSPECTED:
-            self.closing = "upstream sent an oversized reply"
+            self.closing = upstream_sent("an oversized reply")
         elif self._framer.at_boundary:
             reply = bytes(self._captured)
             self._captured.clear()
@@ -360,7 +361,7 @@ class ReplyQueue(Outlet):
             if owner != _WHOLE:
                 self._captured.clear()
         if len(self._captured) > MAX_INSPECTED:
-            self.closing = "upstream sent an oversized reply"
+            self.closing = upstream_sent("an oversized reply")
         elif framer.at_boundary and not self.closing:
             self._end_frame()
         return end
@@ -401,7 +402,7 @@ class ReplyQueue(Outlet):
         if isinstance(head, Drop):
             return _DROPPED
         if head is None:
-            self.closing = "upstream sent a reply that no request asked for"
+            self.closing = upstream_sent("a reply that no request asked for")
         return _ANSWER if isinstance(head, Forward | Confirm) else _WHOLE
 
     def _end_frame(self) -> None:

@@ -20,6 +20,7 @@ from keyfence.identity.credentials import (
     hello_without_credentials,
 )
 from keyfence.identity.passwords import Login
+from keyfence.net.closures import IDENTITY, UPSTREAM_LOST
 from keyfence.resp import encode
 from keyfence.session.conversation.executor import Argv, Executor
 
@@ -82,7 +83,7 @@ def _accepted(session: Executor, user: bytes, password: bytes) -> None:
         if reply.startswith(b"-") or _whoami(reply) == user:
             _logged_in(session, user, password)
         else:
-            session.closing = "identity: Redis takes the client for another user"
+            session.closing = IDENTITY.because("identity: Redis takes the client for another user")
 
     session.hold()
     session.to_upstream.append(_WHOAMI)
@@ -104,7 +105,7 @@ def _logged_in(session: Executor, user: bytes, password: bytes) -> None:
 
 def _selected(session: Executor, reply: bytes) -> None:
     if reply.startswith(b"-"):
-        session.closing = "upstream does not let the client's user select the database"
+        session.closing = UPSTREAM_LOST.because("upstream does not let the client's user select the database")
 
 
 def hello(session: Executor, argv: Argv) -> None:
@@ -189,7 +190,7 @@ def _ask_who_it_is(session: Executor, argv: Argv) -> None:
             _logged_in(session, user, credentials[user])
             session.route.pinned = "HELLO"  # Redis may have accepted any of several passwords
         else:
-            session.closing = "identity: a HELLO failed that may have authenticated"
+            session.closing = IDENTITY.because("identity: a HELLO failed that may have authenticated")
 
     session.hold()
     session.to_upstream.append(_WHOAMI)

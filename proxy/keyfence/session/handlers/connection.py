@@ -6,6 +6,7 @@ Rule: the session changes only when Redis' reply says so (see `table`).
 from __future__ import annotations
 
 from keyfence.commands.arguments import integer, word
+from keyfence.net.closures import HTTP, QUIT, UPSTREAM_LOST
 from keyfence.resp import encode
 from keyfence.resp.profile import unchanged
 from keyfence.session.conversation.executor import Argv, Executor
@@ -49,7 +50,7 @@ def _was_reset(session: Executor, reply: bytes) -> None:
 
     def greeted(reply: bytes) -> None:
         if reply.startswith(b"-") and not (session.context.selects_later and reply.startswith(b"-NOAUTH")):
-            session.closing = "upstream refused keyfence's login after RESET"
+            session.closing = UPSTREAM_LOST.because("upstream refused keyfence's login after RESET")
 
     for command in session.context.greeting():
         session.to_upstream.append(command)
@@ -102,21 +103,21 @@ _PING = encode.command(b"PING")
 
 def quit(session: Executor, _argv: Argv) -> None:
     session.forward_one()
-    session.close_after_replies("QUIT")
+    session.close_after_replies(QUIT.because("QUIT"))
 
 
 def quit_shared(session: Executor, _argv: Argv) -> bool:
     """Answers QUIT here, because Redis must not close a connection that other clients use."""
     session.count_forwarded()
     session.replies.local(b"+OK\r\n")
-    session.close_after_replies("QUIT")
+    session.close_after_replies(QUIT.because("QUIT"))
     return True
 
 
 def hang_up(session: Executor, _argv: Argv) -> None:
     """Redis regards such a command as an attack through a browser and closes at once (server.c,
     processCommand)."""
-    session.close_after_replies("HTTP sent to a Redis port")
+    session.close_after_replies(HTTP.because("HTTP sent to a Redis port"))
 
 
 def replication(session: Executor, _argv: Argv) -> None:

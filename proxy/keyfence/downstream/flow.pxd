@@ -1,0 +1,19 @@
+# C types for flow.py when it is compiled. They do not change its behaviour.
+cimport cython
+
+from keyfence.session.conversation.base cimport SessionBase
+from keyfence.upstream.links cimport Links
+
+cdef Py_ssize_t _MAX_UNSENT
+
+
+@cython.final
+cdef class Flow:
+    cdef readonly bint is_reading
+    cdef public bint is_full
+    cdef readonly bint upstream_is_paused
+    cdef public bint upstream_is_full
+
+    @cython.locals(wanted=bint)
+    cpdef object settle_reading(self, object transport, SessionBase session, Links links, bint reads_on)
+    cpdef object settle_upstream(self, SessionBase session, Links links)

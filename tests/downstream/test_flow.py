@@ -1,0 +1,131 @@
+"""The flow control between a client and Redis, without sockets."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from keyfence.downstream.flow import MOST_LEFT_WAITING, Flow
+from keyfence.resp.profile import unchanged
+from keyfence.session.conversation.base import Outlet, SessionBase
+from keyfence.session.conversation.routing import Route
+from keyfence.upstream.health import Upstream, UpstreamAddress
+from keyfence.upstream.links import Links, Owner
+from keyfence.upstream.pools import Pools
+
+
+class Talk(SessionBase):
+    """A session of which a test says what it wants and what is due."""
+
+    def __init__(self, *, sharing: bool) -> None:
+        super().__init__("app", unchanged(0), Outlet(), Route(sharing, lambda: 0.0))
+        self.wanted = True
+        self.due = 0
+        self.queues = False
+
+    def wants_input(self) -> bool:
+        return self.wanted
+
+    @property
+    def outstanding(self) -> int:
+        return self.due
+
+    @property
+    def in_transaction(self) -> bool:
+        return self.queues
+
+
+class Pipe(asyncio.Transport):
+    """A transport that records what it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+        self.closing = False
+
+    def is_closing(self) -> bool:
+        return self.closing
+
+    def pause_reading(self) -> None:
+        self.told.append("pause")
+
+    def resume_reading(self) -> None:
+        self.told.append("resume")
+
+
+class Play:
+    """One client's flow, and what it controls."""
+
+    def __init__(self, *, sharing: bool = True) -> None:
+        upstream = Upstream(UpstreamAddress("tcp", "127.0.0.1", 1, shown="fake"))
+        self.flow = Flow()
+        self.pipe = Pipe()
+        self.session = Talk(sharing=sharing)
+        self.links = Links(upstream, Pools(upstream, 1), Owner())
+
+    def settle(self, *, reads_on: bool = True) -> list[str]:
+        """Returns what the transport is told."""
+        self.pipe.told.clear()
+        self.flow.settle_reading(self.pipe, self.session, self.links, reads_on)
+        return self.pipe.told
+
+
+def test_a_client_is_told_only_what_changes() -> None:
+    play = Play()
+    assert play.settle() == []
+    play.session.wanted = False
+    assert play.settle() == ["pause"]
+    assert play.settle() == []
+    play.session.wanted = True
+    assert play.settle() == ["resume"]
+
+
+def test_a_client_is_not_read_while_redis_reads_too_slowly() -> None:
+    play = Play()
+    play.flow.upstream_is_full = True
+    assert play.settle() == ["pause"]
+    play.flow.upstream_is_full = False
+    assert play.settle() == ["resume"]
+
+
+@pytest.mark.parametrize(("sharing", "told"), [(True, ["pause"]), (False, [])])
+def test_a_client_that_does_not_read_is_read_on_with_its_own_connection(
+    sharing: bool, told: list[str]
+) -> None:
+    play = Play(sharing=sharing)
+    play.flow.is_full = True
+    assert play.settle() == told
+
+
+def test_at_the_end_of_the_process_only_a_transaction_is_read_on() -> None:
+    play = Play()
+    play.session.queues = True
+    assert play.settle(reads_on=False) == []
+    play.session.queues = False
+    assert play.settle(reads_on=False) == ["pause"]
+
+
+def test_a_closing_transport_is_told_nothing() -> None:
+    play = Play()
+    play.pipe.closing, play.session.wanted = True, False
+    assert play.settle() == []
+    play.flow.read_on(play.pipe)
+    assert play.pipe.told == []
+
+
+def test_a_client_may_be_read_whatever_its_requests_wait_for() -> None:
+    play = Play()
+    play.session.wanted = False
+    play.settle()
+    play.flow.read_on(play.pipe)
+    assert play.pipe.told == ["pause", "resume"]
+    assert play.flow.is_reading
+
+
+def test_the_output_limit_applies_once_many_replies_are_due() -> None:
+    play = Play(sharing=False)
+    play.flow.is_full = True
+    for due, paused in ((1, True), (MOST_LEFT_WAITING, True), (MOST_LEFT_WAITING + 1, False)):
+        play.session.due = due
+        play.flow.settle_upstream(play.session, play.links)
+        assert play.flow.upstream_is_paused == paused
