@@ -525,12 +525,12 @@ class Exhausted(socket.socket):
     tries = 0
     left = 0
 
-    def accept(self) -> Any:
+    def _accept(self) -> Any:
         if Exhausted.left:
             Exhausted.left -= 1
             Exhausted.tries += 1
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-        return super().accept()
+        return super()._accept()  # type: ignore[misc]
 
 
 @in_loop
@@ -604,3 +604,38 @@ async def test_a_client_that_has_just_connected_when_the_process_ends_is_answere
                 await asyncio.sleep(0)
             await place.listeners.close(5)
             assert sock.recv(100) == b"*0\r\n"
+
+
+@in_loop
+async def test_a_plain_connection_needs_no_task() -> None:
+    async with OneListener(tcp()) as place:
+        tasks = len(asyncio.all_tasks())
+        streams = [await place.connect() for _ in range(10)]
+        while len(place.context.clients) < len(streams):
+            await asyncio.sleep(0)
+            assert len(asyncio.all_tasks()) == tasks
+
+
+@in_loop
+async def test_a_connection_inherits_that_vanished_peers_are_detected() -> None:
+    async with OneListener(tcp()) as place:
+        await place.service()
+        (client,) = place.context.clients
+        assert client._transport is not None
+        descriptor = client._transport.get_extra_info("socket").fileno()
+        with socket.socket(fileno=os.dup(descriptor)) as copy:
+            assert copy.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+            assert copy.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE) == 300
+
+
+@in_loop
+async def test_a_connection_that_cannot_be_served_is_closed(patch: pytest.MonkeyPatch) -> None:
+    async with OneListener(tcp()) as place:
+
+        def fails(*_: object) -> None:
+            raise OSError(errno.ENOTCONN, "it has ended")
+
+        patch.setattr(listeners_module, "Client", fails)
+        reader, _ = await place.connect()
+        assert await reader.read() == b""
+        assert place.context.quotas.taken == 0

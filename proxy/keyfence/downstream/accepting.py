@@ -9,6 +9,7 @@ reject a connection before it has used resources.
 
 from __future__ import annotations
 
+import _socket
 import asyncio
 import errno
 import socket
@@ -22,6 +23,15 @@ PAUSE_SECONDS = 0.5  # how long accepting pauses if resources run out
 _NO_ROOM = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
+class _Accepted(socket.socket):
+    """A socket that tells its family and type as plain integers. To make enums of them, which the loop asks
+    for too, takes as long as to accept a connection."""
+
+    __slots__ = ()
+    family = _socket.socket.family  # type: ignore[assignment]
+    type = _socket.socket.type  # type: ignore[assignment]
+
+
 class Acceptor:
     """Accepts connections on the sockets of one address."""
 
@@ -32,9 +42,9 @@ class Acceptor:
         no_room: Callable[[str], None],
         per_turn: int,
     ) -> None:
-        """`arrived` takes over each connection, with the peer's address. `no_room` is called with the reason
-        of each pause. At most `per_turn` connections are accepted in one turn of the loop, so that a flood of
-        connections does not delay connected clients."""
+        """`arrived` takes over each connection, with the peer's address; its socket may block. `no_room` is
+        called with the reason of each pause. At most `per_turn` connections are accepted in one turn of the
+        loop, so that a flood of connections does not delay connected clients."""
         self._bound = bound
         self._arrived = arrived
         self._no_room = no_room
@@ -57,17 +67,18 @@ class Acceptor:
     def _resume(self) -> None:
         self._pause = None
         for sock in self._bound.sockets:
-            asyncio.get_running_loop().add_reader(sock, self._accept, sock)
+            kind = int(sock.family), int(sock.type), sock.proto
+            asyncio.get_running_loop().add_reader(sock, self._accept, sock, kind)
 
     def _stop_accepting(self) -> None:
         for sock in self._bound.sockets:
             if sock.fileno() >= 0:
                 asyncio.get_running_loop().remove_reader(sock)
 
-    def _accept(self, listening: socket.socket) -> None:
+    def _accept(self, listening: socket.socket, kind: tuple[int, int, int]) -> None:
         for _ in range(self._per_turn):
             try:
-                sock, peer = listening.accept()
+                descriptor, peer = listening._accept()  # type: ignore[attr-defined]  # as `accept` does
             except BlockingIOError:
                 return
             except OSError as exc:
@@ -75,8 +86,7 @@ class Acceptor:
                     self._wait_for_room(exc)
                     return
                 continue  # the connection ended before it was accepted: accept(2), "Error handling"
-            sock.setblocking(False)
-            self._arrived(sock, peer)
+            self._arrived(_Accepted(*kind, fileno=descriptor), peer)
 
     def _wait_for_room(self, exc: OSError) -> None:
         """Pause accepting. Connections wait in the kernel's queue, and the loop does not spin."""

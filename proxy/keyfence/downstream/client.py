@@ -61,6 +61,9 @@ _TAKES_REPLIES = states_where(lambda admits: admits.replies)
 _IS_CLIENT = states_where(lambda admits: admits.is_client)
 
 
+_UNIDENTIFIED = Passthrough("")  # stands for the session until the client is identified
+
+
 def _not_answered(question: Question) -> None:
     asyncio.get_running_loop().call_soon(question.answered, None)
 
@@ -143,7 +146,7 @@ class Client(Owner):
         self._traffic = Traffic()  # its service's, once the client is identified
         self._life = _ARRIVING
         self._transport: asyncio.Transport | None = None
-        self._session: SessionBase = Passthrough("")
+        self._session: SessionBase = _UNIDENTIFIED
         self._links = Links(context.upstream, context.pools, self)
         self._flow = Flow()
         self._half_closed: HalfClosed | None = None

@@ -12,6 +12,8 @@ import ipaddress
 import socket
 import ssl
 import sys
+from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any
 
 from keyfence.config.models import ListenerModel
@@ -101,6 +103,7 @@ class _Listener:
         self.service = model.service
         self.tls = tls
         self._context = context
+        self._sockets = bound.sockets
         self._acceptor = Acceptor(bound, self._arrived, self._no_room, ACCEPTS_PER_TURN)
         self._unix = bool(model.address.unix_path)
         self._proxied = model.proxy_protocol
@@ -110,6 +113,8 @@ class _Listener:
     # -- accepting
 
     def listen(self) -> None:
+        for sock in self._sockets:
+            keep_alive(sock)  # each accepted connection inherits it
         self._acceptor.listen()
 
     def stop(self) -> None:
@@ -118,6 +123,7 @@ class _Listener:
 
     async def close(self, seconds: float) -> None:
         """Give accepted connections `seconds` to become clients, then close the others."""
+        await asyncio.sleep(0)  # those that need no wait become clients in this turn
         if self._arriving and seconds:
             await asyncio.wait(self._arriving, timeout=seconds)
         for task in self._arriving:
@@ -137,39 +143,70 @@ class _Listener:
             self._refuse(sock, _Refused("connections", text, answer))
             sock.close()
             return
+        if self.tls is None and not self._proxied:
+            self._admit_at_once(sock, peer, quota)
+            return
         task = asyncio.get_running_loop().create_task(self._admit(sock, peer, quota))
         self._arriving.add(task)
         task.add_done_callback(self._arriving.discard)
 
     # -- a connection until it is a client
 
+    def _admit_at_once(self, sock: socket.socket, peer: Any, quota: ConnectionQuota) -> None:
+        """Make a client of a connection that has nothing to wait for. This needs no task."""
+        try:
+            client = self._client(*self._origin(sock, peer), quota)
+            opening = asyncio.get_running_loop().connect_accepted_socket(client, sock)
+            # Its only wait is for the client's `connection_made`, in the next turn of the loop.
+            opening.send(None).add_done_callback(partial(self._opened, opening, sock, quota))
+        except _Refused as refused:
+            self._turn_away(sock, quota, refused)
+        except OSError:
+            self._turn_away(sock, quota)  # it ended before it became a client
+
+    def _opened(
+        self, opening: Coroutine[Any, Any, Any], sock: socket.socket, quota: ConnectionQuota, _made: object
+    ) -> None:
+        """Go on with the opening of a transport, after its only wait."""
+        try:
+            opening.send(None)
+        except StopIteration:
+            pass
+        except OSError:
+            self._turn_away(sock, quota)
+
     async def _admit(self, sock: socket.socket, peer: Any, quota: ConnectionQuota) -> None:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._context.quotas.limits.handshake
-        served = False
+        refused, served = None, False
         try:
-            known, port = await self._origin(sock, peer, deadline)
-            host = known.address or ("unknown" if self._proxied else "unix")
-            if not quota.at(known.address):
-                text = f"{known.address} has as many connections as limits.connections_per_address allows"
-                raise _Refused("address", text, b"" if self.tls is not None else too_many())
-            await self._serve(
-                sock, deadline, lambda: Client(self._context, self.name, known, host, port, quota)
-            )
+            sock.setblocking(False)
+            known, port = self._origin(sock, peer)
+            if self._proxied:
+                source = await self._proxy_header(sock, known.address, deadline)
+                if not source.local:
+                    known, port = forwarded(known, source.address), source.port
+            await self._serve(sock, deadline, self._client(known, port, quota))
             served = True
-        except _Refused as refused:
-            self._refuse(sock, refused)
+        except _Refused as exc:
+            refused = exc
         except OSError:
             pass  # it ended before it became a client
         finally:
             if not served:
-                sock.close()
-                quota.leave()
+                self._turn_away(sock, quota, refused)
+
+    def _client(self, known: Evidence, port: int, quota: ConnectionQuota) -> Callable[[], Any]:
+        """Makes the client. Raises _Refused if its address has too many connections."""
+        if not quota.at(known.address):
+            text = f"{known.address} has as many connections as limits.connections_per_address allows"
+            raise _Refused("address", text, b"" if self.tls is not None else too_many())
+        host = known.address or ("unknown" if self._proxied else "unix")
+        return partial(Client, self._context, self.name, known, host, port, quota)
 
     async def _serve(self, sock: socket.socket, deadline: float, client: Any) -> None:
         """Create the client's transport, with TLS if configured. Raises _Refused, OSError."""
         loop = asyncio.get_running_loop()
-        keep_alive(sock)
         if self.tls is None:
             await loop.connect_accepted_socket(client, sock)
             return
@@ -181,19 +218,13 @@ class _Listener:
         except ConnectionAbortedError:  # both event loops raise it for this alone
             raise _Refused("handshake", "the TLS handshake timed out") from None
 
-    async def _origin(self, sock: socket.socket, peer: Any, deadline: float) -> tuple[Evidence, int]:
-        """The evidence of a connection's origin, and its port (0: none). Raises _Refused, OSError."""
+    def _origin(self, sock: socket.socket, peer: Any) -> tuple[Evidence, int]:
+        """The evidence of a connection's origin, and its port (0: none). Raises OSError."""
         if self._unix:
             credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, UCRED_SIZE)
-            evidence, port = with_unix_peer(Evidence(self.service), credentials), 0
-        else:
-            # Interned, because many clients come from one address.
-            evidence, port = Evidence(self.service, sys.intern(peer[0])), peer[1]
-        if self._proxied:
-            source = await self._proxy_header(sock, evidence.address, deadline)
-            if not source.local:
-                return forwarded(evidence, source.address), source.port
-        return evidence, port
+            return with_unix_peer(Evidence(self.service), credentials), 0
+        # Interned, because many clients come from one address.
+        return Evidence(self.service, sys.intern(peer[0])), peer[1]
 
     async def _proxy_header(self, sock: socket.socket, address: str, deadline: float) -> Source:
         loop = asyncio.get_running_loop()
@@ -214,9 +245,18 @@ class _Listener:
         assert reader.source is not None
         return reader.source
 
+    def _turn_away(
+        self, sock: socket.socket, quota: ConnectionQuota, refused: _Refused | None = None
+    ) -> None:
+        """Close a connection that does not become a client, because it was `refused` or has ended."""
+        if refused is not None:
+            self._refuse(sock, refused)
+        sock.close()
+        quota.leave()
+
     def _refuse(self, sock: socket.socket, refused: _Refused) -> None:
         self._context.telemetry.counters.connection_rejected(self.name, refused.reason)
         notice(f"{self.name} {refused.reason}", f"{self.name} turned a connection away: {refused}")
         if refused.answer:
             with contextlib.suppress(OSError):  # it may have ended
-                sock.send(refused.answer)
+                sock.send(refused.answer, socket.MSG_DONTWAIT)

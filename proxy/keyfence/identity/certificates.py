@@ -48,6 +48,8 @@ class Certificates(Source):
     by_name: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def service_of(self, evidence: Evidence) -> str:
+        if not evidence.names:
+            return ""
         mapped = (self.by_name[name] for name in evidence.names if name in self.by_name)
         own = (name for name in evidence.names if name in self.services and name != UNKNOWN)
         return next(mapped, "") or next(own, "")

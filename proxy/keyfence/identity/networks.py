@@ -44,6 +44,8 @@ class Networks(Source):
     networks: Sequence[tuple[Network, str]] = ()
 
     def service_of(self, evidence: Evidence) -> str:
+        if not self.networks:
+            return ""  # so the address need not be read
         try:
             ip = ip_of(evidence.address)
         except ValueError:

@@ -11,6 +11,8 @@ from typing import NamedTuple
 
 from . import encode
 
+NO_LIBRARY = (b"", b"")
+
 
 class Profile(NamedTuple):
     """The settings of one client's connection, as Redis has confirmed them."""
@@ -20,17 +22,20 @@ class Profile(NamedTuple):
     user: bytes = b""  # empty with a password: the user `default`
     password: bytes = b""  # empty with a user: a user without a password
     name: bytes = b""
-    library: tuple[bytes, bytes] = (b"", b"")  # CLIENT SETINFO LIB-NAME and LIB-VER
+    library: tuple[bytes, bytes] = NO_LIBRARY  # CLIENT SETINFO LIB-NAME and LIB-VER
 
     @property
     def pool(self) -> Profile:
         """The settings that affect replies, and those needed to open such a connection."""
-        return self._replace(name=b"", library=(b"", b""))
+        return (
+            self._replace(name=b"", library=NO_LIBRARY) if self.name or self.library != NO_LIBRARY else self
+        )
 
     @property
     def kind(self) -> Profile:
         """`pool` without the password, because a user may have several passwords."""
-        return self._replace(name=b"", library=(b"", b""), password=b"")
+        pool = self.pool
+        return pool._replace(password=b"") if pool.password else pool
 
     @property
     def is_logged_in(self) -> bool:

@@ -33,10 +33,13 @@ class Pool:
         # Credentials that Redis has accepted from clients, the newest last. Several are kept, because each
         # may have become invalid since.
         self._logins: dict[Profile, None] = {}
+        self._known_last: Profile | None = None
 
     def knows(self, profile: Profile) -> None:
         """Record credentials that Redis has accepted from a client."""
-        login = profile.pool
+        if profile is self._known_last:
+            return  # as for most clients
+        login, self._known_last = profile.pool, profile
         self._logins.pop(login, None)
         self._logins[login] = None
         if len(self._logins) > MAX_LOGINS:
@@ -47,6 +50,7 @@ class Pool:
         try."""
         if len(self._logins) > 1:
             self._logins.pop(login, None)
+            self._known_last = None
 
     def connection(self, link: SharedLink) -> SharedConnection:
         """The connection with the fewest clients. Opens a new one below the pool's size."""
