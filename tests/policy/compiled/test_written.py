@@ -16,7 +16,7 @@ from keyfence.commands import cache_forms
 from keyfence.commands.cache_forms import ELEMENTS, FIELDS, LAYOUTS, VALUE, Layout
 from keyfence.commands.content import CONTENT_OF
 from keyfence.policy.compiled.policy import Entry
-from keyfence.policy.compiled.written import MOST_FAULTS, WrittenCheck
+from keyfence.policy.compiled.written import MOST_FAULTS, Arrangement, WrittenCheck
 from keyfence.policy.loading.load import parse_policy
 from keyfence.policy.patterns.determinize import classify
 from keyfence.policy.patterns.value_forms import BUILTIN, Form, parse_form, parse_range
@@ -73,9 +73,7 @@ def faults(check: WrittenCheck, argv: list[bytes], layout: Layout, at: int = 0) 
         places.extend((len(data), len(data) + len(argument)))
         data += argument + b"\r\n$7\r\n"
     first = at or layout.content_at or 2
-    return check.faults(
-        data, places, len(argv), first, layout.step, layout.last, layout.is_single, layout.is_scored
-    )
+    return check.faults(data, places, len(argv), first, Arrangement(layout))
 
 
 @cache

@@ -21,7 +21,7 @@ from keyfence.policy.engine.counts import ViolationCounter
 from keyfence.policy.engine.decision_cache import MAX_COUNTERS, DecisionCache
 from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.engine.evidence import evidence_of
-from keyfence.policy.engine.forms import MAX_FORMS, CachedDecision, Lookup, name_slot
+from keyfence.policy.engine.forms import MAX_FORMS, CachedDecision, Lookup, name_bucket
 from keyfence.policy.loading.load import load_policy, parse_policy
 from keyfence.policy.verdict import Ruling
 from keyfence.resp.encode import command
@@ -538,8 +538,8 @@ def test_frequent_commands_have_places_of_their_own_among_the_recent_names() -> 
     single += " SMEMBERS ZADD ZREM ZRANGE ZSCORE XADD XACK EXISTS DEL UNLINK"
     others = "DEL UNLINK EXISTS MGET MSET SINTER EVAL EVALSHA FCALL XREAD XREADGROUP BLPOP BRPOP SCAN PUBLISH"
     for names in (single, single.lower(), others, others.lower()):
-        slots = {name_slot(name, 0, len(name)): name for name in names.encode().split()}
-        assert len(slots) == len(names.split())
+        buckets = {name_bucket(name, 0, len(name)): name for name in names.encode().split()}
+        assert len(buckets) == len(names.split())
 
 
 def test_the_number_of_command_forms_is_bounded() -> None:

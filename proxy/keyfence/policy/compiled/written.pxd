@@ -16,6 +16,14 @@ cdef class FormCheck:
 
 
 @cython.final
+cdef class Arrangement:
+    cdef readonly Py_ssize_t step
+    cdef readonly Py_ssize_t last
+    cdef readonly bint is_single
+    cdef readonly bint is_scored
+
+
+@cython.final
 cdef class WrittenCheck:
     cdef int _content
     cdef FormCheck _form
@@ -31,11 +39,11 @@ cdef class WrittenCheck:
     cdef readonly bint requires
 
     @cython.locals(
-        has_value=bint, unknown=int, wrong=int, form=FormCheck, number=int, start=Py_ssize_t, end=Py_ssize_t
+        step=Py_ssize_t, last=Py_ssize_t, has_value=bint, unknown=int, wrong=int, form=FormCheck, number=int,
+        start=Py_ssize_t, end=Py_ssize_t,
     )
     cpdef int faults(
-        self, bytes data, const long long[::1] places, Py_ssize_t count, Py_ssize_t at, Py_ssize_t step,
-        Py_ssize_t last, bint is_single, bint is_scored,
+        self, bytes data, const long long[::1] places, Py_ssize_t count, Py_ssize_t at, Arrangement arrangement
     ) except -2
     @cython.locals(number=int, raw="const unsigned char *", name=bytes)
     cdef int _field(self, bytes data, Py_ssize_t start, Py_ssize_t end) except -3

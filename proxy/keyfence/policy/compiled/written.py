@@ -16,7 +16,7 @@ from array import array
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 
-from keyfence.commands.cache_forms import ELEMENTS, FIELDS, LENGTH, VALUE
+from keyfence.commands.cache_forms import ELEMENTS, FIELDS, LENGTH, VALUE, Layout
 from keyfence.policy.patterns.automaton import Classifier
 from keyfence.policy.patterns.determinize import TooManyStates, classify
 from keyfence.policy.patterns.expressions import escape, parse_class
@@ -116,6 +116,16 @@ def _check_of(form: Form | None) -> FormCheck | None:
     return FormCheck(form) if form is not None and form.restricts else None
 
 
+class Arrangement:
+    """How a command lists what it writes."""
+
+    def __init__(self, layout: Layout) -> None:
+        self.step = layout.step
+        self.last = layout.last
+        self.is_single = layout.is_single
+        self.is_scored = layout.is_scored
+
+
 class WrittenCheck:
     """Checks what commands write to an entry's keys: values, fields, or elements."""
 
@@ -160,17 +170,7 @@ class WrittenCheck:
             names.append(pattern)
         self._names = _classifier(tuple(names))
 
-    def faults(
-        self,
-        data: bytes,
-        places: array[int],
-        count: int,
-        at: int,
-        step: int,
-        last: int,
-        is_single: bool,
-        is_scored: bool,
-    ) -> int:
+    def faults(self, data: bytes, places: array[int], count: int, at: int, arrangement: Arrangement) -> int:
         """Checks what a command of `count` arguments writes; `places` holds where each begins and ends in
         `data`.
 
@@ -179,6 +179,7 @@ class WrittenCheck:
         belongs to one. 0: nothing is wrong. -1: more is wrong than the result can express. Otherwise it
         encodes the number of unknown fields, or of values that are too long, and that of invalid values.
         """
+        step, last = arrangement.step, arrangement.last
         has_value = self._content != _FIELDS or last > 0
         if self._most >= 0 and count - at > self._most * step:
             return -1
@@ -201,9 +202,9 @@ class WrittenCheck:
                     unknown += 1
                 if form is not None and not form.accepts(data, start, end):
                     wrong += 1
-            if is_scored and not self._is_in_range(data, places[2 * at], places[2 * at + 1]):
+            if arrangement.is_scored and not self._is_in_range(data, places[2 * at], places[2 * at + 1]):
                 return -1
-            if is_single:
+            if arrangement.is_single:
                 break
             at += step
         if unknown > _MOST_FAULTS or wrong > _MOST_FAULTS or (wrong and self._content == _ELEMENTS):

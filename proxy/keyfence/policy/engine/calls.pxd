@@ -3,13 +3,14 @@ cimport cython
 
 from keyfence.policy.compiled.hash_slots cimport slot_in
 from keyfence.policy.compiled.named cimport NameCheck
-from keyfence.policy.compiled.written cimport WrittenCheck
+from keyfence.policy.compiled.written cimport Arrangement, WrittenCheck
 from keyfence.policy.patterns.automaton cimport Classifier
-from keyfence.policy.engine.forms cimport Call, KeyKind, Lookup, name_slot, new_lookup, places_of, stands
+from keyfence.policy.engine.forms cimport Call, KeyKind, Lookup, name_bucket, new_lookup, places_of, stands
 from keyfence.policy.engine.runs cimport Run
 
 cdef int _LONG, _FOREIGN, _CROSSING
 cdef list _MISSES
+cdef Arrangement _VALUE
 cdef Py_ssize_t _MANY, _MOST_LOOKED_AT, _MAX_CONFIRMED, _RECENT
 cdef Lookup _NO_COMMAND, _NO_FORM, _LONG_KEY, _WRONG_CONTENT, _UNSURE, _DIFFERENT
 
@@ -57,12 +58,12 @@ cdef class Placed:
 
     cdef object forget(self)
     @cython.locals(
-        raw="const unsigned char *", first=Py_ssize_t, stop=Py_ssize_t, slot=Py_ssize_t, at=Py_ssize_t,
+        raw="const unsigned char *", first=Py_ssize_t, stop=Py_ssize_t, bucket=Py_ssize_t, at=Py_ssize_t,
         start=Py_ssize_t, end=Py_ssize_t, form=CallForm, option=bytes,
     )
     cdef CallForm form(self, bytes data, const long long[::1] places, Py_ssize_t count, list argv)
     @cython.locals(form=CallForm)
-    cdef CallForm _form(self, tuple options, Py_ssize_t slot)
+    cdef CallForm _form(self, tuple options, Py_ssize_t bucket)
     @cython.locals(run=Run)
     cpdef list shortened(self, list argv, list chosen)
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Container, Sequence
 
-from keyfence.commands.cache_forms import CALL_LAYOUTS, VALUE, CallLayout
+from keyfence.commands.cache_forms import CALL_LAYOUTS, LAYOUTS, VALUE, CallLayout
 from keyfence.commands.extract import extract
 from keyfence.commands.model import MANY, Access, Content, Touches
 from keyfence.policy.budget import Budget, driven
@@ -28,7 +28,7 @@ from keyfence.policy.compiled.scripts import Registration
 from keyfence.policy.compiled.sizes import questions
 from keyfence.policy.compiled.tenants import Values, fixed_places
 from keyfence.policy.compiled.ttl import FINE, UNSIZED
-from keyfence.policy.compiled.written import BY_THE_FORM, WrittenCheck, can_check, checked_by
+from keyfence.policy.compiled.written import BY_THE_FORM, Arrangement, WrittenCheck, can_check, checked_by
 from keyfence.policy.patterns.automaton import Classifier
 
 from . import checks
@@ -46,7 +46,7 @@ from .forms import (
     Call,
     KeyKind,
     Lookup,
-    name_slot,
+    name_bucket,
     new_lookup,
     places_of,
     stands,
@@ -64,6 +64,7 @@ MOST_LOOKED_AT = 64  # arguments, where others than the keys decide: each kind o
 _RECENT = MAX_FORMS  # as a C integer, when compiled
 _MANY = MANY
 _MOST_LOOKED_AT = MOST_LOOKED_AT
+_VALUE = Arrangement(LAYOUTS["SET"])  # a value behind each key: MSET
 _MAX_CONFIRMED = MAX_CONFIRMED
 # In place of a target, beside -1 for none: the key is long, may not be the caller's own, or is in another
 # hash slot than the command's earlier keys.
@@ -175,15 +176,15 @@ class Placed:
         raw = data
         first = min(self.decides_from, count)
         stop = min(self.decides_to, count) if self.decides_to else count
-        slot = stop - first
+        bucket = stop - first
         for at in range(first, stop):
             start, end = places[2 * at], places[2 * at + 1]
             if end - start > 1:
-                slot += (
+                bucket += (
                     end - start + 3 * raw[end - 1] + 5 * raw[end - 2] + 7 * raw[start + (end - start) // 2]
                 )
-        slot %= _RECENT
-        form = self.recent[slot]
+        bucket %= _RECENT
+        form = self.recent[bucket]
         if form is not None and len(form.options) == stop - first:
             for at in range(first, stop):
                 start, end = places[2 * at], places[2 * at + 1]
@@ -192,9 +193,9 @@ class Placed:
                     break
             else:
                 return form
-        return None if argv is None else self._form(tuple(argv[first:stop]), slot)
+        return None if argv is None else self._form(tuple(argv[first:stop]), bucket)
 
-    def _form(self, options: tuple[bytes, ...], slot: int) -> CallForm | None:
+    def _form(self, options: tuple[bytes, ...], bucket: int) -> CallForm | None:
         """The form with these deciding arguments, to be found at this place among the recent ones."""
         form = self.forms.get(options)
         if form is None:
@@ -203,7 +204,7 @@ class Placed:
             if len(self.forms) >= MAX_FORMS:
                 self.forms.clear()
             form = self.forms[options] = CallForm(len(self.runs), options)
-        self.recent[slot] = form
+        self.recent[bucket] = form
         return form
 
     def shortened(self, argv: list[bytes], chosen: list[int]) -> list[bytes]:
@@ -252,14 +253,14 @@ class Calls:
             if layout is None or layout.command.name not in self._among:
                 return _NO_COMMAND  # not remembered, because clients choose the names
             placed = self._placed[name] = Placed(layout, name)
-        self._recent[name_slot(name, 0, len(name))] = placed
+        self._recent[name_bucket(name, 0, len(name))] = placed
         return self._find(placed, b"".join(argv), places_of(argv), len(argv), values, argv)
 
     def find_unread(self, data: bytes, places: array[int], count: int, values: Values) -> Lookup | None:
         """The same for a command of `count` arguments in its raw bytes. None: use `find`, if it can know
         more."""
         start, end = places[0], places[1]
-        placed = self._recent[name_slot(data, start, end)] if end - start > 1 else None
+        placed = self._recent[name_bucket(data, start, end)] if end - start > 1 else None
         if placed is None or not stands(placed.spelled, data, start, end):
             return None
         try:
@@ -379,7 +380,7 @@ class Calls:
         named, written = kind.named, kind.written
         if named is not None and named.faults(data, places[2 * at], places[2 * at + 1]) != 0:
             return False
-        return written is None or written.faults(data, places, count, at + 1, 1, 0, True, False) == 0
+        return written is None or written.faults(data, places, count, at + 1, _VALUE) == 0
 
     def _call(
         self,

@@ -7,7 +7,7 @@ from keyfence.policy.compiled.written cimport WrittenCheck
 from keyfence.policy.patterns.automaton cimport Automaton, Classifier
 from keyfence.policy.engine.calls cimport Calls, OwnKeys
 from keyfence.policy.engine.counts cimport Admitted, Validity, ViolationCounter
-from keyfence.policy.engine.forms cimport CachedDecision, CommandForm, Lookup, name_slot, new_lookup, places_of, stands
+from keyfence.policy.engine.forms cimport CachedDecision, CommandForm, Lookup, name_bucket, new_lookup, places_of, stands
 
 cdef Py_ssize_t _MAX_CONFIRMED
 cdef int _NO_OPTIONS, _TO_END, _SEVERAL_KEYS, _KEYLESS, _WAIVED

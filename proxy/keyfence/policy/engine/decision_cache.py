@@ -41,7 +41,7 @@ from .forms import (
     CachedDecision,
     CommandForm,
     Lookup,
-    name_slot,
+    name_bucket,
     new_lookup,
     places_of,
     stands,
@@ -110,7 +110,7 @@ class DecisionCache:
         seen lately.
         """
         name_at, name_end = places[0], places[1]
-        form = self._recent[name_slot(data, name_at, name_end)] if name_end - name_at > 1 else None
+        form = self._recent[name_bucket(data, name_at, name_end)] if name_end - name_at > 1 else None
         if form is None or form.index != 1 or not stands(form.spelled, data, name_at, name_end):
             return self._calls.find_unread(data, places, count, values)
         if count < 2:
@@ -156,7 +156,7 @@ class DecisionCache:
         if form is None:
             return self._calls.find(argv, values)
         if len(name) > 1:
-            self._recent[name_slot(name, 0, len(name))] = form
+            self._recent[name_bucket(name, 0, len(name))] = form
         if form.kind == _KEYLESS:
             return form.on_no_target.hit
         if form.index >= len(argv):

@@ -2,7 +2,7 @@
 cimport cython
 
 from keyfence.policy.compiled.named cimport NameCheck, TypeWords
-from keyfence.policy.compiled.written cimport WrittenCheck
+from keyfence.policy.compiled.written cimport Arrangement, WrittenCheck
 from keyfence.policy.engine.counts cimport Admitted, ViolationCounter
 from keyfence.shapes.skeleton cimport skeleton
 
@@ -22,10 +22,7 @@ cdef class CommandForm:
     cdef readonly Py_ssize_t options_at
     cdef readonly int content
     cdef readonly Py_ssize_t content_at
-    cdef readonly Py_ssize_t step
-    cdef readonly Py_ssize_t last
-    cdef readonly bint is_single
-    cdef readonly bint is_scored
+    cdef readonly Arrangement arrangement
     cdef Py_ssize_t targets
     cdef readonly list decisions
     cdef readonly Py_ssize_t kept
@@ -94,9 +91,7 @@ cdef class CachedDecision(Admitted):
     cdef readonly Lookup miss
 
     cpdef object checks(self, NameCheck named, TypeWords words, WrittenCheck written)
-    @cython.locals(
-        found=int, check=WrittenCheck, form=CommandForm, at=Py_ssize_t, step=Py_ssize_t, last=Py_ssize_t
-    )
+    @cython.locals(found=int, check=WrittenCheck, form=CommandForm, at=Py_ssize_t)
     cpdef int faults(self, bytes data, const long long[::1] places, Py_ssize_t count) except -2
     @cython.locals(found=int)
     cpdef int key_faults(self, bytes data, Py_ssize_t start, Py_ssize_t end) except -2
@@ -120,10 +115,10 @@ cdef class Lookup:
 cpdef Lookup new_lookup(CachedDecision decision, str reason, int faults, Call call=*, list opens=*)
 
 @cython.locals(raw="const unsigned char *")
-cdef Py_ssize_t _slot(bytes data, Py_ssize_t start, Py_ssize_t end) except -1
+cdef Py_ssize_t _bucket(bytes data, Py_ssize_t start, Py_ssize_t end) except -1
 @cython.locals(size=Py_ssize_t, at=Py_ssize_t, one="const unsigned char *", other="const unsigned char *")
 cpdef bint stands(bytes text, bytes data, Py_ssize_t start, Py_ssize_t end) except -1
 @cython.locals(raw="const unsigned char *", size=Py_ssize_t, letters=Py_ssize_t)
-cpdef Py_ssize_t name_slot(bytes data, Py_ssize_t start, Py_ssize_t end) except -1
+cpdef Py_ssize_t name_bucket(bytes data, Py_ssize_t start, Py_ssize_t end) except -1
 @cython.locals(places="long long[::1]", at=Py_ssize_t, number=Py_ssize_t, argument=bytes)
 cpdef long long[::1] places_of(list argv)

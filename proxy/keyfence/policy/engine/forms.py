@@ -15,7 +15,7 @@ from keyfence.commands.extract import OneKey
 from keyfence.policy.compiled.named import KINDS, NameCheck, TypeWords
 from keyfence.policy.compiled.policy import Target
 from keyfence.policy.compiled.sizes import Question
-from keyfence.policy.compiled.written import MOST_FAULTS, WrittenCheck
+from keyfence.policy.compiled.written import MOST_FAULTS, Arrangement, WrittenCheck
 from keyfence.shapes.skeleton import skeleton
 
 from .counts import Admitted, ViolationCounter
@@ -67,10 +67,7 @@ class CommandForm:
         self.options_at = layout.options_at
         self.content = layout.content
         self.content_at = layout.content_at
-        self.step = layout.step
-        self.last = layout.last
-        self.is_single = layout.is_single
-        self.is_scored = layout.is_scored
+        self.arrangement = Arrangement(layout)
         self.targets = targets
         self.decisions: list[CachedDecision | None] = []  # by target …
         self.kept = 0  # … with room for this many: for all of them, once one is kept
@@ -109,7 +106,7 @@ class CommandForm:
         it lately."""
         if not self.recent:
             return None
-        form = self.recent[_slot(data, start, end)]
+        form = self.recent[_bucket(data, start, end)]
         return form if form is not None and stands(form.written, data, start, end) else None
 
     def with_options(self, argv: list[bytes]) -> CommandForm | None:
@@ -126,7 +123,7 @@ class CommandForm:
         if form is not None:
             if not self.recent:
                 self.recent = [None] * _RECENT
-            self.recent[_slot(form.written, 0, len(form.written))] = form
+            self.recent[_bucket(form.written, 0, len(form.written))] = form
         return form
 
     def _options(self, argv: list[bytes]) -> tuple[bytes, ...] | None:
@@ -155,7 +152,8 @@ class CommandForm:
         form = CommandForm(self.one, self.kind, self.layout, self.targets, self.spelled, evidence)
         if not form.content_at:
             form.content_at = form.options_at + len(options)
-        form.is_scored = form.is_scored and b"INCR" not in map(word, options)  # then it is an increment
+        if b"INCR" in map(word, options):
+            form.arrangement = Arrangement(self.layout._replace(is_scored=False))  # it is an increment
         form.written = b"".join([b"$%d\r\n%b\r\n" % (len(option), option) for option in options])
         return form
 
@@ -240,8 +238,7 @@ class CachedDecision(Admitted):
         found = 0
         check, form = self.written, self.form
         if check is not None:
-            at, step, last = form.content_at, form.step, form.last
-            found = check.faults(data, places, count, at, step, last, form.is_single, form.is_scored)
+            found = check.faults(data, places, count, form.content_at, form.arrangement)
             if found < 0:
                 return -1
         if self.named is not None or self.words is not None:
@@ -339,7 +336,7 @@ def is_trimmed(options: tuple[bytes, ...]) -> bool:
     return trims and integer(options[2]) is not None
 
 
-def _slot(data: bytes, start: int, end: int) -> int:
+def _bucket(data: bytes, start: int, end: int) -> int:
     """The place among the recent forms of the one with the options `data[start:end]`, as they are sent."""
     if end - start < 5:
         return 0  # without options
@@ -359,7 +356,7 @@ def stands(text: bytes, data: bytes, start: int, end: int) -> bool:
     return True
 
 
-def name_slot(data: bytes, start: int, end: int) -> int:
+def name_bucket(data: bytes, start: int, end: int) -> int:
     """The place of the command's name `data[start:end]`, of two letters or more, among RECENT_NAMES. Few of
     the frequent names share one: commands that do, and take turns, are taken apart into objects."""
     raw, size = data, end - start
