@@ -6,7 +6,7 @@ import click
 
 from keyfence.upstream.own_commands import OWN_COMMANDS, acl_rules
 
-from .terminal.options import format_option, print_json
+from .terminal.options import format_option, print_json, value_option
 from .terminal.output import say
 
 
@@ -16,7 +16,7 @@ def acl() -> None:
 
 
 @acl.command("self")
-@click.option("--user", metavar="NAME", default="keyfence", help="The user's name.  [default: keyfence]")
+@value_option("--user", "NAME", "The user's name.  [default: keyfence]", default="keyfence")
 @click.option("--rules", is_flag=True, help="Print only the rules, ready for ACL SETUSER NAME.")
 @format_option("text", "json")
 def own(user: str, rules: bool, form: str) -> None:

@@ -14,16 +14,12 @@ from keyfence.authoring.export.docs import document
 from keyfence.authoring.export.languages import LANGUAGES
 from keyfence.authoring.export.render import render
 from keyfence.cli.terminal.policies import POLICY
-from keyfence.policy.compiled.policy import CompiledPolicy
-from keyfence.policy.diagnostics import FileError
 from keyfence.policy.loading.load import load_policy
 
-from .terminal.options import Commands
-from .terminal.output import fail, fail_with, say
+from .terminal.options import Commands, value_option
+from .terminal.output import fail, say
 
-_service_option = click.option(
-    "--service", metavar="NAME", default="", help="Only for this service.  [default: all]"
-)
+_service_option = value_option("--service", "NAME", "Only for this service.  [default: all]")
 
 
 @click.group(cls=Commands)
@@ -55,7 +51,7 @@ def export_acl(policy: str, service: str, server: str) -> None:
     \b
         keyfence export acl policy.yaml | grep -v '^#' | redis-cli
     """
-    compiled = _loaded(policy)
+    compiled = load_policy(policy)
     try:
         say(acl_of(compiled, service, server).rstrip("\n"))
     except ValueError as exc:
@@ -74,7 +70,7 @@ def export_docs(policy: str) -> None:
 
     Then refusals, findings and the page link to the entry's row.
     """
-    say(document(_loaded(policy)).rstrip("\n"))
+    say(document(load_policy(policy)).rstrip("\n"))
 
 
 @export.command("builders")
@@ -87,12 +83,7 @@ def export_docs(policy: str) -> None:
     help="The language of the module.",
 )
 @_service_option
-@click.option(
-    "--name",
-    metavar="NAME",
-    default="",
-    help="Name of the Go package or Java class, as com.acme.RedisKeys.",
-)
+@value_option("--name", "NAME", "Name of the Go package or Java class, as com.acme.RedisKeys.")
 def export_builders(policy: str, language: str, service: str, name: str) -> None:
     """Print a module with a function for each kind of key.
 
@@ -103,7 +94,7 @@ def export_builders(policy: str, language: str, service: str, name: str) -> None
     \b
         keyfence export builders policy.yaml --lang go --service web
     """
-    compiled = _loaded(policy)
+    compiled = load_policy(policy)
     try:
         builders = builders_of(compiled, service)
     except ValueError as exc:
@@ -114,10 +105,3 @@ def export_builders(policy: str, language: str, service: str, name: str) -> None
         say(render(builders, language, name).rstrip("\n"))
     except ValueError as exc:
         fail(f"--name: {exc}")
-
-
-def _loaded(path: str) -> CompiledPolicy:
-    try:
-        return load_policy(path)
-    except FileError as exc:
-        fail_with(exc)

@@ -37,7 +37,7 @@ from keyfence.policy.units import counted
 from . import formats
 from . import schema as schemas
 from .checking import check_file
-from .terminal.options import format_option, print_json
+from .terminal.options import format_option, print_json, value_option
 from .terminal.output import USAGE, console, fail, fail_with, print_table, say
 
 
@@ -78,12 +78,10 @@ def check(policies: Sequence[str], form: str, strict: bool) -> None:
     help=POLICY_HELP,
 )
 @click.option("--service", metavar="NAME", required=True, help="The service that sends the command.")
-@click.option("--user", metavar="USER", default="", help="The Redis user of the client.")
+@value_option("--user", "USER", "The Redis user of the client.")
 @click.option("--certificate", metavar="NAME", multiple=True, help="A name in the client's certificate.")
 @format_option("text", "json")
-@click.option(
-    "--file", metavar="FILE", default="", help="Explain the commands in a file; - is standard input."
-)
+@value_option("--file", "FILE", "Explain the commands in a file; - is standard input.")
 @click.argument("command", metavar="-- COMMAND [ARG...]", nargs=-1, type=click.UNPROCESSED)
 def explain(
     policy: str,
@@ -216,12 +214,12 @@ def _cell(value: object) -> Text:
 @click.command(name="test")
 @click.argument("paths", metavar="[PATH...]", nargs=-1)
 @format_option("text", "json", "junit", "github")
-@click.option(
+@value_option(
     "--min-coverage",
-    metavar="PERCENT",
+    "PERCENT",
+    "Fail if the tests exercise less of a policy.",
     type=click.IntRange(0, 100),
     default=0,
-    help="Fail if the tests exercise less of a policy.",
 )
 @click.option("--coverage", is_flag=True, help="List the parts of the policy that no test exercises.")
 def run_tests(paths: Sequence[str], form: str, min_coverage: int, coverage: bool) -> None:
@@ -280,11 +278,8 @@ def _print_tests(results: Sequence[FileResult], coverage: Mapping[str, Coverage]
 @click.argument("old", metavar="OLD", type=POLICY)
 @click.argument("new", metavar="NEW", type=POLICY)
 @format_option("text", "json")
-@click.option(
-    "--replay",
-    metavar="LOG",
-    default="",
-    help="Replay a command log (run --record) or a decision log; show new violations.",
+@value_option(
+    "--replay", "LOG", "Replay a command log (run --record) or a decision log; show new violations."
 )
 def diff(old: str, new: str, form: str, replay: str) -> None:
     """Compare two policies; show each change with an example key.

@@ -7,6 +7,7 @@ need. `tests/process/test_start.py` lists what must not be loaded.
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import click
 
@@ -18,15 +19,14 @@ from keyfence.config.references import is_plain_password
 from keyfence.config.settings import Overrides
 from keyfence.config.upstream import upstream_of
 from keyfence.net.addresses import parse_address, parse_listen
-from keyfence.policy.diagnostics import FileError
 from keyfence.process.run import serve
 from keyfence.process.serving.reload import Origin
 from keyfence.process.serving.runtime import StartError, run_loop
 from keyfence.telemetry.operator_log import warn
 from keyfence.upstream.embedded import EmbeddedRedisError
 
-from .terminal.options import checked, is_given
-from .terminal.output import fail, fail_with, say
+from .terminal.options import checked, is_given, value_option
+from .terminal.output import fail, say
 
 
 def _store_or_none(text: str) -> None:
@@ -40,129 +40,82 @@ def _address_or_none(text: str) -> None:
 
 
 @click.command()
-@click.option("--config", metavar="FILE", default="", help="Configuration file; the flags below override it.")
-@click.option("--policy", metavar="POLICY", type=POLICY, default="", help=POLICY_HELP)
-@click.option(
-    "--candidate",
-    "beside",
-    metavar="POLICY",
+@value_option("--config", "FILE", "Configuration file; the flags below override it.")
+@value_option("--policy", "POLICY", POLICY_HELP, type=POLICY)
+@value_option(
+    "--candidate beside",
+    "POLICY",
+    "Policy to compare with the one in force on all traffic; see keyfence candidate.",
     type=POLICY,
-    default="",
-    help="Policy to compare with the one in force on all traffic; see keyfence candidate.",
 )
-@click.option(
+@value_option(
     "--upstream",
-    metavar="URL",
-    default="",
-    envvar="KEYFENCE_UPSTREAM",
-    callback=checked(upstream_of),
-    help="redis://, rediss:// or unix:// URL, or file:PATH of a file that holds one. "
+    "URL",
+    "redis://, rediss:// or unix:// URL, or file:PATH of a file that holds one. "
     "Without it, keyfence starts a Redis.",
+    checked(upstream_of),
+    envvar="KEYFENCE_UPSTREAM",
 )
-@click.option(
+@value_option(
     "--listen",
-    metavar="ADDRESS",
-    default="",
-    callback=checked(parse_listen),
-    help="HOST:PORT, [IPV6]:PORT, :PORT or unix:PATH; port 0 picks a free port.",
+    "ADDRESS",
+    "HOST:PORT, [IPV6]:PORT, :PORT or unix:PATH; port 0 picks a free port.",
+    checked(parse_listen),
 )
-@click.option("--service", metavar="NAME", default="", help="The service that connects to --listen.")
+@value_option("--service", "NAME", "The service that connects to --listen.")
 @click.option(
     "--mode",
     type=click.Choice(["observe", "enforce"]),
     help="Mode of every rule; overrides the configuration's modes.",
 )
-@click.option(
-    "--admin",
-    metavar="HOST:PORT",
-    default="",
-    callback=checked(_address_or_none),
-    help=f"Admin address, or none.  [default: {DEFAULT_ADMIN}]",
+@value_option(
+    "--admin", "HOST:PORT", f"Admin address, or none.  [default: {DEFAULT_ADMIN}]", checked(_address_or_none)
 )
-@click.option(
+@value_option(
     "--metrics",
-    metavar="HOST:PORT",
-    default="",
-    callback=checked(_address_or_none),
-    help="Address that serves only /metrics and health, or none.  [default: none]",
+    "HOST:PORT",
+    "Address that serves only /metrics and health, or none.  [default: none]",
+    checked(_address_or_none),
 )
-@click.option(
+@value_option(
     "--findings",
-    "store",
-    metavar="URL",
-    default="",
-    callback=checked(_store_or_none),
-    help="Where findings are kept: sqlite:////PATH/FILE, postgresql://…, or none.  "
+    "URL",
+    "Where findings are kept: sqlite:////PATH/FILE, postgresql://…, or none.  "
     "[default: with --config, a file in the user's state directory]",
+    checked(_store_or_none),
 )
-@click.option("--decision-log", metavar="FILE", default="", help="File for violations; - is standard output.")
-@click.option(
+@value_option("--decision-log", "FILE", "File for violations; - is standard output.")
+@value_option(
     "--workers",
-    metavar="N",
-    default="",
-    callback=checked(parse_workers),
-    help="Number of worker processes, or auto: one per core. Without it, one process serves all clients.",
+    "N",
+    "Number of worker processes, or auto: one per core. Without it, one process serves all clients.",
+    checked(parse_workers),
 )
-@click.option(
+@value_option(
     "--drain",
-    metavar="DURATION",
-    default="",
-    callback=checked(parse_drain),
-    help="How long clients may take to finish after SIGTERM.  [default: 5s]",
+    "DURATION",
+    "How long clients may take to finish after SIGTERM.  [default: 5s]",
+    checked(parse_drain),
 )
-@click.option("--record", metavar="FILE", default="", help="Record a sample of all commands, without values.")
+@value_option("--record", "FILE", "Record a sample of all commands, without values.")
 @click.option(
     "--splice", is_flag=True, help="Pass all bytes through unread; listen as configured, apply no policy."
 )
-def run(
-    config: str,
-    policy: str,
-    beside: str,
-    upstream: str,
-    listen: str,
-    service: str,
-    mode: str | None,
-    admin: str,
-    metrics: str,
-    store: str,
-    decision_log: str,
-    workers: str,
-    drain: str,
-    record: str,
-    splice: bool,
-) -> None:
+def run(config: str, beside: str, splice: bool, **options: Any) -> None:
     """Run the proxy between services and Redis."""
-    overrides = Overrides(
-        policy,
-        upstream,
-        listen,
-        service,
-        mode or "",  # type: ignore[arg-type]
-        admin,
-        decision_log,
-        workers,
-        drain,
-        record,
-        metrics,
-        store,
-    )
-    if is_given(click.get_current_context(), "upstream") and is_plain_password(upstream):
+    overrides = Overrides(**options | {"mode": options["mode"] or ""})
+    if is_given(click.get_current_context(), "upstream") and is_plain_password(overrides.upstream):
         warn(
             "--upstream holds a password, and process listings show it; write file:PATH or '${NAME}' instead"
         )
     if splice and beside:
         fail("--splice applies no policy; omit --candidate")
     origin = Origin(config, overrides, spliced=splice)
-    try:
-        settings, compiled, packed = origin.load_with(beside)
-    except FileError as exc:
-        fail_with(exc)
+    settings, compiled, packed = origin.load_with(beside)
     compared = None if packed is None else (os.path.abspath(beside), packed)
     if not all(_compiled.status().values()):
         say(f"keyfence: {_compiled.describe()}", err=True)
     try:
         run_loop(lambda: serve(origin, settings, compiled, compared))
-    except FileError as exc:
-        fail_with(exc)
     except (StartError, EmbeddedRedisError) as exc:
         fail(str(exc))

@@ -12,14 +12,13 @@ import click
 from keyfence.config.loading import load_settings
 from keyfence.config.settings import Overrides
 from keyfence.net.addresses import url_of
-from keyfence.policy.diagnostics import FileError
 from keyfence.policy.units import counted, milliseconds
 from keyfence.telemetry.reports.by_command import render
 from keyfence.telemetry.reports.by_key import as_objects, render_by_key
 
-from .terminal.asking import ask_admin, checked_answer, print_reload, read_rows, source_of
-from .terminal.options import admin_option, change_options, format_option, is_given, print_json
-from .terminal.output import fail, fail_with, say
+from .terminal.asking import ask_admin, print_answer, print_reload, read_rows, source_of
+from .terminal.options import admin_option, change_options, format_option, is_given, print_json, value_option
+from .terminal.output import fail
 
 RELOAD_TIMEOUT = 600.0  # seconds; compiling a large policy on a busy machine takes minutes
 RESTART_TIMEOUT = 3600.0  # seconds; workers drain one after the other
@@ -58,8 +57,8 @@ def report(context: click.Context, source: str, admin: str, form: str, by: str) 
 @click.command()
 @click.option("--for", "duration", metavar="DURATION", help="How long, for example 30m or 1h.")
 @click.option("--end", is_flag=True, help="End it now and restore the configured modes.")
-@click.option("--rule", metavar="RULE", default="", help="Only this rule.")
-@click.option("--service", metavar="NAME", default="", help="Only this service.")
+@value_option("--rule", "RULE", "Only this rule.")
+@value_option("--service", "NAME", "Only this service.")
 @change_options
 @format_option("text", "json")
 def observe(
@@ -78,27 +77,21 @@ def observe(
     body = {"for": seconds} | ({"rule": rule} if rule else {}) | ({"service": service} if service else {})
     answer = ask_admin(admin, "/-/observe", body, token_file=token_file)
     what = " ".join([rule or "every rule", *(["by", service] if service else [])])
-    if form == "json":
-        print_json(answer)
-    else:
-        say(f"for {duration}, violations of {what} are observed and not refused")
+    text = f"for {duration}, violations of {what} are observed and not refused"
+    print_answer(admin, answer, form, lambda _: text)
 
 
 def _end_observe(with_others: bool, admin: str, token_file: str, form: str) -> None:
     if with_others:
         fail("--end ends every break-glass; omit --for, --rule and --service")
     answer = ask_admin(admin, "/-/observe", token_file=token_file, method="DELETE")
-    with checked_answer(admin):
-        ended = answer["ended"]
-    if form == "json":
-        print_json(answer)
-    else:
-        say("break-glass ended; modes are as configured again" if ended else "no break-glass was open")
+    ended, none = "break-glass ended; modes are as configured again", "no break-glass was open"
+    print_answer(admin, answer, form, lambda one: ended if one["ended"] else none)
 
 
 @click.command()
 @change_options
-@click.option("--config", metavar="FILE", default="", help="Use the admin address in this configuration.")
+@value_option("--config", "FILE", "Use the admin address in this configuration.")
 @format_option("text", "json")
 def reload(admin: str, token_file: str, form: str, config: str) -> None:
     """Make a running keyfence reload its policy, configuration and waivers.
@@ -108,10 +101,7 @@ def reload(admin: str, token_file: str, form: str, config: str) -> None:
     if config:
         if is_given(click.get_current_context(), "admin"):
             fail("give either --admin or --config, not both")
-        try:
-            settings = load_settings(config, Overrides(), needs_policy=False)
-        except FileError as exc:
-            fail_with(exc)
+        settings = load_settings(config, Overrides(), needs_policy=False)
         if settings.admin is None:
             fail(f"{config} names no admin address; send SIGHUP to keyfence instead", 1)
         admin, token_file = url_of(settings.admin), token_file or settings.admin_token_file
@@ -125,9 +115,4 @@ def reload(admin: str, token_file: str, form: str, config: str) -> None:
 def restart(admin: str, token_file: str, form: str) -> None:
     """Replace the workers of a running keyfence one by one, without losing a command."""
     answer = ask_admin(admin, "/-/restart", {}, RESTART_TIMEOUT, token_file)
-    with checked_answer(admin):
-        restarted = answer["restarted"]
-    if form == "json":
-        print_json(answer)
-    else:
-        say(f"restarted {counted(restarted, 'worker')}")
+    print_answer(admin, answer, form, lambda one: f"restarted {counted(one['restarted'], 'worker')}")

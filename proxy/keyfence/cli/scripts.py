@@ -9,31 +9,29 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import click
-from rich.table import Table
-from rich.text import Text
 
 from keyfence.authoring.seen_scripts import Seen, section, seen_scripts
-from keyfence.policy.diagnostics import FileError
 from keyfence.policy.loading.load import load_policy
-from keyfence.policy.show import one_line
 from keyfence.policy.units import clock_text
 from keyfence.policy.verdict import script_in
 from keyfence.telemetry.tally import Row
 
 from .terminal.asking import rows_of, source_of
-from .terminal.options import admin_option, format_option, print_json
-from .terminal.output import fail_with, print_table, say
+from .terminal.options import admin_option, format_option, print_json, value_option
+from .terminal.output import print_table, say, table_of
 from .terminal.policies import POLICY
+
+_COLUMNS = ("script", "keys", "count", "refused", "last seen", "services", "commands", "first line")
+_NUMBERS = ("keys", "count", "refused")
 
 
 @click.command()
 @click.argument("source", metavar="[LOG|ADMIN]", default="")
-@click.option(
+@value_option(
     "--policy",
-    metavar="POLICY",
+    "POLICY",
+    "Leave out what this policy registers.  [default: the policy of the running keyfence]",
     type=POLICY,
-    default="",
-    help="Leave out what this policy registers.  [default: the policy of the running keyfence]",
 )
 @admin_option
 @format_option("text", "json", "yaml")
@@ -46,10 +44,7 @@ def scripts(context: click.Context, source: str, policy: str, admin: str, form: 
     """
     rows: list[Row] = rows_of(source_of(context, source, admin))
     if policy:
-        try:
-            known = load_policy(policy)
-        except FileError as exc:
-            fail_with(exc)
+        known = load_policy(policy)
         for row in rows:
             row["registered"] = known.registers(script_in(row["rule"], row["shape"]))
     found, registered, without_sha = seen_scripts(rows)
@@ -71,12 +66,10 @@ def _print(found: Sequence[Seen]) -> None:
     if not found:
         say("No unregistered scripts.")
         return
-    table = Table(title="unregistered scripts", title_justify="left")
-    for name in ("script", "keys", "count", "refused", "last seen", "services", "commands", "first line"):
-        table.add_column(name, justify="right" if name in ("keys", "count", "refused") else "left")
-    for one in found:
-        keys = "-" if one.keys is None else str(one.keys)
-        cells = [one.script, keys, str(one.count), str(one.refused), clock_text(one.last)]
-        cells += [", ".join(one.services), ", ".join(one.commands), one.line or "-"]
-        table.add_row(*(Text(one_line(cell)) for cell in cells))
-    print_table(table)
+    print_table(table_of(_COLUMNS, map(_cells, found), title="unregistered scripts", right=_NUMBERS))
+
+
+def _cells(one: Seen) -> list[str]:
+    keys = "-" if one.keys is None else str(one.keys)
+    cells = [one.script, keys, str(one.count), str(one.refused), clock_text(one.last)]
+    return [*cells, ", ".join(one.services), ", ".join(one.commands), one.line or "-"]

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import click
 
-from keyfence.policy.diagnostics import FileError
-
-from .terminal.options import connect_option
-from .terminal.output import fail, fail_with
+from .terminal.options import ADDRESS, admin_of, value_option
+from .terminal.output import fail
 from .terminal.policies import POLICY, shipped_policies
+
+_CONNECT = "Play through this running keyfence instead of a private one."
 
 
 @click.command()
@@ -35,10 +35,8 @@ def policies(name: str | None) -> None:
 
 
 @click.command()
-@connect_option
-@click.option(
-    "--policy", metavar="POLICY", type=POLICY, default="", help="Policy.  [default: the shipped cubesandbox]"
-)
+@value_option("--admin --connect connect", ADDRESS, _CONNECT, admin_of)
+@value_option("--policy", "POLICY", "Policy.  [default: the shipped cubesandbox]", type=POLICY)
 @click.option("--once", is_flag=True, help="End after the minute, also on a terminal.")
 def demo(connect: str, policy: str, once: bool) -> None:
     """Play a minute of CubeSandbox traffic in observe, then in enforce, and show the findings.
@@ -62,5 +60,3 @@ def demo(connect: str, policy: str, once: bool) -> None:
             play_privately(Path(policy or str(shipped)), copied=not policy, stays=stays)
     except DemoError as exc:
         fail(str(exc), 1)
-    except FileError as exc:
-        fail_with(exc)

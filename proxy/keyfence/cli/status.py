@@ -16,15 +16,14 @@ from rich.text import Text
 from keyfence.cli.terminal.policies import POLICY
 from keyfence.config.loading import load_settings
 from keyfence.config.settings import Overrides
-from keyfence.policy.diagnostics import FileError
 from keyfence.policy.enforcement.modes import Modes, advised
 from keyfence.policy.show import one_line
 from keyfence.policy.units import clock_text, counted
 from keyfence.process.serving.reload import load
 
 from .terminal.asking import ask_admin, checked_answer
-from .terminal.options import admin_option, format_option, is_given, print_json
-from .terminal.output import fail, fail_with, fits, print_table, say, wrapped
+from .terminal.options import admin_option, format_option, is_given, print_json, value_option
+from .terminal.output import fail, fits, print_table, say, wrapped
 
 _STYLES = {"enforce": "bold red", "observe": "green", "disabled": "dim"}
 _VERBS = {"enforce": "enforced", "observe": "observed", "disabled": "disabled"}
@@ -110,10 +109,8 @@ def _worker_text(one: Mapping[str, Any]) -> str:
 
 
 @click.command()
-@click.option("--config", metavar="FILE", default="", help="Show the modes of this configuration.")
-@click.option(
-    "--policy", metavar="POLICY", type=POLICY, default="", help="Policy, instead of the configuration's."
-)
+@value_option("--config", "FILE", "Show the modes of this configuration.")
+@value_option("--policy", "POLICY", "Policy, instead of the configuration's.", type=POLICY)
 @admin_option
 @format_option("text", "json")
 @click.pass_context
@@ -146,11 +143,8 @@ def modes(context: click.Context, config: str, policy: str, admin: str, form: st
 
 def _configured(config: str, policy: str) -> dict[str, Any]:
     """Returns the answer that a running keyfence would give with this configuration."""
-    try:
-        settings = load_settings(config, Overrides(policy=policy))
-        compiled = load(settings)
-    except FileError as exc:
-        fail_with(exc)
+    settings = load_settings(config, Overrides(policy=policy))
+    compiled = load(settings)
     return {
         "policy": compiled.name,
         "revision": compiled.revision,

@@ -7,18 +7,17 @@ from __future__ import annotations
 
 import datetime
 import sys
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import click
-from rich.table import Table
 from rich.text import Text
 
 from keyfence.cli.terminal.policies import POLICY
 from keyfence.config.loading import load_settings
 from keyfence.config.settings import Overrides
 from keyfence.policy.diagnostics import FileError
-from keyfence.policy.enforcement.baseline import baseline, row_of_finding
+from keyfence.policy.enforcement.baseline import Baseline, baseline, row_of_finding
 from keyfence.policy.enforcement.waivers import Use, WaiverModel, read_waivers, uses, waiver_faults
 from keyfence.policy.loading.load import load_policy
 from keyfence.policy.show import one_line
@@ -27,8 +26,8 @@ from keyfence.telemetry.tally import Row
 
 from .rollout.gate import chosen_findings
 from .terminal.asking import ask_admin, checked_answer, is_url, rows_of, source_of
-from .terminal.options import admin_option, format_option, is_given, print_json
-from .terminal.output import fail, fail_with, print_table, say
+from .terminal.options import admin_option, format_option, is_given, print_json, value_option
+from .terminal.output import fail, print_table, say, table_of
 
 _STYLES = {
     "lapsed": "bold red",
@@ -40,22 +39,31 @@ _STYLES = {
 }
 
 
-def _date(_context: click.Context, _parameter: click.Parameter, value: str) -> datetime.date | None:
+_COLUMNS = ("state", "until", "uses", "service", "rule", "entry or scope", "command", "keys or script")
+
+
+def _date(text: str) -> datetime.date | None:
     try:
-        return datetime.date.fromisoformat(value) if value else None
+        return datetime.date.fromisoformat(text) if text else None
     except ValueError:
-        raise click.BadParameter(f"{value!r} is not a date; write it as 2027-06-30") from None
+        raise ValueError(f"{text!r} is not a date; write it as 2027-06-30") from None
+
+
+class _Baseline(NamedTuple):
+    """Which baseline is asked for, if one is."""
+
+    writes: bool
+    every: bool
+    owner: str
+    reason: str
+    until: datetime.date | None
 
 
 @click.command()
 @click.argument("source", metavar="[LOG|ADMIN]", default="")
-@click.option("--config", metavar="FILE", default="", help="Configuration file that names the waivers file.")
-@click.option(
-    "--waivers", "file", metavar="FILE", default="", help="Waivers file, instead of the configuration's."
-)
-@click.option(
-    "--policy", metavar="POLICY", type=POLICY, default="", help="Policy; checks the names in the waivers."
-)
+@value_option("--config", "FILE", "Configuration file that names the waivers file.")
+@value_option("--waivers file", "FILE", "Waivers file, instead of the configuration's.")
+@value_option("--policy", "POLICY", "Policy; checks the names in the waivers.", type=POLICY)
 @admin_option
 @format_option("text", "json")
 @click.option(
@@ -71,21 +79,18 @@ def _date(_context: click.Context, _parameter: click.Parameter, value: str) -> d
     show_default=True,
     help="Why the baseline tolerates it.",
 )
-@click.option("--until", metavar="DATE", default="", callback=_date, help="The baseline's last day.")
+@value_option("--until", "DATE", "The baseline's last day.", _date)
 @click.pass_context
 def waivers(
     context: click.Context,
+    /,
     source: str,
     config: str,
     file: str,
     policy: str,
     admin: str,
     form: str,
-    writes: bool,
-    every: bool,
-    owner: str,
-    reason: str,
-    until: datetime.date | None,
+    **how: Any,
 ) -> None:
     """List waivers, and show which have lapsed and which are no longer needed.
 
@@ -97,16 +102,15 @@ def waivers(
     asks_for_uses = bool(source) or is_given(context, "admin")
     source = source_of(context, source, admin)
     url = source if is_url(source) else ""
-    try:
-        listed = _listed(config, file, policy)
-    except FileError as exc:
-        fail_with(exc)
-    if writes:
-        if not owner or until is None:
+    listed = _listed(config, file, policy)
+    asked = _Baseline(**how)
+    if asked.writes:
+        if not asked.owner or asked.until is None:
             fail("--baseline needs --owner and --until: who will fix this, and by when?")
-        _print_baseline(_baseline_rows(source, url, every), owner, reason, until)
+        rows = _baseline_rows(source, url, asked.every)
+        _print_baseline(baseline(rows, asked.owner, asked.reason, asked.until))
         return
-    if every:
+    if asked.every:
         fail("--all is for --baseline")
     in_force = not (config or file)
     if in_force and not url:
@@ -114,9 +118,9 @@ def waivers(
     if in_force:
         with checked_answer(url):
             listed = [WaiverModel.model_validate(one) for one in ask_admin(url, "/waivers")]
-    rows = rows_of(source) if in_force or asks_for_uses else None
-    since = None if rows is None else _since(url, rows)
-    found = uses(listed, rows, datetime.datetime.now(datetime.UTC).date(), since)
+    used = rows_of(source) if in_force or asks_for_uses else None
+    since = None if used is None else _since(url, used)
+    found = uses(listed, used, datetime.datetime.now(datetime.UTC).date(), since)
     if form == "json":
         print_json([one.as_object() for one in found])
     else:
@@ -175,8 +179,7 @@ def _baseline_rows(source: str, url: str, every: bool) -> Sequence[Mapping[str, 
         return [row_of_finding(one) for one in found.chosen]
 
 
-def _print_baseline(rows: Sequence[Mapping[str, Any]], owner: str, reason: str, until: datetime.date) -> None:
-    found = baseline(rows, owner, reason, until)
+def _print_baseline(found: Baseline) -> None:
     say(found.text.rstrip("\n"))
     for sentence in found.wide:
         say(f"keyfence: wider than the findings: {one_line(sentence)}", err=True)
@@ -188,34 +191,14 @@ def _print_uses(found: Sequence[Use]) -> None:
     if not found:
         say("No waivers.")
         return
-    table = Table(title="waivers", title_justify="left")
-    for name in (
-        "state",
-        "until",
-        "uses",
-        "service",
-        "rule",
-        "entry or scope",
-        "command",
-        "keys or script",
-        "owner",
-        "reason",
-    ):
-        table.add_column(name, justify="right" if name == "uses" else "left")
-    for one in sorted(found, key=lambda one: (one.state != "lapsed", one.waiver.until)):
-        table.add_row(*_cells(one))
-    print_table(table)
+    ordered = sorted(found, key=lambda one: (one.state != "lapsed", one.waiver.until))
+    names = (*_COLUMNS, "owner", "reason")
+    print_table(table_of(names, map(_cells, ordered), title="waivers", right=("uses",)))
 
 
-def _cells(use: Use) -> list[Text]:
+def _cells(use: Use) -> Iterator[Text | str]:
     one = use.waiver
-    texts: list[Any] = [str(one.until), "-" if use.times is None else str(use.times)]
-    texts += [
-        one.service,
-        one.rule,
-        one.entry or one.scope or "any",
-        one.command or "any",
-        one.keys or one.script or "any",
-    ]
-    texts += [one.owner, one.reason]
-    return [Text(use.state or "-", style=_STYLES[use.state]), *(Text(one_line(text)) for text in texts)]
+    yield Text(use.state or "-", style=_STYLES[use.state])
+    yield from (str(one.until), "-" if use.times is None else str(use.times), one.service, one.rule)
+    yield from (one.entry or one.scope or "any", one.command or "any", one.keys or one.script or "any")
+    yield from (one.owner, one.reason)

@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from keyfence.cli.main import cli
-from keyfence.cli.rollout.findings import _table as findings_table
+from keyfence.cli.rollout.findings import _cells as cells_of
 from tests.servers import PATIENCE_SECONDS, Keyfence
 
 POLICY = """
@@ -75,7 +75,7 @@ def test_each_finding_of_one_cause_shows_it_and_one_without_a_cause_shows_what_i
         + [("", "the nearest entry is x: x"), ("", "")]
     )
     rows = [plain | {"cause": cause, "meant": meant} for cause, meant in causes]
-    assert [str(cell) for cell in findings_table(rows, 2.0).columns[-1].cells] == [
+    assert [str(cells[-1]) for cells in cells_of(rows, 2.0)] == [
         *(slip, "did you mean hb:?", library, library),
         *("the nearest entry is x: x", ""),
     ]

@@ -1,31 +1,44 @@
-"""What the command line asks of an audit.
+"""What the command line asks of an audit and of a migration.
 
 Rule: these are the values of the options as they were checked, and nothing else.
 """
 
 from __future__ import annotations
 
-import dataclasses
+from typing import NamedTuple
 
 CONFIGURED = "config"  # --store: the findings store that the configuration names
 RATE = 5000  # keys a second, of a Redis that others use
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Request:
-    """What the command line asks for."""
+class Request(NamedTuple):
+    """What `keyfence audit` is asked for."""
 
     source: str
     policy: str
     config: str
-    rate: int | None  # keys a second; 0: no limit; None: the default for the source
+    rate: int  # keys a second; 0: no limit
     sample: float
     resume: str
     replica: bool
     databases: tuple[int, ...]
     store: str
-    plans: bool
+    plan: str | None  # the kind of plan to write
     output: str
+    form: str
+
+
+class Move(NamedTuple):
+    """What `keyfence migrate` is asked for."""
+
+    plan: str
+    url: str
+    config: str
+    dry_run: bool
+    rate: int
+    jobs: int
+    resume: str
+    log: str
     form: str
 
 

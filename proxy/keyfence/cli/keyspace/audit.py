@@ -6,7 +6,6 @@ Redis that cannot be asked, 130 an interruption.
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 import time
 from collections.abc import Callable
@@ -22,13 +21,12 @@ from keyfence.audit.servers.nodes import Server, Topology, inspect
 from keyfence.audit.servers.rdb import expired_keys
 from keyfence.audit.summary import summary
 from keyfence.cli.terminal.options import print_json
-from keyfence.cli.terminal.output import fail, fail_with, say
+from keyfence.cli.terminal.output import fail, say
 from keyfence.config.fields import store_url
-from keyfence.policy.diagnostics import FileError
 from keyfence.policy.loading.load import load_policy
 from keyfence.policy.units import counted
 
-from .asked import CONFIGURED, RATE, Request, is_file
+from .asked import CONFIGURED, Request, is_file
 from .progress import interruptible, watching
 from .report import as_markdown, as_text
 from .source import opened, settings_of
@@ -38,10 +36,7 @@ def run_audit(asked: Request) -> NoReturn:
     """Audits, prints the report, and ends the program."""
     settings = settings_of(asked.config, asked.policy, asked.source)
     store = _store_url(asked.store, settings.findings)
-    try:
-        judge = Judge(load_policy(settings.policy))
-    except FileError as exc:
-        fail_with(exc)
+    judge = Judge(load_policy(settings.policy))
     with opened(settings, asked.source) as endpoint:
         try:
             found, result = _audited(asked, judge, endpoint)
@@ -53,20 +48,14 @@ def run_audit(asked: Request) -> NoReturn:
     sys.exit(1 if found["must"] else 0)
 
 
-def _options(asked: Request) -> Options:
-    is_rdb = is_file(asked.source)
-    rate = asked.rate if asked.rate is not None else 0 if is_rdb else RATE
-    return Options(rate, asked.sample, asked.databases, is_rdb)
-
-
 def _audited(asked: Request, judge: Judge, endpoint: Endpoint) -> tuple[dict[str, Any], Result]:
     """The summary of an audit, and its result."""
-    options, shown = _options(asked), asked.source if is_file(asked.source) else endpoint.address.shown
-    if not options.databases and endpoint.address.database:
-        options = dataclasses.replace(options, databases=(endpoint.address.database,))
+    shown = asked.source if is_file(asked.source) else endpoint.address.shown
+    databases = asked.databases or ((endpoint.address.database,) if endpoint.address.database else ())
+    options = Options(asked.rate, asked.sample, databases, is_file(asked.source))
     servers = _servers(endpoint, replica=asked.replica)
     header = Header(judge.policy.name, judge.policy.revision, shown)
-    opens = _plan_opener(header, asked.output) if asked.plans else None
+    opens = _plan_opener(header, asked.output) if asked.plan else None
     checkpoint = Checkpoint(asked.resume, "audit", work_of(judge, servers, options, asked.output))
     result = _run(judge, servers, options, checkpoint, opens)
     if options.is_file and (expired := expired_keys(endpoint)):
@@ -143,14 +132,14 @@ def _write_findings(url: str, found: dict[str, Any]) -> None:
 
 def _print(found: dict[str, Any], result: Result, asked: Request) -> None:
     renames = f"{counted(result.plan_renames, 'rename')}, and {counted(result.plan_open, 'key')} without one"
-    if asked.plans and not asked.output:
+    if asked.plan and not asked.output:
         say(f"keyfence: {counted(found['keys'], 'key')}: {renames}", err=True)
         return
-    if asked.plans:
+    if asked.plan:
         found |= {"plan": {"file": asked.output, "renames": result.plan_renames, "open": result.plan_open}}
     if asked.form == "json":
         print_json(found)
     else:
         say(as_markdown(found) if asked.form == "markdown" else as_text(found))
-        if asked.plans and asked.form == "text":
+        if asked.plan and asked.form == "text":
             say(f"\n{asked.output}: {renames}")

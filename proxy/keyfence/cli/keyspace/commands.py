@@ -6,16 +6,22 @@ other commands start without it.
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from keyfence.audit.pace import parse_rate, parse_sample
 from keyfence.audit.plan import KIND
-from keyfence.cli.terminal.options import checked, format_option, is_given
+from keyfence.cli.terminal.options import checked, format_option, is_given, value_option
 from keyfence.cli.terminal.output import fail
 from keyfence.cli.terminal.policies import POLICY
 from keyfence.config.fields import parse_store
 
-from .asked import CONFIGURED, RATE, Request, is_file
+from .asked import CONFIGURED, RATE, Move, Request, is_file
+
+_RATE = "Keys a second, or none: as fast as Redis answers."
+_config_option = value_option("--config", "FILE", "Configuration with the upstream, its login and TLS.")
+_resume_option = value_option("--resume", "FILE", "Keep the progress here, and go on from it.")
 
 
 def _store(text: str) -> None:
@@ -25,29 +31,18 @@ def _store(text: str) -> None:
 
 @click.command()
 @click.argument("source", metavar="[URL|FILE.rdb]", default="")
-@click.option(
-    "--policy", metavar="POLICY", type=POLICY, default="", help="Policy; overrides the configuration's."
-)
-@click.option(
-    "--config", metavar="FILE", default="", help="Configuration with the upstream, its login and TLS."
-)
-@click.option(
-    "--rate",
-    metavar="KEYS/s",
-    default=f"{RATE}/s",
-    show_default=True,
-    callback=checked(parse_rate),
-    help="Keys a second, or none: as fast as Redis answers.",
-)
-@click.option(
+@value_option("--policy", "POLICY", "Policy; overrides the configuration's.", type=POLICY)
+@_config_option
+@value_option("--rate", "KEYS/s", _RATE, parse_rate, default=f"{RATE}/s", show_default=True)
+@value_option(
     "--sample",
-    metavar="PERCENT",
+    "PERCENT",
+    "Ask Redis about a part of the keys, as 1%. Names are always all looked at.",
+    parse_sample,
     default="100%",
     show_default=True,
-    callback=checked(parse_sample),
-    help="Ask Redis about a part of the keys, as 1%. Names are always all looked at.",
 )
-@click.option("--resume", metavar="FILE", default="", help="Keep the progress here, and go on from it.")
+@_resume_option
 @click.option("--replica", is_flag=True, help="Read replicas instead of masters.")
 @click.option(
     "--database",
@@ -57,32 +52,18 @@ def _store(text: str) -> None:
     type=click.IntRange(0),
     help="Only this database; may be given several times.  [default: all that hold keys]",
 )
-@click.option(
+@value_option(
     "--store",
-    metavar="URL",
-    default="",
-    callback=checked(_store),
-    help="Write the violations into this findings store; config: the configuration's.",
+    "URL",
+    "Write the violations into this findings store; config: the configuration's.",
+    checked(_store),
 )
 @click.option(
     "--plan", type=click.Choice([KIND]), help="Write the renames of deprecated keys, for keyfence migrate."
 )
-@click.option("--output", metavar="FILE", default="", help="File for the plan.  [default: standard output]")
+@value_option("--output", "FILE", "File for the plan.  [default: standard output]")
 @format_option("text", "json", "markdown")
-def audit(
-    source: str,
-    policy: str,
-    config: str,
-    rate: str,
-    sample: str,
-    resume: str,
-    replica: bool,
-    databases: tuple[int, ...],
-    store: str,
-    plan: str | None,
-    output: str,
-    form: str,
-) -> None:
+def audit(**options: Any) -> None:
     """Judge every key that a Redis holds, or an RDB file, by the policy.
 
     URL has the forms of an upstream: redis://, rediss:// or unix://, with ${NAME} or file:PATH for what is
@@ -90,62 +71,38 @@ def audit(
 
     Exit code 0: no key breaks a rule; 1: some do; 2: wrong usage, or Redis cannot be asked.
     """
-    if output and not plan:
+    asked = Request(**options)
+    if asked.output and not asked.plan:
         fail("--output is for --plan; the report goes to standard output")
-    if plan and resume and not output:
+    if asked.plan and asked.resume and not asked.output:
         fail("an audit that can be resumed needs a file for its plan; add --output")
-    if resume and is_file(source):
+    if asked.resume and is_file(asked.source):
         fail("--resume is for a live Redis; a file is always read from its beginning")
+    if is_file(asked.source) and not is_given(click.get_current_context(), "rate"):
+        asked = asked._replace(rate=0)
     from .audit import run_audit
 
-    paced = is_given(click.get_current_context(), "rate")
-    run_audit(
-        Request(
-            source,
-            policy,
-            config,
-            parse_rate(rate) if paced else None,
-            parse_sample(sample),
-            resume,
-            replica,
-            databases,
-            store,
-            plan is not None,
-            output,
-            form,
-        )
-    )
+    run_audit(asked)
 
 
 @click.command()
 @click.argument("plan", metavar="PLAN")
 @click.argument("url", metavar="[URL]", default="")
-@click.option(
-    "--config", metavar="FILE", default="", help="Configuration with the upstream, its login and TLS."
-)
+@_config_option
 @click.option("--dry-run/--apply", default=True, help="Only look, or move the keys.  [default: dry-run]")
-@click.option(
-    "--rate",
-    metavar="KEYS/s",
-    default="500/s",
-    show_default=True,
-    callback=checked(parse_rate),
-    help="Keys a second, or none: as fast as Redis answers.",
-)
-@click.option(
+@value_option("--rate", "KEYS/s", _RATE, parse_rate, default="500/s", show_default=True)
+@value_option(
     "--jobs",
-    metavar="NUMBER",
+    "NUMBER",
+    "Keys to move at the same time.",
     type=click.IntRange(1, 64),
     default=8,
     show_default=True,
-    help="Keys to move at the same time.",
 )
-@click.option("--resume", metavar="FILE", default="", help="Keep the progress here, and go on from it.")
-@click.option("--log", metavar="FILE", default="", help="Write each key with its outcome, as JSON lines.")
+@_resume_option
+@value_option("--log", "FILE", "Write each key with its outcome, as JSON lines.")
 @format_option("text", "json")
-def migrate(
-    plan: str, url: str, config: str, dry_run: bool, rate: str, jobs: int, resume: str, log: str, form: str
-) -> None:
+def migrate(**options: Any) -> None:
     """Move deprecated keys to their standard form, by a PLAN of keyfence audit --plan migrate.
 
     Each key is copied (COPY, which never overwrites), compared, and then removed, unless it has changed
@@ -155,4 +112,4 @@ def migrate(
     """
     from .migrate import run_migration
 
-    run_migration(plan, url, config, parse_rate(rate), jobs, resume, log, form, applies=not dry_run)
+    run_migration(Move(**options))

@@ -24,40 +24,42 @@ from keyfence.findings.spans import span_text
 from keyfence.policy.show import one_line
 from keyfence.policy.units import counted
 
-from .asked import is_file
+from .asked import Move, is_file
 from .progress import interruptible, watching
 from .source import opened, settings_of
 
 
-def run_migration(
-    plan: str, url: str, config: str, rate: int, jobs: int, resume: str, log: str, form: str, *, applies: bool
-) -> NoReturn:
+def run_migration(asked: Move) -> NoReturn:
     """Carries out a plan, prints what became of the keys, and ends the program."""
-    if is_file(url):
+    if is_file(asked.url):
         fail("a file holds no keys to move; name a Redis: redis://HOST:PORT")
-    settings = settings_of(config, "", url, needs_policy=False)
+    applies = not asked.dry_run
+    settings = settings_of(asked.config, "", asked.url, needs_policy=False)
     try:
-        read = Plan(plan)
-        with opened(settings, url) as endpoint:
+        read = Plan(asked.plan)
+        with opened(settings, asked.url) as endpoint:
             topology = Topology(endpoint)
             server = [one.run_id for one in map(inspect, topology.masters())]
             work = {"server": sorted(server), "plan": read.digest, "apply": applies}
+            checkpoint = Checkpoint(asked.resume, "migrate", work)
             with contextlib.ExitStack() as stack:
-                routers = [stack.enter_context(contextlib.closing(Router(topology))) for _ in range(jobs)]
+                routers = [
+                    stack.enter_context(contextlib.closing(Router(topology))) for _ in range(asked.jobs)
+                ]
                 movers = [Mover(router, apply=applies) for router in routers]
-                moves = _run(read, movers, rate, Checkpoint(resume, "migrate", work), log)
+                moves = _run(read, movers, asked, checkpoint)
     except (LinkError, PlanError, CheckpointError) as exc:
         fail(str(exc))
-    if form == "json":
-        print_json({"plan": plan, "applied": applies, **moves.as_object()})
+    if asked.form == "json":
+        print_json({"plan": asked.plan, "applied": applies, **moves.as_object()})
     else:
         _print(moves, applies=applies)
     sys.exit(1 if moves.fates[Fate.LEFT] else 0)
 
 
-def _run(plan: Plan, movers: Sequence[Mover], rate: int, checkpoint: Checkpoint, log: str) -> Moves:
+def _run(plan: Plan, movers: Sequence[Mover], asked: Move, checkpoint: Checkpoint) -> Moves:
     with watching("keys") as watch:
-        one = Migration(plan, movers, rate, checkpoint, log, watch)
+        one = Migration(plan, movers, asked.rate, checkpoint, asked.log, watch)
         with interruptible(one.stop, checkpoint, lambda: (one.moves.lines, plan.renames + plan.open)):
             return one.run()
 

@@ -11,11 +11,10 @@ from collections.abc import Iterator
 
 from keyfence.audit.servers.links import Endpoint
 from keyfence.audit.servers.rdb import loaded
-from keyfence.cli.terminal.output import fail, fail_with
+from keyfence.cli.terminal.output import fail
 from keyfence.config.loading import load_settings
 from keyfence.config.settings import Overrides, Settings
 from keyfence.downstream.tls import upstream_context
-from keyfence.policy.diagnostics import FileError
 from keyfence.upstream.embedded import EmbeddedRedisError
 
 from .asked import is_file
@@ -24,10 +23,7 @@ from .asked import is_file
 def settings_of(config: str, policy: str, source: str, *, needs_policy: bool = True) -> Settings:
     """The settings that name policy and Redis. A fault ends the command."""
     url = "" if is_file(source) else source
-    try:
-        settings = load_settings(config, Overrides(policy=policy, upstream=url), needs_policy=needs_policy)
-    except FileError as exc:
-        fail_with(exc)
+    settings = load_settings(config, Overrides(policy=policy, upstream=url), needs_policy=needs_policy)
     if settings.upstream is None and not is_file(source):
         fail("name a Redis: redis://HOST:PORT, or --config with a configuration that has an upstream")
     return settings
@@ -45,8 +41,4 @@ def opened(settings: Settings, source: str) -> Iterator[Endpoint]:
             yield endpoint
         return
     assert settings.upstream is not None
-    try:
-        context = upstream_context(settings)
-    except FileError as exc:
-        fail_with(exc)
-    yield Endpoint(settings.upstream, context, settings.connect_timeout)
+    yield Endpoint(settings.upstream, upstream_context(settings), settings.connect_timeout)

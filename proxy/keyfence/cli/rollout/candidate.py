@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from keyfence.cli.terminal.asking import ask_admin, checked_answer, print_reload
+from keyfence.cli.terminal.asking import ask_admin, checked_answer, print_answer, print_reload
 from keyfence.cli.terminal.options import Commands, admin_option, change_options, format_option, print_json
 from keyfence.cli.terminal.output import say, wrapped
 from keyfence.cli.terminal.policies import PolicyPath
@@ -46,12 +46,8 @@ def load(file: str, admin: str, token_file: str, form: str) -> None:
     """
     body = {"file": os.path.abspath(file)}
     answer = ask_admin(admin, "/-/candidate", body, LOAD_TIMEOUT, token_file, form=form)
-    with checked_answer(admin):
-        text = f"{answer['file']}: policy {answer['policy']}, revision {answer['revision']}"
-    if form == "json":
-        print_json(answer)
-    else:
-        say(f"loaded: {text}; it is compared with the policy in force")
+    loaded = "loaded: {file}: policy {policy}, revision {revision}; it is compared with the policy in force"
+    print_answer(admin, answer, form, lambda one: loaded.format(**one))
 
 
 @candidate.command()
@@ -114,13 +110,11 @@ def _lines(answer: Mapping[str, Any]) -> list[str]:
 def drop(admin: str, token_file: str, form: str) -> None:
     """End the comparison and forget its counts."""
     answer = ask_admin(admin, "/-/candidate", token_file=token_file, method="DELETE")
-    with checked_answer(admin):
-        dropped = answer["dropped"]
-        text = "no candidate was loaded" if dropped is None else f"dropped: {dropped['file']}"
-    if form == "json":
-        print_json(answer)
-    else:
-        say(text)
+    print_answer(admin, answer, form, lambda one: _dropped(one["dropped"]))
+
+
+def _dropped(one: Mapping[str, Any] | None) -> str:
+    return "no candidate was loaded" if one is None else f"dropped: {one['file']}"
 
 
 @candidate.command()

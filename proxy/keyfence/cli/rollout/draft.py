@@ -22,7 +22,7 @@ from keyfence.authoring.learn.draft import Draft, DraftError, draft
 from keyfence.authoring.learn.evidence import Evidence
 from keyfence.authoring.learn.typos import Typo
 from keyfence.cli.terminal.asking import ask_admin, checked_answer, is_url, source_url
-from keyfence.cli.terminal.options import admin_option
+from keyfence.cli.terminal.options import admin_option, value_option
 from keyfence.cli.terminal.output import fail, say
 from keyfence.cli.terminal.policies import POLICY, shipped_policies
 from keyfence.config.fields import is_store
@@ -41,34 +41,26 @@ _RDB = b"REDIS"
 _REDIS = ("redis://", "rediss://", "unix://")
 _APPLICATIONS = "applications/"  # where the shipped policies of applications are
 _SHOWN_FAULTS = 5
-_NAME = re.compile("[A-Za-z][A-Za-z0-9_-]{0,62}")
+NAME = re.compile("[A-Za-z][A-Za-z0-9_-]{0,62}")
 
 
-def _name(_context: click.Context, _parameter: click.Parameter, value: str) -> str:
-    if not _NAME.fullmatch(value):
-        raise click.BadParameter(f"{value!r} is not a name; write letters, digits, - and _")
-    return value
+def name_of(text: str) -> str:
+    """A policy's name. Raises ValueError."""
+    if not NAME.fullmatch(text):
+        raise ValueError(f"{text!r} is not a name; write letters, digits, - and _")
+    return text
 
 
 @click.command(name="draft")
 @click.argument("sources", metavar="[SOURCE...]", nargs=-1)
-@click.option(
-    "--name", metavar="NAME", default="draft", callback=_name, help="The policy's name.", show_default=True
+@value_option("--name", "NAME", "The policy's name.", name_of, default="draft", show_default=True)
+@value_option(
+    "-o --output",
+    "FILE",
+    "Write the draft to this new file; FOLDER/: with the policies of applications, into a new folder.",
 )
-@click.option(
-    "-o",
-    "--output",
-    metavar="FILE",
-    default="",
-    help="Write the draft to this new file; FOLDER/: with the policies of applications, into a new folder.",
-)
-@click.option(
-    "--extend",
-    "policy",
-    metavar="POLICY",
-    type=POLICY,
-    default="",
-    help="Print a patch with what this policy lacks, instead of a draft.",
+@value_option(
+    "--extend policy", "POLICY", "Print a patch with what this policy lacks, instead of a draft.", type=POLICY
 )
 @click.option(
     "--interactive",

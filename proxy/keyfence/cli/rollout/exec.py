@@ -16,11 +16,12 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import click
 
-from keyfence.cli.terminal.options import ADMIN_VARIABLE, checked, format_option
-from keyfence.cli.terminal.output import fail, fail_with, say
+from keyfence.cli.terminal.options import ADMIN_VARIABLE, checked, format_option, value_option
+from keyfence.cli.terminal.output import fail, say
 from keyfence.cli.terminal.policies import POLICY, POLICY_HELP
 from keyfence.config.fields import parse_store, store_url
 from keyfence.config.loading import load_settings
@@ -30,7 +31,7 @@ from keyfence.findings.gate.baseline import Known
 from keyfence.findings.gate.formats import FORMATS
 from keyfence.findings.gate.judgement import judge
 from keyfence.policy.compiled.policy import CompiledPolicy
-from keyfence.policy.diagnostics import FileError, did_you_mean
+from keyfence.policy.diagnostics import did_you_mean
 from keyfence.policy.services import UNKNOWN
 from keyfence.process.serving.packing import pack
 from keyfence.process.serving.reload import Origin, load
@@ -47,18 +48,15 @@ _PASSED_ON = _ENDING | {signal.SIGUSR1, signal.SIGUSR2}
 
 @click.command("exec", context_settings={"allow_interspersed_args": False})
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED, metavar="-- COMMAND...")
-@click.option("--policy", metavar="POLICY", type=POLICY, default="", help=POLICY_HELP)
-@click.option(
-    "--config", metavar="FILE", default="", help="Configuration with the policy, modes and waivers."
-)
-@click.option(
+@value_option("--policy", "POLICY", POLICY_HELP, type=POLICY)
+@value_option("--config", "FILE", "Configuration with the policy, modes and waivers.")
+@value_option(
     "--upstream",
-    metavar="URL",
-    default="",
-    callback=checked(upstream_of),
-    help="A Redis for the command. Without it, keyfence starts one; the configuration's is never used.",
+    "URL",
+    "A Redis for the command. Without it, keyfence starts one; the configuration's is never used.",
+    checked(upstream_of),
 )
-@click.option("--service", metavar="NAME", default="", help="The service that the command is.")
+@value_option("--service", "NAME", "The service that the command is.")
 @click.option(
     "--env",
     "names",
@@ -74,32 +72,16 @@ _PASSED_ON = _ENDING | {signal.SIGUSR1, signal.SIGUSR2}
 )
 @baseline_option
 @write_option
-@click.option(
-    "--findings",
-    "store",
-    metavar="URL",
-    default="",
-    callback=checked(parse_store),
-    help="Keep the findings in this store, for keyfence gate; several runs may share it.",
+@value_option(
+    "--findings store",
+    "URL",
+    "Keep the findings in this store, for keyfence gate; several runs may share it.",
+    checked(parse_store),
 )
-@click.option("--decision-log", "log", metavar="FILE", default="", help="Write violations to this file.")
-@click.option("--output", metavar="FILE", default="", help="Write the report here, not to standard error.")
+@value_option("--decision-log log", "FILE", "Write violations to this file.")
+@value_option("--output", "FILE", "Write the report here, not to standard error.")
 @format_option(*FORMATS)
-def exec_(
-    command: Sequence[str],
-    policy: str,
-    config: str,
-    upstream: str,
-    service: str,
-    names: Sequence[str],
-    mode: str | None,
-    baseline: str,
-    write: str,
-    store: str,
-    log: str,
-    output: str,
-    form: str,
-) -> None:
+def exec_(command: Sequence[str], **options: Any) -> None:
     """Run a command behind a keyfence of its own, and fail on new findings.
 
     keyfence starts on a free port, in front of a Redis of its own. The command finds it in REDIS_URL. The
@@ -109,14 +91,19 @@ def exec_(
     keyfence could not be used; 3 not known, because no command reached Redis, or an earlier run with another
     policy is in the store.
     """
-    known = known_findings(baseline, write)
-    origin = Origin(config, Overrides(policy, upstream, mode=mode or ""))  # type: ignore[arg-type]
-    settings, compiled = _loaded(origin, upstream)
-    variables = _variables(settings, compiled, service, names)
+    asked = _Asked(**options)
+    known = known_findings(asked.baseline, asked.write)
+    overrides = Overrides(asked.policy, asked.upstream, mode=asked.mode or "")  # type: ignore[arg-type]
+    origin = Origin(asked.config, overrides)
+    settings = load_settings(origin.config, overrides)
+    compiled = load(settings)
+    if not asked.upstream:  # only the command line names one: a configuration's is the real one
+        settings = dataclasses.replace(settings, upstream=None)
+    variables = _variables(settings, compiled, asked.service, asked.names)
     with _signals_waiting(), tempfile.TemporaryDirectory(prefix="keyfence-exec-") as folder:
-        url = store_url(store) if store else f"sqlite:///{folder}/findings.db"
+        url = store_url(asked.store) if asked.store else f"sqlite:///{folder}/findings.db"
         services = tuple(dict.fromkeys(variables.values()))
-        settings = for_a_command(settings, services, url, log)
+        settings = for_a_command(settings, services, url, asked.log)
         try:
             with serving(origin, pack(settings, compiled), Path(folder), _is_interrupted) as running:
                 code = _run(command, _environment(running, variables))
@@ -127,20 +114,27 @@ def exec_(
             say("keyfence: keyfence did not last until the command's end, so nothing is judged", err=True)
             sys.exit(code or 2)
         try:
-            judged = _judged(url, known, (baseline, write), output, form)
+            judged = _judged(url, known, asked)
         except SystemExit as exc:
             sys.exit(code or exc.code)
         sys.exit(code or judged)
 
 
-def _loaded(origin: Origin, upstream: str) -> tuple[Settings, CompiledPolicy]:
-    """Settings and policy. Only the command line names an upstream: a configuration's is the real one."""
-    try:
-        settings = load_settings(origin.config, origin.overrides)
-        compiled = load(settings)
-    except FileError as exc:
-        fail_with(exc)
-    return (settings if upstream else dataclasses.replace(settings, upstream=None)), compiled
+class _Asked(NamedTuple):
+    """The options of the command."""
+
+    policy: str
+    config: str
+    upstream: str
+    service: str
+    names: Sequence[str]
+    mode: str | None
+    baseline: str
+    write: str
+    store: str
+    log: str
+    output: str
+    form: str
 
 
 def _variables(
@@ -224,19 +218,18 @@ def _before_exec() -> Callable[[], None]:
 # -- the answer
 
 
-def _judged(url: str, known: Sequence[Known], files: tuple[str, str], output: str, form: str) -> int:
+def _judged(url: str, known: Sequence[Known], asked: _Asked) -> int:
     """Judge what the store has, and report it. Returns the gate's exit code."""
-    baseline, write = files
-    judgement = judge(store_evidence(url), baseline=known, baseline_name=baseline)
-    if write:
-        return keep(judgement, known, write)
-    text = FORMATS[form](judgement)
-    if not output:
+    judgement = judge(store_evidence(url), baseline=known, baseline_name=asked.baseline)
+    if asked.write:
+        return keep(judgement, known, asked.write)
+    text = FORMATS[asked.form](judgement)
+    if not asked.output:
         say(text.removesuffix("\n"), err=True)
         return judgement.outcome.exit_code
     try:
-        with click.open_file(output, "w", encoding="utf-8") as file:
+        with click.open_file(asked.output, "w", encoding="utf-8") as file:
             file.write(text)
     except OSError as exc:
-        fail(f"{output} cannot be written: {exc.strerror}")
+        fail(f"{asked.output} cannot be written: {exc.strerror}")
     return judgement.outcome.exit_code

@@ -7,58 +7,42 @@ from __future__ import annotations
 
 import csv
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import quote, urlencode
 
 import click
-from rich.table import Table
 from rich.text import Text
 
 from keyfence.cli.terminal.asking import ask_admin, checked_answer
-from keyfence.cli.terminal.options import admin_option, format_option, print_json
-from keyfence.cli.terminal.output import fail, fits, print_table, say, wrapped
+from keyfence.cli.terminal.options import admin_option, checked, format_option, print_json, value_option
+from keyfence.cli.terminal.output import fail, fits, print_table, say, table_of, wrapped
 from keyfence.findings.filter import states
 from keyfence.policy.show import one_line
 from keyfence.policy.units import clock_text, counted
 from keyfence.telemetry.clients import text_of
 
-from .times import ago, since_option
+from .times import ago, since_time
 
 _STYLES = {"new": "bold red", "reopened": "bold red", "open": "red", "waived": "dim"}
 _COLUMNS = ("id", "state", "service", "rule", "command", "entry or key shape", "count", "last", "owner")
 
 
-def _states(_context: click.Context, _parameter: click.Parameter, value: str) -> str:
-    try:
-        states(value)
-    except ValueError as exc:
-        raise click.BadParameter(str(exc)) from None
-    return value
-
-
 @click.command()
 @click.argument("one", metavar="[ID]", default="")
-@click.option("--service", metavar="NAME", default="", help="Only findings of this service.")
-@click.option("--rule", metavar="RULE", default="", help="Only findings of this rule.")
-@click.option(
+@value_option("--service", "NAME", "Only findings of this service.")
+@value_option("--rule", "RULE", "Only findings of this rule.")
+@value_option(
     "--state",
-    metavar="STATE",
-    default="",
-    callback=_states,
-    help="Only these states, separated by commas: new, open, waived, quiet, reopened, resolved, or "
+    "STATE",
+    "Only these states, separated by commas: new, open, waived, quiet, reopened, resolved, or "
     "active (new, open and reopened).",
+    checked(states),
 )
-@click.option("--owner", metavar="OWNER", default="", help="Only findings of this owner.")
-@click.option("--entry", metavar="NAME", default="", help="Only findings on this entry or key shape.")
-@click.option("--text", metavar="TEXT", default="", help="Only findings with this text in a name or example.")
-@click.option(
-    "--since",
-    metavar="TIME",
-    callback=since_option,
-    default="",
-    help="Only findings seen since: 24h, 2026-03-01, RFC 3339.",
-)
+@value_option("--owner", "OWNER", "Only findings of this owner.")
+@value_option("--entry", "NAME", "Only findings on this entry or key shape.")
+@value_option("--text", "TEXT", "Only findings with this text in a name or example.")
+@value_option("--since", "TIME", "Only findings seen since: 24h, 2026-03-01, RFC 3339.", since_time)
 @admin_option
 @format_option("text", "json", "csv")
 def findings(one: str, since: float, admin: str, form: str, **which: str) -> None:
@@ -71,7 +55,7 @@ def findings(one: str, since: float, admin: str, form: str, **which: str) -> Non
     answer = ask_admin(admin, f"/findings?{urlencode(asked | order)}")
     with checked_answer(admin):
         rows, total, now = list(answer["findings"]), int(answer["total"]), float(answer["now"])
-        table = _table(rows, now)
+        table = table_of((*_COLUMNS, "cause"), _cells(rows, now), right=("count",))
     if form == "json":
         print_json(answer)
     elif form == "csv":
@@ -93,28 +77,28 @@ def place_of(row: Mapping[str, Any]) -> str:
     return one_line(row["shape"] or row["entry"] or "–")
 
 
-def _table(rows: list[dict[str, Any]], now: float) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for name in (*_COLUMNS, "cause"):
-        table.add_column(name, no_wrap=True, justify="right" if name == "count" else "left")
+def _cells(rows: list[dict[str, Any]], now: float) -> Iterator[list[Text | str]]:
     before = ""
     for row in rows:
         # The cause in full on the first row of a group, in short on the others.
         cause = row["cause"] if row["cause"] != before else row["meant"] or row["cause"]
         before = row["cause"]
-        table.add_row(
+        yield [
             row["id"],
             Text(row["state"], style=_STYLES.get(row["state"], "")),
-            Text(one_line(row["service"])),
-            row["rule"] + (" (should)" if row["severity"] == "should" else ""),
-            Text(one_line(row["command"])),
-            Text(place_of(row)),
+            row["service"],
+            _rule_of(row),
+            row["command"],
+            place_of(row),
             str(row["total"]),
             ago(row["last"], now),
-            Text(one_line(row["owner"] or "–")),
-            Text(one_line(cause or row["meant"])),
-        )
-    return table
+            row["owner"] or "–",
+            cause or row["meant"],
+        ]
+
+
+def _rule_of(row: Mapping[str, Any]) -> str:
+    return str(row["rule"]) + (" (should)" if row["severity"] == "should" else "")
 
 
 def _print_narrow(rows: list[dict[str, Any]], now: float) -> None:
@@ -124,8 +108,7 @@ def _print_narrow(rows: list[dict[str, Any]], now: float) -> None:
         if row["cause"] != before:
             before = row["cause"]
             say(wrapped(f"{one_line(before or 'without a common cause')}:", ""))
-        should = " (should)" if row["severity"] == "should" else ""
-        say(f"{row['id']}  {row['state']}  {one_line(row['service'])}  {row['rule']}{should}")
+        say(f"{row['id']}  {row['state']}  {one_line(row['service'])}  {_rule_of(row)}")
         what = f"{one_line(row['command'])} {place_of(row)}"
         owner = one_line(row["owner"] or "no owner")
         say(wrapped(f"{what}: {row['total']}, the last {ago(row['last'], now)}, {owner}", "    "))
@@ -160,7 +143,7 @@ def _lines(row: Mapping[str, Any]) -> list[tuple[str, str]]:
     lines = [
         ("finding", f"{row['id']}, {row['state']} since {clock_text(row['since'])}"),
         ("service", row["service"]),
-        ("rule", row["rule"] + (" (should)" if row["severity"] == "should" else "")),
+        ("rule", _rule_of(row)),
         ("command", f"{row['command']} on {place_of(row)}"),
         ("seen", f"{counts}; first {clock_text(row['first'])}, last {clock_text(row['last'])}"),
         ("owner", row["owner"] or "–"),

@@ -17,7 +17,7 @@ import click
 
 from keyfence.admin.client import AskError, ask
 from keyfence.cli.terminal.asking import checked_answer, is_url, read_log, source_of
-from keyfence.cli.terminal.options import admin_option, format_option, is_given
+from keyfence.cli.terminal.options import admin_option, format_option, is_given, value_option
 from keyfence.cli.terminal.output import fail, fail_with, say
 from keyfence.config.fields import is_store, parse_store, store_url
 from keyfence.findings.finding import ACTIVE, AT_REST
@@ -29,41 +29,28 @@ from keyfence.policy.diagnostics import FileError
 from keyfence.policy.units import counted
 from keyfence.upstream.url import without_password
 
-from .times import since_option
+from .times import since_time
 
 PAGE = 2_000  # findings of one answer
 
 
-def baseline_option(command: Any) -> Any:
-    """Adds --baseline: the findings that do not fail the gate."""
-    return click.option(
-        "--baseline",
-        metavar="FILE",
-        default="",
-        help="Findings in this file are known and do not fail; --write-baseline makes it.",
-    )(command)
-
-
-def write_option(command: Any) -> Any:
-    """Adds --write-baseline."""
-    return click.option(
-        "--write-baseline",
-        "write",
-        metavar="FILE",
-        default="",
-        help="Write what would fail to this file, and fail on nothing. With --baseline, keep what that file "
-        "knows.",
-    )(command)
+baseline_option = value_option(
+    "--baseline", "FILE", "Findings in this file are known and do not fail; --write-baseline makes it."
+)
+write_option = value_option(
+    "--write-baseline write",
+    "FILE",
+    "Write what would fail to this file, and fail on nothing. With --baseline, keep what that file knows.",
+)
 
 
 @click.command()
 @click.argument("source", metavar="[ADMIN|STORE|LOG]", default="")
-@click.option(
+@value_option(
     "--since",
-    metavar="TIME",
-    default="",
-    callback=since_option,
-    help="New is what was first seen, or seen again, since: 24h, 2027-06-30, RFC 3339.",
+    "TIME",
+    "New is what was first seen, or seen again, since: 24h, 2027-06-30, RFC 3339.",
+    since_time,
 )
 @baseline_option
 @write_option

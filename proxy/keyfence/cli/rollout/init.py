@@ -15,11 +15,13 @@ from urllib.parse import urlsplit
 import click
 
 from keyfence.authoring.learn.requirements import quoted
+from keyfence.cli.terminal.options import parsed
 from keyfence.cli.terminal.output import fail, say
 from keyfence.config.upstream import upstream_of
 from keyfence.policy.services import UNKNOWN
 
-_NAME = re.compile("[A-Za-z][A-Za-z0-9_-]{0,62}")
+from .draft import NAME, name_of
+
 _FIRST_PORT = 7101
 _LOCAL = ("127.0.0.1", "localhost", "::1")
 
@@ -39,7 +41,7 @@ def _services(text: str) -> tuple[str, ...]:
     if not found:
         raise click.BadParameter("name at least one service")
     for one in found:
-        if not _NAME.fullmatch(one) or one == UNKNOWN:
+        if not NAME.fullmatch(one) or one == UNKNOWN:
             raise click.BadParameter(f"{one!r} is not a name for a service; write letters, digits, - and _")
     return found
 
@@ -54,25 +56,16 @@ class _Services(click.ParamType[tuple[str, ...]]):
         return value if isinstance(value, tuple) else _services(str(value))
 
 
-def _name(_context: click.Context, _parameter: click.Parameter, value: str) -> str:
-    if not _NAME.fullmatch(value):
-        raise click.BadParameter(f"{value!r} is not a name; write letters, digits, - and _")
-    return value
-
-
-def _redis(_context: click.Context, _parameter: click.Parameter, value: str) -> str:
-    try:
-        upstream_of(value)
-    except ValueError as exc:
-        raise click.BadParameter(str(exc)) from None
-    return value
+def _redis(text: str) -> str:
+    upstream_of(text)
+    return text
 
 
 @click.command()
 @click.argument("folder", metavar="[FOLDER]", default=".")
 @click.option(
-    "--name", prompt="1/5  What is the policy called (often the prefix of the keys)", callback=_name,
-    help="The policy's name.",
+    "--name", prompt="1/5  What is the policy called (often the prefix of the keys)",
+    callback=parsed(name_of), help="The policy's name.",
 )  # fmt: skip
 @click.option(
     "--services", prompt="2/5  Which services use this Redis (names, with commas)", type=_Services(),
@@ -83,7 +76,7 @@ def _redis(_context: click.Context, _parameter: click.Parameter, value: str) -> 
     default="listener", help="How services are told apart: a port for each, a Redis user, or a network.",
 )  # fmt: skip
 @click.option(
-    "--redis", prompt="4/5  Where is the Redis", default="redis://127.0.0.1:6379", callback=_redis,
+    "--redis", prompt="4/5  Where is the Redis", default="redis://127.0.0.1:6379", callback=parsed(_redis),
     help="URL of the Redis.",
 )  # fmt: skip
 @click.option(

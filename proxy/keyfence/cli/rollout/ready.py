@@ -15,8 +15,8 @@ from rich.table import Table
 from rich.text import Text
 
 from keyfence.cli.terminal.asking import ask_admin, checked_answer
-from keyfence.cli.terminal.options import admin_option, format_option, print_json
-from keyfence.cli.terminal.output import fail, print_table, say
+from keyfence.cli.terminal.options import admin_option, format_option, print_json, value_option
+from keyfence.cli.terminal.output import fail, print_table, say, table_of
 from keyfence.findings.finding import Unjudged
 from keyfence.findings.spans import span_text
 from keyfence.policy.enforcement.modes import parse_mode
@@ -26,72 +26,47 @@ from keyfence.policy.show import one_line
 from keyfence.policy.units import clock_text, counted, plural
 
 from .findings import place_of
-from .times import seconds_option, since_option
+from .times import seconds_of, since_time
 
+_STANDING = ("service", "rule", "standing", "asked", "what is left")
 _STYLES = {"not ready": "bold red", "ready": "bold green", "enforced": "green", "gap": "yellow"}
 
 
 @click.command()
-@click.option(
-    "--quiet",
-    metavar="DURATION",
-    callback=seconds_option,
-    default="7d",
-    show_default=True,
-    help="Time without a violation.",
-)
-@click.option("--service", metavar="NAME", default="", help="Only this service.")
-@click.option("--rule", metavar="RULE", default="", help="Only this rule.")
+@value_option("--quiet", "DURATION", "Time without a violation.", seconds_of, default="7d", show_default=True)
+@value_option("--service", "NAME", "Only this service.")
+@value_option("--rule", "RULE", "Only this rule.")
 @click.option("--all", "everything", is_flag=True, help="Show rules without traffic, too.")
-@click.option(
-    "--unused",
-    metavar="DURATION",
-    callback=seconds_option,
-    default=None,
-    help="List the rights that nobody used for this time.",
+@value_option(
+    "--unused", "DURATION", "List the rights that nobody used for this time.", seconds_of, default=None
 )
 @click.option("--write-modes", is_flag=True, help="Print the modes: lines that enforce what is ready.")
 @admin_option
 @format_option("text", "json")
-def ready(
-    quiet: float,
-    service: str,
-    rule: str,
-    everything: bool,
-    unused: float | None,
-    write_modes: bool,
-    admin: str,
-    form: str,
-) -> None:
+def ready(admin: str, form: str, service: str, unused: float | None, **asked: Any) -> None:
     """Show which rules can be enforced for which services, and what is left for the others.
 
     Exit code 0: every rule that commands were asked of is ready or enforced; 1: one is not, or there were
     no commands.
     """
+    rule, everything = asked["rule"], asked["everything"]
     if rule and rule not in RULES:
         fail(f"{rule!r} is not a rule; keyfence modes lists them")
     if unused is not None:
         _unused(unused, service, admin, form)
         return
-    answer = ask_admin(admin, f"/readiness?{urlencode({'quiet': quiet})}")
+    answer = ask_admin(admin, f"/readiness?{urlencode({'quiet': asked['quiet']})}")
     with checked_answer(admin):
-        rows = [
-            one
-            for one in answer["standings"]
-            if service in ("", one["service"]) and rule in ("", one["rule"])
-        ]
-        lines = [
-            one
-            for one in answer["modes"]
-            if service in ("", one.get("service", service)) and rule in ("", one["rule"])
-        ]
+        rows, lines = _of(answer["standings"], service, rule), _of(answer["modes"], service, rule)
         counted = [one for one in rows if one["readiness"] not in ("no traffic", "disabled")]
-        table = _table(counted if not everything else rows)
+        table = table_of(
+            _STANDING, map(_cells, sorted(rows if everything else counted, key=_service_of)), right=("asked",)
+        )
     if service and not rows:
         fail(f"{service!r} is not a service of the policy")
     if form == "json":
         print_json({**answer, "standings": rows, "modes": lines})
-    elif write_modes:
+    elif asked["write_modes"]:
         _print_modes(lines, service)
     else:
         _print_standings(table, rows, counted, everything)
@@ -99,17 +74,18 @@ def ready(
     sys.exit(0 if is_ready else 1)
 
 
-def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    table = Table(box=None, pad_edge=False)
-    for name in ("service", "rule", "standing", "asked", "what is left"):
-        table.add_column(name, no_wrap=True, justify="right" if name == "asked" else "left")
-    for row in sorted(rows, key=lambda one: str(one["service"])):
-        readiness = row["readiness"]
-        cells = (str(row["asked"]), Text(one_line(row["why"])))
-        table.add_row(
-            Text(one_line(row["service"])), row["rule"], Text(readiness, _STYLES.get(readiness, "")), *cells
-        )
-    return table
+def _of(rows: Sequence[Any], service: str, rule: str) -> list[Any]:
+    """Returns the rows that are about this service and this rule; "" is every one."""
+    return [one for one in rows if service in ("", one.get("service", service)) and rule in ("", one["rule"])]
+
+
+def _service_of(row: Mapping[str, Any]) -> str:
+    return str(row["service"])
+
+
+def _cells(row: Mapping[str, Any]) -> list[Text | str]:
+    standing = Text(row["readiness"], _STYLES.get(row["readiness"], ""))
+    return [row["service"], row["rule"], standing, str(row["asked"]), row["why"]]
 
 
 def _print_standings(
@@ -130,18 +106,14 @@ def _print_modes(lines: Sequence[Mapping[str, str]], service: str) -> None:
         say("# Put these lines before the others: the first line that matches decides.\nmodes:")
     else:
         say("# Nothing is ready that is not enforced already.")
-    _print_each(named, service)
+    for one in named:
+        line = {"service": service, **one} if service else one
+        fields = ", ".join(f"{name}: {line[name]}" for name in ("rule", "service", "mode") if name in line)
+        say(f"  - {{{fields}}}")
     if left_out := len(lines) - len(named):
         rules = f"{counted(left_out, 'rule')} {plural(left_out, 'is', 'are')} ready"
         say(f"# Not listed: {rules} for {UNKNOWN}, the clients that nothing identifies.")
         say(f"# Identify them first; --service {UNKNOWN} prints the lines.")
-
-
-def _print_each(lines: Sequence[Mapping[str, str]], service: str) -> None:
-    for one in lines:
-        named = {**one, "service": service} if service and "service" not in one else one
-        fields = ", ".join(f"{name}: {named[name]}" for name in ("rule", "service", "mode") if name in named)
-        say(f"  - {{{fields}}}")
 
 
 def _unused(seconds: float, service: str, admin: str, form: str) -> None:
@@ -149,12 +121,8 @@ def _unused(seconds: float, service: str, admin: str, form: str) -> None:
     with checked_answer(admin):
         looked = float(answer["looked"])
         rows = [one for one in answer["unused"] if service in ("", one["service"])]
-        table = Table(box=None, pad_edge=False)
-        for name in ("service", "right", "on", "last used"):
-            table.add_column(name, no_wrap=True)
-        for one in rows:
-            last = clock_text(one["last"]) if one["last"] is not None else "never seen"
-            table.add_row(Text(one_line(one["service"])), one["kind"], Text(one_line(one["name"])), last)
+        cells = ((one["service"], one["kind"], one["name"], _last_use(one["last"])) for one in rows)
+        table = table_of(("service", "right", "on", "last used"), cells)
     if form == "json":
         print_json({**answer, "unused": rows})
         return
@@ -163,6 +131,10 @@ def _unused(seconds: float, service: str, admin: str, form: str) -> None:
     say(f"{counted(len(rows), 'right')} not used in {span_text(seconds)}")
     if looked < seconds:
         say(f"keyfence was looking for only {span_text(looked)} of this time, so some may be in use")
+
+
+def _last_use(at: float | None) -> str:
+    return "never seen" if at is None else clock_text(at)
 
 
 @click.command("what-if")
@@ -174,15 +146,8 @@ def _unused(seconds: float, service: str, admin: str, form: str) -> None:
     metavar="RULE=enforce",
     help="The mode to try; `*=enforce` is every rule. May be given several times.",
 )
-@click.option("--service", metavar="NAME", default="", help="Only for this service.")
-@click.option(
-    "--since",
-    metavar="TIME",
-    callback=since_option,
-    default="7d",
-    show_default=True,
-    help="What was seen since.",
-)
+@value_option("--service", "NAME", "Only for this service.")
+@value_option("--since", "TIME", "What was seen since.", since_time, default="7d", show_default=True)
 @admin_option
 @format_option("text", "json")
 def what_if(modes: tuple[str, ...], service: str, since: float, admin: str, form: str) -> None:
@@ -200,13 +165,8 @@ def what_if(modes: tuple[str, ...], service: str, since: float, admin: str, form
     with checked_answer(admin):
         rows, unjudged = list(answer["breaks"]), list(answer["unjudged"])
         unknown = [Unjudged(**one).sentence for one in unjudged]
-        table = Table(box=None, pad_edge=False)
-        for name in ("times", "service", "command", "entry or key shape", "rule", "library", "owner"):
-            table.add_column(name, no_wrap=True, justify="right" if name == "times" else "left")
-        for one in rows:
-            texts = (one["service"], one["command"], place_of(one), one["rule"])
-            who = (", ".join(one["libraries"]) or "–", one["owner"] or "–")
-            table.add_row(str(one["times"]), *(Text(one_line(text)) for text in (*texts, *who)))
+        names = ("times", "service", "command", "entry or key shape", "rule", "library", "owner")
+        table = table_of(names, map(_broken, rows), right=("times",))
     if form == "json":
         print_json(answer)
     elif rows:
@@ -221,3 +181,8 @@ def what_if(modes: tuple[str, ...], service: str, since: float, admin: str, form
         for line in unknown:
             say(one_line(line))
     sys.exit(1 if rows or unjudged else 0)
+
+
+def _broken(one: Mapping[str, Any]) -> list[str]:
+    who = (", ".join(one["libraries"]) or "–", one["owner"] or "–")
+    return [str(one["times"]), one["service"], one["command"], place_of(one), one["rule"], *who]

@@ -8,8 +8,6 @@ from __future__ import annotations
 import datetime
 import time
 
-import click
-
 from keyfence.policy.units import milliseconds
 
 
@@ -18,7 +16,7 @@ def seconds_of(text: str) -> float:
     return milliseconds(text) / 1000
 
 
-def since(text: str) -> float:
+def since_time(text: str) -> float:
     """The time that a text means, in Unix seconds: `24h` (ago), `2026-03-01`, or RFC 3339. Raises
     ValueError."""
     if not text:
@@ -44,19 +42,3 @@ def ago(at: float, now: float) -> str:
         if seconds >= size:
             return f"{seconds // size}{unit} ago"
     return f"{seconds}s ago"
-
-
-def since_option(_context: click.Context, _parameter: click.Parameter, value: str) -> float:
-    """A click callback for an option that is a time."""
-    try:
-        return since(value)
-    except ValueError as exc:
-        raise click.BadParameter(str(exc)) from None
-
-
-def seconds_option(_context: click.Context, _parameter: click.Parameter, value: str | None) -> float | None:
-    """A click callback for an option that is a duration."""
-    try:
-        return None if value is None else seconds_of(value)
-    except ValueError as exc:
-        raise click.BadParameter(str(exc)) from None

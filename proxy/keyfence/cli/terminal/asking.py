@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import click
@@ -87,6 +87,16 @@ def checked_answer(base: str) -> Iterator[None]:
         fail(f"{without_password(base)}: this answer is not from keyfence: {why}", 1)
 
 
+def print_answer(base: str, answer: Any, form: str, text: Callable[[Any], str]) -> None:
+    """Prints an answer of a running keyfence: as JSON, or as the text that is made of it."""
+    with checked_answer(base):
+        line = text(answer)
+    if form == "json":
+        print_json(answer)
+    else:
+        say(line)
+
+
 @dataclasses.dataclass
 class Findings:
     """The rows of a report, with counts of what is missing from them."""
@@ -143,12 +153,13 @@ def rows_of(source: str) -> list[Row]:
 
 def print_reload(base: str, answer: Any, verb: str, form: str) -> None:
     """Prints the answer to a reload, which `verb` names, and on standard error what needs a restart."""
+
+    def text(answer: Any) -> str:
+        name, changed = answer["policy"], ", ".join(answer["changed"]) or "nothing"
+        return f"{verb}: policy {name}, revision {answer['revision']}; changed: {changed}" if name else verb
+
     with checked_answer(base):
-        name, revision, waiting = answer["policy"], answer["revision"], list(answer["needs_restart"])
-        changed = ", ".join(answer["changed"]) or "nothing"
-    if form == "json":
-        print_json(answer)
-    else:
-        say(f"{verb}: policy {name}, revision {revision}; changed: {changed}" if name else verb)
+        waiting = list(answer["needs_restart"])
+    print_answer(base, answer, form, text)
     for setting in waiting:
         say(f"keyfence: {setting} has changed in the configuration; restart keyfence to apply it", err=True)

@@ -15,16 +15,26 @@ from click.core import ParameterSource
 from keyfence.admin.token import TOKEN_VARIABLE
 from keyfence.config.defaults import DEFAULT_ADMIN
 from keyfence.net.addresses import parse_address, url_of
+from keyfence.policy.diagnostics import FileError
 
-from .output import say
+from .output import fail_with, say
 
 ADMIN_VARIABLE = "KEYFENCE_ADMIN"
+ADDRESS = "HOST:PORT|URL"  # of an admin listener
 _ALIASES = ("json", "markdown")  # --json is an older spelling of --format json
 _Command = TypeVar("_Command", bound=Callable[..., Any])
+_T = TypeVar("_T")
 
 
 class Commands(click.Group):
-    """A group that wraps long descriptions in its list of commands. Click would cut them off."""
+    """A group that wraps long descriptions in its list of commands, where click would cut them off. A faulty
+    file ends each of its commands with the faults and exit code 2."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except FileError as exc:
+            fail_with(exc)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
@@ -69,18 +79,38 @@ def _form(context: click.Context, _parameter: click.Parameter, value: str) -> st
     return by_alias if by_alias and not is_given(context, "form") else value
 
 
-def checked(parse: Callable[[str], object]) -> Callable[[click.Context, click.Parameter, str], str]:
-    """Returns a click callback that checks an option's text with one of the configuration's parsers."""
+def parsed(parse: Callable[[str], _T]) -> Callable[[click.Context, click.Parameter, str | None], _T | None]:
+    """Returns a click callback that makes a value of an option's text; None if there is no text."""
 
-    def callback(_context: click.Context, _parameter: click.Parameter, value: str) -> str:
-        if value:
-            try:
-                parse(value)
-            except ValueError as exc:
-                raise click.BadParameter(str(exc)) from None
-        return value
+    def callback(_context: click.Context, _parameter: click.Parameter, text: str | None) -> _T | None:
+        try:
+            return None if text is None else parse(text)
+        except ValueError as exc:
+            raise click.BadParameter(str(exc)) from None
 
     return callback
+
+
+def checked(parse: Callable[[str], object]) -> Callable[[str], str]:
+    """Returns a function that lets a text through, unless the text is one that `parse` refuses."""
+
+    def check(text: str) -> str:
+        if text:
+            parse(text)
+        return text
+
+    return check
+
+
+def value_option(
+    names: str, metavar: str, about: str, parse: Callable[[str], object] | None = None, **others: Any
+) -> Callable[[_Command], _Command]:
+    """Adds an option with a value, which is "" by default. `names` are separated by spaces. `parse` makes the
+    command's value of the text, and raises ValueError if the text is wrong."""
+    callback = None if parse is None else parsed(parse)
+    return click.option(
+        *names.split(), metavar=metavar, callback=callback, help=about, **{"default": "", **others}
+    )
 
 
 def is_given(context: click.Context, name: str) -> bool:
@@ -95,50 +125,22 @@ def admin_url(text: str) -> str:
     return url_of(parse_address(text))
 
 
-def _admin(_context: click.Context, _parameter: click.Parameter, value: str) -> str:
-    try:
-        return admin_url(value) if value else ""
-    except ValueError as exc:
-        raise click.BadParameter(str(exc)) from None
+def admin_of(text: str) -> str:
+    """Returns the same; "" for no text. Raises ValueError."""
+    return admin_url(text) if text else ""
 
 
 def admin_option(command: _Command) -> _Command:
     """Adds --admin: the running keyfence that the command reads."""
-    return click.option(
-        "--admin",
-        metavar="HOST:PORT|URL",
-        default=DEFAULT_ADMIN,
-        show_default=True,
-        envvar=ADMIN_VARIABLE,
-        show_envvar=True,
-        callback=_admin,
-        help="The admin listener of a running keyfence.",
-    )(command)
-
-
-def connect_option(command: _Command) -> _Command:
-    """Adds --admin without a default: the command uses a running keyfence only if the user names one."""
-    return click.option(
-        "--admin",
-        "--connect",
-        "connect",
-        metavar="HOST:PORT|URL",
-        default="",
-        callback=_admin,
-        help="Play through this running keyfence instead of a private one.",
-    )(command)
+    about = "The admin listener of a running keyfence."
+    shown = {"show_default": True, "envvar": ADMIN_VARIABLE, "show_envvar": True}
+    return value_option("--admin", ADDRESS, about, admin_of, default=DEFAULT_ADMIN, **shown)(command)
 
 
 def change_options(command: _Command) -> _Command:
     """Adds --admin and --token-file: the running keyfence to change, and the token that allows it."""
-    token_file = click.option(
-        "--token-file",
-        metavar="FILE",
-        default="",
-        envvar=TOKEN_VARIABLE,
-        show_envvar=True,
-        help="File that holds the admin token.",
-    )
+    about = "File that holds the admin token."
+    token_file = value_option("--token-file", "FILE", about, envvar=TOKEN_VARIABLE, show_envvar=True)
     return admin_option(token_file(command))
 
 

@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import sys
 import textwrap
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, NoReturn
 
 import click
 
 from keyfence.policy.diagnostics import FileError
+from keyfence.policy.show import one_line
 
 if TYPE_CHECKING:  # imported for the first table only: it takes 50 ms
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
 USAGE = 2  # the exit code of wrong usage
 PIPE_WIDTH = 250
@@ -46,6 +49,26 @@ def console(width: int = PIPE_WIDTH) -> Console:
     if sys.stdout.isatty():
         return Console(emoji=False)
     return Console(width=max(width, PIPE_WIDTH), no_color=True, highlight=False, emoji=False)
+
+
+def table_of(
+    names: Iterable[str],
+    rows: Iterable[Iterable[Text | str]],
+    *,
+    title: str = "",
+    right: Collection[str] = (),
+) -> Table:
+    """Returns a table of plain text. `right` are the columns that are aligned to the right. With a title, the
+    table has lines around it."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=title, title_justify="left") if title else Table(box=None, pad_edge=False)
+    for name in names:
+        table.add_column(name, no_wrap=not title, justify="right" if name in right else "left")
+    for row in rows:
+        table.add_row(*(Text(one_line(cell)) if isinstance(cell, str) else cell for cell in row))
+    return table
 
 
 def fits(table: Table) -> bool:
