@@ -6,6 +6,7 @@ Rule: the result is one line of printable text, whatever the bytes.
 from __future__ import annotations
 
 import re
+import textwrap
 
 _SHORT_ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\\": "\\\\", '"': '\\"', "'": "\\'"}
 
@@ -33,6 +34,18 @@ def printable(data: bytes, limit: int = 128) -> str:
     shown = data if len(data) <= limit else _cut(data, limit)
     text = "".join(_show_character(char) for char in shown.decode("utf-8", "surrogateescape"))
     return text if len(data) <= limit else text + "…"
+
+
+def in_lines(text: str, width: int, first: str = "", rest: str = "") -> list[str]:
+    """Returns a text in lines, broken between words only. `first` begins line one, `rest` the others."""
+    return textwrap.wrap(
+        text,
+        width,
+        initial_indent=first,
+        subsequent_indent=rest,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def one_line(text: str) -> str:

@@ -7,7 +7,6 @@ paragraphs. Without a terminal no line is wrapped.
 from __future__ import annotations
 
 import sys
-import textwrap
 from collections.abc import Sequence
 
 from rich import box
@@ -15,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from keyfence.policy.show import in_lines
 from keyfence.policy.units import counted, plural
 from keyfence.telemetry.tally import Row
 
@@ -34,14 +34,7 @@ def console() -> Console:
 
 def say(out: Console, text: str, style: str = "", before: str = "") -> None:
     """Prints a text, wrapped between words. `before` begins each line; further lines are indented."""
-    lines = textwrap.wrap(
-        text,
-        out.width - len(before),
-        subsequent_indent="  " if before else "",
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
-    for line in lines or [""]:
+    for line in in_lines(text, out.width - len(before), "", "  " if before else "") or [""]:
         out.print(Text(before + line, style), soft_wrap=True)
 
 

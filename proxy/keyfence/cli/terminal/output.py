@@ -6,14 +6,13 @@ Rule: every output is text that a terminal can show. An error is one line on sta
 from __future__ import annotations
 
 import sys
-import textwrap
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, NoReturn
 
 import click
 
 from keyfence.policy.diagnostics import FileError
-from keyfence.policy.show import one_line
+from keyfence.policy.show import in_lines, one_line
 
 if TYPE_CHECKING:  # imported for the first table only: it takes 50 ms
     from rich.console import Console
@@ -93,15 +92,7 @@ def print_table(table: Table) -> None:
 
 def wrapped(text: str, before: str) -> str:
     """Returns `before` and the text, wrapped at the terminal's width between words, later lines indented."""
-    lines = textwrap.wrap(
-        text,
-        console().width,
-        initial_indent=before,
-        subsequent_indent=" " * len(before),
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
-    return "\n".join(lines) or before.rstrip()
+    return "\n".join(in_lines(text, console().width, before, " " * len(before))) or before.rstrip()
 
 
 def _natural_width(table: Table) -> int:
