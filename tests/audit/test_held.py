@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 import redis
 
+from keyfence.audit.facts import MAX_FIELDS, CannotAsk
 from keyfence.audit.held import MOST_AT_ONCE, Held, held_keys
-from keyfence.audit.questions import MAX_FIELDS, CannotAsk
 from keyfence.audit.servers.links import Endpoint
 from keyfence.audit.servers.nodes import Topology, inspect
 from keyfence.upstream.url import parse_upstream

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from keyfence.audit.checkpoint import Checkpoint, CheckpointError
+from keyfence.audit.facts import CannotAsk
 from keyfence.audit.plan import Header, Plan, PlanWriter
-from keyfence.audit.questions import CannotAsk
 from keyfence.audit.scan import Audit, Interrupted, Options, Result, in_order, work_of
 from keyfence.audit.servers.links import Endpoint, LinkError
 from keyfence.audit.servers.nodes import Server, Topology, inspect

@@ -11,7 +11,7 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +57,18 @@ class Checkpoint:
                     f"{self.path} is of other work: its {name} is not the same; remove it to begin anew"
                 )
         return dict(state)
+
+    def resume(self, take: Callable[[dict[str, Any]], None]) -> bool:
+        """Has `take` go on from the state that was kept. Returns whether there was one. Raises
+        CheckpointError."""
+        kept = self.load()
+        if kept is None:
+            return False
+        try:
+            take(kept)
+        except (KeyError, TypeError, ValueError, AttributeError):
+            raise CheckpointError(f"{self.path} is damaged; remove it to begin anew") from None
+        return True
 
     @property
     def is_due(self) -> bool:

@@ -13,11 +13,11 @@ from redis.exceptions import ResponseError
 
 from keyfence.policy.compiled.ttl import GONE
 
+from .facts import FEW_FIELDS, fields_in, fields_request
 from .judge import type_name
 from .pace import Pace
-from .questions import FEW_FIELDS, MAX_FIELDS, NOVALUES, CannotAsk
-from .servers.links import Link, Request
-from .servers.nodes import Server
+from .servers.links import CannotAsk, Link
+from .servers.nodes import Server, visiting
 
 MOST_AT_ONCE = 500  # keys of one SCAN and of the pipelines after it
 
@@ -42,26 +42,18 @@ def held_keys(
     seen = 0
     for server in servers:
         for database in sorted(server.keys):
-            link = Link(server.endpoint)
-            try:
-                if link.endpoint.address.database != database:
-                    link.one("SELECT", database)
+            with visiting(server, database) as link:
                 link.attempt("CLIENT", "NO-TOUCH", "ON")  # older servers do not know it
                 for found in _batches(link, server, database, pace):
                     yield from found
                     seen += len(found)
                     watch(seen, total)
-            finally:
-                link.close()
 
 
 def _batches(link: Link, server: Server, database: int, pace: Pace) -> Iterator[list[Held]]:
     cursor = b"0"
     while True:
-        reply = link.ask([(b"SCAN", cursor, b"COUNT", pace.batch(MOST_AT_ONCE))])[0]
-        if isinstance(reply, ResponseError):
-            raise CannotAsk(f"{link.shown} refuses SCAN: {reply}")
-        cursor, keys = reply
+        cursor, keys = link.scan(cursor, pace.batch(MOST_AT_ONCE))
         for at in range(0, len(keys), MOST_AT_ONCE):
             yield _looked_at(link, server, database, keys[at : at + MOST_AT_ONCE])
         if cursor == b"0":
@@ -80,11 +72,8 @@ def _looked_at(link: Link, server: Server, database: int, keys: Sequence[bytes])
         if kind != b"none" and ttl != GONE
     ]
     hashes = [at for at, one in enumerate(found) if one.type == "hash"]
-    has_novalues = server.version >= NOVALUES
-    more: Request = (b"COUNT", MAX_FIELDS, b"NOVALUES") if has_novalues else (b"COUNT", FEW_FIELDS)
-    asked: list[Request] = [(b"HSCAN", found[at].key, 0, *more) for at in hashes]
+    asked = [fields_request(found[at].key, server, FEW_FIELDS) for at in hashes]
     for at, reply in zip(hashes, link.ask(asked) if asked else (), strict=True):
         if not isinstance(reply, ResponseError):  # it may be another key by now, or HSCAN is not allowed
-            names = reply[1] if has_novalues else reply[1][::2]
-            found[at] = found[at]._replace(fields=tuple(names[:MAX_FIELDS]))
+            found[at] = found[at]._replace(fields=fields_in(reply, server))
     return found

@@ -154,7 +154,7 @@ class Judge:
 
     def questions(self, key: bytes, target: Target | None, of_type: str) -> tuple[Question, ...]:
         """The questions about the size of a key of this type."""
-        entry = target.entry if target is not None and target.kind in _JUDGED else None
+        entry = _entry_of(target)
         if entry is None or not entry.is_sized:
             return ()
         return questions(entry, _WRITE._replace(key=key, types=(of_type,)))
@@ -162,16 +162,14 @@ class Judge:
     @staticmethod
     def has_fields(target: Target | None, of_type: str) -> bool:
         """Whether the policy says which fields a key of this type may have."""
-        if target is None or target.kind not in _JUDGED or target.entry is None:
-            return False
-        return target.entry.fields is not None and of_type == "hash"
+        entry = _entry_of(target)
+        return entry is not None and entry.fields is not None and of_type == "hash"
 
     @staticmethod
     def requires_ttl(target: Target | None) -> bool:
         """Whether the policy requires a time to live of the keys of a target."""
-        if target is None or target.kind not in _JUDGED or target.entry is None:
-            return False
-        return target.entry.ttl is not None and target.entry.ttl.required
+        entry = _entry_of(target)
+        return entry is not None and entry.ttl is not None and entry.ttl.required
 
     def of_facts(self, key: bytes, target: Target | None, facts: Facts) -> Iterator[Fault]:
         """The rules that a key's type, time to live, fields and size break. Legacy keys are judged by their
@@ -211,3 +209,8 @@ class Judge:
 
     def _fault(self, rule: str, target: Target) -> Fault:
         return Fault(rule, "should" if rule in target.should else "must")
+
+
+def _entry_of(target: Target | None) -> Entry | None:
+    """What says what keys of a target must hold; None: nothing does."""
+    return target.entry if target is not None and target.kind in _JUDGED else None

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TextIO
 
-from .checkpoint import Checkpoint, CheckpointError
+from .checkpoint import Checkpoint
 from .moving import Fate, Mover, Outcome
 from .pace import Pace
 from .plan import Plan, PlanError
@@ -99,11 +99,9 @@ class Migration:
 
     def run(self) -> Moves:
         """Goes to the end of the plan. Raises LinkError, Interrupted, CheckpointError, PlanError."""
-        kept = self._checkpoint.load()
-        if kept is not None:
-            self._resume(kept)
+        resumes = self._checkpoint.resume(self._resume)
         try:
-            self._log = self._opened(resumes=kept is not None)
+            self._log = self._opened(resumes=resumes)
             self._carry_out(self.moves.lines)
         except (LinkError, Interrupted):
             self._save()
@@ -165,12 +163,9 @@ class Migration:
         self._log.write(json.dumps(line) + "\n")
 
     def _resume(self, kept: dict[str, Any]) -> None:
-        try:
-            moves = Moves(**kept)
-            moves.reasons = {why: Reason(**one) for why, one in kept["reasons"].items()}
-            self.moves = moves
-        except (KeyError, TypeError, AttributeError):
-            raise CheckpointError(f"{self._checkpoint.path} is damaged; remove it to begin anew") from None
+        moves = Moves(**kept)
+        moves.reasons = {why: Reason(**one) for why, one in kept["reasons"].items()}
+        self.moves = moves
 
     def _save(self) -> None:
         if self._log is not None:

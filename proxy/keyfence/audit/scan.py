@@ -11,16 +11,14 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from redis.exceptions import ResponseError
-
-from .checkpoint import Checkpoint, CheckpointError
+from .checkpoint import Checkpoint
+from .facts import NO_IDLE, NO_IDLE_IN_FILES, Asker
 from .judge import Facts, Judge, Look
 from .pace import Pace, in_sample
 from .plan import PlanWriter
-from .questions import NO_IDLE, NO_IDLE_IN_FILES, Asker, CannotAsk
 from .renames import rename_of
-from .servers.links import Link, LinkError
-from .servers.nodes import Server
+from .servers.links import CannotAsk, Link, LinkError
+from .servers.nodes import Server, visiting
 from .sums import Sums
 
 MOST_AT_ONCE = 500  # keys of one SCAN and of the pipeline after it
@@ -97,6 +95,7 @@ class Audit:
         self.total = sum(server.keys[database] for server, database in self._stations)
         self.result = Result(Sums(judge), time.time())
         self._at = (0, "0")  # the station, and the cursor there
+        self._written = 0  # bytes of the plan that an interrupted audit has written for certain
         self._began = time.monotonic()
         self._stopped = False
 
@@ -106,11 +105,9 @@ class Audit:
 
     def run(self) -> Result:
         """Walks to the end. Raises LinkError, CannotAsk, Interrupted, CheckpointError, PlanError."""
-        kept = self._checkpoint.load()
-        if kept is not None:
-            self._resume(kept)
+        self._checkpoint.resume(self._resume)
         if self._open_plan is not None:
-            self._plan = self._open_plan(int(kept["plan"]) if kept is not None else 0)
+            self._plan = self._open_plan(self._written)
         try:
             self._walk()
             self._finish()
@@ -128,16 +125,11 @@ class Audit:
         for index, (server, database) in enumerate(self._stations[first:], first):
             if index != self._at[0]:
                 self._at = (index, "0")
-            link = Link(server.endpoint)
-            try:
+            with visiting(server, database) as link:
                 self._visit(link, server, database)
-            finally:
-                link.close()
 
     def _visit(self, link: Link, server: Server, database: int) -> None:
         """Walks over one database of one server."""
-        if link.endpoint.address.database != database:
-            link.one("SELECT", database)
         link.attempt("READONLY")  # on a cluster's replica; others refuse it
         notes = self.result.notes
         if self._options.is_file or not server.tracks_idle:
@@ -146,11 +138,7 @@ class Audit:
         asker = Asker(link, dataclasses.replace(server, tracks_idle=asks_idle), self._judge, notes)
         index, cursor = self._at
         while True:
-            count = self._pace.batch(MOST_AT_ONCE)
-            reply = link.ask([(b"SCAN", cursor, b"COUNT", count)])[0]
-            if isinstance(reply, ResponseError):
-                raise CannotAsk(f"{link.shown} refuses SCAN: {reply}")
-            keys: Sequence[bytes] = reply[1]
+            after, keys = link.scan(cursor, self._pace.batch(MOST_AT_ONCE))
             # Nothing is counted before Redis has answered for all of them.
             looked = [
                 one
@@ -158,7 +146,7 @@ class Audit:
                 for one in self._asked(asker, keys[at : at + MOST_AT_ONCE])
             ]
             self._count(looked, database)
-            cursor = reply[0].decode()
+            cursor = after.decode()
             if cursor == "0":
                 self._at = (index + 1, "0")
                 return
@@ -199,19 +187,16 @@ class Audit:
     # -- going on after an interruption
 
     def _resume(self, kept: Mapping[str, Any]) -> None:
-        """Raises CheckpointError."""
-        try:
-            index, cursor = kept["at"]
-            result = self.result
-            result.sums.take(kept["groups"])
-            result.began, result.seconds = float(kept["began"]), float(kept["seconds"])
-            result.seen, result.gone = int(kept["seen"]), int(kept["gone"])
-            result.databases = {int(name): int(number) for name, number in kept["databases"].items()}
-            result.notes = dict.fromkeys(kept["notes"])
-            result.plan_renames, result.plan_open = kept["renames"]
-            self._at = int(index), str(int(cursor))
-        except (KeyError, TypeError, ValueError, AttributeError):
-            raise CheckpointError(f"{self._checkpoint.path} is damaged; remove it to begin anew") from None
+        index, cursor = kept["at"]
+        result = self.result
+        result.sums.take(kept["groups"])
+        result.began, result.seconds = float(kept["began"]), float(kept["seconds"])
+        result.seen, result.gone = int(kept["seen"]), int(kept["gone"])
+        result.databases = {int(name): int(number) for name, number in kept["databases"].items()}
+        result.notes = dict.fromkeys(kept["notes"])
+        result.plan_renames, result.plan_open = kept["renames"]
+        self._at = int(index), str(int(cursor))
+        self._written = int(kept["plan"])
 
     def _save(self) -> None:
         if not self._checkpoint.path:

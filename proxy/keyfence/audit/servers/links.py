@@ -32,6 +32,10 @@ class LinkError(Exception):
     """Redis cannot be asked; the message is one sentence for the user."""
 
 
+class CannotAsk(Exception):
+    """Redis refuses TYPE, PTTL or SCAN; the message is one sentence for the user."""
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Endpoint:
     """How to connect: the address and login of Redis, and its TLS."""
@@ -92,6 +96,13 @@ class Link:
         """The reply to a request that may fail: None if it does."""
         reply = self.ask([request])[0]
         return None if isinstance(reply, ResponseError) else reply
+
+    def scan(self, cursor: bytes | str, count: int) -> tuple[bytes, Sequence[bytes]]:
+        """The next cursor and keys of a SCAN. Raises LinkError, CannotAsk."""
+        reply = self.ask([(b"SCAN", cursor, b"COUNT", count)])[0]
+        if isinstance(reply, ResponseError):
+            raise CannotAsk(f"{self.shown} refuses SCAN: {reply}")
+        return reply[0], reply[1]
 
     def close(self) -> None:
         self._connection.disconnect()

@@ -5,9 +5,10 @@ Rule: nothing is assumed about a server that it can say itself: its version, its
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from .links import Endpoint, Link, LinkError
@@ -46,14 +47,11 @@ class Topology:
     def __init__(self, endpoint: Endpoint) -> None:
         """Raises LinkError."""
         self.endpoint = endpoint
-        link = Link(endpoint)
-        try:
-            info = _info(link, "cluster")
+        with contextlib.closing(Link(endpoint)) as link:
+            info = info_of(link, "cluster")
             self.is_cluster = info.get("cluster_enabled") == "1"
             self.slots = _slots(link) if self.is_cluster else ()
             role: Any = link.attempt("ROLE") if not self.is_cluster else None
-        finally:
-            link.close()
         self._role = role if isinstance(role, list) and role else []
 
     def masters(self) -> list[Endpoint]:
@@ -86,11 +84,8 @@ class Topology:
 
 def inspect(endpoint: Endpoint) -> Server:
     """What a server says about itself. Raises LinkError."""
-    link = Link(endpoint)
-    try:
-        info = _info(link, "server") | _info(link, "memory") | _info(link, "keyspace")
-    finally:
-        link.close()
+    with contextlib.closing(Link(endpoint)) as link:
+        info = info_of(link, "server") | info_of(link, "memory") | info_of(link, "keyspace")
     numbers = re.findall(r"\d+", info.get("redis_version", ""))[:3]
     keys = {
         int(name[2:]): int(found[1])
@@ -106,7 +101,17 @@ def inspect(endpoint: Endpoint) -> Server:
     )
 
 
-def _info(link: Link, section: str) -> dict[str, str]:
+@contextlib.contextmanager
+def visiting(server: Server, database: int) -> Iterator[Link]:
+    """A connection to a server, with this database selected. Raises LinkError."""
+    with contextlib.closing(Link(server.endpoint)) as link:
+        if link.endpoint.address.database != database:
+            link.one("SELECT", database)
+        yield link
+
+
+def info_of(link: Link, section: str) -> dict[str, str]:
+    """The facts in a section of INFO."""
     text = link.one("INFO", section).decode("utf-8", "replace")
     pairs = (line.partition(":") for line in text.splitlines() if line and not line.startswith("#"))
     return {name: value for name, _, value in pairs}

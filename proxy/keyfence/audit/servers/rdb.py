@@ -21,6 +21,7 @@ from keyfence.upstream.embedded import EmbeddedRedis, EmbeddedRedisError
 from keyfence.upstream.url import parse_upstream
 
 from .links import Endpoint, Link
+from .nodes import info_of
 
 # A server loads some 100 MB a second. The limit is for a slow disk and a busy machine.
 LEAST_SECONDS = 60.0
@@ -132,12 +133,5 @@ def _copied(file: Path, without: list[range], folder: Path) -> Path:
 def expired_keys(endpoint: Endpoint) -> int:
     """How many keys of the file had expired when it was loaded, so that the server has left them out; 0 if it
     does not say (before Redis 7)."""
-    link = Link(endpoint)
-    try:
-        for line in link.one("INFO", "persistence").decode("utf-8", "replace").splitlines():
-            name, _, value = line.partition(":")
-            if name == "rdb_last_load_keys_expired":
-                return int(value)
-        return 0
-    finally:
-        link.close()
+    with contextlib.closing(Link(endpoint)) as link:
+        return int(info_of(link, "persistence").get("rdb_last_load_keys_expired", 0))

@@ -14,9 +14,8 @@ from typing import Any, NoReturn
 from keyfence.audit.checkpoint import Checkpoint, CheckpointError
 from keyfence.audit.judge import Judge
 from keyfence.audit.plan import Header, PlanError, PlanWriter
-from keyfence.audit.questions import CannotAsk
 from keyfence.audit.scan import Audit, Options, Result, in_order, work_of
-from keyfence.audit.servers.links import Endpoint, LinkError
+from keyfence.audit.servers.links import CannotAsk, Endpoint, LinkError
 from keyfence.audit.servers.nodes import Server, Topology, inspect
 from keyfence.audit.servers.rdb import expired_keys
 from keyfence.audit.summary import summary
@@ -104,19 +103,8 @@ def _write_findings(url: str, found: dict[str, Any]) -> None:
     from keyfence.audit.at_rest import AtRest, write_audit
     from keyfence.findings.database import Database, StoreError, reason
 
-    rows = [
-        AtRest(
-            one["rule"],
-            one["severity"],
-            one["entry"],
-            one["shape"],
-            one["keys"],
-            one["owner"],
-            one["hint"],
-            one["examples"],
-        )
-        for one in found["violations"]
-    ]
+    names = ("rule", "severity", "entry", "shape", "keys", "owner", "hint", "examples")
+    rows = [AtRest(*(one[name] for name in names)) for one in found["violations"]]
     whole = found["sample"] == 1 and all(one["audited"] for one in found["databases"])
     try:
         database = Database(url)

@@ -8,11 +8,10 @@ from __future__ import annotations
 import itertools
 
 from keyfence.audit.held import held_keys
-from keyfence.audit.questions import CannotAsk
 from keyfence.audit.scan import in_order
-from keyfence.audit.servers.links import LinkError
+from keyfence.audit.servers.links import CannotAsk, LinkError
 from keyfence.audit.servers.nodes import Topology, inspect
-from keyfence.authoring.learn.evidence import MAX_KEYS, Evidence
+from keyfence.authoring.learn.seen import MAX_KEYS, Evidence
 from keyfence.cli.keyspace.asked import RATE, is_file
 from keyfence.cli.keyspace.progress import watching
 from keyfence.cli.keyspace.source import opened, settings_of

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import redis
 
+from keyfence.audit.facts import MAX_FIELDS, Asker
 from keyfence.audit.judge import Facts, Judge
-from keyfence.audit.questions import MAX_FIELDS, Asker
 from keyfence.audit.servers.links import Link, Request
 from keyfence.audit.servers.nodes import inspect
 from tests.audit.shop import endpoint, judge

@@ -16,7 +16,7 @@ from keyfence.policy.compiled.sizes import Question
 from keyfence.policy.compiled.ttl import GONE, NO_TTL
 
 from .judge import Facts, Judge, Look, type_name
-from .servers.links import Link, Request
+from .servers.links import CannotAsk, Link, Request
 from .servers.nodes import Server
 
 MAX_FIELDS = 100  # of a hash
@@ -37,12 +37,12 @@ class Asker:
     def __init__(self, link: Link, server: Server, judge: Judge, notes: dict[str, None]) -> None:
         """`notes` gets what Redis does not answer, as sentences for people."""
         self._link = link
+        self._server = server
         self._judge = judge
         self._notes = notes
         self._asks_memory = True
         self._asks_idle = server.tracks_idle
         self._asks_fields = True
-        self._has_novalues = server.version >= NOVALUES
         # So that HSCAN does not make keys look used. Older servers do not know it.
         link.attempt("CLIENT", "NO-TOUCH", "ON")
 
@@ -78,7 +78,8 @@ class Asker:
             if facts is None:
                 continue
             if self._asks_fields and self._judge.has_fields(look.target, facts.type):
-                requests.append(self._fields_of(key, facts))
+                few = FEW_FIELDS if facts.size > MANY_BYTES else MAX_FIELDS
+                requests.append(fields_request(key, self._server, few))
                 asked.append((at, self._with_fields))
             if facts.ttl == NO_TTL and self._judge.requires_ttl(look.target):
                 requests.append((b"PTTL", key))
@@ -91,22 +92,13 @@ class Asker:
             assert facts is not None
             found[at] = take(facts, reply)
 
-    def _fields_of(self, key: bytes, facts: Facts) -> Request:
-        count = MAX_FIELDS
-        if self._has_novalues:
-            return (b"HSCAN", key, 0, b"COUNT", count, b"NOVALUES")
-        if facts.size > MANY_BYTES:
-            count = FEW_FIELDS
-        return (b"HSCAN", key, 0, b"COUNT", count)
-
     def _with_fields(self, facts: Facts, reply: Any) -> Facts:
         if isinstance(reply, ResponseError):
             if not str(reply).startswith("WRONGTYPE"):  # the key is another one by now
                 self._asks_fields = False
                 self._notes[f"fields are not known: Redis says {str(reply)!r}"] = None
             return facts
-        names = reply[1] if self._has_novalues else reply[1][::2]
-        return facts._replace(fields=tuple(names[:MAX_FIELDS]))
+        return facts._replace(fields=fields_in(reply, self._server))
 
     def _sure(self, reply: Any) -> Any:
         if isinstance(reply, ResponseError):
@@ -129,8 +121,17 @@ class Asker:
         return 0 if what == "memory" else -1
 
 
-class CannotAsk(Exception):
-    """Redis refuses TYPE, PTTL or SCAN; the message is one sentence for the user."""
+def fields_request(key: bytes, server: Server, few: int) -> Request:
+    """Asks for the first fields of a hash: for `few` where a server brings the values with them."""
+    if server.version >= NOVALUES:
+        return (b"HSCAN", key, 0, b"COUNT", MAX_FIELDS, b"NOVALUES")
+    return (b"HSCAN", key, 0, b"COUNT", few)
+
+
+def fields_in(reply: Any, server: Server) -> tuple[bytes, ...]:
+    """The fields in the reply to this request."""
+    names = reply[1] if server.version >= NOVALUES else reply[1][::2]
+    return tuple(names[:MAX_FIELDS])
 
 
 def _with_ttl(facts: Facts, reply: Any) -> Facts:
