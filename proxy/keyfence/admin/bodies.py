@@ -109,6 +109,14 @@ def text_field(body: Mapping[str, Any], name: str) -> str | None:
     return value
 
 
+def required_field(body: Mapping[str, Any], name: str) -> str:
+    """A string that is not empty. Raises BadRequest."""
+    value = text_field(body, name)
+    if value is None:
+        raise BadRequest(f'"{name}" is missing.')
+    return value
+
+
 def argv_field(body: Mapping[str, Any]) -> list[bytes]:
     """The arguments of a command in "argv", at least one. Raises BadRequest."""
     argv = body.get("argv")

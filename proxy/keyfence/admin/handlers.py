@@ -19,8 +19,17 @@ from keyfence.policy.enforcement.modes import parse_mode
 from keyfence.policy.rules import RULES
 from keyfence.telemetry.metrics.exposition import CONTENT_TYPE
 
-from .asked import EvidenceSince, Listing, Readiness, Single, Unused, WhatIf
-from .bodies import BadRequest, argv_field, json_answer, long_answer, read_fields, seconds_field, text_field
+from .asked import EvidenceSince, Listing, Question, Readiness, Single, Unused, WhatIf
+from .bodies import (
+    BadRequest,
+    argv_field,
+    json_answer,
+    long_answer,
+    read_fields,
+    required_field,
+    seconds_field,
+    text_field,
+)
 from .control import Control
 from .queries import number_in, query
 
@@ -81,35 +90,33 @@ async def findings(control: Control, request: web.Request) -> web.Response:
             limit=min(int(number_in(asked, "limit", MAX_LIMIT)), MAX_LIMIT),
             offset=int(number_in(asked, "offset", 0.0)),
         )
+    return await _asked(control, Listing(which))
+
+
+async def _asked(control: Control, question: Question, status: int = 400) -> web.Response:
+    """The answer to a question about findings; it takes everything into account that was counted so far."""
+    with _value_errors_as_answers(status):
         await control.catch_up()
-        return await long_answer(await control.ask(Listing(which)))
+        return await long_answer(await control.ask(question))
 
 
 async def evidence(control: Control, request: web.Request) -> web.Response:
     since = number_in(query(request, {"since"}), "since", 0.0)
-    with _value_errors_as_answers():
-        await control.catch_up()
-        return await long_answer(await control.ask(EvidenceSince(since)))
+    return await _asked(control, EvidenceSince(since))
 
 
 async def finding(control: Control, request: web.Request) -> web.Response:
-    with _value_errors_as_answers(404):
-        await control.catch_up()
-        return await long_answer(await control.ask(Single(request.match_info["id"])))
+    return await _asked(control, Single(request.match_info["id"]), 404)
 
 
 async def readiness(control: Control, request: web.Request) -> web.Response:
     quiet = number_in(query(request, {"quiet"}), "quiet", QUIET_SECONDS)
-    with _value_errors_as_answers():
-        await control.catch_up()
-        return await long_answer(await control.ask(Readiness(quiet)))
+    return await _asked(control, Readiness(quiet))
 
 
 async def unused(control: Control, request: web.Request) -> web.Response:
     seconds = number_in(query(request, {"for"}), "for", 30 * DAY)
-    with _value_errors_as_answers():
-        await control.catch_up()
-        return await long_answer(await control.ask(Unused(seconds)))
+    return await _asked(control, Unused(seconds))
 
 
 async def what_if(control: Control, request: web.Request) -> web.Response:
@@ -117,15 +124,12 @@ async def what_if(control: Control, request: web.Request) -> web.Response:
     service = asked.get("service", "")
     with _value_errors_as_answers():
         modes = [parse_mode(text, service) for text in request.query.getall("mode", ["*=enforce"])]
-        await control.catch_up()
-        return await long_answer(await control.ask(WhatIf(modes, service, number_in(asked, "since", 0.0))))
+    return await _asked(control, WhatIf(modes, service, number_in(asked, "since", 0.0)))
 
 
 async def explain(control: Control, request: web.Request) -> web.Response:
     body = await read_fields(request, {"service", "argv", "user", "certificate"})
-    service = text_field(body, "service")
-    if service is None:
-        raise BadRequest('"service" is missing.')
+    service = required_field(body, "service")
     argv, user, name = argv_field(body), text_field(body, "user"), text_field(body, "certificate")
     caller = Caller(user.encode("utf-8", "replace") if user else None, (name,) if name else ())
     with _value_errors_as_answers():
@@ -161,9 +165,7 @@ async def candidate(control: Control, _: web.Request) -> web.Response:
 
 async def load_candidate(control: Control, request: web.Request) -> web.Response:
     body = await read_fields(request, {"file"})
-    file = text_field(body, "file")
-    if file is None:
-        raise BadRequest('"file" is missing.')
+    file = required_field(body, "file")
     try:
         with _value_errors_as_answers():
             return json_answer(await control.load_candidate(file))

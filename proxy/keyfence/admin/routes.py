@@ -43,197 +43,145 @@ class Route:
     on_metrics: bool = False  # the metrics listener serves it too
 
 
+def _open(path: str, handler: Handler, meaning: str, answer: str = "200") -> Route:
+    return Route("GET", path, Who.ANYONE, handler, meaning, answer, on_metrics=True)
+
+
+def _reading(path: str, handler: Handler, meaning: str, answer: str = "200") -> Route:
+    return Route("GET", path, Who.READERS, handler, meaning, answer)
+
+
+def _operating(
+    method: str, path: str, handler: Handler, meaning: str, answer: str = "200", body: str = ""
+) -> Route:
+    return Route(method, path, Who.OPERATORS, handler, meaning, answer, body)
+
+
 ROUTES = (
-    Route(
-        "GET",
-        "/metrics",
-        Who.ANYONE,
-        handlers.metrics,
-        "counters of all workers in Prometheus' text format",
-        on_metrics=True,
-    ),
-    Route(
-        "GET",
-        "/healthz",
-        Who.ANYONE,
-        handlers.healthz,
-        "whether the process lives",
-        on_metrics=True,
-    ),
-    Route(
-        "GET",
+    _open("/metrics", handlers.metrics, "counters of all workers in Prometheus' text format"),
+    _open("/healthz", handlers.healthz, "whether the process lives"),
+    _open(
         "/readyz",
-        Who.ANYONE,
         handlers.readyz,
         "whether clients can be served: listeners are open, Redis answers and "
         "[takes writes](#redis-cluster-and-sentinel), the process is not ending",
         "200, or 503 with `reasons`; `warnings` about Redis",
-        on_metrics=True,
     ),
-    Route(
-        "GET",
-        "/status",
-        Who.READERS,
-        handlers.status,
-        "what runs, and since when (`keyfence status`)",
-    ),
-    Route(
-        "GET",
+    _reading("/status", handlers.status, "what runs, and since when (`keyfence status`)"),
+    _reading(
         "/report",
-        Who.READERS,
         handlers.report,
         "violations so far, by service, rule, command and entry or key shape (`keyfence report`)",
     ),
-    Route(
-        "GET",
+    _reading(
         "/findings",
-        Who.READERS,
         handlers.findings,
         "findings, with their states and examples (`keyfence findings`). Filters: `service`, `rule`, "
         "`state`, `owner`, `entry`, `text`, `since` (Unix seconds), `limit`, `offset`; the order: `sort` "
         f"({', '.join(SORTS)})",
     ),
-    Route(
-        "GET",
+    _reading(
         "/findings/{id}",
-        Who.READERS,
         handlers.finding,
         "one finding with its history and its violations by hour (`keyfence findings ID`)",
         "200; 404 where there is none",
     ),
-    Route(
-        "GET",
+    _reading(
         "/evidence",
-        Who.READERS,
         handlers.evidence,
         "the rules that each service's commands were checked against, the findings that were reopened, and "
         "what is not known since the policy changed (`keyfence gate`): `since` (Unix seconds)",
     ),
-    Route(
-        "GET",
+    _reading(
         "/readiness",
-        Who.READERS,
         handlers.readiness,
         "which rules can be enforced for which services (`keyfence ready`); `quiet` is in seconds",
     ),
-    Route(
-        "GET",
+    _reading(
         "/unused",
-        Who.READERS,
         handlers.unused,
         "the rights that nobody has used for some seconds: `for` (`keyfence ready --unused`)",
     ),
-    Route(
-        "GET",
+    _reading(
         "/what-if",
-        Who.READERS,
         handlers.what_if,
         "what modes would refuse of what was seen (`keyfence what-if`): `mode` (RULE=enforce, several "
         "times), `service`, `since`",
     ),
-    Route(
-        "GET",
+    _reading(
         "/modes",
-        Who.READERS,
         handlers.modes,
         "the mode of each rule for each service, the policy's revision, open break-glasses",
     ),
-    Route(
-        "GET",
-        "/waivers",
-        Who.READERS,
-        handlers.waivers,
-        "the waivers in force, as their file has them",
-    ),
-    Route(
-        "GET",
-        "/listeners",
-        Who.READERS,
-        handlers.listeners,
-        "the addresses that clients connect to, and their services",
-    ),
-    Route(
-        "GET",
+    _reading("/waivers", handlers.waivers, "the waivers in force, as their file has them"),
+    _reading("/listeners", handlers.listeners, "the addresses that clients connect to, and their services"),
+    _reading(
         "/workers",
-        Who.READERS,
         handlers.workers,
         "the processes that serve clients: `slot`, `pid`, `state` (starting, serving, draining), `started`, "
         "`revisions`, `connections`",
     ),
-    Route(
-        "GET",
+    _reading(
         "/candidate",
-        Who.READERS,
         handlers.candidate,
         "the candidate policy, how many commands both policies have evaluated, and what it would change "
         "(`keyfence candidate show`)",
         "200 with `candidate` (or null), `in_force`, `commands`, `rows`",
     ),
-    Route(
+    _operating(
         "POST",
         "/explain",
-        Who.OPERATORS,
         handlers.explain,
         'how the policy, modes and waivers in force evaluate a command; optional `"user"` and '
         '`"certificate"` (a name) identify the sender, for policies with tenants',
         body='{"service": …, "argv": […]}',
     ),
-    Route(
+    _operating(
         "POST",
         "/-/observe",
-        Who.OPERATORS,
         handlers.observe,
         "break-glass: observe instead of refusing; `rule` and `service` are optional (`keyfence observe`)",
         "200; 400 where 100 are open already",
         body='{"for": seconds, "rule": …, "service": …}',
     ),
-    Route(
-        "DELETE",
-        "/-/observe",
-        Who.OPERATORS,
-        handlers.end_observe,
-        "end every break-glass (`keyfence observe --end`)",
+    _operating(
+        "DELETE", "/-/observe", handlers.end_observe, "end every break-glass (`keyfence observe --end`)"
     ),
-    Route(
+    _operating(
         "POST",
         "/-/reload",
-        Who.OPERATORS,
         handlers.reload,
         "read policy, configuration and waivers again (`keyfence reload`)",
         "200 with `policy`, `revision`, `changed`, `needs_restart`; 422 with `diagnostics`",
         body="{}",
     ),
-    Route(
+    _operating(
         "POST",
         "/-/restart",
-        Who.OPERATORS,
         handlers.restart,
         "replace the workers one by one; answers when this is done (`keyfence restart`)",
         "200 with `restarted`; 400 where there are no workers, or one does not start",
         body="{}",
     ),
-    Route(
+    _operating(
         "POST",
         "/-/candidate",
-        Who.OPERATORS,
         handlers.load_candidate,
         "compare the policy in a file, which keyfence reads, with the one in force "
         "(`keyfence candidate load`)",
         "200 with `file`, `policy`, `revision`, `since`; 422 with `diagnostics`",
         body='{"file": …}',
     ),
-    Route(
+    _operating(
         "DELETE",
         "/-/candidate",
-        Who.OPERATORS,
         handlers.drop_candidate,
         "end the comparison (`keyfence candidate drop`)",
         "200 with `dropped` (or null)",
     ),
-    Route(
+    _operating(
         "POST",
         "/-/candidate/promote",
-        Who.OPERATORS,
         handlers.promote_candidate,
         "reload, if the policy's own file has become the candidate (`keyfence candidate promote`)",
         "200 as for a reload; 400 if the file is not the candidate, or there is none; 422 with `diagnostics`",
