@@ -152,11 +152,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cli.rollout": {
         *("admin", "cli.terminal", "config", "findings", "findings.gate", "net", "telemetry", "upstream"),
         *("audit", "audit.servers", "cli.keyspace", "telemetry.reports"),
-        *("policy", "policy.compiled", "policy.enforcement", "authoring.learn", "policy.loading"),
+        *("policy", "policy.compiled", "policy.enforcement", "policy.loading"),
+        *("authoring.export", "authoring.learn"),
         *("process", "process.serving"),
     },
     "cli.keyspace": {
-        *("audit", "audit.servers", "cli.terminal", "config", "downstream", "findings"),
+        *("audit", "audit.servers", "authoring.export", "cli.terminal", "config", "downstream", "findings"),
         *("policy", "policy.loading", "upstream"),
     },
     "cli.demo": {

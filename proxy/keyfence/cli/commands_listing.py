@@ -14,6 +14,7 @@ import click
 from rich import box
 from rich.table import Table
 
+from keyfence.authoring.export.render import code_templates
 from keyfence.commands.effects import effect_of
 from keyfence.commands.model import DELETE, GROUP, READ, WRITE, Command
 from keyfence.commands.table import ASKED_SERVERS, COMMANDS, KeySpec, Row
@@ -54,12 +55,8 @@ KINDS = {
 _COUNTED_KEYS = "as many as argument 2 says, from 3 on"
 FOUND: dict[str, tuple[str, str]] = {
     "DEBUG": ("argument 2 of OBJECT and its like; with others any key", "read"),
-    "EVAL": (_COUNTED_KEYS, "read and write"),
-    "EVALSHA": (_COUNTED_KEYS, "read and write"),
-    "EVALSHA_RO": (_COUNTED_KEYS, "read"),
-    "EVAL_RO": (_COUNTED_KEYS, "read"),
-    "FCALL": (_COUNTED_KEYS, "read and write"),
-    "FCALL_RO": (_COUNTED_KEYS, "read"),
+    **dict.fromkeys(("EVAL", "EVALSHA", "FCALL"), (_COUNTED_KEYS, "read and write")),
+    **dict.fromkeys(("EVAL_RO", "EVALSHA_RO", "FCALL_RO"), (_COUNTED_KEYS, "read")),
     "GEORADIUS": ("1; the one after the last STORE or STOREDIST", "read; write"),
     "GEORADIUSBYMEMBER": ("1; the one after the last STORE or STOREDIST", "read; write"),
     "HIMPORT SET": ("2; what HIMPORT PREPARE has named cannot be known", "write"),
@@ -90,12 +87,7 @@ RESOURCES_IN_WORDS: dict[str, tuple[str, str]] = {
     "CLUSTER GETKEYSINSLOT": ("key pattern", "all keys"),
     "CLUSTERSCAN": ("key pattern", "the keys that the last MATCH admits, or all"),
     "COPY": ("database", "the database after DB"),
-    "EVAL": ("script", ""),
-    "EVALSHA": ("script", ""),
-    "EVALSHA_RO": ("script", ""),
-    "EVAL_RO": ("script", ""),
-    "FCALL": ("script", ""),
-    "FCALL_RO": ("script", ""),
+    **dict.fromkeys(("EVAL", "EVALSHA", "EVALSHA_RO", "EVAL_RO", "FCALL", "FCALL_RO"), ("script", "")),
     "KEYS": ("key pattern", "the keys that the pattern in 1 matches"),
     "MOVE": ("database", "the database in 2"),
     "PSUBSCRIBE": ("channels", "channel patterns from 1 on"),
@@ -257,59 +249,16 @@ def as_table(rows: Sequence[Listed]) -> Table:
 
 def as_objects(rows: Sequence[Listed]) -> list[dict[str, object]]:
     """Returns the listing as plain values for JSON."""
-    fields = ("command", "since", "servers", "keys", "access", "class", "default")
-    return [
-        dict(
-            zip(
-                fields,
-                (r.command, r.since, list(r.servers), r.keys, r.access, r.kind, r.default),
-                strict=True,
-            )
-        )
-        for r in rows
-    ]
-
-
-_PAGE = """# Commands
-
-`keyfence commands --format markdown` generates this page; do not edit it.
-
-The page lists every command that keyfence knows. The facts come from these servers' own replies:
-{servers}.
-Facts on the commands that Redis 8.10 and its modules add come from Redis' reference.
-At run time keyfence asks its upstream for further commands. A command that neither knows breaks the rule
-`command.unknown`. So does a command that redis.conf renamed with `rename-command`: no server reports such
-names.
-
-- *since*: the first Redis version that has the command, and the last one if a later version lacks it; the
-  same for Valkey. Redis 6.2 does not list subcommands; its subcommands are shown as of 7.0.
-- *keys*: the arguments that are keys. The command's name is argument 0, a subcommand's name is argument 1.
-  The column also shows what else the command names.
-- *access*: the access to these keys, in the same order. *existence*: it shows whether the key exists, and
-  nothing of its value. *delete*: it only removes the whole key. *group*: it changes the state of a stream's
-  consumer group.
-- *default*: the result if the policy does not mention the command. A policy can `forbid` and `allow` commands
-  and categories for all services, and grant them to one service.
-"""
+    names = ("command", "since", "servers", "keys", "access", "class", "default")
+    return [dict(zip(names, (r.command, r.since, list(r.servers), *r[2:6]), strict=True)) for r in rows]
 
 
 def as_markdown(rows: Sequence[Listed]) -> str:
     """Returns the listing as Markdown: the page docs/commands.md."""
-    names = [server.replace("-", " ").title() for server in COMMANDS[b"GET"].command.servers]
-    lines = [_PAGE.format(servers=f"{', '.join(names[:-1])} and {names[-1]}")]
-    for kind, meaning in KINDS.items():
-        of_kind = [row for row in rows if row.kind == kind]
-        lines += [f"## {kind[0].upper()}{kind[1:]} ({len(of_kind)})", "", meaning, ""]
-        if kind == "container":
-            lines += [", ".join(f"`{row.command}`" for row in of_kind), ""]
-            continue
-        lines += ["| command | since | keys | access | default |", "|---|---|---|---|---|"]
-        lines += [
-            f"| `{row.command}` | {row.since} | {row.keys or '–'} | {row.access or '–'} | {row.default} |"
-            for row in of_kind
-        ]
-        lines.append("")
-    return "\n".join(lines)
+    servers = [server.replace("-", " ").title() for server in COMMANDS[b"GET"].command.servers]
+    kinds = [(kind, text, [row for row in rows if row.kind == kind]) for kind, text in KINDS.items()]
+    template = code_templates("keyfence.cli").get_template("commands.md.jinja")
+    return template.render(servers=servers, kinds=kinds).removesuffix("\n")
 
 
 @click.command()

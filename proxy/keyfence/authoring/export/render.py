@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from keyfence.policy.patterns.regular import Node
@@ -81,7 +81,9 @@ def render(builders: Builders, language: str, module: str = "") -> str:
     if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name) or not re.fullmatch(r"[A-Za-z0-9_.]*", package):
         raise ValueError(f"{module!r} is not a name in {language}; use letters, digits and _")
     functions, forms = _functions(builders, one)
-    template = _environment().get_template(f"{language}.jinja")
+    template = code_templates("keyfence.authoring.export").get_template(
+        f"{language}.jinja", globals=_EXPRESSIONS
+    )
     return template.render(
         builders=builders,
         of=one.comment(f"{builders.policy}, revision {builders.revision}"),
@@ -242,26 +244,31 @@ def _rust_braces(text: str) -> str:
 
 
 @functools.cache
-def _environment() -> Environment:
+def code_templates(package: str, **filters: Callable[..., str]) -> Environment:
+    """Returns the templates of a package, which are code and not HTML: what is filled in is escaped before,
+    or by one of `filters`."""
     # Imported for the first module, so that other commands do not wait for it.
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    environment = Environment(  # code, not HTML: `languages` escapes every text
-        loader=PackageLoader("keyfence.authoring.export"),
+    environment = Environment(
+        loader=PackageLoader(package),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
         auto_reload=False,
     )
-    environment.globals |= {
-        "python_key": _python_key,
-        "python_line": _python_line,
-        "python_call": _python_call,
-        "rust_call": _rust_call,
-        "rust_key": _rust_key,
-        "rust_signature": _rust_signature,
-        "joined": _joined,
-        "seconds": _seconds,
-    }
+    environment.filters |= filters
     return environment
+
+
+_EXPRESSIONS = {
+    "python_key": _python_key,
+    "python_line": _python_line,
+    "python_call": _python_call,
+    "rust_call": _rust_call,
+    "rust_key": _rust_key,
+    "rust_signature": _rust_signature,
+    "joined": _joined,
+    "seconds": _seconds,
+}

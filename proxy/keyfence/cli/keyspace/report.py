@@ -6,12 +6,12 @@ alone is longer.
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from keyfence.authoring.export.render import code_templates
 from keyfence.findings.spans import span_text
-from keyfence.policy.show import one_line
+from keyfence.policy.show import in_lines, one_line
 from keyfence.policy.units import counted
 
 WIDTH = 80
@@ -90,14 +90,18 @@ def _sum(rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def _row(name: str, one: Row) -> str:
-    numbers = [
+    return _line(f"  {one_line(name)}", _numbers(one))
+
+
+def _numbers(one: Row) -> list[str]:
+    """The numbers of `_COLUMNS`."""
+    return [
         f"{one['keys']:,}",
         size_text(one["bytes"]),
         _count(one["without_ttl"]),
         _count(one["idle"]["30d"]),
         _count(sum(one["broken"].values())),
     ]
-    return _line(f"  {one_line(name)}", numbers)
 
 
 def _count(number: int) -> str:
@@ -171,14 +175,7 @@ def _notes(found: Row) -> Iterator[str]:
 
 
 def _wrapped(text: str, before: str = "") -> list[str]:
-    return textwrap.wrap(
-        text,
-        WIDTH,
-        initial_indent=before,
-        subsequent_indent=before + "  ",
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
+    return in_lines(text, WIDTH, before, before + "  ")
 
 
 def _cut(text: str) -> str:
@@ -190,57 +187,11 @@ def _cut(text: str) -> str:
 
 def as_markdown(found: Row) -> str:
     """The report as Markdown."""
-    parts = [f"# Audit of {_cell(found['source'])}", "", f"Policy {_cell(found['policy'])}, revision "]
-    parts[-1] += f"`{found['revision'][:12]}`. {_totals(found)}; {_pace(found)}."
-    rows = [
-        (
-            one["scope"] or "–",
-            _entry_name(one),
-            f"{one['keys']:,}",
-            size_text(one["bytes"]),
-            _count(one["without_ttl"]),
-            _count(one["idle"]["30d"]),
-            _count(sum(one["broken"].values())),
-        )
-        for one in found["entries"]
-    ]
-    parts += _section("Keys", ("scope", "entry", "keys", "size", "no ttl", "idle 30d", "broken"), rows, 2)
-    shapes = [
-        (
-            one["scope"] or "–",
-            one["shape"],
-            f"{one['keys']:,}",
-            size_text(one["bytes"]),
-            ", ".join(one["types"]),
-            one["biggest"]["key"] if one["biggest"] else "–",
-        )
-        for one in found["unregistered"]
-    ]
-    parts += _section("Keys of no entry", ("scope", "shape", "keys", "size", "types", "biggest"), shapes, 2)
-    broken = [
-        (
-            one["rule"] + (" (should)" if one["severity"] == "should" else ""),
-            one["shape"] or one["entry"] or "–",
-            f"{one['keys']:,}",
-            one["examples"][0] if one["examples"] else "–",
-            one["hint"],
-        )
-        for one in found["violations"]
-    ]
-    parts += _section("Broken rules", ("rule", "entry or shape", "keys", "example", "what to do"), broken, 2)
-    notes = [f"- {_cell(one)}" for one in _notes(found)]
-    return "\n".join([*parts, *(["", *notes] if notes else [])])
-
-
-def _section(title: str, names: Sequence[str], rows: Sequence[Sequence[str]], left: int) -> list[str]:
-    """A table with a title; columns of numbers, after the first `left`, are aligned to the right."""
-    if not rows:
-        return []
-    numbers = {"keys", "size", "no ttl", "idle 30d", "broken"}
-    rule = "|".join("--:" if name in numbers and at >= left else "---" for at, name in enumerate(names))
-    lines = [f"| {' | '.join(names)} |", f"|{rule}|"]
-    lines += [f"| {' | '.join(map(_cell, row))} |" for row in rows]
-    return ["", f"## {title}", "", *lines]
+    templates = code_templates("keyfence.cli.keyspace", cell=_cell, entry=_entry_name, numbers=_numbers)
+    text = templates.get_template("audit.md.jinja").render(
+        found=found, summary=f"{_totals(found)}; {_pace(found)}", notes=list(_notes(found))
+    )
+    return text.removesuffix("\n")
 
 
 def _cell(text: str) -> str:

@@ -7,13 +7,13 @@ configuration. No file that exists is overwritten.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
 from urllib.parse import urlsplit
 
 import click
 
+from keyfence.authoring.export.render import code_templates
 from keyfence.authoring.learn.requirements import quoted
 from keyfence.cli.terminal.options import parsed
 from keyfence.cli.terminal.output import fail, say
@@ -23,17 +23,8 @@ from keyfence.policy.services import UNKNOWN
 from .draft import NAME, name_of
 
 _FIRST_PORT = 7101
+_INSIDE = "redis://redis:6379"  # the same Redis, from the container
 _LOCAL = ("127.0.0.1", "localhost", "::1")
-
-
-class Answers(NamedTuple):
-    """The answers to the five questions."""
-
-    name: str
-    services: tuple[str, ...]
-    by: str  # listener, user or network
-    redis: str
-    document: bool
 
 
 def _services(text: str) -> tuple[str, ...]:
@@ -90,16 +81,15 @@ def init(folder: str, name: str, services: tuple[str, ...], by: str, redis: str,
     service, to be replaced by the document's table. Without one, it only names the services: record what they
     do, and let keyfence draft propose the policy.
     """
-    answers = Answers(name, services, by, redis, document)
-    files = dict(_files(answers))
+    files = dict(_files(name, services, by, redis, document))
     where = Path(folder)
     there = [one for one in files if (where / one).exists()]
     if there:
         fail(f"{where / there[0]} exists; name another folder")
     try:
         where.mkdir(parents=True, exist_ok=True)
-        for file, lines in files.items():
-            (where / file).write_text("\n".join(lines) + "\n", encoding="utf-8")
+        for file, text in files.items():
+            (where / file).write_text(text, encoding="utf-8")
     except OSError as exc:
         fail(f"{exc.filename}: {exc.strerror}")
     config = where / "keyfence.yaml"
@@ -112,102 +102,22 @@ def init(folder: str, name: str, services: tuple[str, ...], by: str, redis: str,
         say(f"  keyfence draft {where / 'commands.log'} --name {name} -o {where / (name + '.yaml')}")
 
 
-def _files(answers: Answers) -> Iterator[tuple[str, list[str]]]:
-    yield "policy.yaml", list(_policy(answers) if answers.document else _blank(answers))
-    yield "policy.test.yaml", list(_tests(answers))
-    yield "keyfence.yaml", list(_config(answers, "127.0.0.1", answers.redis, "127.0.0.1:9464"))
-    inside = "redis://redis:6379" if _is_local(answers.redis) else answers.redis
-    yield "keyfence.container.yaml", list(_config(answers, "0.0.0.0", inside, "0.0.0.0:9464"))
-    yield "compose.yaml", list(_compose(answers))
-
-
-def _is_local(url: str) -> bool:
-    return urlsplit(url).hostname in _LOCAL
-
-
-def _blank(answers: Answers) -> Iterator[str]:
-    yield "# This policy only names the services. keyfence reports every key, and refuses none in observe."
-    yield "# Record what services do (keyfence run --record), and let `keyfence draft` propose the entries."
-    yield f"policy: {answers.name}"
-    yield 'owner: {team: "", contact: ""}   # every refusal names the contact'
-    yield f"services: [{', '.join(answers.services)}]"
-
-
-def _policy(answers: Answers) -> Iterator[str]:
-    yield "# Go through your document, and write an entry for each row of its table of keys."
-    yield f"policy: {answers.name}"
-    yield 'owner: {team: "", contact: ""}   # every refusal names the contact'
-    yield f'claims: ["{answers.name}:"]   # every key begins so'
-    yield f"services: [{', '.join(answers.services)}]"
-    yield ""
-    yield "placeholders:"
-    yield '  id: "[A-Za-z0-9_.-]{1,128}"   # no colon, so that an id cannot reach into another kind of key'
-    yield ""
-    yield "scopes:   # which part of the keys belongs to whom"
-    for one in answers.services:
-        yield f"  {one}: {{prefix: {quoted(f'{answers.name}:{one}:')}, writers: [{one}]}}"
-    yield ""
-    yield "keys:   # examples: replace them"
-    for one in answers.services:
-        key = quoted(f"{answers.name}:{one}:example:<id>")
-        yield f"  {one}-example: {{key: {key}, type: string, ttl: {{max: 1h}}}}"
-
-
-def _tests(answers: Answers) -> Iterator[str]:
-    first = answers.services[0]
-    yield "policy: policy.yaml"
-    yield "tests:"
-    yield f"  - {{about: a ping, service: {first}, command: PING, verdict: allow}}"
-    if not answers.document:
-        command = '"GET a:1", rules: [key.unregistered]'
-        yield f"  - {{about: no key is known yet, service: {first}, command: {command}}}"
-        return
-    for one in answers.services:
-        key = f"{answers.name}:{one}:example:1"
-        command = quoted(f"SET {key} x EX 60")
-        yield f"  - {{about: {one} writes its keys, service: {one}, command: {command}, verdict: allow}}"
-        command = f"{quoted(f'GET {key}')}, rules: [scope.read]"
-        yield f"  - {{about: others do not read them, service: unknown, command: {command}}}"
-
-
-def _config(answers: Answers, host: str, redis: str, admin: str) -> Iterator[str]:
-    yield "policy: policy.yaml"
-    yield f"upstream: {quoted(redis)}"
-    yield f"admin: {quoted(admin)}"
-    yield "listeners:"
-    if answers.by == "listener":
-        for port, one in enumerate(answers.services, _FIRST_PORT):
-            yield f'  - {{listen: "{host}:{port}", service: {one}}}'
-    else:
-        yield f'  - {{listen: "{host}:{_FIRST_PORT}"}}'
-    if answers.by == "user":
-        yield "identify:"
-        yield f"  users: {{{', '.join(f'{one}: {one}' for one in answers.services)}}}   # Redis user: service"
-    elif answers.by == "network":
-        yield "identify:"
-        yield "  networks:   # examples: write the networks of your services"
-        for number, one in enumerate(answers.services, 1):
-            yield f'    "10.0.{number}.0/24": {one}'
-    yield "modes:"
-    yield "  - {mode: observe}   # nothing is refused; keyfence ready says which rule can be enforced"
-
-
-def _compose(answers: Answers) -> Iterator[str]:
-    listeners = len(answers.services) if answers.by == "listener" else 1
-    ports = range(_FIRST_PORT, _FIRST_PORT + listeners)
-    yield "# docker build -t keyfence .   in keyfence's own folder makes the image."
-    yield "services:"
-    yield "  keyfence:"
-    yield "    image: keyfence"
-    yield '    command: ["run", "--config", "/etc/keyfence/own/keyfence.container.yaml"]'
-    yield "    read_only: true"
-    yield "    tmpfs: [/tmp]"
-    yield '    volumes: [".:/etc/keyfence/own:ro", "findings:/var/lib/keyfence"]'
-    published = (quoted(f"127.0.0.1:{port}:{port}") for port in (*ports, 9464))
-    yield f"    ports: [{', '.join(published)}]"
-    if _is_local(answers.redis):
-        yield "    depends_on: [redis]"
-        yield "  redis:"
-        yield '    image: "redis:7"'
-    yield "volumes:"
-    yield "  findings: {}"
+def _files(
+    name: str, services: Sequence[str], by: str, redis: str, document: bool
+) -> Iterator[tuple[str, str]]:
+    """The files to begin with: the name and text of each."""
+    templates = code_templates("keyfence.cli.rollout", quoted=quoted)
+    ports = [_FIRST_PORT + number for number in range(len(services) if by == "listener" else 1)]
+    is_local = urlsplit(redis).hostname in _LOCAL
+    here = {"redis": redis, "host": "127.0.0.1", "admin": "127.0.0.1:9464"}
+    inside = {"redis": _INSIDE if is_local else redis, "host": "0.0.0.0", "admin": "0.0.0.0:9464"}
+    for file, template, place in (
+        ("policy.yaml", "policy.yaml", here),
+        ("policy.test.yaml", "policy.test.yaml", here),
+        ("keyfence.yaml", "keyfence.yaml", here),
+        ("keyfence.container.yaml", "keyfence.yaml", inside),
+        ("compose.yaml", "compose.yaml", here),
+    ):
+        answers = {"name": name, "services": services, "by": by, "document": document}
+        shown = templates.get_template(f"{template}.jinja")
+        yield file, shown.render(**answers, **place, ports=ports, is_local=is_local)
