@@ -75,5 +75,4 @@ def test_keys_expire_with_time() -> None:
     assert keyspace.exists(b"a", NOW + 9)
     assert not keyspace.exists(b"a", NOW + 10)
     assert keyspace.pttl(b"b", NOW * 2) == -1
-    with pytest.raises(KeyError):
-        keyspace.remaining(b"a", NOW + 10)
+    assert keyspace.pttl(b"a", NOW + 10) == -2

@@ -8,7 +8,7 @@ globs and may overlap anything.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from functools import cached_property
 from typing import Any
 
@@ -218,18 +218,12 @@ class Difference:
             if target is None or target.kind != "channel":
                 continue
             for verb, right_bit in (("subscribe to", READ), ("publish to", WRITE)):
-                lost: list[str] = []
-                gained: list[str] = []
-                for service in self.services:
-                    had = _may(before, old.number(service), right_bit)
-                    has = _may(after, new.number(service), right_bit)
-                    if had != has:
-                        (lost if had else gained).append(service)
-                for who, may in ((lost, "may no longer"), (gained, "may now")):
-                    if who:
-                        example = printable(name)
-                        sentence = f"{', '.join(who)} {may} {verb} {target.text}, for example {example}"
-                        yield Change("channels", sentence, tuple(who), example=example)
+                had = {one for one in self.services if _may(before, old.number(one), right_bit)}
+                has = {one for one in self.services if _may(after, new.number(one), right_bit)}
+                for who, may in _changed(self.services, had, has):
+                    example = printable(name)
+                    sentence = f"{', '.join(who)} {may} {verb} {target.text}, for example {example}"
+                    yield Change("channels", sentence, tuple(who), example=example)
             yield from self._publishing_scripts(before, after, printable(name))
 
     def _publishing_scripts(
@@ -254,19 +248,27 @@ class Difference:
         every.insert(0, ("commands that keyfence does not know", [_NO_COMMAND], extract([_NO_COMMAND])))
         groups: dict[tuple[str, ...], list[str]] = {}
         for service in self.services:
-            lost: list[str] = []
-            gained: list[str] = []
-            for shown, argv, touches in every:
-                had = old.evaluate(self.old.number(service), argv, touches).allowed
-                has = new.evaluate(self.new.number(service), argv, touches).allowed
-                if had != has:
-                    (lost if had else gained).append(shown)
-            for names, may in ((lost, "may no longer"), (gained, "may now")):
-                if names:
-                    groups.setdefault((may, *names), []).append(service)
+            had, has = (
+                {
+                    name
+                    for name, argv, touches in every
+                    if one.evaluate(one.policy.number(service), argv, touches).allowed
+                }
+                for one in (old, new)
+            )
+            for names, may in _changed([name for name, *_ in every], had, has):
+                groups.setdefault((may, *names), []).append(service)
         for (may, *names), services in groups.items():
             sentence = f"{', '.join(services)} {may} use {listed(names, 12)}"
             yield Change("commands", sentence, tuple(services), after=", ".join(names))
+
+
+def _changed(of: Iterable[str], had: Set[str], has: Set[str]) -> Iterator[tuple[list[str], str]]:
+    """Yields the names that lost something and those that gained it, in their order, with how to say so."""
+    names = list(of)
+    for changed, may in ((had - has, "may no longer"), (has - had, "may now")):
+        if changed:
+            yield [one for one in names if one in changed], may
 
 
 class _AccessRules:

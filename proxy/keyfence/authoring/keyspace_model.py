@@ -26,22 +26,12 @@ class Keyspace:
         end = self._ends.get(key, now + 1)
         return key in self._ends and (end is NEVER or end > now)
 
-    def remaining(self, key: bytes, now: int) -> int | None:
-        """Returns the milliseconds that a key has left;
-
-        None for no time to live. Raises KeyError if it is gone.
-        """
-        if not self.exists(key, now):
-            raise KeyError(key)
-        end = self._ends[key]
-        return None if end is NEVER else end - now
-
     def pttl(self, key: bytes, now: int) -> int:
         """Returns the reply of PTTL: milliseconds, NO_TTL or GONE."""
         if not self.exists(key, now):
             return GONE
-        remaining = self.remaining(key, now)
-        return NO_TTL if remaining is None else remaining
+        end = self._ends[key]
+        return NO_TTL if end is NEVER else end - now
 
     def run(self, touches: Touches, now: int) -> None:
         """Applies a command at the time `now`, in milliseconds since the epoch."""

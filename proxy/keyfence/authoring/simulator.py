@@ -12,6 +12,7 @@ from typing import NamedTuple
 from keyfence.commands.model import Touches
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.compiled.tenants import NOBODY, Caller
+from keyfence.policy.compiled.ttl import GONE, NO_TTL
 from keyfence.policy.enforcement.modes import ModeRule, Modes
 from keyfence.policy.engine.asker import Asker, Transaction
 from keyfence.policy.engine.authorizer import Authorizer
@@ -143,11 +144,8 @@ class Simulator:
 
     def lives(self, key: bytes) -> str:
         """Returns the time to live of a key: a duration, "none", or "gone" if the key does not exist."""
-        keyspace = self._keyspace(self._database)
-        if not keyspace.exists(key, self.now):
-            return "gone"
-        remaining = keyspace.remaining(key, self.now)
-        return "none" if remaining is None else duration_text(remaining)
+        left = self._keyspace(self._database).pttl(key, self.now)
+        return {GONE: "gone", NO_TTL: "none"}.get(left) or duration_text(left)
 
 
 def _raise(error: Exception) -> None:

@@ -92,11 +92,12 @@ class Step(NamedTuple):
     argv: list[bytes]  # empty: nothing is sent
     verdict: str
     rules: list[str]
-    whole: bool  # whether `rules` lists all broken rules; else only the first
-    entry: str
-    after: int  # milliseconds
-    late: list[str]
-    ttl: Mapping[bytes, str]
+    expected: ExpectationModel
+
+    @property
+    def whole(self) -> bool:
+        """Whether `rules` lists all broken rules; else only the first."""
+        return self.expected.rules is not None
 
 
 class Case(NamedTuple):
@@ -171,19 +172,7 @@ class CaseFile:
             self._fault((*path, "rules"), "no rules; name the broken rules, or omit rules to admit any")
         for field in ("ttl", "given"):
             self._lives(getattr(model, field, {}), (*path, field))
-        return Step(
-            path=path,
-            service=service,
-            caller=caller,
-            argv=argv,
-            verdict=verdict,
-            rules=rules,
-            whole=model.rules is not None,
-            entry=model.entry or "",
-            after=model.after or 0,
-            late=model.late,
-            ttl=_keys(model.ttl),
-        )
+        return Step(path, service, caller, argv, verdict, rules, model)
 
     def _argv(self, command: str | list[str] | None, path: tuple[str | int, ...]) -> list[bytes]:
         if command is None:
@@ -216,9 +205,11 @@ class CaseFile:
                         at for at in ((*step.path, "service"), (*case.path, "service")) if self.source.has(at)
                     )
                     self._fault(path, f"{step.service!r} is not a service of the policy{known}")
-                if step.entry and step.entry not in entries:
-                    known = did_you_mean(step.entry, entries)
-                    self._fault((*step.path, "entry"), f"{step.entry!r} is not an entry of the policy{known}")
+                if step.expected.entry and step.expected.entry not in entries:
+                    known = did_you_mean(step.expected.entry, entries)
+                    self._fault(
+                        (*step.path, "entry"), f"{step.expected.entry!r} is not an entry of the policy{known}"
+                    )
 
 
 def _caller(model: ExpectationModel, before: Caller) -> Caller:
@@ -303,11 +294,11 @@ class _Play:
 
     def failures(self) -> Iterator[Diagnostic]:
         for step in self.case.steps:
-            if step.after:
-                yield from self._late(step, self.connection.wait(step.after))
+            if step.expected.after:
+                yield from self._late(step, self.connection.wait(step.expected.after))
             if step.argv:
                 yield from self._command(step)
-            if step.late and not step.after:
+            if step.expected.late and not step.expected.after:
                 yield from self._late(step, self.connection.wait_for_all())
             yield from self._ttls(step)
 
@@ -323,8 +314,8 @@ class _Play:
     def _late(self, step: Step, found: Sequence[Late]) -> Iterator[Diagnostic]:
         for one in found:
             self.coverage.record(one.service, Touches(None), Verdict((one.violation,)))
-        if [one.violation.rule for one in found] != step.late:
-            expected = ", ".join(step.late) or "nothing"
+        if [one.violation.rule for one in found] != step.expected.late:
+            expected = ", ".join(step.expected.late) or "nothing"
             got = "; ".join(f"{one.violation.rule} ({one.violation.message})" for one in found) or "nothing"
             yield self._fail(step, "late", f"expected late {expected}, got {got}")
 
@@ -339,10 +330,12 @@ class _Play:
             yield self._fail(step, "rules", f"expected all of {wanted}, got {_outcome(found, verdict)}")
         elif step.rules and not step.whole and broken[0] != step.rules[0]:
             yield self._fail(step, "rule", f"expected {step.rules[0]} first, got {_outcome(found, verdict)}")
-        if step.entry:
+        if step.expected.entry:
             entry = self._entry(verdict, touches)
-            if entry != step.entry:
-                yield self._fail(step, "entry", f"expected the entry {step.entry}, got {entry or 'none'}")
+            if entry != step.expected.entry:
+                yield self._fail(
+                    step, "entry", f"expected the entry {step.expected.entry}, got {entry or 'none'}"
+                )
 
     def _entry(self, verdict: Verdict, touches: Touches) -> str:
         """Returns the entry of the first violation, or the entries that an admitted command touches."""
@@ -352,7 +345,7 @@ class _Play:
         return names.pop() if len(names) == 1 else ", ".join(sorted(names))
 
     def _ttls(self, step: Step) -> Iterator[Diagnostic]:
-        for key, expected in step.ttl.items():
+        for key, expected in _keys(step.expected.ttl).items():
             found = self.connection.lives(key)
             if found != (expected if expected in ("none", "gone") else duration_text(milliseconds(expected))):
                 shown = key.decode(errors="replace")

@@ -14,7 +14,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
 import click
-from rich.table import Table
 from rich.text import Text
 
 from keyfence.authoring.coverage import Coverage
@@ -38,7 +37,7 @@ from . import formats
 from . import schema as schemas
 from .checking import check_file
 from .terminal.options import format_option, print_json, value_option
-from .terminal.output import USAGE, console, fail, fail_with, print_table, say
+from .terminal.output import USAGE, console, fail, print_table, say, table_of
 
 
 @click.command()
@@ -108,8 +107,6 @@ def explain(
             _explain_file(compiled, service, caller, file, form)
         argv = [os.fsencode(part) for part in command]
         explanation = with_diffs(compiled, explain_command(compiled, service, argv, caller))
-    except FileError as exc:
-        fail_with(exc)
     except ValueError as exc:
         fail(f"--service: {exc}")
     if form == "json":
@@ -173,12 +170,9 @@ def _print_change(remedy: dict[str, Any], margin: str) -> None:
 def _print_explanation(explanation: dict[str, Any]) -> None:
     out = console()
     if explanation["accesses"]:
-        table = Table(title="accesses", title_justify="left")
-        for column in ("position", "key", "access", "entry"):
-            table.add_column(column)
-        for access in explanation["accesses"]:
-            table.add_row(*(_cell(access[name]) for name in ("position", "key", "access", "entry")))
-        print_table(table)
+        names = ("position", "key", "access", "entry")
+        rows = ([_cell(access[name]) for name in names] for access in explanation["accesses"])
+        print_table(table_of(names, rows, title="accesses"))
     else:
         out.print("accesses: none")
     if explanation["verdict"] == "allow":
@@ -229,11 +223,7 @@ def run_tests(paths: Sequence[str], form: str, min_coverage: int, coverage: bool
     """
     runner = Runner()
     results, faults = [], []
-    try:
-        files = test_files(paths or ["."])
-    except FileError as exc:
-        fail_with(exc)
-    for file in files:
+    for file in test_files(paths or ["."]):
         try:
             results.append(runner.run(file))
         except FileError as exc:
@@ -291,8 +281,6 @@ def diff(old: str, new: str, form: str, replay: str) -> None:
         if replay:
             _replay(before, after, replay, form)
         changes = Difference(before, after).changes
-    except FileError as exc:
-        fail_with(exc)
     except TooLarge as exc:
         fail(f"cannot compare {old} and {new}: {exc}")
     if form == "json":
