@@ -28,7 +28,7 @@ from keyfence.findings.finding import DAY, HOUR
 from keyfence.findings.store import Store
 from keyfence.policy.loading.load import load_policy
 from keyfence.policy.rules import RULES
-from keyfence.web.questions import WHILE
+from keyfence.web.asked_once import WHILE
 from tests.findings.rows import batch, look, row
 from tests.servers import PROJECT, Keyfence, running_redis
 

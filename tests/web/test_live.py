@@ -14,8 +14,8 @@ import pytest
 from keyfence.admin.bodies import BadRequest
 from keyfence.telemetry import operator_log
 from keyfence.web import live as module
+from keyfence.web.asked_once import Questions
 from keyfence.web.live import MAX_STREAMS, Live, Stream, TooMany
-from keyfence.web.questions import Questions
 from tests.servers import PATIENCE_SECONDS
 from tests.web.stage import Stage, violation
 

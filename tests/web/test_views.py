@@ -14,7 +14,7 @@ from keyfence.commands.extract import extract
 from keyfence.findings.finding import DAY, HOUR, State
 from keyfence.policy.rules import RULES
 from keyfence.policy.wording.command_log import as_line
-from keyfence.web.questions import Questions
+from keyfence.web.asked_once import Questions
 from keyfence.web.render import render
 from keyfence.web.views import (
     MAX_COLUMNS,

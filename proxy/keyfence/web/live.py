@@ -15,7 +15,7 @@ from typing import Any
 from keyfence.admin.bodies import BadRequest
 from keyfence.telemetry.operator_log import notice
 
-from .questions import Questions
+from .asked_once import Questions
 from .render import prepare, render
 from .views import Parameters, View, view_at
 

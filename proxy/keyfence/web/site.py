@@ -31,8 +31,8 @@ from keyfence.policy.diagnostics import FileError
 from keyfence.policy.units import clock_text
 
 from .actions import ACTIONS, Outcome, required
+from .asked_once import Questions
 from .live import MAX_STREAMS, Live, TooMany
-from .questions import Questions
 from .render import SECURITY_POLICY, asset, prepare, render
 from .sessions import Notice, Session, Sessions, drop_cookie, set_cookie
 from .views import MENU, VIEWS, Values, View, filter_of

@@ -22,7 +22,7 @@ from keyfence.policy.rules import RULES
 from keyfence.policy.units import counted
 from keyfence.telemetry.reports.services import quantile
 
-from .questions import TREND_DAYS, USE_DAYS, Questions, commands_of
+from .asked_once import TREND_DAYS, USE_DAYS, Questions, commands_of
 from .words import sentence
 
 Parameters = Mapping[str, str]

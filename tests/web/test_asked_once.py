@@ -9,7 +9,7 @@ import pytest
 from keyfence.findings.filter import Filter
 from keyfence.telemetry.counters import Counters
 from keyfence.telemetry.reports.services import service_rows
-from keyfence.web.questions import MAX_KEPT, MOMENT, UNCHANGED, WHILE, Questions
+from keyfence.web.asked_once import MAX_KEPT, MOMENT, UNCHANGED, WHILE, Questions
 from tests.admin.test_server import FakeControl
 
 
