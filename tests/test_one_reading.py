@@ -78,7 +78,7 @@ OTHERS = {
     ("policy/enforcement/baseline.py", "_yaml"): "a text of the file that is written",
     ("authoring/export/acl_commands.py", "words"): "the table's names",
     ("authoring/learn/applications.py", "_application"): "a script's SHA-1",
-    ("authoring/learn/evidence.py", "Evidence._add_rest"): "a script's SHA-1",
+    ("authoring/learn/seen.py", "Evidence._add_rest"): "a script's SHA-1",
     ("authoring/learn/extend.py", "*"): "names of the policy that is written",
     ("authoring/learn/layout.py", "*"): "names of the policy that is written",
     ("authoring/learn/legacy.py", "*"): "names of the policy that is written",

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from keyfence.authoring.learn.draft import Draft, draft
-from keyfence.authoring.learn.evidence import Evidence
+from keyfence.authoring.learn.seen import Evidence
 from keyfence.authoring.lint import check_policy
 from keyfence.authoring.replay import Replay
 from keyfence.authoring.simulator import Simulator

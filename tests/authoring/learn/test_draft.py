@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from keyfence.authoring.learn.draft import Draft, DraftError, draft
-from keyfence.authoring.learn.evidence import Evidence
+from keyfence.authoring.learn.seen import Evidence
 from keyfence.authoring.lint import check_text
 from keyfence.commands.extract import extract
 from keyfence.policy.loading.load import parse_policy

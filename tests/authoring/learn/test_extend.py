@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from keyfence.authoring.learn.applications import without
-from keyfence.authoring.learn.evidence import Evidence
 from keyfence.authoring.learn.extend import (
     Extension,
     applications_beside,
@@ -14,6 +13,7 @@ from keyfence.authoring.learn.extend import (
     proposals_for,
 )
 from keyfence.authoring.learn.sections import hidden_scripts
+from keyfence.authoring.learn.seen import Evidence
 from keyfence.authoring.lint import check_text
 from keyfence.commands.extract import extract
 from keyfence.policy.loading.load import parse_policy

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from keyfence.authoring.learn.evidence import WRITES, Facts
 from keyfence.authoring.learn.kinds import Kind, Ways, kinds_of
 from keyfence.authoring.learn.naming import name_slots
+from keyfence.authoring.learn.seen import WRITES, Facts
 
 
 def facts(kind: str = "string", writer: str = "app") -> Facts:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from keyfence.authoring.learn.evidence import MARK
+from keyfence.authoring.learn.seen import MARK
 from keyfence.authoring.learn.values import class_of, is_word
 
 UUIDS = {"550e8400-e29b-41d4-a716-446655440000", "6ba7b810-9dad-11d1-80b4-00c04fd430c8"}

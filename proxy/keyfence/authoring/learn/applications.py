@@ -19,7 +19,7 @@ from keyfence.policy.source.yaml_edits import with_lines
 from keyfence.policy.units import counted as count
 from keyfence.policy.wording.command_log import Recorded
 
-from .evidence import MARK, Evidence, verdict_on
+from .seen import MARK, Evidence, verdict_on
 from .text import listed, plain, spoken
 
 _MIN_WORDS = 2  # of an application's own, which keys must show

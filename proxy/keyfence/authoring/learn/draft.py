@@ -15,10 +15,10 @@ from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.loading.load import parse_policy
 
 from .applications import Application, applications_in, without
-from .evidence import Evidence, Facts, names_in, verdict_on
 from .kinds import FINE, Ways, kinds_of
 from .plan import Plan, Refused, plan_of
 from .sections import notes, widenings, written
+from .seen import Evidence, Facts, names_in, verdict_on
 from .text import masked
 from .typos import Typo, typos_of
 

@@ -29,12 +29,12 @@ from keyfence.policy.units import counted as count
 
 from .applications import Application, applications_in
 from .draft import suspects
-from .evidence import READS, WRITES, Evidence, Facts, verdict_on
 from .kinds import FINE, Kind, Slot, words_of
 from .naming import unique
 from .plan import Plan, plan_of
 from .requirements import quoted
-from .sections import placeholder_lines, script_parts, settings_of
+from .sections import channel_rights, placeholder_lines, script_parts, settings_of
+from .seen import Evidence, Facts, verdict_on
 from .text import comment, example_of, listed, plain, shown, spoken
 from .typos import Typo, mistyped_for
 from .values import class_of, is_word, may_be_secret
@@ -290,8 +290,7 @@ def _named_apart(plan: Plan, model: PolicyModel) -> Plan:
         if final != name:
             plan.slots[final] = held, values
             del plan.slots[name]
-            kinds = (*plan.entries, *plan.legacy, *plan.channels)
-            slots = [slot for kind in kinds for slot in kind.slots if slot.name == name]
+            slots = [slot for kind in plan.kinds for slot in kind.slots if slot.name == name]
             slots += [slot for _, slot in plan.fields.values() if slot is not None and slot.name == name]
             for slot in slots:
                 slot.name = final
@@ -446,11 +445,7 @@ def _channels(policy: CompiledPolicy, model: PolicyModel, evidence: Evidence) ->
     found = []
     for kind in plan.channels:
         kind.name = unique(kind.name, model.channels)
-        uses = kind.facts.uses
-        lines = [f"channel: {quoted(kind.pattern)}"]
-        for word, use in (("publishers", WRITES), ("subscribers", READS)):
-            names = sorted(service for service, held in uses.items() if held & use)
-            lines += [f"{word}: {listed(names)}"] if names else []
+        lines = [f"channel: {quoted(kind.pattern)}", *channel_rights(kind)]
 
         def edit(text: str, kind: Kind = kind, lines: list[str] = lines) -> str:
             now = _with_services(text, kind.facts.uses)

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from keyfence.policy.patterns.patterns import exact_pattern
 
-from .evidence import MARK, WRITES, Facts, Types, strongest
+from .seen import MARK, WRITES, Facts, Types, strongest
 from .values import ValueClass, class_of, is_numbered_word, is_word, looks_like_ip, may_be_secret
 
 MIN_WORDS = 8  # words at the end of keys that are used alike and so are names

@@ -11,9 +11,9 @@ import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
-from .evidence import ASKS, CONSUMES, READS, WRITES
 from .kinds import Kind, Slot, literal, words_of
 from .naming import TAG, unique
+from .seen import ASKS, CONSUMES, READS, WRITES
 
 # The share of kinds that are alone in their part of the keys, from which on the parts are words of the kinds
 # and no scopes: shop:cart:<cart>, shop:order:<order>.

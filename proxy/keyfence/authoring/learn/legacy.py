@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 from keyfence.policy.units import counted as count
 
-from .evidence import CONSUMES, READS, WRITES
 from .kinds import Kind, Slot
+from .seen import CONSUMES, READS, WRITES
 
 _LEAST_SHARE = 0.2  # of the values, which both kinds must have in common
 _MIN_COMMON = 2

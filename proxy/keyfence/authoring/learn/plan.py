@@ -7,18 +7,18 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from keyfence.policy.units import counted as count
 
 from .applications import Application
-from .evidence import MARK, READS, WRITES, Evidence, Facts
 from .kinds import Kind, Slot, Ways, kinds_of
 from .layout import Rights, Scope, claims_of, rights_of, scope_of, scopes_of
 from .legacy import mark_legacy
 from .naming import name_kinds, name_slots, unique
 from .requirements import Fields, fields_of, known_slot
+from .seen import MARK, READS, WRITES, Evidence, Facts
 from .text import HIDDEN, masked, secret_slots, shown
 from .typos import Typo
 from .values import ValueClass, class_of
@@ -71,26 +71,26 @@ class Plan:
     omitted: set[tuple[str, str]] = dataclasses.field(default_factory=set)  # entry and setting
     refused: list[Refused] = dataclasses.field(default_factory=list)
 
+    @property
+    def kinds(self) -> list[Kind]:
+        return [*self.entries, *self.legacy, *self.channels]
+
     def scope(self, kind: Kind) -> Scope | None:
         return scope_of(kind, self.scopes)
 
     @functools.cached_property
     def hidden(self) -> set[str]:
         """The placeholders that may stand for secrets."""
-        return {
-            slot.name for kind in (*self.entries, *self.legacy, *self.channels) for slot in secret_slots(kind)
-        }
+        return {slot.name for kind in self.kinds for slot in secret_slots(kind)}
 
     @functools.cached_property
     def names(self) -> set[str]:
         """The values of placeholders that replace words: they may be shown."""
-        kinds = (*self.entries, *self.legacy, *self.channels)
-        return {value for kind in kinds for slot in kind.slots if slot.guessed for value in slot.values}
+        return {value for kind in self.kinds for slot in kind.slots if slot.guessed for value in slot.values}
 
     @functools.cached_property
     def _kinds(self) -> dict[str, Kind]:
-        kinds = [*self.entries, *self.legacy, *self.channels]
-        return {key: kind for kind in kinds for key in kind.keys}
+        return {key: kind for kind in self.kinds for key in kind.keys}
 
     def shown(self, name: str) -> str:
         """Returns a key or channel as a draft may show it: by the pattern of its kind."""
@@ -151,7 +151,7 @@ def plan_of(
         rights={kind.name: rights_of([kind]) for kind in entries},
         hash_tag=("required" if all(tags) else "optional") if any(tags) else "",
         cluster=sum(tags) > len(tags) / 2,
-        services=_services(entries, legacy, channels),
+        services=_services([*entries, *legacy, *channels]),
         renamed=renamed,
         unused=unused,
         holder=holder,
@@ -173,9 +173,9 @@ def _behind(kind: Kind, scopes: Sequence[Scope]) -> str:
     return scope.text if scope is not None else ""
 
 
-def _services(entries: Sequence[Kind], legacy: Sequence[Kind], channels: Sequence[Kind]) -> list[str]:
+def _services(kinds: Iterable[Kind]) -> list[str]:
     """Returns the services that use a key or a channel; others need no rights."""
-    return sorted({service for kind in (*entries, *legacy, *channels) for service in kind.facts.uses})
+    return sorted({service for kind in kinds for service in kind.facts.uses})
 
 
 def _has_hash_tag(kind: Kind) -> bool:

@@ -13,8 +13,8 @@ from keyfence.policy.patterns.value_forms import TIME, TOKEN
 from keyfence.policy.units import counted as count
 from keyfence.policy.units import duration_text
 
-from .evidence import MARK, Facts
 from .kinds import Slot, literal
+from .seen import MARK, Facts
 from .values import ValueClass, is_word, may_be_secret
 
 MAX_LISTED = 40  # fields; more become a pattern

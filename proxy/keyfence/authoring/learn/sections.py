@@ -6,11 +6,10 @@ Rule: each entry, scope, channel and script shows what it was learned from.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from keyfence.policy.units import counted as count
 
-from .evidence import MARK, READS, WRITES, Evidence, ScriptSeen
 from .kinds import Kind
 from .layout import Rights, Scope
 from .plan import Plan, is_short
@@ -22,6 +21,7 @@ from .requirements import (
     setting_of_ttl,
     setting_of_values,
 )
+from .seen import MARK, READS, WRITES, Evidence, ScriptSeen
 from .text import (
     WIDTH,
     comment,
@@ -44,16 +44,21 @@ def written(plan: Plan) -> str:
     lines = [
         *_top(plan),
         *_head(plan),
-        *_placeholders(plan),
+        *_section("placeholders", _placeholders(plan)),
         *_names(plan),
-        *_scopes(plan),
-        *_keys(plan),
+        *_section("scopes", _scopes(plan)),
+        *_section("keys", _keys(plan)),
         *_legacy(plan),
-        *_channels(plan),
+        *_section("channels", _channels(plan)),
         *_scripts(plan),
         *_grants(plan),
     ]
     return "\n".join(line.rstrip() for line in lines) + "\n"
+
+
+def _section(name: str, lines: Iterable[str]) -> list[str]:
+    body = list(lines)
+    return ["", f"{name}:", *body] if body else []
 
 
 def notes(plan: Plan) -> list[str]:
@@ -151,7 +156,7 @@ def widenings(plan: Plan) -> list[str]:
     """Returns what the draft admits that was not seen, one sentence for each placeholder."""
     found = []
     for name, (held, values) in plan.slots.items():
-        where = [kind.name or kind.pattern for kind in (*plan.entries, *plan.legacy, *plan.channels)
+        where = [kind.name or kind.pattern for kind in plan.kinds
                  if any(slot.name == name for slot in kind.slots)]  # fmt: skip
         where += [
             f"fields of {entry}" for entry, (_, slot) in plan.fields.items() if slot and slot.name == name
@@ -227,13 +232,9 @@ def _head(plan: Plan) -> Iterator[str]:
 
 
 def _placeholders(plan: Plan) -> Iterator[str]:
-    used = {slot.name for kind in (*plan.entries, *plan.legacy, *plan.channels) for slot in kind.slots}
+    used = {slot.name for kind in plan.kinds for slot in kind.slots}
     used |= {slot.name for _, slot in plan.fields.values() if slot is not None}
     declared = {name: held for name, held in plan.slots.items() if name in used and held[0].text != name}
-    if not declared:
-        return
-    yield ""
-    yield "placeholders:"
     for name, (held, values) in declared.items():
         text, why = placeholder_lines(held, values, plan.hidden, name)
         yield from with_comment(f"  {name}: {text}", why, guess=not held.is_exact)
@@ -255,10 +256,6 @@ def _names(plan: Plan) -> Iterator[str]:
 
 
 def _scopes(plan: Plan) -> Iterator[str]:
-    if not plan.scopes:
-        return
-    yield ""
-    yield "scopes:"
     for scope in plan.scopes:
         rights = ", ".join(f"{word}: {listed(names)}" for word, names in _rights(scope.rights))
         line = f"  {plain(scope.name)}: {{prefix: {quoted(scope.pattern)}, {rights}}}"
@@ -277,10 +274,6 @@ def _rights(rights: Rights) -> Iterator[tuple[str, tuple[str, ...]]]:
 
 
 def _keys(plan: Plan) -> Iterator[str]:
-    if not plan.entries:
-        return
-    yield ""
-    yield "keys:"
     last: Scope | None = None
     for index, kind in enumerate(plan.entries):
         scope = plan.scope(kind)
@@ -355,20 +348,21 @@ def _legacy(plan: Plan) -> Iterator[str]:
 
 
 def _channels(plan: Plan) -> Iterator[str]:
-    if not plan.channels:
-        return
-    yield ""
-    yield "channels:"
     for kind in plan.channels:
         facts = kind.facts
         many = f"{count(facts.times, 'command')} on {count(len(kind.keys), 'channel')}"
         yield from comment(f"{many}; for example {example_of(kind)}", 2)
         yield f"  {plain(kind.name)}:"
         yield f"    channel: {quoted(kind.pattern)}"
-        for word, use in (("publishers", WRITES), ("subscribers", READS)):
-            names = sorted(service for service, held in facts.uses.items() if held & use)
-            if names:
-                yield f"    {word}: {listed(names)}"
+        yield from (f"    {line}" for line in channel_rights(kind))
+
+
+def channel_rights(kind: Kind) -> Iterator[str]:
+    """Yields who may publish to the channels of a kind, and who may subscribe to them."""
+    for word, use in (("publishers", WRITES), ("subscribers", READS)):
+        names = sorted(service for service, held in kind.facts.uses.items() if held & use)
+        if names:
+            yield f"{word}: {listed(names)}"
 
 
 def _scripts(plan: Plan) -> Iterator[str]:

@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import itertools
 import re
-import textwrap
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
-from keyfence.policy.show import one_line, printable
+from keyfence.policy.show import in_lines, one_line, printable
 
-from .evidence import MARK, Facts
 from .kinds import Kind, Slot
 from .requirements import Setting, quoted
+from .seen import MARK, Facts
 from .values import is_harmless, leads_to_secret, may_be_secret
 
 WIDTH = 110
@@ -84,10 +83,7 @@ def example_of(kind: Kind) -> str:
 def comment(text: str, indent: int = 0) -> list[str]:
     """Returns a comment, wrapped."""
     before = " " * indent + "# "
-    return textwrap.wrap(
-        one_line(text), WIDTH, initial_indent=before, subsequent_indent=before + "  ",
-        break_long_words=False, break_on_hyphens=False,
-    )  # fmt: skip
+    return in_lines(one_line(text), WIDTH, before, before + "  ")
 
 
 def with_comment(line: str, why: str, *, guess: bool = False) -> list[str]:

@@ -14,8 +14,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from keyfence.policy.units import counted as count
 
-from .evidence import MARK, Facts
 from .kinds import Kind, Part, Slot
+from .seen import MARK, Facts
 from .text import HIDDEN, masked, spoken
 from .values import is_word
 

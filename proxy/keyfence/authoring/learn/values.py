@@ -13,7 +13,7 @@ from typing import NamedTuple
 from keyfence.policy.patterns.classes import class_named
 from keyfence.shapes.shapes import looks_like_word
 
-from .evidence import MARK
+from .seen import MARK
 
 _SIZES = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192)
 _UUID = re.compile("[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")

@@ -19,7 +19,7 @@ import click
 from keyfence.admin.client import AskError
 from keyfence.authoring.learn.applications import in_one_folder
 from keyfence.authoring.learn.draft import Draft, DraftError, draft
-from keyfence.authoring.learn.evidence import Evidence
+from keyfence.authoring.learn.seen import Evidence
 from keyfence.authoring.learn.typos import Typo
 from keyfence.cli.terminal.asking import ask_admin, checked_answer, is_url, source_url
 from keyfence.cli.terminal.options import admin_option, value_option

@@ -18,7 +18,6 @@ from typing import Any
 import click
 
 from keyfence.authoring.learn.applications import without
-from keyfence.authoring.learn.evidence import Evidence
 from keyfence.authoring.learn.extend import (
     Extension,
     Lack,
@@ -31,9 +30,9 @@ from keyfence.authoring.learn.extend import (
 )
 from keyfence.authoring.learn.requirements import quoted
 from keyfence.authoring.learn.sections import hidden_scripts
+from keyfence.authoring.learn.seen import Evidence
 from keyfence.authoring.learn.text import plain
-from keyfence.cli.terminal.output import fail, fail_with, say
-from keyfence.policy.diagnostics import FileError
+from keyfence.cli.terminal.output import fail, say
 from keyfence.policy.loading.load import load_policy
 from keyfence.policy.show import one_line
 from keyfence.policy.units import counted as count
@@ -54,8 +53,6 @@ def extend(path: str, evidence: Evidence, shipped: Mapping[str, str], *, asks: b
         applications = applications_beside(text, evidence, shipped)
         evidence = without(evidence, applications)
         found, rest = proposals_for(text, evidence)
-    except FileError as exc:
-        fail_with(exc)
     except OSError as exc:
         fail(f"{path}: {exc.strerror}")
     if asks:

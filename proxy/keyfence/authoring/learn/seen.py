@@ -192,9 +192,7 @@ class Facts:
             self.deleters.add(service)
         elif needs & WRITE:
             self.changed += times
-        if when:
-            self.first = min(self.first or when, when)
-            self.last = max(self.last, when)
+        _widen(self, when, when)
 
     def take(self, other: Facts) -> None:
         """Adds what was seen of other keys of the same kind."""
@@ -218,13 +216,18 @@ class Facts:
         self.changed += other.changed
         self.deleters |= other.deleters
         self.targets.update(other.targets)
-        if other.first:
-            self.first = min(self.first or other.first, other.first)
-            self.last = max(self.last, other.last)
+        _widen(self, other.first, other.last)
 
     def services(self, *uses: int) -> list[str]:
         """Returns the services with one of these uses and no stronger one."""
         return sorted(name for name, use in self.uses.items() if strongest(use) in uses)
+
+
+def _widen(seen: Facts | Evidence, first: str, last: str) -> None:
+    """Adds a window of time to that of what was seen; "" is none."""
+    if first:
+        seen.first = min(seen.first or first, first)
+        seen.last = max(seen.last, last)
 
 
 def strongest(use: int) -> int:
@@ -503,9 +506,7 @@ class Evidence:
 
     def _window(self, *times: str) -> None:
         for when in times:
-            if when:
-                self.first = min(self.first or when, when)
-                self.last = max(self.last, when)
+            _widen(self, when, when)
 
     def without(self, names: Collection[str], scripts: Collection[str] = ()) -> Evidence:
         """Returns this evidence without some keys, channels and scripts, and the commands that name only
