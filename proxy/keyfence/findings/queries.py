@@ -6,10 +6,10 @@ Rule: reading never changes anything.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Float, Select, func, or_, select
+from sqlalchemy import ColumnElement, Connection, Float, Row, Select, Table, func, or_, select
 
 from keyfence.telemetry.usage import PART, RULE
 
@@ -74,31 +74,28 @@ class Reader:
     def __init__(self, database: Database) -> None:
         self.database = database
 
+    def _rows(self, chosen: Select[Any]) -> Sequence[Any]:
+        with self.database.reading() as connection:
+            return connection.execute(chosen).all()
+
     def findings(self, which: Filter = EVERYTHING) -> list[Finding]:
         """The findings that a filter matches, in its order."""
         # The numbers first, because rows are long and only a few of them are wanted.
         numbers = _ordered(_matching(select(findings.c.number), which), which.sort)
         page = findings.c.number.in_(numbers.limit(which.limit).offset(which.offset))
-        with self.database.reading() as connection:
-            rows = (
-                connection.execute(_ordered(select(*findings_columns).where(page), which.sort))
-                .mappings()
-                .all()
-            )
-        return [_finding(row) for row in rows]
+        rows = self._rows(_ordered(select(*findings_columns).where(page), which.sort))
+        return [_finding(row._mapping) for row in rows]
 
     def count(self, which: Filter) -> int:
         """How many findings a filter matches, limit and offset aside."""
-        with self.database.reading() as connection:
-            chosen = _matching(select(func.count()).select_from(findings), which)
-            return int(connection.execute(chosen).scalar_one())
+        ((number,),) = self._rows(_matching(select(func.count()).select_from(findings), which))
+        return int(number)
 
     def blocking(self, states: Collection[State], since: float = 0.0) -> list[Blocking]:
         """The findings in these states with violations after a time that enforcing their rules refuses."""
         columns = [findings.c[name if name != "last" else "refusable"] for name in Blocking._fields]
         wanted = findings.c.state.in_([str(one) for one in states]), findings.c.refusable > since
-        with self.database.reading() as connection:
-            rows = connection.execute(select(*columns).where(findings.c.severity == "must", *wanted)).all()
+        rows = self._rows(select(*columns).where(findings.c.severity == "must", *wanted))
         return [Blocking(*row) for row in rows]
 
     def last_passed(self, rule: str) -> dict[str, float]:
@@ -112,42 +109,35 @@ class Reader:
             .group_by(findings.c.number, findings.c.service, findings.c.last)
         )
         found: dict[str, float] = {}
-        with self.database.reading() as connection:
-            for service, last, hour in connection.execute(chosen).all():
-                at = min(last, float((hour + 1) * HOUR))
-                found[service] = max(at, found.get(service, 0.0))
+        for service, last, hour in self._rows(chosen):
+            at = min(last, float((hour + 1) * HOUR))
+            found[service] = max(at, found.get(service, 0.0))
         return found
 
     def state_counts(self) -> dict[State, int]:
         """The number of findings in each state that there are any in."""
-        with self.database.reading() as connection:
-            chosen = select(findings.c.state, func.count()).group_by(findings.c.state)
-            rows = connection.execute(chosen).all()
+        rows = self._rows(select(findings.c.state, func.count()).group_by(findings.c.state))
         return {State(state): int(number) for state, number in rows}
 
     def entry_counts(self) -> dict[str, int]:
         """The number of active findings by entry."""
-        with self.database.reading() as connection:
-            active = findings.c.state.in_([str(one) for one in ACTIVE])
-            chosen = select(findings.c.entry, func.count()).where(active).group_by(findings.c.entry)
-            return {entry: int(number) for entry, number in connection.execute(chosen).all()}
+        active = findings.c.state.in_([str(one) for one in ACTIVE])
+        chosen = select(findings.c.entry, func.count()).where(active).group_by(findings.c.entry)
+        return {entry: int(number) for entry, number in self._rows(chosen)}
 
     def owners(self) -> list[str]:
         """Everyone who owns a finding."""
-        with self.database.reading() as connection:
-            return sorted(filter(None, connection.execute(select(findings.c.owner).distinct()).scalars()))
+        return sorted(owner for (owner,) in self._rows(select(findings.c.owner).distinct()) if owner)
 
     def trend(self, since: float, service: str = "") -> dict[int, dict[str, int]]:
         """The violations since the hour of a time, by hour (Unix seconds of its begin) and action. `service`
         "" is all services."""
         cells = rule_hours.c
-        sums = [func.sum(cells[action]).label(action) for action in ACTIONS]
-        chosen = select(cells.hour, *sums).where(cells.hour >= int(since // HOUR)).group_by(cells.hour)
+        chosen = select(cells.hour, *_sums(rule_hours)).where(cells.hour >= int(since // HOUR))
         if service:
             chosen = chosen.where(cells.service == service)
-        with self.database.reading() as connection:
-            rows = connection.execute(chosen.order_by(cells.hour)).mappings().all()
-        return {row["hour"] * HOUR: {action: int(row[action]) for action in ACTIONS} for row in rows}
+        rows = self._rows(chosen.group_by(cells.hour).order_by(cells.hour))
+        return {row.hour * HOUR: _counts(row) for row in rows}
 
     def commands_by_hour(self, since: float) -> dict[str, dict[int, int]]:
         """By service: the commands since the hour of a time, by hour (Unix seconds of its begin)."""
@@ -157,84 +147,70 @@ class Reader:
             .where(uses.c.kind == RULE, uses.c.name == EVERY_COMMAND, use_hours.c.hour >= since // HOUR)
         )
         found: dict[str, dict[int, int]] = {}
-        with self.database.reading() as connection:
-            for service, hour, times in connection.execute(chosen).all():
-                cells = found.setdefault(service, {})
-                cells[hour * HOUR] = cells.get(hour * HOUR, 0) + int(times)
+        for service, hour, times in self._rows(chosen):
+            cells = found.setdefault(service, {})
+            cells[hour * HOUR] = cells.get(hour * HOUR, 0) + int(times)
         return found
 
     def finding(self, one: str) -> Finding | None:
         """The finding with this id, or whose id begins so; None if there is none, or several."""
-        with self.database.reading() as connection:
-            chosen = select(*findings_columns).where(findings.c.id.startswith(one, autoescape=True)).limit(2)
-            rows = connection.execute(chosen).mappings().all()
-        return _finding(rows[0]) if len(rows) == 1 else None
+        begins = findings.c.id.startswith(one, autoescape=True)
+        rows = self._rows(select(*findings_columns).where(begins).limit(2))
+        return _finding(rows[0]._mapping) if len(rows) == 1 else None
 
     def history(self, one: str) -> list[Event]:
         """The changes of a finding's state, the oldest first."""
-        with self.database.reading() as connection:
-            chosen = select(events).where(events.c.finding == one).order_by(events.c.at, events.c.number)
-            rows = connection.execute(chosen).all()
-        return [Event(row.finding, row.at, State(row.state), row.why) for row in rows]
+        return self._events(events.c.finding == one)
 
     def changes(self, since: float) -> list[Event]:
         """All changes of state after a time, the oldest first."""
-        with self.database.reading() as connection:
-            chosen = select(events).where(events.c.at > since).order_by(events.c.at, events.c.number)
-            rows = connection.execute(chosen).all()
+        return self._events(events.c.at > since)
+
+    def _events(self, which: ColumnElement[bool]) -> list[Event]:
+        rows = self._rows(select(events).where(which).order_by(events.c.at, events.c.number))
         return [Event(row.finding, row.at, State(row.state), row.why) for row in rows]
 
     def hours(self, one: str, since: float = 0.0) -> dict[int, dict[str, int]]:
         """The violations of a finding by hour (Unix seconds of its begin) and action."""
-        with self.database.reading() as connection:
-            chosen = (
-                select(hours)
-                .join(findings, findings.c.number == hours.c.finding)
-                .where(findings.c.id == one, hours.c.hour >= int(since // HOUR))
-                .order_by(hours.c.hour)
-            )
-            rows = connection.execute(chosen).mappings().all()
-        return {row["hour"] * HOUR: {action: row[action] for action in ACTIONS} for row in rows}
+        chosen = (
+            select(hours)
+            .join(findings, findings.c.number == hours.c.finding)
+            .where(findings.c.id == one, hours.c.hour >= int(since // HOUR))
+            .order_by(hours.c.hour)
+        )
+        return {row.hour * HOUR: _counts(row) for row in self._rows(chosen)}
 
     def violations_since(self, since: float) -> dict[str, dict[str, int]]:
         """By finding's id: the violations since the hour of a time, by action."""
-        with self.database.reading() as connection:
-            sums = [func.sum(hours.c[action]).label(action) for action in ACTIONS]
-            chosen = (
-                select(findings.c.id, *sums)
-                .join(hours, findings.c.number == hours.c.finding)
-                .where(hours.c.hour >= int(since // HOUR))
-                .group_by(findings.c.id)
-            )
-            rows = connection.execute(chosen).mappings().all()
-        return {row["id"]: {action: int(row[action]) for action in ACTIONS} for row in rows}
+        chosen = (
+            select(findings.c.id, *_sums(hours))
+            .join(hours, findings.c.number == hours.c.finding)
+            .where(hours.c.hour >= int(since // HOUR))
+            .group_by(findings.c.id)
+        )
+        return {row.id: _counts(row) for row in self._rows(chosen)}
 
     def asked(self, since: float, service: str = "") -> dict[tuple[str, str, str], Asked]:
         """By service, kind and name: the positive evidence since the hour of a time. `service` "" is all."""
-        with self.database.reading() as connection:
-            names = (uses.c.service, uses.c.kind, uses.c.name)
-            sums = (func.sum(use_hours.c.times).label("times"), func.max(uses.c.last).label("last"))
-            chosen = (
-                select(*names, *sums)
-                .join(use_hours, uses.c.number == use_hours.c.use)
-                .where(use_hours.c.hour >= int(since // HOUR))
-                .group_by(*names)
-            )
-            if service:
-                chosen = chosen.where(uses.c.service == service)
-            rows = connection.execute(chosen).all()
-        return {(row.service, row.kind, row.name): Asked(int(row.times), row.last) for row in rows}
+        names = (uses.c.service, uses.c.kind, uses.c.name)
+        chosen = (
+            select(*names, func.sum(use_hours.c.times), func.max(uses.c.last))
+            .join(use_hours, uses.c.number == use_hours.c.use)
+            .where(use_hours.c.hour >= int(since // HOUR))
+            .group_by(*names)
+        )
+        if service:
+            chosen = chosen.where(uses.c.service == service)
+        return {(of, kind, name): Asked(int(n), last) for of, kind, name, n, last in self._rows(chosen)}
 
     def last_uses(self, service: str) -> dict[tuple[str, str], float]:
         """By kind and name: when a service's right was used last, or a rule asked of it, in Unix seconds."""
-        with self.database.reading() as connection:
-            chosen = (
-                select(uses.c.kind, uses.c.name, func.max(uses.c.last).label("last"))
-                .where(uses.c.service == service)
-                .group_by(uses.c.kind, uses.c.name)
-            )
-            rows = connection.execute(chosen).all()
-        return {(row.kind, row.name): row.last for row in rows}
+        chosen = (
+            select(uses.c.kind, uses.c.name, func.max(uses.c.last))
+            .where(uses.c.service == service)
+            .group_by(uses.c.kind, uses.c.name)
+        )
+        return {(kind, name): last for kind, name, last in self._rows(chosen)}
 
     def asked_of_rules(self, since: float) -> list[tuple[str, str, str, int]]:
         """How often commands of each service were checked against each rule since the hour of a time:
@@ -246,28 +222,23 @@ class Reader:
             .where(uses.c.kind == RULE, use_hours.c.hour >= int(since // HOUR))
             .group_by(*names)
         )
-        with self.database.reading() as connection:
-            rows = connection.execute(chosen).all()
-        return [(service, rule, basis, int(times)) for service, rule, basis, times in rows]
+        return [(service, rule, basis, int(times)) for service, rule, basis, times in self._rows(chosen)]
 
     def drawn(self, since: float) -> list[Drawn]:
         """The evidence about rules and parts of policies after a time."""
         columns = [uses.c[name] for name in Drawn._fields]
         chosen = select(*columns).where(uses.c.kind.in_((RULE, PART)), uses.c.last > since)
-        with self.database.reading() as connection:
-            return [Drawn(*row) for row in connection.execute(chosen).all()]
+        return [Drawn(*row) for row in self._rows(chosen)]
 
     def bases(self, names: Collection[str]) -> dict[str, dict[str, Any]]:
         """By basis: the parts of those of them that the store knows."""
         chosen = select(bases.c.basis, bases.c.parts).where(bases.c.basis.in_(sorted(names)))
-        with self.database.reading() as connection:
-            return {row.basis: json.loads(row.parts) for row in connection.execute(chosen).all()}
+        return {basis: json.loads(parts) for basis, parts in self._rows(chosen)}
 
     def last_basis(self) -> str:
         """The basis that was put in force last, by whichever instance; "" if the store knows none."""
         chosen = select(bases.c.basis).order_by(bases.c.taken.desc(), bases.c.basis).limit(1)
-        with self.database.reading() as connection:
-            return str(connection.execute(chosen).scalar() or "")
+        return next((str(basis) for (basis,) in self._rows(chosen)), "")
 
     def bases_since(self, since: float) -> tuple[list[str], float]:
         """The bases that were in force after a time, and since when the store knows bases, in Unix
@@ -286,13 +257,12 @@ class Reader:
 
     def began(self) -> float:
         """When the store was made, in Unix seconds."""
-        with self.database.reading() as connection:
-            return float(connection.execute(select(meta.c.began)).scalar_one())
+        ((began,),) = self._rows(select(meta.c.began))
+        return float(began)
 
     def policies(self) -> list[tuple[float, str, str]]:
         """When which policy was put in force, with its revision; the oldest first."""
-        with self.database.reading() as connection:
-            rows = connection.execute(select(policies).order_by(policies.c.at)).all()
+        rows = self._rows(select(policies).order_by(policies.c.at))
         return [(row.at, row.policy, row.revision) for row in rows]
 
 
@@ -304,13 +274,20 @@ def coverage_of(connection: Connection, service: str) -> list[Span]:
     return without(union(looking), [Span(row.begin, row.end) for row in rows if row.kind != LOOKING])
 
 
+def _sums(table: Table) -> list[ColumnElement[Any]]:
+    """The sum of each action's counts, under the action's name."""
+    return [func.sum(table.c[action]).label(action) for action in ACTIONS]
+
+
+def _counts(row: Row[Any]) -> dict[str, int]:
+    return {action: int(row._mapping[action]) for action in ACTIONS}
+
+
 def _matching(chosen: Select[Any], which: Filter) -> Select[Any]:
     table = findings.c
-    for column, value in ((table.service, which.service), (table.rule, which.rule)):
-        if value:
-            chosen = chosen.where(column == value)
-    if which.owner:
-        chosen = chosen.where(table.owner == which.owner)
+    for name in ("service", "rule", "owner"):
+        if value := getattr(which, name):
+            chosen = chosen.where(table[name] == value)
     if which.state:
         chosen = chosen.where(table.state.in_([str(one) for one in which.state]))
     if which.entry:

@@ -6,6 +6,8 @@ databases there; a test compares an upgraded database with a new one.
 
 from __future__ import annotations
 
+from typing import Any
+
 from sqlalchemy import (
     BigInteger,
     Column,
@@ -21,14 +23,35 @@ from sqlalchemy import (
     text,
 )
 
+from .finding import ACTIONS
+
 metadata = MetaData()
+
+
+def _texts(*names: str) -> list[Column[Any]]:
+    return [Column(name, Text, nullable=False) for name in names]
+
+
+def _numbers(*names: str) -> list[Column[Any]]:
+    return [Column(name, BigInteger, nullable=False) for name in names]
+
+
+def _times(*names: str) -> list[Column[Any]]:
+    """Columns of Unix seconds."""
+    return [Column(name, Float, nullable=False) for name in names]
+
+
+def _keys(*names: str) -> list[Column[Any]]:
+    """Columns that are the primary key together."""
+    return [Column(name, Integer, primary_key=True, autoincrement=False) for name in names]
+
 
 # One row: the version of the schema, and when the store began.
 meta = Table(
     "keyfence_meta",
     metadata,
     Column("version", Integer, nullable=False),
-    Column("began", Float, nullable=False),
+    *_times("began"),
 )
 
 findings = Table(
@@ -36,26 +59,11 @@ findings = Table(
     metadata,
     Column("number", Integer, primary_key=True),
     Column("id", Text, nullable=False, unique=True),
-    Column("service", Text, nullable=False),
-    Column("rule", Text, nullable=False),
-    Column("command", Text, nullable=False),
-    Column("entry", Text, nullable=False),
-    Column("shape", Text, nullable=False),
-    Column("severity", Text, nullable=False),
-    Column("state", Text, nullable=False),
-    Column("since", Float, nullable=False),
-    Column("first", Float, nullable=False),
-    Column("last", Float, nullable=False),
-    Column("observed", BigInteger, nullable=False),
-    Column("refused", BigInteger, nullable=False),
-    Column("waived", BigInteger, nullable=False),
-    Column("late", BigInteger, nullable=False),
-    Column("owner", Text, nullable=False),
-    Column("hint", Text, nullable=False),
-    Column("revision", Text, nullable=False),
-    Column("clients", Text, nullable=False),  # JSON
-    Column("examples", Text, nullable=False),  # JSON
-    Column("resolved_by", Text, nullable=False),
+    *_texts("service", "rule", "command", "entry", "shape", "severity", "state"),
+    *_times("since", "first", "last"),
+    *_numbers(*ACTIONS),
+    # `clients` and `examples` are JSON.
+    *_texts("owner", "hint", "revision", "clients", "examples", "resolved_by"),
     Column("at_rest", BigInteger, nullable=False, server_default=text("0")),  # keys that break the rule now
     # The last violation that enforcing the rule refuses: observed or refused.
     Column("refusable", Float, nullable=False, server_default=text("0")),
@@ -79,12 +87,8 @@ findings_columns = [
 hours = Table(
     "keyfence_hours",
     metadata,
-    Column("finding", Integer, primary_key=True, autoincrement=False),
-    Column("hour", Integer, primary_key=True, autoincrement=False),
-    Column("observed", BigInteger, nullable=False),
-    Column("refused", BigInteger, nullable=False),
-    Column("waived", BigInteger, nullable=False),
-    Column("late", BigInteger, nullable=False),
+    *_keys("finding", "hour"),
+    *_numbers(*ACTIONS),
     sqlite_with_rowid=False,
 )
 
@@ -92,13 +96,10 @@ hours = Table(
 rule_hours = Table(
     "keyfence_rule_hours",
     metadata,
-    Column("hour", Integer, primary_key=True, autoincrement=False),  # first: charts ask for the last hours
+    *_keys("hour"),  # first: charts ask for the last hours
     Column("service", Text, primary_key=True),
     Column("rule", Text, primary_key=True),
-    Column("observed", BigInteger, nullable=False),
-    Column("refused", BigInteger, nullable=False),
-    Column("waived", BigInteger, nullable=False),
-    Column("late", BigInteger, nullable=False),
+    *_numbers(*ACTIONS),
     sqlite_with_rowid=False,
 )
 
@@ -107,10 +108,9 @@ events = Table(
     "keyfence_events",
     metadata,
     Column("number", Integer, primary_key=True),
-    Column("finding", Text, nullable=False),  # its id
-    Column("at", Float, nullable=False),
-    Column("state", Text, nullable=False),
-    Column("why", Text, nullable=False),
+    *_texts("finding"),  # its id
+    *_times("at"),
+    *_texts("state", "why"),
     Index("keyfence_events_finding", "finding"),
 )
 
@@ -120,10 +120,8 @@ uses = Table(
     "keyfence_uses",
     metadata,
     Column("number", Integer, primary_key=True),
-    Column("service", Text, nullable=False),
-    Column("kind", Text, nullable=False),
-    Column("name", Text, nullable=False),
-    Column("last", Float, nullable=False),  # when, in Unix seconds
+    *_texts("service", "kind", "name"),
+    *_times("last"),
     Column("basis", Text, nullable=False, server_default=text("''")),
     Index("keyfence_uses_key", "service", "kind", "name", "basis", unique=True),
 )
@@ -133,16 +131,15 @@ bases = Table(
     "keyfence_bases",
     metadata,
     Column("basis", Text, primary_key=True),
-    Column("since", Float, nullable=False),  # first put in force, in Unix seconds
-    Column("parts", Text, nullable=False),  # JSON
+    *_times("since"),  # first put in force
+    *_texts("parts"),  # JSON
     Column("taken", Float, nullable=False, server_default=text("0")),  # last put in force, in Unix seconds
 )
 use_hours = Table(
     "keyfence_use_hours",
     metadata,
-    Column("use", Integer, primary_key=True, autoincrement=False),
-    Column("hour", Integer, primary_key=True, autoincrement=False),
-    Column("times", BigInteger, nullable=False),
+    *_keys("use", "hour"),
+    *_numbers("times"),
     sqlite_with_rowid=False,
 )
 
@@ -152,11 +149,8 @@ spans = Table(
     "keyfence_spans",
     metadata,
     Column("number", Integer, primary_key=True),
-    Column("instance", Text, nullable=False),
-    Column("kind", Text, nullable=False),
-    Column("service", Text, nullable=False),  # "" is all
-    Column("begin", Float, nullable=False),
-    Column("end", Float, nullable=False),
+    *_texts("instance", "kind", "service"),  # service "" is all
+    *_times("begin", "end"),
     Index("keyfence_spans_end", "end"),
 )
 
@@ -165,8 +159,6 @@ policies = Table(
     "keyfence_policies",
     metadata,
     Column("number", Integer, primary_key=True),
-    Column("at", Float, nullable=False),
-    Column("instance", Text, nullable=False),
-    Column("policy", Text, nullable=False),
-    Column("revision", Text, nullable=False),
+    *_times("at"),
+    *_texts("instance", "policy", "revision"),
 )
