@@ -9,9 +9,11 @@ Each process owns one `Counters` and uses it from its event loop only. A parent 
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from bisect import bisect_left
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from dataclasses import field
 from typing import Any
 
 from .sink import Group, Occurrence, Sink
@@ -33,61 +35,17 @@ _ON_THE_WAY = (1e-5, 2.5e-5, 5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2,
 # first bytes of its reply.
 BOUNDS = {"decision": DECISION_BOUNDS, "request": _ON_THE_WAY, "upstream": _ON_THE_WAY}
 
-# How the fields of a snapshot are added up: tables of counts, plain counts, and gauges, which hold only for a
-# live worker.
-COUNTED = (
-    "violations",
-    "commands",
-    "timed",
-    "timed_seconds",
-    "rule_violations",
-    "traffic",
-    "folded",
-    "connections_accepted",
-    "connections_rejected",
-    "upstream_reconnects",
-    "upstream_connect_failures",
-    "upstream_faults",
-    "upstream_errors",
-    "sessions_opaque",
-    "internal_errors",
-    "closures",
-    "login_failures",
-    "policy_load_failures",
-    "judged_at_length",
-    "admin_refused",
-    "candidate_commands",
-    "candidate_violations",
-)
 TRAFFIC = ("client_in", "client_out", "upstream_in", "upstream_out")
-SCALARS = (
-    "break_glass_started",
-    "pending_ttl_dropped",
-    "pending_ttl_unanswered",
-    "pending_size_dropped",
-    "pending_size_unanswered",
-    "accept_pauses",
-    "worker_restarts",
-    "log_lines",
-    "log_merged",
-    "log_dropped",
-    "log_groups_evicted",
-    "log_write_failures",
-    "findings_write_failures",
-    "notification_failures",
-    "notifications_dropped",
-)
-_GAUGE_TABLES = (
-    "connections_open",
-    "opaque_open",
-    "upstream_up",
-    "upstream_standing",
-    "exceptions_lapsed",
-    "policy_files",
-)
-GAUGES = (*_GAUGE_TABLES, "policies", "break_glass", "workers")
 
 
+# The counters that hold only while the process lives.
+GAUGES = (
+    *("connections_open", "opaque_open", "upstream_up", "upstream_standing", "exceptions_lapsed"),
+    *("policy_files", "policies", "break_glass", "workers"),
+)
+
+
+@dataclasses.dataclass(slots=True, eq=False, repr=False)
 class Counters(Sink):
     """The counters of one process, or the sum of several.
 
@@ -95,74 +53,64 @@ class Counters(Sink):
     raised directly (`counters.accept_pauses += 1`), and so may the four of a service's `meter`.
     """
 
-    __slots__ = (
-        *COUNTED,
-        *SCALARS,
-        "_meters",
-        "break_glass",
-        "connections_open",
-        "exceptions_lapsed",
-        "opaque_open",
-        "policies",
-        "policy_files",
-        "upstream_standing",
-        "upstream_up",
-        "workers",
-    )
-
-    def __init__(self) -> None:
-        # (service, rule, command, entry, action)
-        self.violations: dict[tuple[str, str, str, str, str], int] = {}
-        # (service, rule, action): every row that can occur is there from the start, at 0
-        self.rule_violations: dict[tuple[str, str, str], int] = {}
-        self.commands: dict[tuple[str, str, str], int] = {}  # (service, command, outcome)
-        self.connections_open: dict[tuple[str, str], int] = {}  # (service, listener)
-        self.connections_accepted: dict[tuple[str, str], int] = {}  # (service, listener)
-        self.connections_rejected: dict[tuple[str, str], int] = {}  # (listener, reason)
-        self.upstream_up: dict[str, int] = {}  # upstream: 1 or 0
-        self.upstream_standing: dict[tuple[str, str], int] = {}  # (upstream, kind): 1 or 0
-        self.upstream_reconnects: dict[str, int] = {}
-        self.upstream_connect_failures: dict[str, int] = {}
-        self.upstream_faults: dict[str, int] = {}  # unexpected replies of Redis, by kind
-        self.upstream_errors: dict[str, int] = {}  # MOVED, ASK and READONLY
-        self.sessions_opaque: dict[tuple[str, str], int] = {}  # (service, reason)
-        self.opaque_open: dict[str, int] = {}  # sessions that are passed on unread now, by service
-        self.internal_errors: dict[str, int] = {}  # by place in keyfence
-        # wrong passwords of users that keyfence checks, by service so far
-        self.login_failures: dict[str, int] = {}
-        self.closures: dict[str, int] = {}  # connections that keyfence closed, by reason
-        self.policy_load_failures: dict[str, int] = {}  # by policy
-        self.judged_at_length: dict[str, int] = {}  # commands evaluated on the slow path, by reason
-        self.admin_refused: dict[tuple[str, str], int] = {}  # (admin or metrics, reason)
-        self.traffic: dict[tuple[str, str], int] = {}  # (service, direction): bytes
-        # (one of BOUNDS, service, index of the bucket), not cumulative; the last bucket is +Inf
-        self.timed: dict[tuple[str, str, int], int] = {}
-        self.timed_seconds: dict[tuple[str, str], float] = {}  # (one of BOUNDS, service): the sum
-        self.folded: dict[str, int] = {}  # how often a count went to a row `other` of a full table, by table
-        self.candidate_commands: dict[str, int] = {}  # evaluated by the candidate policy too, by service
-        self.candidate_violations: dict[tuple[str, str, str], int] = {}  # (service, rule, change)
-        self.policies: dict[str, tuple[str, float]] = {}  # name: (revision, Unix time of load)
-        # (name, owner, contact, revision) of each file of the policy in force: 1
-        self.policy_files: dict[tuple[str, str, str, str], int] = {}
-        self.exceptions_lapsed: dict[str, int] = {}  # legacy, grants, waivers: how many are past their date
-        self.break_glass = 0  # 1 while enforcement is switched off by hand
-        self.break_glass_started = 0
-        self.pending_ttl_dropped = 0  # keys dropped before their time to live was asked, for lack of room
-        self.pending_ttl_unanswered = 0  # keys that Redis could not be asked about
-        self.pending_size_dropped = 0  # the same for keys whose size was to be asked
-        self.pending_size_unanswered = 0
-        self.accept_pauses = 0  # for lack of file descriptors or memory
-        self.workers = 0  # worker processes that serve now; 0 without workers
-        self.worker_restarts = 0  # of workers that ended without an order
-        self.log_lines = 0
-        self.log_merged = 0
-        self.log_dropped = 0  # decisions that no line of the log reports
-        self.log_groups_evicted = 0
-        self.log_write_failures = 0
-        self.findings_write_failures = 0
-        self.notification_failures = 0
-        self.notifications_dropped = 0
-        self._meters: dict[str, Traffic] = {}  # by service
+    # (service, rule, command, entry, action)
+    violations: dict[tuple[str, str, str, str, str], int] = field(default_factory=dict)
+    # (service, rule, action): every row that can occur is there from the start, at 0
+    rule_violations: dict[tuple[str, str, str], int] = field(default_factory=dict)
+    commands: dict[tuple[str, str, str], int] = field(default_factory=dict)  # (service, command, outcome)
+    connections_open: dict[tuple[str, str], int] = field(default_factory=dict)  # (service, listener)
+    connections_accepted: dict[tuple[str, str], int] = field(default_factory=dict)  # (service, listener)
+    connections_rejected: dict[tuple[str, str], int] = field(default_factory=dict)  # (listener, reason)
+    upstream_up: dict[str, int] = field(default_factory=dict)  # upstream: 1 or 0
+    upstream_standing: dict[tuple[str, str], int] = field(default_factory=dict)  # (upstream, kind): 1 or 0
+    upstream_reconnects: dict[str, int] = field(default_factory=dict)
+    upstream_connect_failures: dict[str, int] = field(default_factory=dict)
+    upstream_faults: dict[str, int] = field(default_factory=dict)  # unexpected replies of Redis, by kind
+    upstream_errors: dict[str, int] = field(default_factory=dict)  # MOVED, ASK and READONLY
+    sessions_opaque: dict[tuple[str, str], int] = field(default_factory=dict)  # (service, reason)
+    opaque_open: dict[str, int] = field(default_factory=dict)  # sessions passed on unread now, by service
+    internal_errors: dict[str, int] = field(default_factory=dict)  # by place in keyfence
+    # wrong passwords of users that keyfence checks, by service so far
+    login_failures: dict[str, int] = field(default_factory=dict)
+    closures: dict[str, int] = field(default_factory=dict)  # connections that keyfence closed, by reason
+    policy_load_failures: dict[str, int] = field(default_factory=dict)  # by policy
+    # commands evaluated on the slow path, by reason
+    judged_at_length: dict[str, int] = field(default_factory=dict)
+    admin_refused: dict[tuple[str, str], int] = field(default_factory=dict)  # (admin or metrics, reason)
+    traffic: dict[tuple[str, str], int] = field(default_factory=dict)  # (service, direction): bytes
+    # (one of BOUNDS, service, index of the bucket), not cumulative; the last bucket is +Inf
+    timed: dict[tuple[str, str, int], int] = field(default_factory=dict)
+    # (one of BOUNDS, service): the sum
+    timed_seconds: dict[tuple[str, str], float] = field(default_factory=dict)
+    # how often a count went to a row `other` of a full table, by table
+    folded: dict[str, int] = field(default_factory=dict)
+    # evaluated by the candidate policy too, by service
+    candidate_commands: dict[str, int] = field(default_factory=dict)
+    # (service, rule, change)
+    candidate_violations: dict[tuple[str, str, str], int] = field(default_factory=dict)
+    # name: (revision, Unix time of load)
+    policies: dict[str, tuple[str, float]] = field(default_factory=dict)
+    # (name, owner, contact, revision) of each file of the policy in force: 1
+    policy_files: dict[tuple[str, str, str, str], int] = field(default_factory=dict)
+    exceptions_lapsed: dict[str, int] = field(default_factory=dict)  # past their date, by kind
+    break_glass: int = 0  # 1 while enforcement is switched off by hand
+    break_glass_started: int = 0
+    pending_ttl_dropped: int = 0  # keys dropped before their time to live was asked, for lack of room
+    pending_ttl_unanswered: int = 0  # keys that Redis could not be asked about
+    pending_size_dropped: int = 0  # the same for keys whose size was to be asked
+    pending_size_unanswered: int = 0
+    accept_pauses: int = 0  # for lack of file descriptors or memory
+    workers: int = 0  # worker processes that serve now; 0 without workers
+    worker_restarts: int = 0  # of workers that ended without an order
+    log_lines: int = 0
+    log_merged: int = 0
+    log_dropped: int = 0  # decisions that no line of the log reports
+    log_groups_evicted: int = 0
+    log_write_failures: int = 0
+    findings_write_failures: int = 0
+    notification_failures: int = 0
+    notifications_dropped: int = 0
+    _meters: dict[str, Traffic] = field(default_factory=dict)  # by service
 
     # -- as a sink
 
@@ -409,10 +357,7 @@ class Counters(Sink):
     def snapshot(self) -> dict[str, Any]:
         """All counters as plain values for JSON and pickle: tables as lists of [label, …, number]."""
         self.collect()
-        shot: dict[str, Any] = {name: getattr(self, name) for name in SCALARS}
-        for name in COUNTED:
-            shot[name] = _rows(getattr(self, name))
-        return shot | self.gauges()
+        return self._shot((*SCALARS, *COUNTED)) | self.gauges()
 
     def copy(self) -> Counters:
         """The counters as they are now."""
@@ -422,11 +367,10 @@ class Counters(Sink):
 
     def gauges(self) -> dict[str, Any]:
         """The part of a snapshot that holds only while the process lives."""
-        shot: dict[str, Any] = {name: _rows(getattr(self, name)) for name in _GAUGE_TABLES}
-        shot["policies"] = [[name, revision, at] for name, (revision, at) in self.policies.items()]
-        shot["break_glass"] = self.break_glass
-        shot["workers"] = self.workers
-        return shot
+        return self._shot(GAUGES)
+
+    def _shot(self, names: Iterable[str]) -> dict[str, Any]:
+        return {name: _plain(getattr(self, name)) for name in names}
 
     def absorb(self, shot: Mapping[str, Any], *, live: bool = True) -> None:
         """Add the snapshot of a worker. `live=False`: the worker has ended, so only its totals are added.
@@ -446,8 +390,9 @@ class Counters(Sink):
             self._took_like(*row)
         for service, rule, action, number in shot["rule_violations"]:
             self._add("rule_violations", (service, rule, action), (OTHER, rule, action), MAX_SERIES, number)
-        for name in COUNTED[5:]:
-            self._add_rows(name, shot[name])
+        for name in COUNTED:
+            if name not in _COARSENED:
+                self._add_rows(name, shot[name])
         if live:
             self.absorb_gauges(shot)
 
@@ -470,5 +415,21 @@ class Counters(Sink):
         self.workers = max(self.workers, shot["workers"])
 
 
-def _rows(series: Mapping[Any, int]) -> list[list[Any]]:
-    return [[*(key if isinstance(key, tuple) else (key,)), number] for key, number in series.items()]
+def _plain(value: Any) -> Any:
+    """A number, or the rows of a table."""
+    if isinstance(value, int):
+        return value
+    return [[*parts_of(key), *parts_of(number)] for key, number in value.items()]
+
+
+def parts_of(value: Any) -> tuple[Any, ...]:
+    """The labels, or numbers, of a row: several are a tuple."""
+    return value if isinstance(value, tuple) else (value,)
+
+
+# What is added up: tables of counts, and plain counts.
+_COUNTS = [one for one in dataclasses.fields(Counters) if one.name not in (*GAUGES, "_meters")]
+COUNTED = tuple(one.name for one in _COUNTS if one.default_factory is dict)
+SCALARS = tuple(one.name for one in _COUNTS if one.default == 0)
+# Tables with limits and spare rows of their own.
+_COARSENED = frozenset({"violations", "commands", "timed", "timed_seconds", "rule_violations"})

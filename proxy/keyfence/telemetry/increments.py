@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from .counters import COUNTED, GAUGES, SCALARS
+from .counters import COUNTED, SCALARS, parts_of
 from .tally import Key, Row, Tally
 from .telemetry import Telemetry
 from .usage import Usage
@@ -47,7 +47,7 @@ class Increments:
         uses = usage.parts() if usage is not None else iter(())
         yield {
             "counters": self._counted(),
-            "gauges": self._gauges(),
+            "gauges": self._telemetry.counters.gauges(),
             "shown": self._telemetry.take_shown(),
         }
         for some in rows:
@@ -80,17 +80,13 @@ class Increments:
         for name in COUNTED:
             table, before = getattr(counters, name), self._tables[name]
             new[name] = [
-                [*(key if isinstance(key, tuple) else (key,)), number - before.get(key, 0)]
+                [*parts_of(key), number - before.get(key, 0)]
                 for key, number in table.items()
                 if number != before.get(key)
             ]
             if new[name]:
                 self._tables[name] = dict(table)
         return new
-
-    def _gauges(self) -> dict[str, Any]:
-        shot = self._telemetry.counters.gauges()
-        return {name: shot[name] for name in GAUGES}
 
 
 def new_rows(tally: Tally, sent: Sent) -> Iterator[list[Row]]:
