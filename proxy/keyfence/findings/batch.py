@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from keyfence.telemetry.clients import meet
-from keyfence.telemetry.tally import Key, Row, add_examples
+from keyfence.telemetry.tally import Key, Row, add_examples, key_of
 
 from .finding import ACTIONS, HOUR
 from .spans import Span
@@ -54,7 +54,7 @@ class Batch:
         """Add rows of `Increments`, counted until `now` (Unix seconds)."""
         hour = int(now // HOUR)
         for row in rows:
-            key: Key = (row["service"], row["rule"], row["command"], row["entry"], row["shape"])
+            key = key_of(row)
             row = self._bounded(row)
             seen = self.seen.get(key)
             if seen is None:

@@ -18,7 +18,7 @@ from urllib.parse import quote
 
 from sqlalchemy import Connection, Engine, create_engine, event, inspect, select, text
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError, SQLAlchemyError
+from sqlalchemy.exc import DBAPIError, NoSuchModuleError, SQLAlchemyError
 
 from .tables import meta, metadata
 
@@ -62,21 +62,6 @@ _MIGRATION_LOCK = 0x6B657966  # of PostgreSQL: one process at a time makes or up
 
 class StoreError(Exception):
     """The findings store cannot be used; the message is one sentence for the user."""
-
-
-def checked_url(text_: str) -> str:
-    """The URL of a findings store, unchanged. Raises ValueError if it is not one."""
-    try:
-        url = make_url(text_)
-    except ArgumentError:
-        raise ValueError(
-            "this is not a URL of a findings store; write sqlite:////PATH or postgresql://USER@HOST/DATABASE"
-        ) from None
-    if url.get_backend_name() not in ("sqlite", "postgresql"):
-        raise ValueError(f"{url.drivername!r} is not supported; write sqlite: or postgresql:")
-    if url.get_backend_name() == "sqlite" and not url.database:
-        raise ValueError("the URL names no file; write sqlite:////var/lib/keyfence/findings.db")
-    return text_
 
 
 class Database:

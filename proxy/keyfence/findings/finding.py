@@ -10,11 +10,11 @@ import dataclasses
 import enum
 import hashlib
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from keyfence.policy.units import clock_text
 from keyfence.policy.verdict import Severity
-from keyfence.telemetry.tally import Example, Key
+from keyfence.telemetry.tally import Example, Key, Row, key_of
 
 HOUR = 3600
 DAY = 24 * HOUR
@@ -123,8 +123,27 @@ class Finding:
         return {**values, "state": str(self.state), "total": self.total}
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Unjudged:
+def of_row(row: Row, state: State) -> Finding:
+    """The finding that a row of a report shows."""
+    key = key_of(row)
+    return Finding(
+        finding_id(key),
+        *key,
+        severity="should" if row["severity"] == "should" else "must",
+        state=state,
+        since=row["first"],
+        first=row["first"],
+        last=row["last"],
+        counts=dict(row["actions"]),
+        owner=row.get("contact", ""),
+        hint=row["hint"],
+        revision=row.get("revision", ""),
+        clients=list(row.get("clients", ())),
+        examples=list(row.get("examples", ())),
+    )
+
+
+class Unjudged(NamedTuple):
     """A service sent commands about which an older policy decided: it is not known whether enforcing the rule
     refuses such commands now."""
 
@@ -141,16 +160,15 @@ class Unjudged:
             f"{clock_text(self.last)}, and {self.why}"
         )
 
-    def as_object(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        return dataclasses.asdict(self)
 
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Event:
+class Event(NamedTuple):
     """A change of a finding's state."""
 
     finding: str  # its id
     at: float  # Unix seconds
     state: State
     why: str
+
+    def as_object(self) -> dict[str, Any]:
+        """Plain values for JSON, and for the store."""
+        return {**self._asdict(), "state": str(self.state)}

@@ -32,6 +32,10 @@ TIMEOUT = 10.0  # of one request
 LAST_TIMEOUT = 2.0  # of the one at the end
 
 
+# Fields of a finding that a message has as they are.
+_TOLD = ("service", "rule", "severity", "command", "entry", "shape", "owner", "hint")
+
+
 class Feed(NamedTuple):
     """Where and when to send. `form`: json, or slack for its incoming webhooks."""
 
@@ -157,14 +161,7 @@ def message(form: str, findings: Sequence[Finding], events: dict[str, Event]) ->
                 "change": str(events[one.id].state),
                 "why": events[one.id].why,
                 "at": events[one.id].at,
-                "service": one.service,
-                "rule": one.rule,
-                "severity": one.severity,
-                "command": one.command,
-                "entry": one.entry,
-                "shape": one.shape,
-                "owner": one.owner,
-                "hint": one.hint,
+                **{name: getattr(one, name) for name in _TOLD},
                 "count": one.total,
                 "clients": one.clients,
                 "example": one.examples[0]["key"] if one.examples else "",

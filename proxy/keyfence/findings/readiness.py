@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from keyfence.policy.enforcement.modes import BYPASS
+from keyfence.policy.enforcement.modes import BYPASS, keeps_in
 from keyfence.policy.rules import RULES
 from keyfence.policy.units import clock_text, counted
 
@@ -93,7 +93,9 @@ def standings(
     begins = {service: window(looking[service], quiet, now) for service in services}
     earliest = min((begin for begin in begins.values() if begin is not None), default=now)
     told = reader.last_passed(BYPASS)
-    leaving = {one for one in told if not _is_kept_in(one, modes, in_force)}
+    waiving = {one for one in told if in_force.modes is not None and in_force.modes.may_waive(one, BYPASS)}
+    of_bypass = modes.get(BYPASS, {})
+    leaving = {one for one in told if not keeps_in(of_bypass.get(one), is_waived=one in waiving)}
     knew = {one: at for one, at in told.items() if one not in leaving}
     # Uses are counted by hour. All evidence of the first one is weighed, because all its uses count.
     drawn = reader.drawn(earliest // HOUR * HOUR - 1.0)
@@ -132,12 +134,6 @@ def _asked(reader: Reader, since: float, worth: Worth) -> dict[tuple[str, str], 
         if worth.counts(service, rule, basis) and worth.asked_after(service, rule):
             found[service, rule] = found.get((service, rule), 0) + times
     return found
-
-
-def _is_kept_in(service: str, modes: Mapping[str, Mapping[str, str]], in_force: InForce) -> bool:
-    """Whether Redis tells a service no address, so that its clients stay with keyfence."""
-    is_waived = in_force.modes is not None and in_force.modes.may_waive(service, BYPASS)
-    return modes.get(BYPASS, {}).get(service) == "enforce" and not is_waived
 
 
 def _standing(

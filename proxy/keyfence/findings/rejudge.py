@@ -32,6 +32,7 @@ from .proof.basis import InForce
 from .proof.changes import ON_CHANNELS, Changes
 from .proof.shapes import Sample, channels_of, keys_of, keys_of_entry, only_name_of
 from .queries import Reader
+from .readiness import is_resolved, is_waived
 
 # Rules on values, which examples do not hold.
 ON_VALUES = frozenset(rule.name for rule in RULES.values() if rule.on_values)
@@ -48,11 +49,15 @@ REQUIRED = frozenset((*rules_at("type"), *rules_at("content"), *rules_at("lifeti
 Keeps = Callable[[str, float], bool]
 
 
+def keeps_nothing(_entry: str, _since: float) -> bool:
+    return False
+
+
 def resolved(
     policy: CompiledPolicy,
     findings: Iterable[Finding],
     since: float,
-    keeps: Keeps = lambda _entry, _since: False,
+    keeps: Keeps = keeps_nothing,
 ) -> list[str]:
     """The ids of the findings that the policy allows as a whole, and that were not seen since a time. `keeps`
     says whether all keys of an entry that were seen since some time are the entry's keys now."""
@@ -68,7 +73,7 @@ def resolved(
 
 
 def judged_again(
-    policy: CompiledPolicy, findings: Iterable[Finding], keeps: Keeps = lambda _entry, _since: False
+    policy: CompiledPolicy, findings: Iterable[Finding], keeps: Keeps = keeps_nothing
 ) -> tuple[list[str], list[str]]:
     """The ids of the findings that an earlier policy resolved: those that this one allows as well, and the
     others."""
@@ -106,9 +111,7 @@ class Kept:
         return all(one is not None and one.keeps(entry) for one in self._changes.values())
 
 
-def keeps_its_rule(
-    evaluator: Evaluator, finding: Finding, keeps: Keeps = lambda _entry, _since: False
-) -> bool:
+def keeps_its_rule(evaluator: Evaluator, finding: Finding, keeps: Keeps = keeps_nothing) -> bool:
     """Whether every violation of a finding is known to keep its rule under the evaluator's policy."""
     policy = evaluator.policy
     if finding.rule in NEVER or finding.counts.get("late"):
@@ -300,12 +303,9 @@ def if_enforced(finding: Finding, in_force: InForce) -> Outcome:
         return Outcome.NOTHING
     if finding.severity == "should":
         return Outcome.ADVISED
-    policy = in_force.policy
-    if finding.state is State.RESOLVED and (policy is None or finding.resolved_by == policy.revision):
+    if is_resolved(finding, in_force):
         return Outcome.ALLOWED
-    known = in_force.modes is not None
-    names = (finding.service, finding.rule, finding.entry, finding.command, finding.shape)
-    if in_force.waives_all(*names) or (finding.state is State.WAIVED and not known):
+    if is_waived(finding, in_force) or (finding.state is State.WAIVED and in_force.modes is None):
         return Outcome.WAIVED
     is_late = finding.counts.get("late", 0) == finding.total
     return Outcome.LATE if is_late else Outcome.REFUSED

@@ -15,7 +15,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from keyfence.telemetry.clients import meet
 from keyfence.telemetry.counters import OTHER
-from keyfence.telemetry.tally import Example, Key, Row, add_examples
+from keyfence.telemetry.tally import KEY, Example, Key, Row, add_examples
 from keyfence.telemetry.usage import PART
 
 from .batch import Batch, Seen, UseKey
@@ -153,11 +153,7 @@ class Store:
 
     def _add_events(self, connection: Connection, changes: Sequence[Event]) -> None:
         if changes:
-            values = [
-                {"finding": one.finding, "at": one.at, "state": str(one.state), "why": one.why}
-                for one in changes
-            ]
-            connection.execute(events.insert(), values)
+            connection.execute(events.insert(), [one.as_object() for one in changes])
 
     def _add_rule_hours(self, connection: Connection, of_rules: RuleHours) -> None:
         # In one order, so that two instances never wait for each other.
@@ -322,14 +318,9 @@ def _with_ids(seen: dict[Key, Seen]) -> list[tuple[str, Key]]:
 
 def _new_values(one: str, key: Key, seen: Seen) -> dict[str, Any]:
     """A finding without counts: `_update` adds them."""
-    service, rule, command, entry, shape = key
     return {
         "id": one,
-        "service": service,
-        "rule": rule,
-        "command": command,
-        "entry": entry,
-        "shape": shape,
+        **dict(zip(KEY, key, strict=True)),
         "severity": seen.row["severity"],
         "state": str(State.NEW),
         "since": seen.first,
@@ -337,12 +328,8 @@ def _new_values(one: str, key: Key, seen: Seen) -> dict[str, Any]:
         "last": seen.last,
         "refusable": seen.refusable,
         **dict.fromkeys(ACTIONS, 0),
-        "owner": "",
-        "hint": "",
-        "revision": "",
-        "clients": "[]",
-        "examples": "[]",
-        "resolved_by": "",
+        **dict.fromkeys(("owner", "hint", "revision", "resolved_by"), ""),
+        **dict.fromkeys(("clients", "examples"), "[]"),
     }
 
 

@@ -5,7 +5,7 @@ Rule: only rights for which keyfence was looking the whole time are listed.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from keyfence.commands.model import READ, WRITE
 from keyfence.policy.compiled.policy import CompiledPolicy
@@ -22,10 +22,6 @@ class UnusedRight(NamedTuple):
     kind: str  # read, write, legacy or grant
     name: str  # the entry, scope or legacy form; of a grant its commands
     last: float | None  # the last use that the store knows of, in Unix seconds
-
-    def as_object(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        return self._asdict()
 
 
 def unused_rights(policy: CompiledPolicy, reader: Reader, since: float) -> list[UnusedRight]:
@@ -46,10 +42,6 @@ class Right(NamedTuple):
     name: str
     times: int | None  # since the time that was asked for; None: not known
     last: float | None  # the last use that the store knows of, in Unix seconds
-
-    def as_object(self) -> dict[str, Any]:
-        """Plain values for JSON."""
-        return self._asdict()
 
 
 def rights_of(policy: CompiledPolicy, reader: Reader, service: str, since: float) -> list[Right]:

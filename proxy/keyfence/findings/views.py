@@ -6,7 +6,6 @@ ValueError.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -79,7 +78,7 @@ class Views:
 
     def rights(self, policy: CompiledPolicy, service: str, since: float) -> dict[str, Any]:
         """The rights of a service, with their uses since the hour of a time."""
-        return {"rights": [one.as_object() for one in rights_of(policy, self._reader, service, since)]}
+        return {"rights": [one._asdict() for one in rights_of(policy, self._reader, service, since)]}
 
     def owners(self) -> list[str]:
         """Everyone who owns a finding."""
@@ -108,7 +107,7 @@ class Views:
                 for (service, rule), one in sorted(asked.items())
             ],
             "reopened": {one.finding: one.at for one in reopened},
-            "unjudged": [one.as_object() for one in self._unjudged(since)],
+            "unjudged": [one._asdict() for one in self._unjudged(since)],
         }
 
     def _unjudged(self, since: float) -> list[Unjudged]:
@@ -135,10 +134,7 @@ class Views:
             raise ValueError(
                 f"there is no finding {one!r}, or several begin so; keyfence findings lists them"
             )
-        history = [
-            {**dataclasses.asdict(event), "state": str(event.state)}
-            for event in self._reader.history(found.id)
-        ]
+        history = [event.as_object() for event in self._reader.history(found.id)]
         hours = [{"hour": hour, **counts} for hour, counts in self._reader.hours(found.id).items()]
         return {**self._shown(found), "history": history, "hours": hours}
 
@@ -160,7 +156,7 @@ class Views:
             default=0.0,
         )
         found = unused_rights(policy, self._reader, now - seconds)
-        return {"seconds": seconds, "looked": looked, "unused": [one.as_object() for one in found]}
+        return {"seconds": seconds, "looked": looked, "unused": [one._asdict() for one in found]}
 
     def breaks(self, modes: Sequence[ModeRule], service: str, since: float) -> dict[str, Any]:
         """What these modes would refuse of what was seen since a time, and what nobody can tell."""
@@ -168,5 +164,5 @@ class Views:
         return {
             "since": since,
             "breaks": [one.as_object() for one in what_if(*asked, self.in_force)],
-            "unjudged": [one.as_object() for one in unjudged(*asked, self.in_force.basis)],
+            "unjudged": [one._asdict() for one in unjudged(*asked, self.in_force.basis)],
         }

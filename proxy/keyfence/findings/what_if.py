@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from keyfence.policy.enforcement.modes import ModeRule
+from keyfence.policy.enforcement.modes import ModeRule, mode_of
 
 from .filter import Filter
 from .finding import Finding, Unjudged
@@ -50,7 +50,7 @@ def unjudged(
     return [
         Unjudged(of, rule, began.at, began.why)
         for (of, rule), began in sorted(worth.all_began().items())
-        if service in ("", of) and enforced(modes, of, rule)
+        if service in ("", of) and mode_of(modes, rule, of) == "enforce"
     ]
 
 
@@ -68,14 +68,6 @@ def what_if(
     for one in reader.findings(Filter(service=service, since=since)):
         seen = counts.get(one.id, {})
         times = seen.get("observed", 0) + seen.get("refused", 0)
-        if times and may_be_refused(one, in_force) and enforced(modes, one.service, one.rule):
+        if times and may_be_refused(one, in_force) and mode_of(modes, one.rule, one.service) == "enforce":
             found.append(Break(one, times))
     return sorted(found, key=lambda one: -one.times)
-
-
-def enforced(modes: Sequence[ModeRule], service: str, rule: str) -> bool:
-    """Whether modes to try enforce a rule for a service."""
-    for one in modes:
-        if one.rule in ("", rule) and one.service in ("", service):
-            return one.mode == "enforce"
-    return False

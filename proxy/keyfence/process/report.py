@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 from sqlalchemy import Connection
 
 from keyfence.findings.database import Database
 from keyfence.findings.filter import EVERYTHING, Filter
-from keyfence.findings.finding import ACTIVE, Event, Finding, State, after_time, after_violations, finding_id
+from keyfence.findings.finding import ACTIVE, Event, Finding, State, after_time, after_violations, of_row
 from keyfence.findings.queries import Reader
 from keyfence.telemetry.tally import Key, Row
 
@@ -39,7 +39,7 @@ class ReportReader(Reader):
 
     def __init__(self, rows: Iterable[tuple[Key, Row]], now: float) -> None:
         super().__init__(_NoDatabase())
-        self._findings = [_finding(key, row, now) for key, row in rows if row["count"]]
+        self._findings = [of_row(row, _state(row, now)) for _, row in rows if row["count"]]
 
     def findings(self, which: Filter = EVERYTHING) -> list[Finding]:
         found = sorted(self._matching(which), key=lambda one: one.id)
@@ -55,10 +55,10 @@ class ReportReader(Reader):
         return len(self._matching(which))
 
     def state_counts(self) -> dict[State, int]:
-        return _counts(one.state for one in self._findings)
+        return Counter(one.state for one in self._findings)
 
     def entry_counts(self) -> dict[str, int]:
-        return _counts(one.entry for one in self._findings if one.state in ACTIVE)
+        return Counter(one.entry for one in self._findings if one.state in ACTIVE)
 
     def owners(self) -> list[str]:
         return sorted({one.owner for one in self._findings if one.owner})
@@ -78,45 +78,18 @@ class ReportReader(Reader):
         return [one for one in self._findings if _matches(one, which)]
 
 
-def _finding(key: Key, row: Row, now: float) -> Finding:
-    service, rule, command, entry, shape = key
-    first, last, counts = row["first"], row["last"], dict(row["actions"])
-    state, _ = after_time(after_violations(None, counts)[0], first, now - last, now)
-    return Finding(
-        id=finding_id(key),
-        service=service,
-        rule=rule,
-        command=command,
-        entry=entry,
-        shape=shape,
-        severity="must" if row["severity"] == "must" else "should",
-        state=state,
-        since=first,
-        first=first,
-        last=last,
-        counts=counts,
-        owner=row.get("contact", ""),
-        hint=row["hint"],
-        revision=row.get("revision", ""),
-        clients=list(row.get("clients", ())),
-        examples=list(row.get("examples", ())),
-    )
+def _state(row: Row, now: float) -> State:
+    state, _ = after_violations(None, row["actions"])
+    return after_time(state, row["first"], now - row["last"], now)[0]
 
 
 def _matches(one: Finding, which: Filter) -> bool:
-    fields = ((one.service, which.service), (one.rule, which.rule), (one.owner, which.owner))
-    if any(wanted and value != wanted for value, wanted in fields):
-        return False
+    for name in ("service", "rule", "owner"):
+        if getattr(which, name) not in ("", getattr(one, name)):
+            return False
     if which.entry and which.entry not in (one.entry, one.shape):
         return False
     if (which.state and one.state not in which.state) or one.last < which.since:
         return False
     texts = (one.id, *one.key, one.hint, json.dumps(one.examples))
     return any(which.text.casefold() in text.casefold() for text in texts)
-
-
-def _counts(values: Iterable[Any]) -> dict[Any, int]:
-    counts: dict[Any, int] = {}
-    for value in values:
-        counts[value] = counts.get(value, 0) + 1
-    return counts

@@ -24,7 +24,8 @@ MAX_COARSE = 1_000  # further rows, with service and rule only
 MAX_EXAMPLES = 5  # of a row
 MAX_COMMANDS = 1_000  # examples that are held with their commands; more have none
 
-Key = tuple[str, str, str, str, str]  # service, rule, command, entry, shape
+Key = tuple[str, str, str, str, str]
+KEY = ("service", "rule", "command", "entry", "shape")
 
 
 class Example(TypedDict):
@@ -179,12 +180,12 @@ class Tally(Sink):
 
     def add(self, row: Row) -> None:
         """Add a row, or add its counts to the row with the same key."""
-        known = self._rows.get(_key(row))
+        known = self._rows.get(key_of(row))
         if known is None:
             row = self._admit(row)
-            known = self._rows.get(_key(row))
+            known = self._rows.get(key_of(row))
         if known is None:
-            self._rows[_key(row)] = _copy(row)
+            self._rows[key_of(row)] = _copy(row)
             return
         for client in row.get("clients", ()):
             meet(known.setdefault("clients", []), client)
@@ -204,7 +205,7 @@ class Tally(Sink):
             return row
         coarse: Row = {**row, "command": OTHER, "entry": "", "shape": OTHER, "example": "", "hint": ""}
         coarse["examples"] = []
-        known = _key(coarse) in self._rows
+        known = key_of(coarse) in self._rows
         if not known and len(self._rows) >= MAX_ROWS + MAX_COARSE:
             coarse |= {"service": OTHER, "rule": OTHER}
         return coarse
@@ -268,5 +269,5 @@ def _copy(row: Row, *, with_examples: bool = True) -> Row:
     return copy
 
 
-def _key(row: Row) -> Key:
+def key_of(row: Row) -> Key:
     return row["service"], row["rule"], row["command"], row["entry"], row["shape"]

@@ -11,8 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from keyfence.findings.filter import Filter
-from keyfence.findings.finding import Finding, State, Unjudged, after_violations, finding_id
-from keyfence.policy.verdict import Severity
+from keyfence.findings.finding import Finding, State, Unjudged, after_violations, finding_id, of_row
 from keyfence.telemetry.tally import Row
 
 if TYPE_CHECKING:  # SQLAlchemy takes a fifth of a second to import
@@ -68,34 +67,12 @@ def _evidence(findings: Sequence[Finding], answer: Mapping[str, Any], since: flo
 
 def of_rows(rows: Iterable[Row], since: float) -> Evidence:
     """What a decision log has, by the rows of `telemetry.reports.by_command`."""
-    findings = [_of_row(row) for row in rows]
+    findings = [of_row(row, after_violations(None, row["actions"])[0]) for row in rows]
     seen = [one for one in findings if one.last >= since]
     asked: dict[tuple[str, str], int] = {}
     for one in seen:
         asked[one.service, one.rule] = asked.get((one.service, one.rule), 0) + one.total
     return Evidence(findings, asked, None, not seen)
-
-
-def _of_row(row: Row) -> Finding:
-    key = (row["service"], row["rule"], row["command"], row["entry"], row["shape"])
-    severity: Severity = "should" if row["severity"] == "should" else "must"
-    state, _ = after_violations(None, row["actions"])
-    examples = list(row.get("examples", ()))
-    return Finding(
-        finding_id(key),
-        *key,
-        severity=severity,
-        state=state,
-        since=row["first"],
-        first=row["first"],
-        last=row["last"],
-        counts=dict(row["actions"]),
-        owner=row.get("contact", ""),
-        hint=row["hint"],
-        revision=row.get("revision", ""),
-        clients=list(row.get("clients", ())),
-        examples=examples,
-    )
 
 
 def _from_object(value: Mapping[str, Any]) -> Finding:

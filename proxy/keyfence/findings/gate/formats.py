@@ -254,7 +254,7 @@ def as_object(judgement: Judgement) -> dict[str, Any]:
         **judgement.closed,
         "unseen": [one.model_dump() for one in judgement.unseen],
         "asked": [{"service": service, "rule": rule, "commands": n} for (service, rule), n in asked],
-        "unjudged": [one.as_object() for one in judgement.evidence.unjudged],
+        "unjudged": [one._asdict() for one in judgement.evidence.unjudged],
     }
 
 

@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from keyfence.findings.finding import ACTIVE, AT_REST, Finding, State
+from keyfence.telemetry.tally import KEY
 
 from .baseline import Known
 from .evidence import Evidence
@@ -104,15 +105,4 @@ def _order(finding: Finding) -> tuple[Any, ...]:
 
 def blocking(findings: Iterable[Finding]) -> list[Known]:
     """The findings that fail a gate which knows none, as a baseline lists them."""
-    return [
-        Known(
-            id=one.id,
-            service=one.service,
-            rule=one.rule,
-            command=one.command,
-            entry=one.entry,
-            shape=one.shape,
-        )
-        for one in findings
-        if one.blocks
-    ]
+    return [Known(id=one.id, **dict(zip(KEY, one.key, strict=True))) for one in findings if one.blocks]

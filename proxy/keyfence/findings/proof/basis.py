@@ -89,18 +89,18 @@ def _place(policy: CompiledPolicy, target: Target, homes: list[dict[str, Any]], 
     home = homes[target.home] if target.kind not in ("keyspace", "keyevent") else _of_home(policy.common)
     entry = target.entry
     kind = target.kind
-    asked = {part: _required(entry, part) for part in PARTS}
-    types = (asked["type"], home["type_words"])
+    types = (_required(entry, "type"), home["type_words"])
+    content = _required(entry, "content")
     tenancy = target.tenancy and (target.tenancy.places, bindings)
     deciding: dict[str, object] = {
         "rights": (target.written_by, target.denied_before, target.successor, tenancy, target.has_lapsed),
         "form": (target.is_open, target.alike, target.bound, target.unclear, target.standard, home["names"]),
-        "name": (home["names"], target.is_lower, target.hash_tag, asked["name"]),
+        "name": (home["names"], target.is_lower, target.hash_tag, _required(entry, "name")),
         "type": types,
-        "content": (asked["content"], types),
-        "size": (asked["content"], types, asked["size"]),
-        "ttl": asked["ttl"],
-        "commands": asked["commands"],
+        "content": (content, types),
+        "size": (content, types, _required(entry, "size")),
+        "ttl": _required(entry, "ttl"),
+        "commands": _required(entry, "commands"),
         "slots": (home["cluster"], policy.cluster),
     }
     should = target.should | home["should"] | policy.should

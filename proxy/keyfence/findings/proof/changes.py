@@ -7,7 +7,7 @@ policy decided about. A doubt counts as a change.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from keyfence.policy.engine.evidence import ANYTHING, CARRIED, NOWHERE, REACH, SCRIPTS
 from keyfence.policy.rules import RULES, rules_at
@@ -44,7 +44,7 @@ class Changes:
             if old["scripts"] != new["scripts"]:
                 yield Changed(EVERY_RULE, "the registered scripts changed")
         elif part == REACH:
-            if _of(old, service, "reach") != _of(new, service, "reach"):
+            if of(old, service, "reach") != of(new, service, "reach"):
                 yield Changed(ON_REACH, "what a pattern reaches changed")
         else:
             yield from self._of_place(service, part.removeprefix(CARRIED), part.startswith(CARRIED))
@@ -52,13 +52,13 @@ class Changes:
     def of_rule(self, service: str, rule: str) -> str:
         """Why a rule may answer otherwise now to any command of a service; "": it does not."""
         old, new = self._old, self._new
-        if rule in _listed(old, service, "disabled"):
+        if rule in (of(old, service, "disabled") or ()):
             return "the rule was disabled"
-        if not set(_waivers(old, service, rule)) <= set(_waivers(new, service, rule)):
+        if not _waivers(old, service, rule) <= _waivers(new, service, rule):
             return "a waiver is gone or has changed"
-        if _of(old, service, "grants") != _of(new, service, "grants"):
+        if of(old, service, "grants") != of(new, service, "grants"):
             return f"the grants of {service} changed"
-        if rule in ON_CHANNELS and _of(old, service, "channels") != _of(new, service, "channels"):
+        if rule in ON_CHANNELS and of(old, service, "channels") != of(new, service, "channels"):
             return "the channels changed"
         return f"what the policy says of {rule} changed" if old["rules"][rule] != new["rules"][rule] else ""
 
@@ -79,7 +79,7 @@ class Changes:
         new = [one["name"] for place, held in self._are.items() if place not in self._were for one in held]
         if new:
             yield Changed(ON_KEYS, f"{new[0]} is new")
-        if _of(self._old, service, "reach") != _of(self._new, service, "reach"):
+        if of(self._old, service, "reach") != of(self._new, service, "reach"):
             yield Changed(ON_REACH, "what a pattern reaches changed")
         for place in self._were:
             yield from self._of_place(service, place, True)
@@ -117,12 +117,8 @@ class Changes:
             if [one["groups"][group] for one in were] != [one["groups"][group] for one in are]
             for rule in of_group
         }
-        services = [
-            service,
-            *(self._old["services"] if by_all else ()),
-            *(self._new["services"] if by_all else ()),
-        ]
-        for one in dict.fromkeys(services):
+        others = (*self._old["services"], *self._new["services"]) if by_all else ()
+        for one in dict.fromkeys((service, *others)):
             if _rights(self._old, were, one) != _rights(self._new, are, one):
                 rules |= set(GROUPS["rights"])
         if rules:
@@ -180,13 +176,10 @@ def _rights(basis: Described, targets: Iterable[Described], service: str) -> lis
     return [one["rights"][number] for one in targets]
 
 
-def _of(basis: Described, service: str, name: str) -> object:
-    return basis["of"].get(service, {}).get(name)
+def of(basis: Described | None, service: str, name: str) -> Any:
+    """What a basis says of a service under this name; None: nothing."""
+    return basis["of"].get(service, {}).get(name) if basis is not None else None
 
 
-def _listed(basis: Described, service: str, name: str) -> Iterable[str]:
-    return basis["of"].get(service, {}).get(name, ())  # type: ignore[no-any-return]
-
-
-def _waivers(basis: Described, service: str, rule: str) -> Iterable[str]:
-    return basis["of"].get(service, {}).get("waivers", {}).get(rule, ())  # type: ignore[no-any-return]
+def _waivers(basis: Described, service: str, rule: str) -> set[str]:
+    return set((of(basis, service, "waivers") or {}).get(rule, ()))

@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 from keyfence.telemetry.usage import PART, RULE
 
 from .basis import Described
-from .changes import EVERY_RULE, Changes
+from .changes import EVERY_RULE, Changes, of
 
 
 class Drawn(Protocol):
@@ -69,7 +69,7 @@ class Worth:
                 self._last[pair] = max(self._last.get(pair, 0.0), one.last)
             if in_force and (new is not None or one.basis != in_force):
                 self._weigh(one, changes.get(one.basis))
-                if one.service in told and not _is_kept_in(known.get(one.basis), one.service):
+                if one.service in told and not of(known.get(one.basis), one.service, "kept_in"):
                     self._begin(one, EVERY_RULE, KNEW_ADDRESSES)
         for service, at in told.items():
             for rule in EVERY_RULE:
@@ -114,8 +114,3 @@ class Worth:
     def all_began(self) -> Mapping[tuple[str, str], Began]:
         """By service and rule: when the evidence began again."""
         return self._began
-
-
-def _is_kept_in(basis: Described | None, service: str) -> bool:
-    """Whether Redis told a service no address under a basis."""
-    return basis is not None and bool(basis["of"].get(service, {}).get("kept_in"))

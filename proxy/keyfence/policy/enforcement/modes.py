@@ -34,6 +34,11 @@ from .waiver_keys import waived_keys, waiver_keys
 BYPASS = "redis.address"  # unless it is enforced, traffic may go past keyfence
 
 
+def keeps_in(mode: str | None, *, is_waived: bool) -> bool:
+    """Returns whether Redis tells a service no address, if BYPASS has this mode for it."""
+    return mode == "enforce" and not is_waived
+
+
 class ModeRule(NamedTuple):
     """One line of the configuration's `modes`.
 
@@ -159,7 +164,7 @@ class Modes:
         for one in dict.fromkeys(waivers):
             self._waivers.setdefault((one.service, one.rule), []).append(one)
         self._modes: list[dict[str, Mode]] = [
-            {rule: _first(rules, rule, service, default) for rule in RULES} for service in services
+            {rule: mode_of(rules, rule, service, default) for rule in RULES} for service in services
         ]
         self._of_service = {
             name: ServiceWaivers(one for (of, _), held in self._waivers.items() if of == name for one in held)
@@ -200,7 +205,7 @@ class Modes:
             if mode == "disabled"
         ]
         waivers = sorted(one for held in self._waivers.values() for one in held)
-        closed = [name for number, name in enumerate(self.services) if self._keeps_in(number)]
+        closed = [name for name in self.services if self.keeps_in(name)]
         if not disabled and not waivers and not closed:
             return ""
         text = repr((disabled, waivers, *closed)).encode("utf-8", "surrogateescape")
@@ -208,11 +213,10 @@ class Modes:
 
     def keeps_in(self, service: str) -> bool:
         """Returns whether Redis tells a service no address, so that its clients stay with keyfence."""
-        return service in self.services and self._keeps_in(self.services.index(service))
-
-    def _keeps_in(self, service: int) -> bool:
-        enforced = self._modes[service][BYPASS] == "enforce"
-        return enforced and not self.may_waive(self.services[service], BYPASS)
+        if service not in self.services:
+            return False
+        mode = self._modes[self.services.index(service)][BYPASS]
+        return keeps_in(mode, is_waived=self.may_waive(service, BYPASS))
 
     def waived_keys(self, service: int) -> Automaton | None:
         """Returns the automaton that tells apart the keys that the service's waivers name. None: they name
@@ -280,7 +284,8 @@ class Modes:
         return Ruling(tuple(findings), refused_by)
 
 
-def _first(rules: Sequence[ModeRule], rule: str, service: str, default: Mode) -> Mode:
+def mode_of(rules: Sequence[ModeRule], rule: str, service: str, default: Mode = "observe") -> Mode:
+    """Returns the mode of the first line that matches a rule and a service."""
     for candidate in rules:
         if candidate.rule in ("", rule) and candidate.service in ("", service):
             return candidate.mode
