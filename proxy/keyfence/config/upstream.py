@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, Field
 
-from keyfence.policy.diagnostics import Diagnostic, FileError, Place
+from keyfence.policy.diagnostics import file_error
 from keyfence.policy.source.model import Duration, Flag
 from keyfence.upstream.health import UpstreamAddress
 from keyfence.upstream.url import parse_upstream
@@ -55,7 +55,7 @@ def address_of(said: UpstreamModel, flag: str) -> UpstreamAddress | None:
         try:
             address = upstream_of(flag)
         except ValueError as exc:  # the referenced value has changed since the start
-            raise FileError([Diagnostic(Place("command line", 1, 1), "error", str(exc))]) from None
+            raise file_error("command line", str(exc)) from None
         return dataclasses.replace(address, server_name=said.server_name)
     if not said.url:
         return None

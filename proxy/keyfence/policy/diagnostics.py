@@ -78,6 +78,11 @@ class FileError(Exception):
         super().__init__("\n".join(str(d) for d in self.diagnostics))
 
 
+def file_error(file: str, message: str) -> FileError:
+    """Returns the error for a file as a whole."""
+    return FileError([Diagnostic(Place(file, 1, 1), "error", message)])
+
+
 def follows(fault: Diagnostic, at: tuple[str | int, ...]) -> bool:
     """Returns whether a fault may only follow from another fault at the path `at`."""
     return any(_is_within(at, part) or _is_within(part, at) for part in fault.relies_on)

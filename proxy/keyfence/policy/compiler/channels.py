@@ -25,13 +25,7 @@ def build_channels(context: CompilerContext) -> list[Target]:
     channels: list[Target] = []
     for name, model in context.model.channels.items():
         path = ("channels", name)
-        held = [0] * len(context.services)
-        for names, field, bit in (
-            (model.publishers, "publishers", WRITE),
-            (model.subscribers, "subscribers", READ),
-        ):
-            for number in context.numbers(names, (*path, field)):
-                held[number] |= bit
+        held = context.given(model, {"publishers": WRITE, "subscribers": READ}, path)
         scripts = named_scripts(context, model.written_by, (*path, "written_by"))
         for one in bound_texts(context, model.channel, (*path, "channel")):
             pattern = context.pattern(one.text, (*path, "channel"))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections import ChainMap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -43,6 +43,10 @@ SCOPE_HOLE = "scope"  # <scope> in an entry's key expands over the policy's scop
 
 
 Values = tuple[tuple[str, bytes], ...]  # (placeholder, value)
+# The rights of the services that a field names.
+READING = {"readers": READ, "consumers": READ | GROUP}
+HELD = {"writers": READ | WRITE | DELETE | GROUP, **READING}
+DENIED = {"deny_write": WRITE | DELETE | GROUP, "deny_read": READ}
 
 
 @lru_cache(maxsize=10_000)
@@ -143,25 +147,23 @@ class CompilerContext:
 
     def rights(self, rights: Rights, path: tuple[str | int, ...]) -> tuple[list[int], list[int]]:
         """Returns the rights that each service holds, and those that it is denied, by its number."""
-        held, denied = [0] * len(self.services), [0] * len(self.services)
-        for names, field, bits, table in (
-            (rights.writers, "writers", READ | WRITE | DELETE | GROUP, held),
-            (rights.readers, "readers", READ, held),
-            (rights.consumers, "consumers", READ | GROUP, held),
-            (rights.deny_write, "deny_write", WRITE | DELETE | GROUP, denied),
-            (rights.deny_read, "deny_read", READ, denied),
-        ):
-            for number in self.numbers(names, (*path, field)):
-                table[number] |= bits
-        return held, denied
+        return self.given(rights, HELD, path), self.given(rights, DENIED, path)
 
     def reading(self, rights: Rights) -> list[int]:
         """Returns the rights of each service as a reader or consumer, by its number."""
         held = [0] * len(self.services)
-        for names, bits in ((rights.readers, READ), (rights.consumers, READ | GROUP)):
-            for number in (self._numbers.get(name) for name in names):
-                if number is not None:  # otherwise `rights` has recorded a fault
-                    held[number] |= bits
+        for field, bits in READING.items():
+            for name in getattr(rights, field):
+                if name in self._numbers:  # otherwise `rights` has recorded a fault
+                    held[self._numbers[name]] |= bits
+        return held
+
+    def given(self, model: Any, fields: Mapping[str, int], path: tuple[str | int, ...]) -> list[int]:
+        """Returns the rights of each service, by its number: those of each field that names it."""
+        held = [0] * len(self.services)
+        for field, bits in fields.items():
+            for number in self.numbers(getattr(model, field), (*path, field)):
+                held[number] |= bits
         return held
 
     def asked(

@@ -27,6 +27,7 @@ from .prefixes import beginnings
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
+Name = TypeVar("Name", str, bytes)
 Scripts = Mapping[bytes, Registration]  # by the SHA-1s of their texts
 
 # Sections whose names must differ across all files, because reports and waivers use them.
@@ -189,18 +190,21 @@ def _check_claims(contexts: Sequence[CompilerContext]) -> None:
             message = f"no claims, and {first.file} has none either: only one file can own the unclaimed keys"
             context.error(("policy",), message)
         catch_all = catch_all or context
-    _check_same_claims(contexts)
+    for context, path, same, there in _shared(contexts, _claims):
+        message = f"{there} claims {same!r} too; each key belongs to one file"
+        context.error(path, f"{message}, so claim a longer beginning, or take the claim out of one")
     claims = Claims((context.home, context.model.claims) for context in contexts)
-    places = {claim: (context, path) for context in contexts for path, claim in _claims(context)}
+    places = {claim: (context, path) for context in contexts for claim, path in _claims(context)}
     for context in contexts:
         for target, path in _placed(context):
             claim = claims.longest(target)
-            other, there = places[claim] if claim is not None else (context, path)
+            other, its_path = places[claim] if claim is not None else (context, path)
             if other is not context:
-                place = other.source.place(there)
+                place = other.source.place(its_path)
                 message = f"{target!r} is in the claim {claim!r} of {place.file}:{place.line}"
                 context.error(path, f"{message}; register it there", of_key=path[0] in ("legacy", "instead"))
-    _check_bare_keys(contexts)
+    for context, path, key, there in _shared(contexts, _bare_keys):
+        context.error(path, f"{text_of(key)!r} is also an entry's key in {there}")
 
 
 def _placed(context: CompilerContext) -> Iterator[tuple[str, PathKey]]:
@@ -223,47 +227,41 @@ def _is_claimed(context: CompilerContext, pattern: KeyPattern) -> bool:
     return bool(context.claims) and is_claimed(context.claims, pattern)
 
 
-def _check_bare_keys(contexts: Sequence[CompilerContext]) -> None:
-    """Records keys without a prefix that are entries of two files."""
-    first: dict[bytes, tuple[CompilerContext, str]] = {}
+def _shared(
+    contexts: Iterable[CompilerContext],
+    names: Callable[[CompilerContext], Iterable[tuple[Name, PathKey]]],
+    *,
+    of_key: bool = False,
+) -> Iterator[tuple[CompilerContext, PathKey, Name, str]]:
+    """Yields each name of a file, with its path there, that an earlier file has, and the place in that one.
+    `of_key`: the place is that of the key at the path."""
+    first: dict[Name, tuple[CompilerContext, PathKey]] = {}
     for context in contexts:
-        for target in context.entries:
-            if not is_bare(target.pattern):
-                continue
-            key = target.pattern.literal_prefix
-            other, name = first.setdefault(key, (context, target.name))
+        for name, path in names(context):
+            other, there = first.setdefault(name, (context, path))
             if other is not context:
-                place = other.source.place(("keys", name, "key"))
-                message = f"{text_of(key)!r} is also an entry's key in {place.file}:{place.line}"
-                context.error(("keys", target.name, "key"), message)
+                place = other.source.place(there, of_key=of_key)
+                yield context, path, name, f"{place.file}:{place.line}"
 
 
-def _check_same_claims(contexts: Sequence[CompilerContext]) -> None:
-    """Records claims that two files have."""
-    first: dict[str, tuple[CompilerContext, PathKey]] = {}
-    for context in contexts:
-        for path, claim in _claims(context):
-            other, there = first.setdefault(claim, (context, path))
-            if other is not context:
-                place = other.source.place(there)
-                message = f"{place.file}:{place.line} claims {claim!r} too; each key belongs to one file"
-                context.error(path, f"{message}, so claim a longer beginning, or take the claim out of one")
+def _bare_keys(context: CompilerContext) -> Iterator[tuple[bytes, PathKey]]:
+    for target in context.entries:
+        if is_bare(target.pattern):
+            yield target.pattern.literal_prefix, ("keys", target.name, "key")
 
 
-def _claims(context: CompilerContext) -> Iterator[tuple[PathKey, str]]:
+def _claims(context: CompilerContext) -> Iterator[tuple[str, PathKey]]:
     for index, claim in enumerate(context.model.claims):
-        yield ("claims", index), claim
+        yield claim, ("claims", index)
 
 
 def _check_names(contexts: Sequence[CompilerContext], section: str) -> None:
-    seen: dict[str, CompilerContext] = {}
-    for context in contexts:
-        for name in getattr(context.model, section):
-            first = seen.setdefault(name, context)
-            if first is not context:
-                place = first.source.place((section, name), of_key=True)
-                message = f"{name} is also a name under {section} in {place.file}:{place.line}"
-                context.error((section, name), f"{message}; reports could not tell them apart", of_key=True)
+    def names(context: CompilerContext) -> Iterator[tuple[str, PathKey]]:
+        return ((name, (section, name)) for name in getattr(context.model, section))
+
+    for context, path, name, there in _shared(contexts, names, of_key=True):
+        message = f"{name} is also a name under {section} in {there}"
+        context.error(path, f"{message}; reports could not tell them apart", of_key=True)
 
 
 def _check_scripts(contexts: Sequence[CompilerContext], scripts: Sequence[Scripts]) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.compiler.pipeline import compile_policies, compile_policy
-from keyfence.policy.diagnostics import Diagnostic, FileError, Place
+from keyfence.policy.diagnostics import Diagnostic, FileError, file_error
 from keyfence.policy.source.model import PolicyModel
 from keyfence.policy.source.validate import validate
 from keyfence.policy.source.yaml import Source, read_source
@@ -33,16 +33,14 @@ def policy_files(path: str | Path) -> list[Path]:
     try:
         names = os.listdir(path)
     except OSError as exc:
-        message = f"cannot be read: {exc.strerror}"
-        raise FileError([Diagnostic(Place(str(path), 1, 1), "error", message)]) from None
+        raise file_error(str(path), f"cannot be read: {exc.strerror}") from None
     found = sorted(
         Path(path, name)
         for name in names
         if name.endswith(SUFFIXES) and not name.endswith(TESTS) and not name.startswith(".")
     )
     if not found:
-        message = f"no policy in this folder; a policy is a file *{SUFFIXES[0]}"
-        raise FileError([Diagnostic(Place(str(path), 1, 1), "error", message)])
+        raise file_error(str(path), f"no policy in this folder; a policy is a file *{SUFFIXES[0]}")
     return found
 
 

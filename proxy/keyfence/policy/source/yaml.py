@@ -23,7 +23,7 @@ from yaml.events import (
 )
 from yaml.reader import ReaderError
 
-from keyfence.policy.diagnostics import Diagnostic, FileError, Place
+from keyfence.policy.diagnostics import Diagnostic, FileError, Place, file_error
 
 from .files import Unreadable, read_file
 
@@ -126,11 +126,9 @@ class Source:
             raise FileError([self._diagnostic("error", place, message)]) from None
         except (yaml.YAMLError, RecursionError, ValueError) as exc:
             first_line = str(exc).splitlines()[0] if str(exc) else type(exc).__name__
-            raise FileError(
-                [Diagnostic(Place(self.file, 1, 1), "error", f"not YAML: {first_line}")]
-            ) from None
+            raise file_error(self.file, f"not YAML: {first_line}") from None
         if root is None:
-            raise FileError([Diagnostic(Place(self.file, 1, 1), "error", "the file is empty")])
+            raise file_error(self.file, "the file is empty")
         if not isinstance(root, yaml.MappingNode):
             message = "expected a mapping (name: value) at the top"
             raise FileError([self._diagnostic("error", self._at(root), message)])
@@ -316,9 +314,7 @@ def read_source(path: str | Path, *, keep_going: bool = False) -> Source:
     try:
         text = read_file(path).decode("utf-8-sig")
     except Unreadable as exc:
-        raise FileError([Diagnostic(Place(name, 1, 1), "error", str(exc))]) from None
+        raise file_error(name, str(exc)) from None
     except UnicodeDecodeError as exc:
-        raise FileError(
-            [Diagnostic(Place(name, 1, 1), "error", f"not UTF-8 text (byte {exc.start})")]
-        ) from None
+        raise file_error(name, f"not UTF-8 text (byte {exc.start})") from None
     return Source(name, text, keep_going=keep_going)

@@ -20,7 +20,7 @@ from keyfence.config.loading import load_settings, named_files
 from keyfence.config.settings import Overrides, Settings
 from keyfence.downstream.tls import check_tls
 from keyfence.policy.compiled.policy import CompiledPolicy
-from keyfence.policy.diagnostics import Diagnostic, FileError, Place
+from keyfence.policy.diagnostics import Diagnostic, FileError, file_error
 from keyfence.policy.enforcement.waivers import waiver_faults
 from keyfence.policy.loading.load import load_policy
 
@@ -150,9 +150,7 @@ class Origin:
 
 
 def _failed(why: str) -> FileError:
-    return FileError(
-        [Diagnostic(Place("keyfence", 1, 1), "error", f"cannot load policy and configuration: {why}")]
-    )
+    return file_error("keyfence", f"cannot load policy and configuration: {why}")
 
 
 def _give_way() -> None:
