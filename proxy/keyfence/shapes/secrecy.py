@@ -12,9 +12,6 @@ import re
 from collections.abc import Collection, Iterable, Iterator
 from typing import Literal, NamedTuple
 
-from keyfence.policy.patterns.patterns import ClassExpression, Hole, KeyPattern
-from keyfence.policy.patterns.regular import UNBOUNDED
-
 from .short_names import MOST_KINDS, SHORT, ShortNames
 
 MASKED = b"<masked>"
@@ -26,7 +23,7 @@ SECRET: Kind = "secret"
 _MAX_READ = 1024  # bytes of a name that are read
 _PIECE = re.compile(rb"[^:{}]+")
 _MAX_LEADING = 64  # pieces that one expression searches for
-_SEPARATORS = re.compile(rb"([:{}]+)")
+SEPARATORS = re.compile(rb"([:{}]+)")
 _SIGNS = b"*?[]^\\"  # the special bytes of globs
 _WILDCARDS = b"*?"
 
@@ -37,6 +34,15 @@ class Secret:
 
     runs: re.Pattern[bytes]  # runs of its bytes, in both cases, and of special bytes of globs
     shortest: int  # bytes
+
+
+class Known(NamedTuple):
+    """The pieces of the literal text of a policy's patterns, as `Secrecy` has them."""
+
+    words: set[bytes]
+    beginnings: set[bytes]
+    leading: set[bytes]
+    begun: set[bytes]  # literal beginnings of names with secrets
 
 
 class Quick(NamedTuple):
@@ -92,7 +98,7 @@ class Secrecy:
         """Whether the fast path knows a beginning of names only from now on."""
         if head in short.heads:
             return False
-        leads = any(piece.strip(_WILDCARDS).lower() in self.leading for piece in _SEPARATORS.split(head)[::2])
+        leads = any(piece.strip(_WILDCARDS).lower() in self.leading for piece in SEPARATORS.split(head)[::2])
         if leads or self.shown(head) != head:
             return False
         short.know(head)
@@ -107,7 +113,7 @@ class Secrecy:
         dangerous = self._dangerous(name)
         at = 0
         expected: Kind = SECRET if b"" in self.leading else OPEN
-        for index, piece in enumerate(_SEPARATORS.split(name)):
+        for index, piece in enumerate(SEPARATORS.split(name)):
             text = piece.strip(_WILDCARDS)
             if index % 2 or not text:
                 yield piece, OPEN
@@ -146,23 +152,14 @@ class Secrecy:
         return found
 
 
-def secrecy_of(
-    secrets: Iterable[tuple[ClassExpression, int]], patterns: Iterable[tuple[KeyPattern, frozenset[str]]]
-) -> Secrecy | None:
+def secrecy_of(kinds: Iterable[tuple[int, int]], known: Known) -> Secrecy | None:
     """The secrecy of a policy, or None if it has no secrets.
 
-    `secrets` are the classes of secret placeholders, each with the minimum length of a secret in bytes.
-    `patterns` are all patterns with the names of their secret placeholders.
+    `kinds` are the kinds of secret values: their bytes as a mask, and the minimum length of a secret.
     """
-    kinds = dict.fromkeys(
-        (one.alphabet, max(min(one.lengths[0], UNBOUNDED), least)) for one, least in secrets
-    )
     classes = tuple(_secret(*one) for one in kinds)
     if not classes:
         return None
-    known = _Known()
-    for pattern, of_secrets in patterns:
-        known.take(pattern, of_secrets)
     return Secrecy(
         classes,
         frozenset(known.words),
@@ -191,59 +188,11 @@ def _keep_to_pieces(secrets: Iterable[Secret], leading: Collection[bytes]) -> bo
     return b"" not in leading and not any(secret.runs.search(b":{}") for secret in secrets)
 
 
-def _short_names(secrets: Collection[Secret], known: _Known) -> ShortNames | None:
+def _short_names(secrets: Collection[Secret], known: Known) -> ShortNames | None:
     if len(secrets) > MOST_KINDS or not _keep_to_pieces(secrets, known.leading):
         return None
     kinds = [(_held(secret), secret.shortest) for secret in secrets]
     return ShortNames(kinds, tuple(known.begun), tuple(known.beginnings), frozenset(known.words))
-
-
-def leading_to_secret(pattern: KeyPattern, secrets: Collection[str]) -> bytes:
-    """The literal beginning of a pattern's keys after which everything may be a secret; b"" if there is none.
-
-    If a word is between the first placeholder and the secret (`pc:<env>:session:<token>`), the word leads to
-    the secret, and keys without secrets have the same beginning. Then the result is b"".
-    """
-    for part in pattern.parts:
-        if isinstance(part, Hole):
-            if part.name in secrets:
-                return pattern.literal_prefix
-        elif part is not pattern.parts[0] and any(_SEPARATORS.split(part.text)[2:-1:2]):
-            return b""
-    return b""
-
-
-class _Known:
-    """Collects the pieces of the literal text of patterns."""
-
-    def __init__(self) -> None:
-        self.words: set[bytes] = set()
-        self.beginnings: set[bytes] = set()
-        self.leading: set[bytes] = set()
-        self.begun: set[bytes] = set()  # literal beginnings of names with secrets
-
-    def take(self, pattern: KeyPattern, secrets: frozenset[str]) -> None:
-        if beginning := leading_to_secret(pattern, secrets):
-            self.begun.add(beginning)
-        piece = last = b""
-        is_whole = True  # the piece so far has only literal text
-        for part in pattern.parts:
-            if isinstance(part, Hole):
-                if is_whole and piece:
-                    self.beginnings.add(piece)
-                if part.name in secrets:
-                    self.leading.add(last.lower())
-                is_whole = False
-                continue
-            first, *more = _SEPARATORS.split(part.text)[::2]
-            piece += first
-            for following in more:
-                if is_whole and piece:
-                    self.words.add(piece)
-                    last = piece
-                piece, is_whole = following, True
-        if is_whole and piece:
-            self.words.add(piece)
 
 
 def _secret(alphabet: int, shortest: int) -> Secret:

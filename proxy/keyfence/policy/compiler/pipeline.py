@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from keyfence.policy.compiled.names import Names
 from keyfence.policy.compiled.policy import CompiledPolicy, Grant, Home, Target
 from keyfence.policy.compiled.scripts import Registration
+from keyfence.policy.compiled.secrets import leading_to_secret, policy_secrecy
 from keyfence.policy.compiled.tenants import Binding
 from keyfence.policy.diagnostics import FileError
 from keyfence.policy.patterns.automaton import Classifier
@@ -29,7 +30,6 @@ from keyfence.policy.records import replaced
 from keyfence.policy.services import UNKNOWN
 from keyfence.policy.source.model import PolicyModel
 from keyfence.policy.source.yaml import Source
-from keyfence.shapes.secrecy import leading_to_secret, secrecy_of
 
 from .bindings import read_bindings
 from .channels import build_channels, order_channels
@@ -61,11 +61,6 @@ class _Part:
     grants: dict[int, tuple[Grant, ...]]
     forbid: frozenset[str]
     allow: frozenset[str]
-
-
-def compile_policy(model: PolicyModel, source: Source, *, name_services: bool = True) -> CompiledPolicy:
-    """Compiles a well-formed policy. Raises FileError with every fault."""
-    return compile_policies([(model, source)], model.policy, name_services=name_services)
 
 
 def compile_policies(
@@ -116,7 +111,7 @@ def compile_policies(
         homes=homes,
         common=common,
         secret_beginnings=_secret_beginnings([*formed, *channels]),
-        secrecy=secrecy_of(
+        secrecy=policy_secrecy(
             ((one.classes[name], least) for one in contexts for name, least in one.secrets.items()),
             ((one.pattern, one.secrets) for one in (*formed, *targets, *channels)),
         ),

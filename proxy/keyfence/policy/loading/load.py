@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from keyfence.policy.compiled.policy import CompiledPolicy
-from keyfence.policy.compiler.pipeline import compile_policies, compile_policy
+from keyfence.policy.compiler.pipeline import compile_policies
 from keyfence.policy.diagnostics import Diagnostic, FileError, file_error
 from keyfence.policy.source.model import PolicyModel
 from keyfence.policy.source.validate import validate
@@ -105,4 +105,5 @@ def load_policy(path: str | Path, *, name_services: bool = True) -> CompiledPoli
 def parse_policy(text: str, file: str = "<policy>") -> CompiledPolicy:
     """Loads a policy from text. Raises FileError."""
     source = Source(file, text)
-    return compile_policy(validate(PolicyModel, source), source)
+    model = validate(PolicyModel, source)
+    return compile_policies([(model, source)], model.policy)
