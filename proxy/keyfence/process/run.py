@@ -20,7 +20,7 @@ from keyfence.config.settings import Settings
 from keyfence.net.addresses import Address
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.process.workers.parent import Workers
-from keyfence.process.workers.sockets import CannotBind, WorkerSlot, bind_slots
+from keyfence.process.workers.sockets import CannotBind, Place, bind_places
 from keyfence.process.workers.worker import Start
 from keyfence.telemetry.log_relay import LogRelay
 from keyfence.telemetry.operator_log import warn
@@ -54,7 +54,7 @@ async def serve(
     notify = notifier()
     async with contextlib.AsyncExitStack() as stack:
         telemetry, relay = _telemetry(settings, stack)
-        slots = _bind(settings, stack)
+        places = _bind(settings, stack)
         embedded = None
         address = settings.upstream
         if address is None:
@@ -67,7 +67,7 @@ async def serve(
         runtime = Runtime(settings, policy, telemetry)
         findings.policy_taken(runtime.authorizer)
         upstream = await runtime.reach_upstream(address)
-        backend = _backend(runtime, upstream, address, policy, slots, relay, findings)
+        backend = _backend(runtime, upstream, address, policy, places, relay, findings)
         at_once = asyncio.Event()
         stack.push_async_callback(backend.drain, 0.0, at_once)  # if the start fails
         access = Access(settings.admin_names, token_of(settings))
@@ -130,16 +130,16 @@ def _backend(
     upstream: Upstream,
     address: UpstreamAddress,
     policy: CompiledPolicy | None,
-    slots: list[WorkerSlot],
+    places: list[Place],
     relay: LogRelay,
     findings: FindingsDesk,
 ) -> Backend:
     settings = runtime.settings
     if not settings.workers:
-        return InProcess(runtime, runtime.listeners(upstream, slots[0]), findings.feed, findings.ledger)
+        return InProcess(runtime, runtime.listeners(upstream, places[0]), findings.feed, findings.ledger)
     loaded_at = next((at for _, at in runtime.telemetry.counters.policies.values()), 0.0)
     start = Start(pack(settings, policy), loaded_at, address, ())
-    return Workers(slots, runtime, relay, start, findings.feed, findings.ledger)
+    return Workers(places, runtime, relay, start, findings.feed, findings.ledger)
 
 
 def _on_signals(control: ProcessControl, at_once: asyncio.Event) -> asyncio.Event:
@@ -164,16 +164,16 @@ def _on_signals(control: ProcessControl, at_once: asyncio.Event) -> asyncio.Even
     return stop
 
 
-def _bind(settings: Settings, stack: contextlib.ExitStack | contextlib.AsyncExitStack) -> list[WorkerSlot]:
+def _bind(settings: Settings, stack: contextlib.ExitStack | contextlib.AsyncExitStack) -> list[Place]:
     """Bind every address, once for each worker; the stack closes them. Raises StartError."""
     try:
-        slots = bind_slots(settings.listeners, max(settings.workers, 1))
+        places = bind_places(settings.listeners, max(settings.workers, 1))
     except CannotBind as exc:
         raise StartError(f"cannot listen on {exc.listen}: {why_not(exc.fault)}") from None
-    for slot in slots:
-        for bound in slot:
+    for place in places:
+        for bound in place:
             stack.callback(bound.close)
-    return slots
+    return places
 
 
 def _announce(

@@ -14,7 +14,7 @@ from keyfence.process.serving.backend import WorkerFailed
 from keyfence.process.serving.packing import pack
 from keyfence.process.workers import child as module
 from keyfence.process.workers.child import WorkerProcess
-from keyfence.process.workers.sockets import bind_slots
+from keyfence.process.workers.sockets import bind_places
 from keyfence.process.workers.worker import Sockets, Start
 from keyfence.telemetry.counters import Counters
 from keyfence.telemetry.log_relay import LogRelay
@@ -26,7 +26,7 @@ from tests.servers import PATIENCE_SECONDS
 async def launched() -> AsyncIterator[WorkerProcess]:
     """A worker in passthrough whose upstream does not exist."""
     settings = load_settings("", Overrides(listen="127.0.0.1:0"), needs_policy=False)
-    ((bound,),) = bind_slots(settings.listeners, 1)
+    ((bound,),) = bind_places(settings.listeners, 1)
     sockets = (Sockets(bound.name, tuple(sock.fileno() for sock in bound.sockets)),)
     nowhere = UpstreamAddress("unix", path="/nonexistent", shown="unix:///nonexistent")
     worker = WorkerProcess(0, LogRelay(Counters(), None), lambda *_: None)

@@ -24,16 +24,8 @@ def to_json(message: object) -> bytes:
     return json.dumps(message, separators=(",", ":")).encode("ascii")
 
 
-def from_json(frame: bytes) -> Any:
-    return json.loads(frame)
-
-
 def to_pickle(message: object) -> bytes:
     return pickle.dumps(message, pickle.HIGHEST_PROTOCOL)
-
-
-def from_pickle(frame: bytes) -> Any:
-    return pickle.loads(frame)
 
 
 class Channel(asyncio.Protocol):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import signal
 import socket
@@ -21,7 +22,7 @@ from keyfence.process.serving.backend import WorkerFailed
 from keyfence.process.serving.spawn import start_python
 from keyfence.telemetry.log_relay import LogPipe, LogRelay
 
-from .channel import Channel, from_json, to_pickle
+from .channel import Channel, to_pickle
 from .worker import Start
 
 START_SECONDS = 60.0  # from the start until it serves
@@ -35,13 +36,13 @@ class WorkerProcess:
 
     def __init__(
         self,
-        slot: int,
+        place: int,
         relay: LogRelay,
         on_counts: Callable[[WorkerProcess, dict[str, Any]], None],
         on_question: Callable[[WorkerProcess, int, str, list[Any]], None] = lambda *_: None,
     ) -> None:
         """`on_question` takes a question of the worker: a number for the `answer`, a kind and the content."""
-        self.slot = slot
+        self.place = place
         self.pid = 0
         self.started = time.time()
         self.leaving = False  # it has the order to end
@@ -51,7 +52,7 @@ class WorkerProcess:
         self.gauges: dict[str, Any] = {}
         self._on_counts = on_counts
         self._on_question = on_question
-        self._channel = Channel(to_pickle, from_json, self._received, self._channel_ended)
+        self._channel = Channel(to_pickle, json.loads, self._received, self._channel_ended)
         self._log = LogPipe(relay)
         self._orders: dict[int, asyncio.Future[Any]] = {}
         self._number = 0

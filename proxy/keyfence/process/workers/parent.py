@@ -1,7 +1,7 @@
 """The parent of the workers: starts and replaces them, sends them changes, and adds up their counts.
 
-Rule: every worker slot has a worker that serves or starts. A worker's counts outlast it. Every worker has, or
-will start with, the policy and configuration in force here.
+Rule: every place has a worker that serves or starts. A worker's counts outlast it. Every worker has, or will
+start with, the policy and configuration in force here.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from keyfence.telemetry.operator_log import Changes, elapsed, warn
 from keyfence.telemetry.tally import Tally
 
 from .child import MARGIN_SECONDS, WorkerProcess
-from .sockets import WorkerSlot
+from .sockets import Place
 from .worker import Sockets, Start
 
 ANSWER_SECONDS = 30.0  # for an order; a slower worker is replaced
@@ -46,7 +46,7 @@ class Workers(Backend):
 
     def __init__(
         self,
-        slots: Sequence[WorkerSlot],
+        places: Sequence[Place],
         runtime: Runtime,
         relay: LogRelay,
         start: Start,
@@ -56,7 +56,7 @@ class Workers(Backend):
         """`runtime` is the parent's own; `start` is a worker's first order, without its sockets; `feed` gets
         all increments, and `ledger` knows what became of them."""
         self.closing = False
-        self._slots = slots
+        self._places = places
         self._runtime = runtime
         self._relay = relay
         self._start = start
@@ -70,14 +70,14 @@ class Workers(Backend):
         self._refreshing = asyncio.Lock()
         self._refreshes_begun = 0
         self._jobs: set[asyncio.Task[None]] = set()
-        self._backoff = [0.0] * len(slots)
-        self._changes = [Changes() for _ in slots]
+        self._backoff = [0.0] * len(places)
+        self._changes = [Changes() for _ in places]
 
     @property
     def bound(self) -> list[tuple[str, str]]:
         return [
             (bound.name, model.service)
-            for bound, model in zip(self._slots[0], self._runtime.settings.listeners, strict=True)
+            for bound, model in zip(self._places[0], self._runtime.settings.listeners, strict=True)
         ]
 
     @property
@@ -87,15 +87,15 @@ class Workers(Backend):
     async def open(self) -> None:
         """Start all workers and wait until all of them serve. Raises StartError."""
         try:
-            workers = [await self._launch(slot) for slot in range(len(self._slots))]
+            workers = [await self._launch(place) for place in range(len(self._places))]
             await asyncio.gather(*(worker.wait_ready() for worker in workers))
         except (WorkerFailed, OSError) as exc:
             self.closing = True
             raise StartError(str(exc)) from None
 
-    async def _launch(self, slot: int) -> WorkerProcess:
-        worker = WorkerProcess(slot, self._relay, self._take_counts, self._take_question)
-        sockets = [Sockets(one.name, _fds(one)) for one in self._slots[slot]]
+    async def _launch(self, place: int) -> WorkerProcess:
+        worker = WorkerProcess(place, self._relay, self._take_counts, self._take_question)
+        sockets = [Sockets(one.name, _fds(one)) for one in self._places[place]]
         self._workers.append(worker)
         try:
             await worker.launch(dataclasses.replace(self._start, sockets=tuple(sockets)))
@@ -114,12 +114,12 @@ class Workers(Backend):
         """Replace a worker that ends without an order."""
         await worker.ended.wait()
         self._workers.remove(worker)
-        if worker.leaving or self.closing or any(one.slot == worker.slot for one in self._workers):
+        if worker.leaving or self.closing or any(one.place == worker.place for one in self._workers):
             return
         self._runtime.telemetry.counters.worker_restarts += 1
         wait = self._next_wait(worker)
         gone = time.monotonic()
-        self._changes[worker.slot].add(
+        self._changes[worker.place].add(
             f"worker {worker.pid} has ended ({worker.why_ended}); another takes its place"
         )
         while not self.closing:
@@ -127,9 +127,9 @@ class Workers(Backend):
             if self.closing:
                 return
             try:
-                successor = await self._launch(worker.slot)
+                successor = await self._launch(worker.place)
             except OSError as exc:
-                self._changes[worker.slot].add(
+                self._changes[worker.place].add(
                     f"no worker can be started: {(exc.strerror or str(exc)).lower()}"
                 )
                 wait = self._next_wait(worker)
@@ -141,17 +141,17 @@ class Workers(Backend):
         with contextlib.suppress(WorkerFailed):  # its own `_supervise` reports its end
             await successor.wait_ready()
             took = elapsed(time.monotonic() - gone)
-            self._changes[worker.slot].add(
+            self._changes[worker.place].add(
                 f"worker {successor.pid} serves in place of {worker.pid} after {took}"
             )
 
     def _next_wait(self, worker: WorkerProcess) -> float:
-        """Seconds until a slot gets its next worker: 0, or more if its workers fail again and again."""
+        """Seconds until a place gets its next worker: 0, or more if its workers fail again and again."""
         if time.time() - worker.started > STEADY_SECONDS:
-            self._backoff[worker.slot] = 0.0
+            self._backoff[worker.place] = 0.0
             return 0.0
-        backoff = min(max(self._backoff[worker.slot] * 2, FIRST_BACKOFF), LONGEST_BACKOFF)
-        self._backoff[worker.slot] = backoff
+        backoff = min(max(self._backoff[worker.place] * 2, FIRST_BACKOFF), LONGEST_BACKOFF)
+        self._backoff[worker.place] = backoff
         return backoff * random.uniform(0.5, 1.0)
 
     # -- what is in force
@@ -265,7 +265,7 @@ class Workers(Backend):
     def listing(self) -> list[dict[str, Any]]:
         return [
             {
-                "slot": worker.slot,
+                "slot": worker.place,
                 "pid": worker.pid,
                 "state": worker.state,
                 "started": worker.started,
@@ -298,19 +298,19 @@ class Workers(Backend):
         if self._rolling.locked():
             raise WorkerFailed("a rolling restart is under way already")
         async with self._rolling:
-            for slot in range(len(self._slots)):
-                await self._replace(slot)
-        return len(self._slots)
+            for place in range(len(self._places)):
+                await self._replace(place)
+        return len(self._places)
 
-    async def _replace(self, slot: int) -> None:
-        old = [worker for worker in self._workers if worker.slot == slot]
-        new = await self._launch(slot)
+    async def _replace(self, place: int) -> None:
+        old = [worker for worker in self._workers if worker.place == place]
+        new = await self._launch(place)
         try:
             await new.wait_ready()
         except WorkerFailed:
             new.leaving = not all(
                 worker.ended.is_set() for worker in old
-            )  # if all have ended, the slot needs another one
+            )  # if all have ended, the place needs another one
             new.kill()
             raise
         await asyncio.gather(*(self._dismiss(worker, self._runtime.settings.drain) for worker in old))
@@ -344,8 +344,8 @@ class Workers(Backend):
                 await asyncio.wait_for(worker.ended.wait(), MARGIN_SECONDS)
         for job in list(self._jobs):
             job.cancel()
-        for slot in self._slots:
-            for bound in slot:
+        for place in self._places:
+            for bound in place:
                 bound.close()
         self._relay.close()
 

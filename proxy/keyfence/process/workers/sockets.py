@@ -12,32 +12,32 @@ from collections.abc import Sequence
 from keyfence.config.models import ListenerModel
 from keyfence.net.addresses import Address, Bound, bind
 
-WorkerSlot = list[Bound]  # the sockets of one worker: one Bound for each listener
+Place = list[Bound]  # the sockets of one worker: one Bound for each listener
 
 
-def bind_slots(listeners: Sequence[ListenerModel], number: int) -> list[WorkerSlot]:
+def bind_places(listeners: Sequence[ListenerModel], number: int) -> list[Place]:
     """Bind every address once for each worker. Raises `CannotBind`.
 
     The kernel distributes the connections of a TCP address among its sockets (SO_REUSEPORT, socket(7)). All
     workers share the one socket of a unix path, and the first to accept serves.
     """
     with contextlib.ExitStack() as opened:
-        slots: list[WorkerSlot] = [[] for _ in range(number)]
+        places: list[Place] = [[] for _ in range(number)]
         for model in listeners:
             try:
                 first = _bind_first(model, shared=number > 1)
                 opened.callback(first.close)
-                slots[0].append(first)
-                for slot in slots[1:]:
+                places[0].append(first)
+                for place in places[1:]:
                     if model.address.unix_path:
-                        slot.append(first)
+                        place.append(first)
                         continue
-                    slot.append(bind(Address(first.name), reuse_port=True))
-                    opened.callback(slot[-1].close)
+                    place.append(bind(Address(first.name), reuse_port=True))
+                    opened.callback(place[-1].close)
             except OSError as exc:
                 raise CannotBind(model, exc) from None
         opened.pop_all()
-    return slots
+    return places
 
 
 class CannotBind(Exception):

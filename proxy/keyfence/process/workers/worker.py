@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import os
+import pickle
 import signal
 import socket
 import sys
@@ -39,7 +40,7 @@ from keyfence.telemetry.increments import Increments
 from keyfence.telemetry.operator_log import warn
 from keyfence.upstream.health import UpstreamAddress
 
-from .channel import Channel, from_pickle, to_json
+from .channel import Channel, to_json
 from .questions import OF_ALL, Questions
 
 COUNT_INTERVAL = 1.0  # seconds between two increments
@@ -72,7 +73,7 @@ class Worker:
     def __init__(self, control: socket.socket, log: int) -> None:
         self._control = control
         self._log = log
-        self._channel = Channel(to_json, from_pickle, self._take_order, self._channel_ended)
+        self._channel = Channel(to_json, pickle.loads, self._take_order, self._channel_ended)
         self._alone = asyncio.Event()
         self._orders: asyncio.Queue[tuple[int, str, Any]] = asyncio.Queue()
         self._questions = Questions(self._channel.send)
