@@ -351,9 +351,9 @@ drain: 500ms
     assert (settings.workers, settings.drain) == (3, 0.5)
     assert settings.waived() == [Waiver("CubeProxy", "scope.write", "sandbox-route")]
     identities = settings.identify.resolver(SERVICES)
-    assert identities.at_connect(Evidence("", "10.1.2.3")) == "CubeMaster"
+    assert identities.identify(Evidence("", "10.1.2.3"))[0] == "CubeMaster"
     assert identities.of_user(b"alice", "unknown") == "CubeProxy"
-    assert identities.at_connect(Evidence("", "10.2.2.3")) == "unknown"
+    assert identities.identify(Evidence("", "10.2.2.3"))[0] == "unknown"
 
 
 def test_every_limit_of_a_client(tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ from keyfence.identity.credentials import (
     AUTHENTICATED,
     WRONGPASS,
     auth_credentials,
-    auth_user,
     hello_credentials,
     hello_failed,
     hello_users,
@@ -28,7 +27,8 @@ from tests.servers import RedisServer
     ],
 )
 def test_auth_names_a_user(words: str, user: bytes | None) -> None:
-    assert auth_user(words.encode().split()) == user
+    found = auth_credentials(words.encode().split())
+    assert (None if found is None else found[0]) == user
 
 
 @pytest.mark.parametrize(

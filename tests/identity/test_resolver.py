@@ -27,25 +27,25 @@ def test_the_documentation_lists_the_sources_in_their_order() -> None:
 
 def test_the_narrowest_network_decides() -> None:
     known = networks(wide="10.0.0.0_8", narrow="10.1.0.0_16", one="10.1.2.3_32")
-    assert known.at_connect(Evidence("L", "10.9.9.9")) == "wide"
-    assert known.at_connect(Evidence("L", "10.1.9.9")) == "narrow"
-    assert known.at_connect(Evidence("L", "10.1.2.3")) == "one"
+    assert known.identify(Evidence("L", "10.9.9.9"))[0] == "wide"
+    assert known.identify(Evidence("L", "10.1.9.9"))[0] == "narrow"
+    assert known.identify(Evidence("L", "10.1.2.3"))[0] == "one"
 
 
 def test_the_network_is_better_evidence_than_the_listener_and_no_evidence_is_unknown() -> None:
     known = networks(inside="10.0.0.0_8")
-    assert known.at_connect(Evidence("L", "10.0.0.1")) == "inside"
-    assert known.at_connect(Evidence("L", "192.0.2.1")) == "L"
-    assert known.at_connect(Evidence("", "192.0.2.1")) == "unknown"
-    assert known.at_connect(Evidence("L", "")) == "L"  # a unix socket
-    assert known.at_connect(Evidence("", "no address")) == "unknown"
+    assert known.identify(Evidence("L", "10.0.0.1"))[0] == "inside"
+    assert known.identify(Evidence("L", "192.0.2.1"))[0] == "L"
+    assert known.identify(Evidence("", "192.0.2.1"))[0] == "unknown"
+    assert known.identify(Evidence("L", ""))[0] == "L"  # a unix socket
+    assert known.identify(Evidence("", "no address"))[0] == "unknown"
 
 
 def test_an_ipv4_client_of_an_ipv6_socket_is_found_in_its_ipv4_network() -> None:
     known = networks(four="10.0.0.0_8", six="fd00::_8", link="fe80::_10")
-    assert known.at_connect(Evidence("L", "::ffff:10.1.1.1")) == "four"
-    assert known.at_connect(Evidence("L", "fd00::1")) == "six"
-    assert known.at_connect(Evidence("L", "fe80::1%eth0")) == "link"
+    assert known.identify(Evidence("L", "::ffff:10.1.1.1"))[0] == "four"
+    assert known.identify(Evidence("L", "fd00::1"))[0] == "six"
+    assert known.identify(Evidence("L", "fe80::1%eth0"))[0] == "link"
 
 
 def test_a_user_is_the_service_it_is_mapped_to_or_named_like_else_nothing_changes() -> None:
@@ -58,9 +58,9 @@ def test_a_user_is_the_service_it_is_mapped_to_or_named_like_else_nothing_change
 
 def test_a_mapped_name_wins_over_a_name_that_equals_a_service() -> None:
     known = make_resolver(frozenset({"A", "B", "unknown"}), certificates={"x.example": "B"})
-    assert known.at_connect(Evidence("L", names=("A", "x.example"))) == "B"
-    assert known.at_connect(Evidence("L", names=("A",))) == "A"
-    assert known.at_connect(Evidence("L", names=("unknown", "y"))) == "L"
+    assert known.identify(Evidence("L", names=("A", "x.example")))[0] == "B"
+    assert known.identify(Evidence("L", names=("A",)))[0] == "A"
+    assert known.identify(Evidence("L", names=("unknown", "y")))[0] == "L"
 
 
 def test_the_best_evidence_wins() -> None:
@@ -71,11 +71,11 @@ def test_the_best_evidence_wins() -> None:
         uids={0: "uid"},
     )
     everything = Evidence("listener", "10.0.0.1", uid=0, names=("x",))
-    assert known.at_connect(everything) == "certificate"
-    assert known.at_connect(dataclasses.replace(everything, names=("y",))) == "uid"
+    assert known.identify(everything)[0] == "certificate"
+    assert known.identify(dataclasses.replace(everything, names=("y",)))[0] == "uid"
     assert known.at_connect(dataclasses.replace(everything, names=(), uid=1)) == "network"
-    assert known.at_connect(Evidence("listener", "192.0.2.1", uid=1)) == "listener"
-    assert known.at_connect(Evidence()) == "unknown"
+    assert known.identify(Evidence("listener", "192.0.2.1", uid=1))[0] == "listener"
+    assert known.identify(Evidence())[0] == "unknown"
 
 
 def test_a_forwarded_client_has_the_address_it_connects_from_and_nothing_of_the_proxy() -> None:

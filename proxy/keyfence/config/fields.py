@@ -136,11 +136,6 @@ def _sha256(value: str) -> str:
     return value.lower()
 
 
-def one_as_list(value: Any) -> Any:
-    """A single text stands for a list of one."""
-    return [value] if isinstance(value, str) else value
-
-
 Size = Annotated[int, BeforeValidator(size_bytes), Field(ge=1, le=2**40)]  # bytes
 Number = Annotated[int, Field(ge=1, le=2**31 - 1)]
 NumberOrNone = Annotated[int, Field(ge=0, le=2**31 - 1), BeforeValidator(_number_or_none)]  # 0: no limit

@@ -15,9 +15,10 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, model_va
 
 from keyfence.identity.passwords import Password
 from keyfence.identity.resolver import Resolver, make_resolver
+from keyfence.policy.source.model import one_as_list
 from keyfence.policy.source.yaml import PathKey
 
-from .fields import STRICT, Sha256, one_as_list
+from .fields import STRICT, Sha256
 
 
 class _Model(BaseModel):

@@ -11,7 +11,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, BeforeValidator, Field
 
 from keyfence.net.addresses import Address
-from keyfence.policy.source.model import Duration, Flag
+from keyfence.policy.source.model import Duration, Flag, mapping_or, one_as_list
 from keyfence.policy.source.validate import file_kind
 from keyfence.policy.verdict import Mode
 from keyfence.resp.limits import MAX_ARGUMENTS, MAX_REQUEST, MIB, RequestLimits
@@ -32,7 +32,6 @@ from .fields import (
     TimeLimit,
     WebUrl,
     Workers,
-    one_as_list,
 )
 from .identify import IdentifyModel
 from .limits import ANY_SERVICE, ClientLimits
@@ -123,9 +122,7 @@ class LimitsModel(_Model):
     client_output: Size = 64 * MIB  # bytes of replies that one client has not read
     connections: Number = 10_000
     # A number for each service, or a mapping of services to numbers; "*" is every other service.
-    connections_per_service: Annotated[
-        dict[str, NumberOrNone], BeforeValidator(lambda n: {ANY_SERVICE: n} if isinstance(n, str) else n)
-    ] = {}
+    connections_per_service: Annotated[dict[str, NumberOrNone], mapping_or(ANY_SERVICE)] = {}
     connections_per_address: NumberOrNone = 0
     handshake: Annotated[Duration, Field(ge=1)] = 10_000  # until TLS and the PROXY header are done
     idle: TimeLimit = 0  # for a client without outstanding replies
@@ -151,23 +148,15 @@ class ConfigModel(_Model):
 
     policy: str = ""
     waivers: str = ""
-    upstream: Annotated[
-        UpstreamModel, BeforeValidator(lambda value: {"url": value} if isinstance(value, str) else value)
-    ] = UpstreamModel()
+    upstream: Annotated[UpstreamModel, mapping_or("url")] = UpstreamModel()
     listeners: list[ListenerModel] = []
     identify: IdentifyModel = IdentifyModel()
     modes: list[ModeModel] = []
     # What operators use: HOST:PORT, none, or a mapping.
-    admin: Annotated[
-        AdminModel, BeforeValidator(lambda value: {"listen": value} if isinstance(value, str) else value)
-    ] = AdminModel()
+    admin: Annotated[AdminModel, mapping_or("listen")] = AdminModel()
     metrics: AddressOrNone = NONE  # HOST:PORT of the metrics listener
-    decision_log: Annotated[
-        DecisionLogModel, BeforeValidator(lambda value: {"path": value} if isinstance(value, str) else value)
-    ] = DecisionLogModel()
-    findings: Annotated[
-        FindingsModel, BeforeValidator(lambda value: {"url": value} if isinstance(value, str) else value)
-    ] = FindingsModel()
+    decision_log: Annotated[DecisionLogModel, mapping_or("path")] = DecisionLogModel()
+    findings: Annotated[FindingsModel, mapping_or("url")] = FindingsModel()
     notify: NotifyModel | None = None
     limits: LimitsModel = LimitsModel()
     name_services: Flag = True  # whether a refusal names the services that have the right

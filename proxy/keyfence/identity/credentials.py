@@ -61,12 +61,6 @@ def hello_failed(users: Sequence[bytes], reply: bytes) -> bool:
     return reply.startswith(_BEFORE_OPTIONS) or (len(users) == 1 and reply.startswith(b"-WRONGPASS"))
 
 
-def auth_user(argv: Sequence[bytes]) -> bytes | None:
-    """The user in `AUTH [user] password`; None if Redis refuses the form."""
-    credentials = auth_credentials(argv)
-    return None if credentials is None else credentials[0]
-
-
 def auth_credentials(argv: Sequence[bytes]) -> tuple[bytes, bytes] | None:
     """User and password of `AUTH [user] password`; None if Redis refuses the form."""
     if len(argv) == 2:

@@ -29,10 +29,6 @@ class Resolver:
     passwords: Mapping[str, Password]  # by user
     sources: tuple[Source, ...]  # for clients without a login, best first
 
-    def at_connect(self, evidence: Evidence) -> str:
-        """The service of a client that has not authenticated."""
-        return self.identify(evidence)[0]
-
     def identify(self, evidence: Evidence) -> tuple[str, str]:
         """The service of a client that has not authenticated, and what showed it (`Source.evidence`)."""
         for source in self.sources:

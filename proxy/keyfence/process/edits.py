@@ -10,11 +10,11 @@ import contextlib
 import errno
 import os
 import shutil
-import tempfile
 from pathlib import Path
 
 import yaml
 
+from keyfence.policy.source.files import replacing
 from keyfence.policy.source.yaml_edits import EditError, with_first_item
 
 
@@ -53,23 +53,13 @@ class Edit:
     def _replace(self, old: str, new: str) -> None:
         """Write the file as a whole, with the mode and, where permitted, the owner of the old one."""
         path = self._path
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
-                file.write(new)
-                file.flush()
-                os.fsync(file.fileno())
+        with replacing(path, new) as name:
             shutil.copymode(path, name)
             stat = path.stat()
             with contextlib.suppress(PermissionError):
                 os.chown(name, stat.st_uid, stat.st_gid)
             if _read(path) != old:
                 raise CannotEdit("someone else has changed it")
-            os.replace(name, path)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(name)
-            raise
 
 
 def _read(path: Path) -> str:

@@ -14,6 +14,7 @@ The caller gives the times: `now` in seconds of a monotonic clock, `at` in Unix 
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 from collections import OrderedDict
@@ -38,6 +39,7 @@ MAX_HELD_KEY = 1_024  # bytes
 # The rules whose message is about names and rights. Messages of other rules may quote a value.
 _MESSAGE_RULES = ("scope.", "key.", "type.", "slot.", "scan.", "channel.", "database.", "command.forbidden")
 
+_NOBODY = Peer("")
 LogGroup = tuple[str, str, str, str, str]  # service, rule, entry or shape, command, action
 
 
@@ -50,36 +52,21 @@ def rfc3339(at: float) -> str:
     return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
+@dataclasses.dataclass(slots=True)
 class _Merging:
     """A group: its allowance, and the decisions that no line reports yet."""
 
-    __slots__ = (
-        "at",
-        "client",
-        "last_id",
-        "merged",
-        "promised",
-        "revision",
-        "shape",
-        "since",
-        "tokens",
-        "updated",
-        "violation",
-    )
-
-    def __init__(self, violation: Violation, now: float) -> None:
-        self.tokens = float(GROUP_BURST)
-        self.updated = now  # when `tokens` was last computed
-        self.merged = 0  # decisions that wait for a line
-        self.since = 0.0  # when the first of them came
-        self.last_id = ""  # of the last line
-        self.promised = ""  # the id of the next line, which a reply carries already
-        # Of the last decision:
-        self.violation = violation
-        self.client = Peer("")
-        self.revision = ""
-        self.shape = ""
-        self.at = 0.0
+    violation: Violation  # of the last decision, as are `client`, `revision`, `shape` and `at`
+    updated: float  # when `tokens` was last computed
+    tokens: float = float(GROUP_BURST)
+    merged: int = 0  # decisions that wait for a line
+    since: float = 0.0  # when the first of them came
+    last_id: str = ""  # of the last line
+    promised: str = ""  # the id of the next line, which a reply carries already
+    client: Peer = _NOBODY
+    revision: str = ""
+    shape: str = ""
+    at: float = 0.0
 
 
 class DecisionLog(Sink):

@@ -9,6 +9,8 @@ it was counted.
 
 from __future__ import annotations
 
+import dataclasses
+
 from keyfence.shapes.shapes import MAX_LENGTH, Shapes
 
 from .sink import Group, Occurrence
@@ -17,13 +19,11 @@ from .tally import Tally
 MAX_HELD = 1_000
 
 
+@dataclasses.dataclass(slots=True)
 class _Held:
-    __slots__ = ("first", "last", "times")
-
-    def __init__(self, first: Occurrence) -> None:
-        self.first = first
-        self.times = 0
-        self.last = first.at
+    first: Occurrence
+    last: float  # when the last one came, in Unix seconds
+    times: int = 0
 
 
 class Unsettled:
@@ -39,7 +39,7 @@ class Unsettled:
         if held is None:
             if len(self._held) >= MAX_HELD or len(key) > MAX_LENGTH:
                 return
-            held = self._held[group, key] = _Held(found)
+            held = self._held[group, key] = _Held(found, found.at)
         held.times += found.times
         held.last = found.at
 

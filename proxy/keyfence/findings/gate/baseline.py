@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from pydantic import BaseModel, ConfigDict
 
 from keyfence.findings.finding import finding_id
 from keyfence.policy.diagnostics import FileError
+from keyfence.policy.source.files import replacing
 from keyfence.policy.source.validate import file_kind, validate
 from keyfence.policy.source.yaml import read_source
 
@@ -97,15 +97,8 @@ def _escaped(char: str) -> str:
 def write_baseline(path: str, known: Iterable[Known]) -> None:
     """Write a baseline as a whole, or leave the file as it is. Raises OSError."""
     target = Path(os.path.realpath(path))
-    fd, temporary = tempfile.mkstemp(prefix=f".{target.name}.", dir=target.parent)
-    try:
-        with os.fdopen(fd, "w", encoding="utf-8") as file:
-            file.write(baseline_text(known))
-        os.chmod(temporary, target.stat().st_mode & 0o777 if target.exists() else 0o666 & ~_umask())
-        os.replace(temporary, target)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+    with replacing(target, baseline_text(known)) as name:
+        os.chmod(name, target.stat().st_mode & 0o777 if target.exists() else 0o666 & ~_umask())
 
 
 def _umask() -> int:

@@ -1,4 +1,5 @@
-"""Reads files that people wrote: policies, configurations, waivers, tests, scripts, certificates.
+"""Reads files that people wrote (policies, configurations, waivers, tests, scripts, certificates), and
+replaces them.
 
 Rule: only a regular file of bounded size is read, so that no path makes keyfence wait or run out of memory.
 An error says which file it is, why keyfence cannot read it, and what to do.
@@ -6,8 +7,11 @@ An error says which file it is, why keyfence cannot read it, and what to do.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 MAX_BYTES = 4 * 1024 * 1024
@@ -51,3 +55,21 @@ def _read(fd: int, limit: int) -> bytes:
         if len(found) > limit:
             raise Unreadable(f"cannot be read: it has more than {limit} bytes; name a smaller file")
     return bytes(found)
+
+
+@contextlib.contextmanager
+def replacing(path: Path, text: str) -> Iterator[str]:
+    """Writes a text beside a file, and puts it in the file's place after the body. If that fails or raises,
+    the file stays as it is. Yields the name of the new file, for its mode and owner. Raises OSError."""
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        yield name
+        os.replace(name, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(name)
+        raise

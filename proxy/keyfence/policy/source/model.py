@@ -28,7 +28,8 @@ from keyfence.policy.units import milliseconds, size_bytes
 from .validate import file_kind
 
 
-def _as_list(value: Any) -> Any:
+def one_as_list(value: Any) -> Any:
+    """Accepts a single text in place of a list of one."""
     return [value] if isinstance(value, str) else value
 
 
@@ -100,7 +101,7 @@ LengthText = Annotated[
     PlainValidator(_length),
     WithJsonSchema({"type": ["string", "integer"], "pattern": f"^{_LENGTH.pattern}$"}),
 ]
-Names = Annotated[list[str], BeforeValidator(_as_list)]
+Names = Annotated[list[str], BeforeValidator(one_as_list)]
 Duration = Annotated[int, BeforeValidator(_duration)]  # milliseconds
 Size = Annotated[int, BeforeValidator(_size), Field(ge=1)]  # bytes
 Count = Annotated[int, Field(ge=1, le=2**32 - 1)]
@@ -121,14 +122,9 @@ class _Model(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-def _mapping_or(word: str, field: str) -> Any:
+def mapping_or(field: str) -> Any:
     """Accepts plain text in place of a mapping: it is the value of one field."""
-
-    def convert(value: Any) -> Any:
-        return {field: value} if isinstance(value, str) else value
-
-    convert.__doc__ = word
-    return convert
+    return BeforeValidator(lambda value: {field: value} if isinstance(value, str) else value)
 
 
 _PAGE = re.compile(r"https?://[A-Za-z0-9.:\[\]-]+(/[!#-&(-;=?-~]*)?")
@@ -200,7 +196,7 @@ class KeyCommandsModel(_Model):
 
     forbid: Names = []
     allow: Names | None = None  # only these
-    never: Annotated[list[Loss], BeforeValidator(_as_list)] = []
+    never: Annotated[list[Loss], BeforeValidator(one_as_list)] = []
 
 
 class Requirements(_Model):
@@ -208,7 +204,7 @@ class Requirements(_Model):
 
     commands: KeyCommandsModel | None = None
 
-    type: Annotated[list[ValueType], BeforeValidator(_as_list)] = []
+    type: Annotated[list[ValueType], BeforeValidator(one_as_list)] = []
     ttl: Annotated[TtlModel | None, BeforeValidator(_ttl)] = None
     fields: dict[str, Form] | None = None  # of a hash or stream, by name or pattern
     # A field that differs from a listed one only in case is a violation, even under `should`.
@@ -294,7 +290,7 @@ class LegacyModel(_Model):
     until: Date | None = None
     on_expiry: OnExpiry = "report"  # refuse: after the last day nothing is allowed
     owner: str = ""
-    keys: dict[str, Annotated[LegacyKeyModel, BeforeValidator(_mapping_or("the entry", "entry"))]] = {}
+    keys: dict[str, Annotated[LegacyKeyModel, mapping_or("entry")]] = {}
 
 
 class GrantModel(_Model):
@@ -333,14 +329,14 @@ class TouchModel(_Model):
     """A key that a script touches, and what the script does to it."""
 
     key: str  # a template over KEYS, ARGV and the placeholders of the declared keys
-    type: Annotated[list[ValueType], BeforeValidator(_as_list)] = []
+    type: Annotated[list[ValueType], BeforeValidator(one_as_list)] = []
     # The time to live that it gives the key: 30s, <ARGV.1>s or <ARGV.1>ms; a negative argument means none.
     ttl: str = ""
     commands: Names = []  # the commands that it runs on this key; default: those of the script
 
 
 Touched = Annotated[
-    list[Annotated[TouchModel, BeforeValidator(_mapping_or("template", "key"))]],
+    list[Annotated[TouchModel, mapping_or("key")]],
     BeforeValidator(lambda value: value if isinstance(value, list) else [value]),
 ]
 
@@ -450,10 +446,10 @@ class PolicyModel(Rights):
     services: list[str] = []  # the file may also name those of other files in its folder
     databases: list[Annotated[int, Field(ge=0)]] | None = None
     should: list[RuleName] = []
-    placeholders: dict[str, Annotated[PlaceholderModel, BeforeValidator(_mapping_or("class", "is"))]] = {}
+    placeholders: dict[str, Annotated[PlaceholderModel, mapping_or("is")]] = {}
     bind: dict[str, Binding] = {}  # placeholder: {service: values}, or where to find a client's value
     # Segments that give the type of a key, as {list: list, zset: zset}.
-    type_words: dict[str, Annotated[list[ValueType], BeforeValidator(_as_list)]] = {}
+    type_words: dict[str, Annotated[list[ValueType], BeforeValidator(one_as_list)]] = {}
     scopes: dict[str, ScopeModel] = {}
     keys: dict[str, EntryModel] = {}
     legacy: LegacyModel = LegacyModel()
@@ -461,9 +457,7 @@ class PolicyModel(Rights):
     channels: dict[str, ChannelModel] = {}
     scripts: dict[str, ScriptModel] = {}
     functions: dict[str, FunctionModel] = {}
-    unregistered_scripts: Annotated[
-        UnregisteredModel, BeforeValidator(_mapping_or("what they may do", "default"))
-    ] = UnregisteredModel()
+    unregistered_scripts: Annotated[UnregisteredModel, mapping_or("default")] = UnregisteredModel()
     cluster: Flag = False  # the keys of a command, and of a transaction, must share a hash slot
     commands: CommandsModel = CommandsModel()
     grants: dict[str, GrantModel] = {}

@@ -11,6 +11,7 @@ then one each time that their number has doubled, with the number of commands th
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import time
@@ -30,13 +31,11 @@ MAX_BYTES = 64 * 1024 * 1024  # of the file, and of the one before it
 _MAX_KEYS = 4  # of a command that decide its group
 
 
+@dataclasses.dataclass(slots=True)
 class _Group:
-    __slots__ = ("count", "next", "written")
-
-    def __init__(self) -> None:
-        self.count = 0  # commands seen
-        self.written = 0  # those that a line represents
-        self.next = 1  # the count at which the next line is written
+    count: int = 0  # commands seen
+    written: int = 0  # those that a line represents
+    next: int = 1  # the count at which the next line is written
 
 
 class Recorder:
