@@ -73,7 +73,7 @@ def test_the_best_evidence_wins() -> None:
     everything = Evidence("listener", "10.0.0.1", uid=0, names=("x",))
     assert known.identify(everything)[0] == "certificate"
     assert known.identify(dataclasses.replace(everything, names=("y",)))[0] == "uid"
-    assert known.at_connect(dataclasses.replace(everything, names=(), uid=1)) == "network"
+    assert known.identify(dataclasses.replace(everything, names=(), uid=1))[0] == "network"
     assert known.identify(Evidence("listener", "192.0.2.1", uid=1))[0] == "listener"
     assert known.identify(Evidence())[0] == "unknown"
 
