@@ -66,6 +66,7 @@ cdef class RequestReader:
     cpdef list reparse(self)
     @cython.locals(before=Py_ssize_t, size=Py_ssize_t, raw="const unsigned char *")
     cpdef bytes span(self, Py_ssize_t start, Py_ssize_t end)
+    cpdef object take(self)
     cpdef object return_to(self, Py_ssize_t start, Py_ssize_t end)
     cpdef object let_go(self)
     cpdef bytes rest(self)

@@ -99,9 +99,13 @@ class Session(Executor):
             self._fast.join(self.reader)
             return False
         self._fast.send_run(self)
-        if self._slow.long is None:
+        long = self._slow.long
+        if long is None:
             self.request = self.reader.span(self.reader.start, self.reader.end)
             self.execute(argv)
+        elif not self.wants_turn:
+            self._slow.long = None
+            self._end_long(long, at_once=True)
         return True
 
     def take_turn(self) -> None:
@@ -114,19 +118,23 @@ class Session(Executor):
         if long is not None:
             if not self._slow.advance(self, long):
                 return
+            self._slow.long = None
             before = self._deferred
             if before is None:
                 self._end_long(long)
             else:
-                self._deferred = lambda: self._end_long(long, before)
+                self._deferred = lambda: self._end_long(long, before=before)
         self._read_requests()
 
-    def _end_long(self, long: LongEvaluation, before: Callable[[], None] | None = None) -> None:
+    def _end_long(
+        self, long: LongEvaluation, *, before: Callable[[], None] | None = None, at_once: bool = False
+    ) -> None:
         """Call `before`, and then carry out the decision of a long evaluation."""
         if before is not None:
             before()
         self.request = long.sent
-        if self._slow.concludes(self, long.request, *long.answer, False):
+        ruling, evaluation = long.answer
+        if self._slow.concludes(self, long.request, ruling, evaluation, at_once):
             self.partly_sent = False
             self.send(long.sent, 1)
         else:

@@ -37,7 +37,7 @@ class SlowPath:
 
     def admits(self, session: Executor, found: Outcome) -> bool:
         """Decide about a request. True: it goes upstream as it is and gives exactly one reply. Otherwise
-        `decided` has the decision, or a long evaluation is under way."""
+        `decided` has the decision, or `long` is its evaluation, which has ended or needs another turn."""
         if found.kind == _REFUSED:
             session.decided = Decided(None, found.refusal, "", True, True)
             return False
@@ -54,12 +54,10 @@ class SlowPath:
         request = Request(session.current_authorizer(), session.asker(), argv, handler, size, found.lookup)
         if len(argv) <= AT_ONCE:
             ruling, evaluation = self._authorize(session, request)
-        else:
-            long = self._begin_long(session, request)
-            if not self.advance(session, long):
-                return False
-            ruling, evaluation = long.answer
-        return self.concludes(session, request, ruling, evaluation, True)
+            return self.concludes(session, request, ruling, evaluation, True)
+        long = self.long = self._begin_long(session, request)
+        self.advance(session, long)
+        return False
 
     def concludes(
         self, session: Executor, request: Request, ruling: Ruling, evaluation: Evaluation, at_once: bool
@@ -188,7 +186,7 @@ class SlowPath:
         comparison = self._fast.comparison(session, request.authorizer)
         return LongEvaluation(
             request,
-            session.reader.span(session.reader.start, session.reader.end),
+            session.reader.take(),
             is_timed=is_timed,
             comparison=comparison,
         )
@@ -200,6 +198,5 @@ class SlowPath:
             session.observer.decided(session.service, long.seconds)
         if has_ended:
             long.compare()
-        self.long = None if has_ended else long
         session.wants_turn = not has_ended
         return has_ended

@@ -16,6 +16,7 @@ from keyfence.net.closures import OTHER
 from .handshake import GreetingError, Handshake, describe
 from .health import Upstream, UpstreamDown
 
+LARGE = 1024 * 1024  # bytes
 _SETINFO = b"*4\r\n$6\r\nCLIENT\r\n$7\r\nSETINFO\r\n"
 
 
@@ -71,7 +72,10 @@ class DedicatedLink:
 
     def send(self, chunks: list[bytes]) -> None:
         if self._transport is not None and self._is_open:
-            self._transport.write(chunks[0] if len(chunks) == 1 else b"".join(chunks))
+            if len(chunks) == 1 or max(map(len, chunks)) > LARGE:
+                self._transport.writelines(chunks)  # does not copy them, as a join does
+            else:
+                self._transport.write(b"".join(chunks))
             return
         self._waiting.extend(chunks)
         if self._may_wait and self._connecting is not None and not all(map(_introduces, chunks)):

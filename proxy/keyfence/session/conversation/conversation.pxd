@@ -50,7 +50,7 @@ cdef class Conversation(SessionBase):
     cpdef object mark_shapeable(self, bint fits)
     cdef bint exceeds_share(self, Py_ssize_t size, Py_ssize_t count) except -1
     cdef Py_ssize_t largest_request(self) except -1
-    cpdef object send(self, bytes request, long long count)
+    cpdef object send(self, object request, long long count)
     cpdef object _large_request(self)
     cpdef object _pass_unread_when_answered(self)
     cpdef bint may_leave_own(self) except -1

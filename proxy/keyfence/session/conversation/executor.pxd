@@ -23,7 +23,7 @@ cdef class Executor(Conversation):
     cdef object _peer
     cdef object _peer_of
     cdef object _library
-    cdef public bytes request
+    cdef public object request
     cdef object _sender
     cdef Asker _asker
     cdef object _asked
