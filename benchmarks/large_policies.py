@@ -101,7 +101,7 @@ def measure(entries: int) -> Measured:
 
         def admit(commands: list[list[bytes]] = commands) -> None:
             for argv in commands:
-                evaluator.admits(evaluator.evaluation(0, argv, extract(argv)))
+                evaluator.checks.admits(evaluator.evaluation(0, argv, extract(argv)))
 
         by_command.append(_median(admit))
     return Measured(took, took_cpu, policy.classifier.automaton.states, more, *by_key, *by_command)

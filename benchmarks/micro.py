@@ -96,9 +96,9 @@ def decision() -> Iterator[Bench]:
         evaluator = Evaluator(general(naming_rules))
         touches = extract(argv)
         evaluator.evaluate(0, argv, touches)  # only an evaluated permission is admitted
-        if not evaluator.admits(evaluator.evaluation(0, argv, touches)):
+        if not evaluator.checks.admits(evaluator.evaluation(0, argv, touches)):
             raise AssertionError(argv)
-        return lambda: evaluator.admits(evaluator.evaluation(0, argv, touches))
+        return lambda: evaluator.checks.admits(evaluator.evaluation(0, argv, touches))
 
     def evaluating(argv: list[bytes]) -> Callable[[], object]:
         evaluator = Evaluator(general(True))

@@ -75,7 +75,9 @@ def check(data: bytes) -> None:
         touches = extract(argv)
         for service in range(len(policy.services)):
             verdict = evaluator.evaluate(service, argv, touches)
-            assert verdict.allowed or not evaluator.admits(evaluator.evaluation(service, argv, touches))
+            assert verdict.allowed or not evaluator.checks.admits(
+                evaluator.evaluation(service, argv, touches)
+            )
 
 
 if __name__ == "__main__":

@@ -149,7 +149,7 @@ def test_search_for_violations_that_get_lost_among_many(search: Search) -> None:
         authorizer = Authorizer(policy, modes, clock=lambda: 0.0)
         answer: Counter[tuple[str, str, str, str]] = Counter()
         one = authorizer.evaluator.evaluation(service, argv, extract(argv))
-        for found in authorizer.evaluator.violations(one):
+        for found in authorizer.evaluator.checks.violations(one):
             action = modes.action(found, service, one.name) if found is not None else None
             if found is not None and action is not None:
                 answer[found.rule, found.entry, found.severity, action] += 1

@@ -102,7 +102,7 @@ class Judge:
         if target is not None and place.kind in ("entry", "scope", "legacy"):
             faults = self._deprecated(target)
             well_named = target.names_sure or place.kind == "legacy"
-            if well_named or self._evaluator.is_well_named(key, target):
+            if well_named or self._evaluator.checks.keys.is_well_named(key, target):
                 return Look(target, place, faults)
             return Look(target, place, (*faults, *self._by_name(key)))
         return Look(target, place, tuple(self._by_name(key)))
@@ -112,7 +112,7 @@ class Judge:
         touches = Touches(None, (Access(0, key, READ),))
         known = set()
         asked = self._evaluator.evaluation(NO_SERVICE, [b"AUDIT"], touches)
-        for found in self._evaluator.violations(asked):
+        for found in self._evaluator.checks.violations(asked):
             if found is not None and RULES[found.rule].stage == "form" and found.rule not in known:
                 known.add(found.rule)
                 yield Fault(found.rule, found.severity)

@@ -76,7 +76,7 @@ def violations(command: str, service: str = "app") -> tuple[Violation, ...]:
     found = EVALUATOR.decide(number, argv).violations
     for _ in range(2):
         assert not found or not CACHES[number].find(argv).is_admitted
-        assert not found or not EVALUATOR.admits(EVALUATOR.evaluation(number, argv, extract(argv)))
+        assert not found or not EVALUATOR.checks.admits(EVALUATOR.evaluation(number, argv, extract(argv)))
     return found
 
 

@@ -451,7 +451,7 @@ def test_an_admitted_name_breaks_no_rule(key: bytes, command: bytes) -> None:
     evaluator = Evaluator(COMPILED)
     touches = extract([command, key])
     verdict = evaluator.evaluate(0, [command, key], touches)
-    assert evaluator.admits(evaluator.evaluation(0, [command, key], touches)) == verdict.allowed
+    assert evaluator.checks.admits(evaluator.evaluation(0, [command, key], touches)) == verdict.allowed
 
 
 PATTERNS = [

@@ -679,7 +679,7 @@ def test_cached_answers_about_patterns_do_not_grow_with_tenants() -> None:
         tenant = b"%d" % number
         values = LOADED.values(Caller(b"tenant-" + tenant))
         assert evaluator.decide(0, [b"SCAN", b"0", b"MATCH", b"t:" + tenant + b":*"], values).allowed
-    reach = evaluator._keys
+    reach = evaluator.checks.patterns.keys
     assert len(reach._key_sets) < 10
     assert len(reach._known._young) + len(reach._known._old) <= 1000
 

@@ -189,7 +189,7 @@ def test_a_service_has_rights_only_on_keys_with_its_own_values(
     for one, other in combinations(values, 2):
         argv = [b"MGET", one.encode() + b"/k", other.encode() + b"/k"]
         assert evaluator.decide(1, argv).violations
-        assert not evaluator.admits(evaluator.evaluation(1, argv, extract(argv)))
+        assert not evaluator.checks.admits(evaluator.evaluation(1, argv, extract(argv)))
 
 
 @given(st.lists(st.lists(st.tuples(st.sampled_from("xy"), st.binary(max_size=1)), max_size=2), max_size=5))

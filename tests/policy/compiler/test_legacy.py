@@ -120,7 +120,8 @@ def test_a_running_evaluator_notices_an_end_date() -> None:
         touches = extract(argv)
         number = policy.number(service)
         verdict = evaluator.evaluate(number, argv, touches)
-        assert not evaluator.admits(evaluator.evaluation(number, argv, touches)) or verdict.allowed
+        one = evaluator.evaluation(number, argv, touches)
+        assert not evaluator.checks.admits(one) or verdict.allowed
         return [one.rule for one in verdict.violations]
 
     commands = [
@@ -149,9 +150,10 @@ def test_the_decision_cache_admits_nothing_by_a_lapsed_grant() -> None:
     evaluator = Evaluator(policy, lambda: now[0])
     touches = extract([b"DBSIZE"])
     assert evaluator.evaluate(0, [b"DBSIZE"], touches).allowed
-    assert evaluator.admits(evaluator.evaluation(0, [b"DBSIZE"], touches))
+    assert evaluator.checks.admits(evaluator.evaluation(0, [b"DBSIZE"], touches))
     now[0] = at("2026-06-21")
-    assert not evaluator.admits(evaluator.evaluation(0, [b"DBSIZE"], touches))
+    lapsed = evaluator.evaluation(0, [b"DBSIZE"], touches)
+    assert not evaluator.checks.admits(lapsed)
     assert not evaluator.evaluate(0, [b"DBSIZE"], touches).allowed
 
 

@@ -58,7 +58,7 @@ def violations(command: str, service: str = "app", policy: Evaluator = EVALUATOR
     touches = extract(argv)
     found = policy.evaluate(number, argv, touches).violations
     for _ in range(2):
-        assert policy.admits(policy.evaluation(number, argv, touches)) == (not found) or not found
+        assert policy.checks.admits(policy.evaluation(number, argv, touches)) == (not found) or not found
     return found
 
 
@@ -301,7 +301,7 @@ def test_a_recorded_command_is_evaluated_as_before() -> None:
 def test_many_sources_are_evaluated_in_steps() -> None:
     argv = [b"SUNIONSTORE", b"shared:all", *(b"mine:%d" % number for number in range(5000))]
     turns = found = 0
-    for one in EVALUATOR.violations(EVALUATOR.evaluation(0, argv, extract(argv))):
+    for one in EVALUATOR.checks.violations(EVALUATOR.evaluation(0, argv, extract(argv))):
         turns += one is None
         found += one is not None
     assert found == 5000
@@ -330,7 +330,7 @@ def moved(source: bytes, target: bytes) -> list[str]:
     number, values = evaluator.policy.number("app"), evaluator.policy.values(Caller(b"acme"))
     found: list[list[str]] = []
     for _ in range(2):
-        admitted = evaluator.admits(evaluator.evaluation(number, argv, touches, values))
+        admitted = evaluator.checks.admits(evaluator.evaluation(number, argv, touches, values))
         found.append(
             [one.rule for one in evaluator.evaluate(number, argv, touches, values=values).violations]
         )

@@ -62,7 +62,7 @@ EVALUATOR = Evaluator(parse_policy(POLICY))
 def violations(argv: list[bytes]) -> tuple[Violation, ...]:
     touches = extract(argv)
     verdict = EVALUATOR.evaluate(0, argv, touches)
-    if EVALUATOR.admits(EVALUATOR.evaluation(0, argv, touches)):
+    if EVALUATOR.checks.admits(EVALUATOR.evaluation(0, argv, touches)):
         assert verdict.allowed
     return verdict.violations
 

@@ -144,3 +144,20 @@ def test_a_reply_is_prepared_while_an_evaluation_pauses() -> None:
     assert draft.prepared(worded.message.encode()) is not None
     assert worded.message != ruling.refused_by.message
     assert _found(driven(paused)) == _found(driven(_steps(_authorizers(), long)))
+
+
+def test_an_evaluation_ends_under_the_rights_with_which_it_began() -> None:
+    """A right on a deprecated form ends in the pause of a command that uses it."""
+    now = [0.0]
+    policy = parse_policy(
+        "policy: p\nservices: [a]\nwriters: [a]\nplaceholders: {id: '[0-9]+'}\n"
+        "keys: {k: {key: 'k:<id>'}}\nlegacy: {keys: {'o:<id>': k}, allow: [read], until: 2026-06-20, "
+        "on_expiry: refuse}\n"
+    )
+    authorizer = Authorizer(policy, Modes([ModeRule("enforce")], policy.services), clock=lambda: now[0])
+    argv = [b"MGET", *(b"o:%d" % number for number in range(500))]
+    steps = authorizer.rule_in_steps(0, argv, None, None, ())
+    next(steps)
+    now[0] = 2e9
+    assert authorizer.rule(0, argv).refused_by is not None
+    assert driven(steps)[0].refused_by is None

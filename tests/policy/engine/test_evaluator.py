@@ -77,7 +77,7 @@ def test_a_command_that_admits_accepts_breaks_no_rule(
     service = data.draw(st.integers(0, len(evaluator.policy.services) - 1))
     touches = extract(argv)
     verdict = evaluator.evaluate(service, argv, touches)
-    if evaluator.admits(evaluator.evaluation(service, argv, touches)):
+    if evaluator.checks.admits(evaluator.evaluation(service, argv, touches)):
         assert verdict.allowed
 
 
@@ -88,7 +88,7 @@ def test_admits_agrees_with_the_full_evaluation_on_every_policy_test() -> None:
             whole = evaluator.evaluation(service, step.argv, touches)
             verdict = driven(evaluator.verdict(whole))
             brief = evaluator.evaluation(service, step.argv, touches)
-            if evaluator.admits(brief):
+            if evaluator.checks.admits(brief):
                 assert verdict.allowed, step
                 assert brief.left_open == whole.left_open, step
 
@@ -109,7 +109,8 @@ def test_everyday_commands_are_admitted() -> None:
             CUBE.evaluate(service, case.argv, touches)
             legacy = any(CUBE.policy.target(access.key).kind == "legacy" for access in touches.accesses)
             assert (
-                CUBE.admits(CUBE.evaluation(service, case.argv, touches)) != legacy or case.service == "ops"
+                CUBE.checks.admits(CUBE.evaluation(service, case.argv, touches)) != legacy
+                or case.service == "ops"
             ), case
 
 
@@ -133,7 +134,7 @@ def test_an_error_in_a_decision_is_a_violation(mode: Mode, monkeypatch: pytest.M
     def fail(*_: object) -> bool:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(authorizer.evaluator, "admits", fail)
+    monkeypatch.setattr(authorizer.evaluator.checks, "admits", fail)
     ruling = authorizer.rule(Asker(CUBE.policy.number("CubeMaster")), [b"GET", b"x"])
     assert [one.violation.rule for one in ruling.findings] == ["internal.error"]
     assert (ruling.refused_by is not None) == (mode == "enforce")

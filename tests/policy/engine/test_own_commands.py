@@ -32,7 +32,7 @@ def broken(one: CompiledPolicy, service: str, argv: list[bytes]) -> str:
     """The rule that a command breaks; "" if keyfence answers it."""
     evaluator, number = Evaluator(one), one.number(service)
     verdict = evaluator.evaluate(number, argv, extract(argv))
-    assert verdict.allowed == evaluator.answers(number, argv, None)
+    assert verdict.allowed == evaluator.checks.permissions.answers(number, argv, None)
     return "" if verdict.allowed else verdict.violations[0].rule
 
 
@@ -63,7 +63,7 @@ def test_a_star_does_not_grant_them() -> None:
     one = policy('grants: {every: {commands: "*", keys: "*", channels: "*"}}')
     verdict = Evaluator(one).evaluate(one.number("every"), WHOAMI, extract(WHOAMI))
     assert verdict.allowed, "as any unknown command, it goes to Redis"
-    assert not Evaluator(one).answers(one.number("every"), WHOAMI, None)
+    assert not Evaluator(one).checks.permissions.answers(one.number("every"), WHOAMI, None)
 
 
 def test_a_lapsed_grant_may_end_them() -> None:
@@ -72,7 +72,7 @@ def test_a_lapsed_grant_may_end_them() -> None:
     for now, allowed in ((day - 1, True), (day + 2 * 86_400, False)):
         evaluator = Evaluator(one, lambda now=now: now)
         assert evaluator.evaluate(one.number("ops"), WHOAMI, extract(WHOAMI)).allowed is allowed
-        assert evaluator.answers(one.number("ops"), WHOAMI, None) is allowed
+        assert evaluator.checks.permissions.answers(one.number("ops"), WHOAMI, None) is allowed
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from keyfence.policy.engine.evaluator import Evaluator
+from keyfence.policy.engine.keys import Keys
 from keyfence.policy.loading.load import parse_policy
 from keyfence.policy.remedies import nearest
 from keyfence.policy.remedies.explain import explain, explain_in_steps
@@ -46,13 +47,13 @@ def done(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
             super().__init__(*arguments)
 
     monkeypatch.setattr(nearest.difflib, "SequenceMatcher", Matcher)
-    original = Evaluator._access
+    original = Keys.access
 
-    def access(self: Evaluator, use: Any) -> Any:
+    def access(self: Keys, use: Any) -> Any:
         counted["evaluated"] += 1
         return original(self, use)
 
-    monkeypatch.setattr(Evaluator, "_access", access)
+    monkeypatch.setattr(Keys, "access", access)
     return counted
 
 

@@ -12,7 +12,7 @@ from keyfence.policy.compiled.tenants import NOBODY
 from keyfence.policy.enforcement.modes import ModeRule, Modes
 from keyfence.policy.engine.asker import Asker
 from keyfence.policy.engine.authorizer import Authorizer
-from keyfence.policy.engine.evaluator import Evaluator
+from keyfence.policy.engine.evaluator import CommandChecks
 from keyfence.policy.remedies.explain import explain, explain_line
 from keyfence.policy.wording.command_log import as_line
 from keyfence.process.serving.explainer import Explainer
@@ -54,16 +54,16 @@ def test_a_kept_command_is_explained_in_the_same_way() -> None:
 def test_the_evaluator_of_the_clients_takes_no_part(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is not safe to use from two threads."""
     one, used = authorizer(), []
-    original = Evaluator.violations
+    original = CommandChecks.violations
 
-    def violations(self: Evaluator, *arguments: Any) -> Any:
+    def violations(self: CommandChecks, *arguments: Any) -> Any:
         used.append(self)
         return original(self, *arguments)
 
-    monkeypatch.setattr(Evaluator, "violations", violations)
+    monkeypatch.setattr(CommandChecks, "violations", violations)
     explained(one, ARGV)
     assert used
-    assert one.evaluator not in used
+    assert one.evaluator.checks not in used
 
 
 def test_the_tables_of_a_policy_are_made_once() -> None:

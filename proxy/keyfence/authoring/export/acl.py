@@ -69,7 +69,7 @@ def user_of(policy: CompiledPolicy, service: str, server: str = "redis-7.0") -> 
     policy = evaluator.policy
 
     def is_forbidden(command: Command) -> object:
-        return evaluator.why_forbidden(number, command)
+        return evaluator.checks.permissions.reason(number, command)
 
     keys, without = keys_of(policy, number)
     grants = policy.grants.get(number, ())

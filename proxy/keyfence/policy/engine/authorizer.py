@@ -294,11 +294,11 @@ class Authorizer:
 
     def late_ttl(self, write: Write, rule: TtlRule, everything: bool, remaining: int) -> tuple[Finding, ...]:
         """Returns the findings if Redis answers PTTL with `remaining`, a grace time after a write."""
-        return self._late(self.evaluator.late_ttl(write, rule, everything, remaining), write)
+        return self._late(self.evaluator.checks.keys.late_ttl(write, rule, everything, remaining), write)
 
     def late_size(self, write: Write, question: Question, size: int) -> tuple[Finding, ...]:
         """Returns the findings if Redis answers `question` with `size`, some time after a write."""
-        return self._late(self.evaluator.late_size(write, question, size), write)
+        return self._late(self.evaluator.checks.keys.late_size(write, question, size), write)
 
     def _late(self, violation: Violation | None, write: Write) -> tuple[Finding, ...]:
         if violation is None:
@@ -318,9 +318,10 @@ class Authorizer:
         try:
             touches = extract(argv) if known is None else known
             evaluation = evaluator.evaluation(service, argv, touches, asker.values, asker.transaction)
-            if len(touches.accesses) <= MANY and evaluator.admits(evaluation):
+            checks = evaluator.checks
+            if len(touches.accesses) <= MANY and checks.admits(evaluation):
                 return PASS, evaluation
-            for found in evaluator.violations(evaluation):
+            for found in checks.violations(evaluation):
                 if found is None:
                     yield
                     continue
@@ -330,7 +331,7 @@ class Authorizer:
                     gathering.take(found, action)
         except Exception as exc:
             if evaluation is None:
-                evaluation = Evaluation(evaluator.wording, service, argv, _NOTHING)
+                evaluation = Evaluation(evaluator.checks.wording, service, argv, _NOTHING)
             return self._rule_on(self._internal_error(argv, exc), service, evaluation.name), evaluation
         if not is_any:
             return PASS, evaluation
@@ -346,7 +347,7 @@ class Authorizer:
             "",
             "",
             "",
-            f"{self.evaluator.wording.who(service)} may not use {command} through keyfence: {reason}",
+            f"{self.evaluator.checks.wording.who(service)} may not use {command} through keyfence: {reason}",
             "in observe mode such a session passes unread",
         )
         return self._rule_on(Verdict((violation,)), service, command)
@@ -354,7 +355,7 @@ class Authorizer:
     def address(self, service: int, command: str) -> Ruling:
         """Returns the ruling on an answer of Redis that names addresses: to this command, or a redirect
         (MOVED, ASK) in place of the answer to some command."""
-        who = self.evaluator.wording.who(service)
+        who = self.evaluator.checks.wording.who(service)
         if command in ("MOVED", "ASK"):
             message = f"{who} may not follow {command} past keyfence: another node of the cluster has the key"
         else:
@@ -376,7 +377,7 @@ class Authorizer:
             "",
             "",
             "",
-            f"{self.evaluator.wording.who(service)} may not use {command} to redirect to "
+            f"{self.evaluator.checks.wording.who(service)} may not use {command} to redirect to "
             "another service's connection",
             "a client may name its own and its service's, by the ids that CLIENT ID tells them",
         )
@@ -385,7 +386,7 @@ class Authorizer:
     def answers(self, service: int, argv: Sequence[bytes]) -> bool:
         """Whether keyfence itself answers a command that no server has (`commands.own`), because the policy
         grants it to the service."""
-        return self.evaluator.answers(service, argv, None)
+        return self.evaluator.checks.permissions.answers(service, argv, None)
 
     def enforces(self, service: int) -> bool:
         """Whether any rule is enforced for the service."""

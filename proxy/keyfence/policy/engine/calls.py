@@ -459,7 +459,7 @@ class Calls:
         alike = 0 if evaluator.has_grants(self._service, command.name) else _ALIKE
         if doubts & ~(_CHECKED | alike):
             return False
-        named = evaluator.name_check(target) if doubts & checks.NAME else None
+        named = evaluator.checks.keys.name_check(target) if doubts & checks.NAME else None
         content, entry, written = access.content, target.entry, None
         if doubts & checks.CONTENT and content is not None and content.carried is None:
             if entry is None or content != Content(content.value, access.position + 1):

@@ -321,7 +321,7 @@ class DecisionCache:
         named = words = written = None
         form = decision.form
         if what.kind in checks.NAMED and not what.names_sure:
-            named = self._evaluator.name_check(what)
+            named = self._evaluator.checks.keys.name_check(what)
             resolved |= checks.NAME
         entry = what.entry if what.kind in ("entry", "scope") else None
         if what.kind in ("entry", "scope") and not (entry is not None and entry.types):

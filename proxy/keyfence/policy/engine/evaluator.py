@@ -12,15 +12,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 
-from keyfence.commands.arguments import fold, integer, word
+from keyfence.commands.arguments import integer
 from keyfence.commands.extract import extract
-from keyfence.commands.model import ANY_KEY, READ, WRITE, Access, Channel, Command, Problem, Touches, Unseen
-from keyfence.commands.own import own_name
-from keyfence.commands.table import COMMANDS
+from keyfence.commands.model import ANY_KEY, READ, WRITE, Access, Command, Problem, Touches, Unseen
 from keyfence.policy.budget import cost, driven
 from keyfence.policy.compiled.hash_slots import hash_slot, hash_tag
-from keyfence.policy.compiled.keyspace import INVALIDATIONS
-from keyfence.policy.compiled.permissions import forbidden_by_default, lets_unknown, names, selects
 from keyfence.policy.compiled.policy import CompiledPolicy, Target
 from keyfence.policy.compiled.tenants import Values, differing
 from keyfence.policy.patterns.globs import Glob
@@ -30,15 +26,16 @@ from keyfence.policy.wording.messages import Wording, said
 from keyfence.policy.wording.prepared import Draft
 
 from .asker import Transaction
+from .channels import ChannelChecks
 from .checks import BY_KIND, Standing, Use
 from .counts import Validity
 from .evaluation import Evaluation
-from .wide import WideEvaluator
+from .grants import Grants
+from .keys import Keys
+from .patterns import Patterns
+from .permissions import Permissions
+from .scripts import ScriptChecks
 
-_TRACKING = COMMANDS[b"CLIENT"].subcommands[b"TRACKING"].command
-
-
-FORBIDDEN = "the policy forbids it"  # a grant does not help against a prohibition
 _UNSURE = Standing(-1, 0)  # every doubt
 _MOST_SHOWN = 4  # the number of globs in a hint
 
@@ -51,47 +48,19 @@ def _named_by_elements(touches: Touches) -> Sequence[Access]:
     return [Access(problem.position, one.glob, one.needs) for one in problem.unseen]
 
 
-class Evaluator(WideEvaluator):
-    """Evaluates commands against one compiled policy."""
+class CommandChecks:
+    """All checks of a command under one policy. A lapse makes new ones, so an evaluation ends as it began."""
 
-    def __init__(self, policy: CompiledPolicy, clock: Callable[[], float] = time.time) -> None:
-        self._permissions: dict[tuple[int, str], str] = {}
-        self.validity = Validity()  # of the answers that others keep
-        self.basis = ""  # of the evidence that others draw; "": the policy alone
-        super().__init__(policy.without_lapsed(clock()), clock)
+    def __init__(self, policy: CompiledPolicy, clock: Callable[[], float]) -> None:
+        self.policy = policy
+        self.wording = Wording(policy)
+        self.grants = Grants(policy)
+        self.permissions = Permissions(policy)
+        self.keys = Keys(policy, clock, self.grants, self.wording)
+        self.patterns = Patterns(policy, clock, self.grants, self.permissions)
+        self.channels = ChannelChecks(policy, self.grants, self.permissions, self.keys, self.patterns)
+        self.scripts = ScriptChecks(policy, self.keys, self.patterns, self.channels)
         self._binds = any(target.alike for target in policy.targets)
-
-    def _take(self, policy: CompiledPolicy) -> None:
-        super()._take(policy)
-        self.forget_permissions()
-        self._next_lapse = policy.next_lapse()
-
-    def forget_permissions(self) -> None:
-        """Forgets all kept answers, because the command table has changed."""
-        self.validity.is_current = False
-        self.validity = Validity()
-        self._permissions.clear()
-        self._grants_known.clear()
-
-    def decide(self, service: int, argv: Sequence[bytes], values: Values = ()) -> Verdict:
-        """Returns the verdict on a command (argv with its name first) of the service with this number.
-
-        `values` are the caller's (CompiledPolicy.values).
-        """
-        return self.evaluate(service, argv, extract(argv), values=values)
-
-    def evaluation(
-        self,
-        service: int,
-        argv: Sequence[bytes],
-        touches: Touches,
-        values: Values = (),
-        transaction: Transaction | None = None,
-    ) -> Evaluation:
-        """Begins the evaluation of a command that touches these keys and channels."""
-        if self._next_lapse is not None and self._clock() >= self._next_lapse:
-            self._take(self.policy.without_lapsed(self._clock()))
-        return Evaluation(self.wording, service, argv, touches, values, transaction)
 
     def admits(self, evaluation: Evaluation) -> bool:
         """Whether a command certainly breaks nothing. False: only `violations` knows.
@@ -103,73 +72,14 @@ class Evaluator(WideEvaluator):
             return False
         if self.policy.cluster and (evaluation.transaction is not None or len(accesses) > 1):
             return False  # rules about keys together are left to `violations`
-        reason = self._permissions.get((evaluation.service, command.name))
-        if reason is None or reason:
+        if self.permissions.reason(evaluation.service, command):
             return False
         if self._binds and len(accesses) > 1:
             return False
         for access in accesses:  # noqa: SIM110  (a generator costs more than what it looks at)
-            if not self.is_clean(evaluation, command, access):
+            if not self.keys.is_clean(evaluation, command, access):
                 return False
         return True
-
-    def standing_of_all(self, service: int, command: Command, access: Access, target: Target) -> Standing:
-        """The standing of the service for every access of this kind to this target, at any time.
-
-        If rights depend on the caller, it holds for the caller's own keys. The decision cache keeps it.
-        """
-        if target.kind in BY_KIND or self._depends_on_more(service):
-            return _UNSURE
-        if self._known_reason(service, command):
-            return _UNSURE
-        held = target.rights[service] & ~target.denied[service]
-        return self._standings.of(command.name, command, access, target, held)
-
-    def _depends_on_more(self, service: int) -> bool:
-        """Whether the service's rights depend on the time."""
-        return self._next_lapse is not None and service in self.policy.grants
-
-    def admits_alone(self, service: int, name: bytes) -> bool:
-        """Whether a command without arguments breaks nothing, at any time."""
-        if self._next_lapse is not None and service in self.policy.grants:
-            return False
-        return not self.decide(service, [name]).violations
-
-    def has_grants(self, service: int, name: str) -> bool:
-        """Whether the service has grants of this command, which cover some keys of a target or all."""
-        return bool(self._grants_of(service, name))
-
-    @property
-    def may_lapse(self) -> bool:
-        """Whether rights or grants of the policy end at some time."""
-        return self._next_lapse is not None
-
-    def fails_alike(self, service: int, name: str) -> bool:
-        """Whether a command with one key breaks the same rules on rights, form and time to live for every key
-        of the same target, or of none."""
-        return not (self.may_lapse or self.has_grants(service, name))
-
-    def evaluate(
-        self,
-        service: int,
-        argv: Sequence[bytes],
-        touches: Touches,
-        transaction: Transaction | None = None,
-        values: Values = (),
-    ) -> Verdict:
-        """Returns the verdict on a command that touches these keys and channels."""
-        return driven(self.verdict(self.evaluation(service, argv, touches, values, transaction)))
-
-    def verdict(self, evaluation: Evaluation) -> Generator[None, None, Verdict]:
-        """Returns the verdict on a command, and yields where its evaluation may pause."""
-        gathering: Gathering[None] = Gathering()
-        for found in self.violations(evaluation):
-            if found is None:
-                yield
-            else:
-                gathering.take(found, None)
-        listed = tuple(violation for violation, _ in gathering.listed())
-        return Verdict(listed) if listed else ALLOWED
 
     def violations(self, evaluation: Evaluation) -> Iterator[Found | None]:
         """Yields every violation as it is found, and None when a turn's steps are used up, as a place to
@@ -177,19 +87,19 @@ class Evaluator(WideEvaluator):
         evaluation.begin()
         touches, budget = evaluation.touches, evaluation.budget
         if touches.command is not None:
-            yield from self._permission(evaluation, touches.command)
+            yield from self.permissions.check(evaluation, touches.command)
         yield from self._databases(evaluation)
         if touches.pattern is not None:
-            yield from self._pattern(evaluation, touches.pattern.position, touches.pattern.glob, READ)
+            yield from self.patterns.check(evaluation, touches.pattern.position, touches.pattern.glob, READ)
         for channel in touches.channels:
             if budget.works(cost(channel.name)):
                 yield None
-            yield from self._channel(evaluation, channel)
+            yield from self.channels.check(evaluation, channel)
         accesses = touches.accesses
         registration = self.policy.registration(touches.script) if touches.script is not None else None
         named = _named_by_elements(touches)
         if touches.script is not None and registration is not None:
-            yield from self._registered(evaluation, touches.script, registration)
+            yield from self.scripts.registered(evaluation, touches.script, registration)
         else:
             for unknown in self._unknown_parts(evaluation):
                 named = ()
@@ -204,72 +114,14 @@ class Evaluator(WideEvaluator):
         if not crosses:
             yield from self._bindings(evaluation, accesses)
 
-    def drafted(self, evaluation: Evaluation, wanted: Violation) -> tuple[Violation, Draft] | None:
-        """Returns a violation of a command with one key, with marks in place of all words that depend on the
-        key, and what fills the marks."""
-        draft = Draft(evaluation.touches.accesses[0].key)
-        wording, service = Wording(evaluation.wording.policy, draft), evaluation.service
-        again = Evaluation(wording, service, evaluation.argv, evaluation.touches, evaluation.values)
-        for found in self.violations(again):
-            if found is not None and found.rule == wanted.rule and found.position == wanted.position:
-                return found.worded(), draft
-        return None
-
     def _all_accesses(self, evaluation: Evaluation) -> Iterator[Found | None]:
         touches, is_script = evaluation.touches, evaluation.touches.script is not None
         for access in touches.accesses:
             if evaluation.budget.works(cost(access.key)):
                 yield None
             # Of a clean key, its time to live and its size may stay open, also if a grant covers it.
-            if not self.is_clean(evaluation, None if is_script else touches.command, access):
-                yield from self._access(Use(evaluation, access, touches.command, is_script))
-
-    # -- the command itself
-
-    def _permission(self, evaluation: Evaluation, command: Command) -> Iterator[Found]:
-        reason = self._known_reason(evaluation.service, command)
-        if reason:
-            hint = "the policy can grant it to a service"
-            if reason == FORBIDDEN:
-                hint = "use another command; or ask the owner of the policy to change its commands"
-            message = f"{evaluation.who()} may not use {command.name}: {reason}"
-            yield evaluation.plain("command.forbidden", 0, message, hint)
-
-    def _known_reason(self, service: int, command: Command) -> str:
-        key = (service, command.name)
-        reason = self._permissions.get(key)
-        if reason is None:
-            reason = self._permissions[key] = self.why_forbidden(service, command)
-        return reason
-
-    def why_forbidden(self, service: int, command: Command) -> str:
-        policy = self.policy
-        grants = [grant.selectors for grant in policy.grants.get(service, ())]
-        if command.name in policy.allow or any(names(granted, command) for granted in grants):
-            return ""
-        if names(policy.forbid, command):
-            return FORBIDDEN
-        if any(selects(allowed, command) for allowed in (policy.allow, *grants)):
-            return ""
-        return forbidden_by_default(command, command.names_keys)
-
-    def answers(self, service: int, argv: Sequence[bytes], command: Command | None) -> bool:
-        """Whether keyfence itself answers a command of the service: it is one of its own, and the policy
-        grants it by name. `*` does not, since these commands also show other services' clients."""
-        own = own_name(argv) if command is None else ""
-        if not own:
-            return False
-        policy, spelled = self.policy, Command(own, 0, frozenset(), frozenset(), (), False)
-        grants = [grant.selectors for grant in policy.grants.get(service, ())]
-        if own in policy.allow or any(names(granted, spelled) for granted in grants):
-            return True
-        return names(policy.allow, spelled) and not names(policy.forbid, spelled)
-
-    def _channel(self, evaluation: Evaluation, channel: Channel) -> Iterator[Found | None]:
-        """Whether a service that may track keys may also receive their changes."""
-        hears = channel.name == INVALIDATIONS and not channel.publish
-        if not hears or self._known_reason(evaluation.service, _TRACKING):
-            yield from super()._channel(evaluation, channel)
+            if not self.keys.is_clean(evaluation, None if is_script else touches.command, access):
+                yield from self.keys.access(Use(evaluation, access, touches.command, is_script))
 
     def _unknown_parts(self, evaluation: Evaluation) -> Iterator[Found | None]:
         """Yields the violations of a command with unknown keys or effects, unless the service may do
@@ -277,7 +129,7 @@ class Evaluator(WideEvaluator):
         touches = evaluation.touches
         problem = touches.problem
         if problem is not None and not (
-            self.answers(evaluation.service, evaluation.argv, touches.command)
+            self.permissions.answers(evaluation.service, evaluation.argv, touches.command)
             or self._may_do_all(evaluation, problem)
         ):
             yield evaluation.plain(
@@ -287,7 +139,7 @@ class Evaluator(WideEvaluator):
                 self._unknown_hint(evaluation, problem),
             )
         if touches.script is not None:
-            yield from self._unregistered_script(evaluation, touches.script)
+            yield from self.scripts.unregistered(evaluation, touches.script)
 
     def _may_do_all(self, evaluation: Evaluation, problem: Problem) -> bool:
         """Whether the service may do everything that the command might do.
@@ -296,10 +148,10 @@ class Evaluator(WideEvaluator):
         effects must be known, or the policy must allow the command by its name or by `*`.
         """
         unseen = problem.unseen
-        if not unseen and self._lets_unknown(evaluation):
+        if not unseen and self.permissions.let_unknown(evaluation):
             unseen = ANY_KEY
         is_reached = bool(unseen) and all(
-            self._reaches_only_own(evaluation, evaluation.name, one.glob, right)
+            self.patterns.reach_only_own(evaluation, evaluation.name, one.glob, right)
             for one in unseen
             for right in (READ, WRITE)
             if one.needs & right
@@ -308,7 +160,7 @@ class Evaluator(WideEvaluator):
 
     def _are_open(self, evaluation: Evaluation, problem: Problem, unseen: Sequence[Unseen]) -> bool:
         """Whether the command certainly keeps the command restrictions of the entries of these keys."""
-        if not self._restricts:
+        if not self.patterns.restrict:
             return True
         command = evaluation.touches.command
         is_known = command is not None and problem.rule != "script.keys" and tuple(unseen) != ANY_KEY
@@ -318,7 +170,7 @@ class Evaluator(WideEvaluator):
             else Command(evaluation.name, 0, frozenset(), frozenset(), (), True)
         )
         return all(
-            self._is_open_to(
+            self.patterns.are_open_to(
                 evaluation,
                 one,
                 Access(problem.position, may.glob, may.needs),
@@ -326,18 +178,6 @@ class Evaluator(WideEvaluator):
             )
             for may in unseen
         )
-
-    def _lets_unknown(self, evaluation: Evaluation) -> bool:
-        """Whether the policy allows a command that is not in the command table."""
-        argv, command = evaluation.argv, evaluation.touches.command
-        policy, spelled = self.policy, {evaluation.name} if command is not None else set()
-        first = fold(argv[0]).decode("latin-1") if argv else ""
-        spelled |= {first, f"{first} {word(argv[1]).decode('latin-1')}"} if len(argv) > 1 else {first}
-        grants = [grant.selectors for grant in policy.grants.get(evaluation.service, ())]
-        if any(command is not None and names(granted, command) for granted in grants):
-            return True
-        is_granted = any(not granted.isdisjoint(spelled) for granted in grants)
-        return is_granted or lets_unknown(policy.allow.union(*grants), policy.forbid, spelled)
 
     def _unknown_hint(self, evaluation: Evaluation, problem: Problem) -> str:
         """Returns the hint that would make the command known, or let it pass."""
@@ -348,22 +188,24 @@ class Evaluator(WideEvaluator):
                 return f"register it under {section}, with keys: 0 and what it touches"
             return "say how many keys follow"
         if problem.unseen:
-            globs = " and ".join(self.wording.shown(one.glob, None) for one in problem.unseen[:_MOST_SHOWN])
+            globs = " and ".join(
+                evaluation.wording.shown(one.glob, None) for one in problem.unseen[:_MOST_SHOWN]
+            )
             writes = any(one.needs & WRITE for one in problem.unseen)
             verb = "read and write" if writes else "read"
             return f"it needs the right to {verb} every key that matches {globs}{self._also_open()}"
-        if self._lets_unknown(evaluation):
+        if self.permissions.let_unknown(evaluation):
             return f"it needs the right to read and write every key{self._also_open()}"
         return "use a command that keyfence knows; or the policy allows this one by its name"
 
     def _also_open(self) -> str:
-        return ", and that no entry of these restricts commands" if self._restricts else ""
+        return ", and that no entry of these restricts commands" if self.patterns.restrict else ""
 
     def _databases(self, evaluation: Evaluation) -> Iterator[Found | None]:
         for position, number in evaluation.touches.databases:
             if evaluation.budget.works(1):
                 yield None
-            yield from self._database(evaluation, position, number)
+            yield from self.channels.check_database(evaluation, position, number)
 
     def _slots(
         self, evaluation: Evaluation, accesses: Sequence[Access], named: Sequence[Access]
@@ -427,7 +269,7 @@ class Evaluator(WideEvaluator):
             if evaluation.budget.works(cost(access.key)):
                 yield None
             target = self.policy.target(access.key)
-            if target is None or not target.alike or self._granted(evaluation, access, target):
+            if target is None or not target.alike or self.grants.cover(evaluation, access, target):
                 continue
             difference = differing(seen, target.alike)
             if difference is not None:
@@ -438,3 +280,120 @@ class Evaluator(WideEvaluator):
                 hint = f"the keys of one command share their {placeholder}"
                 yield evaluation.about("key.format", access, target, said(message, hint))
                 return
+
+
+class Evaluator:
+    """Evaluates commands against one compiled policy, as it is at any time."""
+
+    def __init__(self, policy: CompiledPolicy, clock: Callable[[], float] = time.time) -> None:
+        self.validity = Validity()  # of the answers that others keep
+        self.basis = ""  # of the evidence that others draw; "": the policy alone
+        self._clock = clock
+        self._take(policy.without_lapsed(clock()))
+
+    def _take(self, policy: CompiledPolicy) -> None:
+        """Evaluates by this policy from now on, and forgets all answers under the earlier one."""
+        self.policy = policy
+        self.checks = CommandChecks(policy, self._clock)
+        self._next_lapse = policy.next_lapse()
+        self._renew()
+
+    def _renew(self) -> None:
+        self.validity.is_current = False
+        self.validity = Validity()
+
+    def forget_permissions(self) -> None:
+        """Forgets all kept answers, because the command table has changed."""
+        self._renew()
+        self.checks.permissions.forget()
+        self.checks.grants.forget()
+
+    def decide(self, service: int, argv: Sequence[bytes], values: Values = ()) -> Verdict:
+        """Returns the verdict on a command (argv with its name first) of the service with this number.
+
+        `values` are the caller's (CompiledPolicy.values).
+        """
+        return self.evaluate(service, argv, extract(argv), values=values)
+
+    def evaluation(
+        self,
+        service: int,
+        argv: Sequence[bytes],
+        touches: Touches,
+        values: Values = (),
+        transaction: Transaction | None = None,
+    ) -> Evaluation:
+        """Begins the evaluation of a command that touches these keys and channels. The `checks` of this
+        moment go through it to its end."""
+        if self._next_lapse is not None and self._clock() >= self._next_lapse:
+            self._take(self.policy.without_lapsed(self._clock()))
+        return Evaluation(self.checks.wording, service, argv, touches, values, transaction)
+
+    def standing_of_all(self, service: int, command: Command, access: Access, target: Target) -> Standing:
+        """The standing of the service for every access of this kind to this target, at any time.
+
+        If rights depend on the caller, it holds for the caller's own keys. The decision cache keeps it.
+        """
+        if target.kind in BY_KIND or self._depends_on_more(service):
+            return _UNSURE
+        if self.checks.permissions.reason(service, command):
+            return _UNSURE
+        held = target.rights[service] & ~target.denied[service]
+        return self.checks.keys.standings.of(command.name, command, access, target, held)
+
+    def _depends_on_more(self, service: int) -> bool:
+        """Whether the service's rights depend on the time."""
+        return self._next_lapse is not None and service in self.policy.grants
+
+    def admits_alone(self, service: int, name: bytes) -> bool:
+        """Whether a command without arguments breaks nothing, at any time."""
+        if self._next_lapse is not None and service in self.policy.grants:
+            return False
+        return not self.decide(service, [name]).violations
+
+    def has_grants(self, service: int, name: str) -> bool:
+        """Whether the service has grants of this command, which cover some keys of a target or all."""
+        return bool(self.checks.grants.of(service, name))
+
+    @property
+    def may_lapse(self) -> bool:
+        """Whether rights or grants of the policy end at some time."""
+        return self._next_lapse is not None
+
+    def fails_alike(self, service: int, name: str) -> bool:
+        """Whether a command with one key breaks the same rules on rights, form and time to live for every key
+        of the same target, or of none."""
+        return not (self.may_lapse or self.has_grants(service, name))
+
+    def evaluate(
+        self,
+        service: int,
+        argv: Sequence[bytes],
+        touches: Touches,
+        transaction: Transaction | None = None,
+        values: Values = (),
+    ) -> Verdict:
+        """Returns the verdict on a command that touches these keys and channels."""
+        return driven(self.verdict(self.evaluation(service, argv, touches, values, transaction)))
+
+    def verdict(self, evaluation: Evaluation) -> Generator[None, None, Verdict]:
+        """Returns the verdict on a command, and yields where its evaluation may pause."""
+        gathering: Gathering[None] = Gathering()
+        for found in self.checks.violations(evaluation):
+            if found is None:
+                yield
+            else:
+                gathering.take(found, None)
+        listed = tuple(violation for violation, _ in gathering.listed())
+        return Verdict(listed) if listed else ALLOWED
+
+    def drafted(self, evaluation: Evaluation, wanted: Violation) -> tuple[Violation, Draft] | None:
+        """Returns a violation of a command with one key, with marks in place of all words that depend on the
+        key, and what fills the marks."""
+        draft = Draft(evaluation.touches.accesses[0].key)
+        wording, service = Wording(evaluation.wording.policy, draft), evaluation.service
+        again = Evaluation(wording, service, evaluation.argv, evaluation.touches, evaluation.values)
+        for found in self.checks.violations(again):
+            if found is not None and found.rule == wanted.rule and found.position == wanted.position:
+                return found.worded(), draft
+        return None

@@ -7,7 +7,6 @@ time to live or size, the question is left open, never guessed.
 from __future__ import annotations
 
 import functools
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from keyfence.commands.model import GROUP, READ, WRITE, Access, Carried, Command, Streamed, Touches
@@ -15,7 +14,7 @@ from keyfence.policy.budget import cost
 from keyfence.policy.compiled.key_commands import UNNAMED, instead_of
 from keyfence.policy.compiled.named import NameCheck
 from keyfence.policy.compiled.names import NameFault, hash_tag_fault, lowered
-from keyfence.policy.compiled.policy import CompiledPolicy, Grant, Target, types_in
+from keyfence.policy.compiled.policy import CompiledPolicy, Target, types_in
 from keyfence.policy.compiled.sizes import Excess, Question, answers, asks, late_excess
 from keyfence.policy.compiled.tenants import OWN, own_key, value_in
 from keyfence.policy.compiled.ttl import FAULTS, FINE, SIZED, TtlFault, TtlRule, late_fault, outcome
@@ -48,60 +47,42 @@ from .checks import (
 )
 from .content import Fault, content_faults, fits, ttl_fault, type_fault
 from .evaluation import Evaluation
+from .grants import Grants
 from .writes import Write
 
 NO_SERVICE = -1  # the number of a service without rights and grants
 MAX_NAMED = 3  # services, in a message about several
 MAX_SOURCES = 8  # source keys that `is_clean` checks; with more, the slow search for violations runs
-MAX_GRANTS_KNOWN = 10_000  # services and commands; clients can invent names of unknown commands
 
 
 # Yields the violations of one check, and None whenever a turn is over.
-Find = Callable[["KeyEvaluator", Use, Target | None], Iterator[Found | None]]
+Find = Callable[["Keys", Use, Target | None], Iterator[Found | None]]
 
 
-class KeyEvaluator:
-    """Evaluates accesses against one compiled policy."""
+class Keys:
+    """Checks accesses to keys under one policy."""
 
-    def __init__(self, policy: CompiledPolicy, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, policy: CompiledPolicy, clock: Callable[[], float], grants: Grants, wording: Wording
+    ) -> None:
+        self._policy = policy
         self._clock = clock
-        self._grants_known: dict[tuple[int, str], list[Grant]] = {}
+        self._grants = grants
+        self._wording = wording
         self._name_checks: dict[tuple[object, ...], NameCheck] = {}
-        self._take(policy)
-
-    def _take(self, policy: CompiledPolicy) -> None:
-        """Evaluates by this policy from now on, and forgets all answers under the earlier one."""
-        self.policy = policy
-        self.wording = Wording(policy)
-        self._grants_known.clear()
-        # Each of these files must grant an access to a key that no file claims.
-        self._unclaimed_by = {number for number, home in enumerate(policy.homes) if not home.claims} or set(
-            range(len(policy.homes))
-        )
         self._missing = MissingPrefixes(policy)
-        self._standings = Standings(policy, self._clock)
+        self.standings = Standings(policy, clock)
         self._moves = Moves(policy)
-        self._restricts = any(
-            one.entry is not None and one.entry.commands is not None for one in policy.targets
-        )
 
-    def _grants_of(self, service: int, name: str) -> list[Grant]:
-        known = self._grants_known.get((service, name))
-        if known is None:
-            known = self.policy.grants_of(service, name)
-            if len(self._grants_known) < MAX_GRANTS_KNOWN:
-                self._grants_known[service, name] = known
-        return known
-
-    def _access(self, use: Use) -> Iterator[Found | None]:
+    def access(self, use: Use) -> Iterator[Found | None]:
         """Yields every violation of one access, check after check. Checks that cannot fail are skipped.
 
         If a grant covers the key, only the keys that its content comes from are checked.
         """
-        access, target = use.access, self.policy.target(use.access.key)
+        access, target = use.access, self._policy.target(use.access.key)
         if isinstance(access.key, Streamed):
             use = use._replace(access=access._replace(key=bytes(access.key)))  # how it begins
-        if self.policy.grants and self._granted(use.evaluation, access, target):
+        if self._policy.grants and self._grants.cover(use.evaluation, access, target):
             yield from self._carried(use, target, is_granted=True)
             return
         if target is None:
@@ -116,7 +97,7 @@ class KeyEvaluator:
         if target.kind not in BY_KIND:
             command = None if use.is_script else use.command
             held = self._held(use.evaluation, access.key, target)
-            return self._standings.of(use.evaluation.name, command, access, target, held).doubts
+            return self.standings.of(use.evaluation.name, command, access, target, held).doubts
         doubts = BY_KIND[target.kind] | (CARRIED if carries(access) else 0)
         return doubts | NAME if target.kind in NAMED and not target.names_sure else doubts
 
@@ -127,11 +108,11 @@ class KeyEvaluator:
 
     def is_clean(self, evaluation: Evaluation, command: Command | None, access: Access) -> bool:
         """Whether an access certainly breaks nothing; if so, records the questions that it leaves open."""
-        target = self.policy.target(access.key)
+        target = self._policy.target(access.key)
         if target is None or target.kind in BY_KIND:
             return False
         held = self._held(evaluation, access.key, target)
-        doubts, found = self._standings.of(evaluation.name, command, access, target, held)
+        doubts, found = self.standings.of(evaluation.name, command, access, target, held)
         if doubts & ~OPEN and not self._resolves(doubts, access, target):
             return False
         if found:
@@ -153,13 +134,6 @@ class KeyEvaluator:
         if content.carried is not None:
             return self._is_harmless(access, content.carried, target)
         return not doubts & CONTENT
-
-    def _granted(self, evaluation: Evaluation, access: Access, target: Target | None) -> bool:
-        grants = self._grants_of(evaluation.service, evaluation.name)
-        if not grants:
-            return False
-        granting = {one.home for one in grants if one.covers(access.key, target)}
-        return bool(granting) and (target is not None or granting >= self._unclaimed_by)
 
     def _commands(self, use: Use, target: Target | None) -> Iterator[Found]:
         """Finds the violation of an entry's or scope's command restrictions."""
@@ -221,7 +195,7 @@ class KeyEvaluator:
         scopes = sorted(
             {
                 one.text
-                for one in self.policy.targets
+                for one in self._policy.targets
                 if one.kind == "scope" and one.home == target.home and not one.is_others(evaluation.service)
             }
         )
@@ -273,10 +247,10 @@ class KeyEvaluator:
         for position, key in enumerate(carried.keys, carried.position):
             if evaluation.budget.works(cost(key)):
                 yield None
-            source = self.policy.target(key)
+            source = self._policy.target(key)
             gained = self._moves.gained_by(source, target)
             origin = Access(position, key, READ)
-            if source is not None and gained and not self._granted(evaluation, origin, source):
+            if source is not None and gained and not self._grants.cover(evaluation, origin, source):
                 yield self._shows(evaluation, origin, source, access.key, target, gained)
             if is_asked:
                 wrong = next(self._unlike(evaluation, access, carried, target, key), None)
@@ -302,7 +276,7 @@ class KeyEvaluator:
             if source.tenancy is not None and any(source.rights[one] & READ for one in gained):
                 names = " and ".join(place.name for place in source.tenancy.places)
                 who = f"callers other than its {names} may read the second"
-            elif self.policy.name_services:
+            elif self._policy.name_services:
                 names = ", ".join(map(wording.who, gained[:MAX_NAMED]))
                 more = f" and {len(gained) - MAX_NAMED} more" if len(gained) > MAX_NAMED else ""
                 who = f"{names}{more} may read the second and not the first"
@@ -315,7 +289,7 @@ class KeyEvaluator:
         self, evaluation: Evaluation, access: Access, carried: Carried, target: Target, key: bytes | None
     ) -> Iterator[Found]:
         """Finds a requirement of the target that the content of `key`, or of a dump (None), may not meet."""
-        source = self.policy.target(key) if key is not None else None
+        source = self._policy.target(key) if key is not None else None
         wanted, given = self._types(access.key, target), carried.types
         if key is not None and source is not None:
             given = tuple(self._types(key, source))
@@ -354,11 +328,11 @@ class KeyEvaluator:
         """Whether content that comes from a few other keys breaks nothing."""
         if len(carried.keys) > MAX_SOURCES:
             return False
-        sources = [self.policy.target(key) for key in carried.keys]
+        sources = [self._policy.target(key) for key in carried.keys]
         if sources and all(self._moves.are_harmless(source, target, carried) for source in sources):
             return True
         # For no service: the answer is kept for all services, so it must not depend on any grants.
-        alone = Evaluation(self.wording, NO_SERVICE, (b"",), Touches(None))
+        alone = Evaluation(self._wording, NO_SERVICE, (b"",), Touches(None))
         if any(found is not None for found in self._carried(Use(alone, access, None), target)):
             return False
         self._moves.remember(sources, target, carried)
@@ -368,7 +342,7 @@ class KeyEvaluator:
         """Returns the types that a key may have, by its entry or else by words in the key; none: any type."""
         if target.entry is not None and target.entry.types:
             return target.entry.types
-        return types_in(key, self.policy.home(target).type_words)
+        return types_in(key, self._policy.home(target).type_words)
 
     def _fault(self, evaluation: Evaluation, fault: Fault, access: Access, target: Target) -> Found:
         found = evaluation.violation(fault.rule, fault.position, access.key, target, fault.words)
@@ -377,19 +351,19 @@ class KeyEvaluator:
     def late_ttl(self, write: Write, rule: TtlRule, everything: bool, remaining: int) -> Violation | None:
         """Returns the violation if Redis answers PTTL with `remaining`, a grace time after a write; None if
         there is none. Not `everything`: only whether the key has a time to live counts."""
-        shown = self.wording.shown(write.key, write.target)
+        shown = self._wording.shown(write.key, write.target)
         return self._late(write, late_fault(remaining, everything, rule, write.command, shown))
 
     def late_size(self, write: Write, question: Question, size: int) -> Violation | None:
         """Returns the violation if Redis answers `question` with `size`, some time after a write; None if
         there is none."""
-        shown = self.wording.shown(write.key, write.target)
+        shown = self._wording.shown(write.key, write.target)
         return self._late(write, late_excess(question, size, write.command, shown))
 
     def _late(self, write: Write, found: TtlFault | Excess | None) -> Violation | None:
         if found is None:
             return None
-        evaluation = Evaluation(self.wording, write.asker.service, (write.command.encode(),), Touches(None))
+        evaluation = Evaluation(self._wording, write.asker.service, (write.command.encode(),), Touches(None))
         words = said(found.message, found.hint)
         return evaluation.violation(found.rule, write.position, write.key, write.target, words).worded()
 
@@ -444,14 +418,14 @@ class KeyEvaluator:
 
     def _own(self, evaluation: Evaluation, target: Target) -> dict[str, bytes]:
         """Returns the caller's values of bound placeholders, for a hint about a target's keys."""
-        return self.policy.own_values(evaluation.service, target, evaluation.values)
+        return self._policy.own_values(evaluation.service, target, evaluation.values)
 
     def own_hint(self, evaluation: Evaluation, key: bytes, target: Target) -> str:
         """Returns the hint for a key that is another tenant's."""
         tenancy = target.tenancy
         assert tenancy is not None
         for place in tenancy.places:
-            binding = self.policy.bindings[place.binding]
+            binding = self._policy.bindings[place.binding]
             if value_in(evaluation.values, place.binding) is None:
                 return binding.why_none()
         own = own_key(key, target.pattern, tenancy, evaluation.values)
@@ -459,10 +433,10 @@ class KeyEvaluator:
         return f"{OWN}{names}: {evaluation.wording.shown(own, target)}" if own else f"use its own {names}"
 
     def _holders_hint(self, holders: str, target: Target) -> str:
-        who = target.names_with(_RIGHTS[holders], self.policy.services)
+        who = target.names_with(_RIGHTS[holders], self._policy.services)
         if target.kind == "scope" and not who:
             return f"no entry of the policy covers it, and the scope {target.name} has no {holders}"
-        return self.wording.who_may(holders, who)
+        return self._wording.who_may(holders, who)
 
     def _unregistered(self, evaluation: Evaluation, access: Access, stray: Target | None) -> Found:
         key = access.key
@@ -474,9 +448,9 @@ class KeyEvaluator:
             )
             return shown, *evaluation.wording.with_page((message, hint), stray)
 
-        rule, contact = "key.unregistered", self.policy.home(stray).contact
+        rule, contact = "key.unregistered", self._policy.home(stray).contact
         # No entry covers it; the report groups such keys by their shape.
-        return Found(rule, self.wording.severity(rule, stray), access.position, key, "", "", contact, words)
+        return Found(rule, self._wording.severity(rule, stray), access.position, key, "", "", contact, words)
 
     def _hint_instead(self, evaluation: Evaluation, access: Access, stray: Target | None) -> str:
         """Returns the hint about a key that no entry covers: to use the key that the policy names, or the
@@ -485,13 +459,13 @@ class KeyEvaluator:
         if stray is not None:
             own = self._own(evaluation, stray)
             return wording.of_key(access.key, lambda key: f"use {standard_key(key, stray, service, own)}")
-        claims = " or ".join(self.policy.claims)
+        claims = " or ".join(self._policy.claims)
         other = f"every key begins with {claims}" if claims else "register the key in the policy first"
 
         def instead(key: bytes) -> str:
             for behind, target in self._missing.entries(key):
                 if not any(lacking(service, needs, target, target.rights[service])):
-                    return f"use {self.wording.shown(behind, target)}"
+                    return f"use {self._wording.shown(behind, target)}"
             return other
 
         filler = Instead(instead, self._missing, other) if wording.draft is not None else None
@@ -533,7 +507,7 @@ class KeyEvaluator:
 
     def name_check(self, target: Target) -> NameCheck:
         """The naming rules for the keys of a target. Targets with the same rules share one."""
-        names = self.policy.names(target)
+        names = self._policy.names(target)
         limit = target.entry.max_length if target.entry is not None else None
         rules = (id(names), limit, "any" if target.tag_sure else target.hash_tag, target.bytes_sure)
         check = self._name_checks.get(rules)
@@ -543,7 +517,7 @@ class KeyEvaluator:
 
     def _name_faults(self, key: bytes, target: Target) -> Iterator[NameFault]:
         limit = target.entry.max_length if target.entry is not None else None
-        for fault in self.policy.names(target).faults(key, limit):
+        for fault in self._policy.names(target).faults(key, limit):
             # `_form` has found this already, with a better message.
             if fault.rule != "key.format" or target.kind not in ("malformed", "claim"):
                 yield fault
@@ -554,12 +528,12 @@ class KeyEvaluator:
 
 # The methods that find the violations of each check, in the order in which these are listed (policy.rules).
 _CHECKS: tuple[tuple[int, Find], ...] = (
-    (COMMANDS, KeyEvaluator._commands),
-    (RIGHTS, KeyEvaluator._rights),
-    (FORM, KeyEvaluator._form),
-    (NAME, KeyEvaluator._named),
-    (TYPE | TYPE_IN_KEY | CONTENT | LIFETIME | OPEN, KeyEvaluator._content),
-    (CARRIED, KeyEvaluator._carried),
+    (COMMANDS, Keys._commands),
+    (RIGHTS, Keys._rights),
+    (FORM, Keys._form),
+    (NAME, Keys._named),
+    (TYPE | TYPE_IN_KEY | CONTENT | LIFETIME | OPEN, Keys._content),
+    (CARRIED, Keys._carried),
 )
 
 

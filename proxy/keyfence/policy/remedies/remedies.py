@@ -19,7 +19,8 @@ from keyfence.policy.compiled.scripts import registered_as
 from keyfence.policy.compiled.tenants import Values, own_key
 from keyfence.policy.compiler.families import own_members
 from keyfence.policy.diagnostics import did_you_mean
-from keyfence.policy.engine.evaluator import FORBIDDEN, Evaluator
+from keyfence.policy.engine.evaluator import Evaluator
+from keyfence.policy.engine.permissions import FORBIDDEN
 from keyfence.policy.patterns.patterns import Hole, KeyPattern, Literal, Mismatch
 from keyfence.policy.rules import RULES
 from keyfence.policy.show import printable
@@ -328,7 +329,7 @@ def _scan(question: Question) -> Proposals:
         return
     evaluator = question.evaluator
     asked = evaluator.evaluation(question.service, question.argv, question.touches, question.values)
-    near = evaluator.near(asked, glob)
+    near = evaluator.checks.patterns.near(asked, glob)
     if near is not None:
         argv = list(question.argv)
         if question.name == "KEYS":
@@ -362,7 +363,10 @@ def _forbidden(question: Question) -> Proposals:
     if able and question.policy.name_services:
         yield Proposal(f"{', '.join(able)} may use it")
     command = question.touches.command
-    if command is None or question.evaluator.why_forbidden(question.service, command) == FORBIDDEN:
+    if (
+        command is None
+        or question.evaluator.checks.permissions.reason(question.service, command) == FORBIDDEN
+    ):
         yield from hint_proposals(question)
     elif question.name in KNOWN_COMMANDS or "." in question.name:
         lines = {question.who: {"commands": [question.name]}}
@@ -446,7 +450,7 @@ def _channel(question: Question) -> Proposals:
         yield from channel_pattern_proposals(question, channel)
         return
     field = "publishers" if channel.publish else "subscribers"
-    target = question.evaluator.channel(name)
+    target = question.evaluator.checks.channels.target(name)
     if target is None:
         yield from _new_channel(question, name, field)
     elif target.kind != "channel" or target.bound or target.tenancy is not None:
