@@ -15,8 +15,8 @@ import pytest
 
 from keyfence.process.serving.ttl_check import CannotAsk, _Link
 from keyfence.session.session import Session
-from keyfence.upstream.discovery import CannotLearn, _Answer, _decoded
-from keyfence.upstream.handshake import LONGEST_GREETING, Greeting, GreetingError
+from keyfence.upstream.discovery import MAX_REPLY, CannotLearn, _decoded
+from keyfence.upstream.handshake import LONGEST_GREETING, Answers, Greeting, GreetingError
 from tests.adversary.conftest import Search
 from tests.session.sessions import ADMITTED, cmd, observed, passed, sent
 from tests.upstream.test_shared import Shared, Written
@@ -121,10 +121,10 @@ def test_keyfence_s_own_requests_survive_any_reply(search: Search) -> None:
         with contextlib.suppress(GreetingError):
             feed(greeting.take, stream(rng), rng)
         assert len(greeting._reply) <= LONGEST_GREETING
-        answer = _Answer(0)
+        answer = Answers(0, rng.randrange(1, 4), MAX_REPLY)
         feed(answer.data_received, stream(rng), rng)
         if answer.raw.done():
-            with contextlib.suppress(CannotLearn):
+            with contextlib.suppress(CannotLearn, GreetingError):
                 _decoded(answer.raw.result())
         link = _Link([], 0)
         link.connection_made(Written())

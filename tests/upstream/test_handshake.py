@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from keyfence.upstream.handshake import Greeting, GreetingError, Handshake, describe
+from keyfence.upstream.handshake import Answers, Greeting, GreetingError, Handshake, describe
 from tests.downstream.test_client import in_loop
 from tests.upstream.test_shared import Written
 
@@ -34,6 +34,37 @@ def test_an_endless_greeting_is_an_error() -> None:
     greeting.take(b"+" + b"x" * 60_000)
     with pytest.raises(GreetingError, match="too long"):
         greeting.take(b"x" * 10_000)
+
+
+@in_loop
+async def test_the_answers_to_own_requests_are_the_bytes_after_the_greeting() -> None:
+    answers = Answers(1, 2, 100)
+    for data in (b"+OK\r", b"\n:1\r\n$3\r\na", b"bc\r\n+more\r\n"):
+        answers.data_received(data)
+    assert await answers.raw == b":1\r\n$3\r\nabc\r\n"
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"-WRONGPASS no\r\n", "refused keyfence's login"),
+        (b"+OK\r\n$30\r\n" + b"x" * 30 + b"\r\n", "longer than 20 bytes"),
+        (b"+OK\r\nHTTP/1.1 400\r\n", "does not speak RESP"),
+        (b"+OK\r\n:1\r\n", "it closed the connection"),
+    ],
+)
+def test_answers_that_do_not_come_are_an_error(
+    monkeypatch: pytest.MonkeyPatch, data: bytes, reason: str
+) -> None:
+    @in_loop
+    async def asked() -> None:
+        answers = Answers(1, 2, 20)
+        answers.data_received(data)
+        answers.connection_lost(None)
+        with pytest.raises(GreetingError, match=reason):
+            await answers.raw
+
+    asked(monkeypatch)
 
 
 class Newcomer:

@@ -12,12 +12,9 @@ from typing import cast
 
 import hiredis
 
-from keyfence.resp.replies import ReplyError, ReplyFramer
-
-from .handshake import Greeting, GreetingError, describe
+from .handshake import GreetingError, describe
 from .health import Upstream
 from .own_commands import COMMAND
-from .patience import at_most
 
 MAX_REPLY = 16 * 1024 * 1024  # bytes; Redis 8 with all of its modules needs less than one MiB
 RETRY_SECONDS = 60.0
@@ -83,17 +80,9 @@ class Learner:
 
 async def ask_for_commands(upstream: Upstream) -> object:
     """The upstream's reply to COMMAND. Raises CannotLearn."""
-    greeting = upstream.address.greeting()
-    answer = _Answer(len(greeting))
     try:
-        async with at_most(upstream.connect_timeout):
-            transport, _ = await upstream.attempt(lambda: answer)
-            try:
-                transport.write(b"".join([*greeting, COMMAND.request()]))
-                raw = await answer.raw
-            finally:
-                transport.abort()
-    except OSError as exc:
+        raw = await upstream.ask(upstream.address.greeting(), [COMMAND.request()], MAX_REPLY)
+    except (OSError, GreetingError) as exc:
         raise CannotLearn(describe(exc)) from None
     return _decoded(raw)
 
@@ -112,40 +101,3 @@ def _decoded(raw: bytes) -> object:
     if not isinstance(reply, list):
         raise CannotLearn("its answer is not a list")
     return cast(object, reply)
-
-
-class _Answer(asyncio.Protocol):
-    """Collects the bytes of the reply that follows the greeting's replies in `raw`."""
-
-    def __init__(self, greeting: int) -> None:
-        self.raw: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        self._greeting = Greeting(greeting)
-        self._framer = ReplyFramer()
-        self._collected = bytearray()
-
-    def data_received(self, data: bytes) -> None:
-        if self.raw.done():
-            return
-        try:
-            data = self._greeting.take(data)
-            if not self._greeting.expected:
-                self._collect(data)
-        except GreetingError as exc:
-            self._fail(str(exc))
-        except ReplyError as exc:
-            self._fail(f"it does not speak RESP ({exc})")
-
-    def _collect(self, data: bytes) -> None:
-        end = self._framer.advance(data, 0, 1)
-        self._collected += data[:end]
-        if len(self._collected) > MAX_REPLY:
-            self._fail(f"its answer is longer than {MAX_REPLY} bytes")
-        elif self._framer.completed:
-            self.raw.set_result(bytes(self._collected))
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        if not self.raw.done():
-            self._fail(describe(exc))
-
-    def _fail(self, reason: str) -> None:
-        self.raw.set_exception(CannotLearn(reason))

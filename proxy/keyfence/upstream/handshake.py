@@ -64,6 +64,48 @@ class Greeting:
         return self._tolerated is not None and self._reply.startswith(self._tolerated)
 
 
+class Answers(asyncio.Protocol):
+    """The replies to requests of keyfence's own that follow a greeting: `raw` becomes their bytes, or raises
+    GreetingError."""
+
+    def __init__(self, greeting: int, expected: int, most: int) -> None:
+        """The number of replies to the greeting, of those after it, and their most bytes together."""
+        self.raw: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self._greeting = Greeting(greeting)
+        self._expected = expected
+        self._most = most
+        self._framer = ReplyFramer()
+        self._collected = bytearray()
+
+    def data_received(self, data: bytes) -> None:
+        if self.raw.done():
+            return
+        try:
+            data = self._greeting.take(data)
+            if not self._greeting.expected:
+                self._collect(data)
+        except GreetingError as exc:
+            self.raw.set_exception(exc)
+        except ReplyError as exc:
+            self._fail(f"it does not speak RESP ({exc})")
+
+    def _collect(self, data: bytes) -> None:
+        end = self._framer.advance(data, 0, self._expected)
+        self._collected += data[:end]
+        self._expected -= self._framer.completed
+        if len(self._collected) > self._most:
+            self._fail(f"its answer is longer than {self._most} bytes")
+        elif not self._expected:
+            self.raw.set_result(bytes(self._collected))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self.raw.done():
+            self._fail(describe(exc))
+
+    def _fail(self, reason: str) -> None:
+        self.raw.set_exception(GreetingError(reason))
+
+
 class Host(Protocol):
     """A connection that begins with a handshake."""
 

@@ -15,14 +15,14 @@ import random
 import socket
 import ssl
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Literal
 
 import hiredis
 
 from keyfence.resp import encode
 
-from .handshake import Greeting, GreetingError, describe
+from .handshake import Answers, Greeting, GreetingError, describe
 from .own_commands import PING, SELECT
 from .patience import at_most
 from .standing import HELLO, Standing
@@ -247,6 +247,24 @@ class Upstream:
                 protocol, address.host, address.port, ssl=self._tls, server_hostname=name
             )
 
+    @contextlib.asynccontextmanager
+    async def _asking(self, protocol: asyncio.Protocol, requests: Sequence[bytes]) -> AsyncIterator[None]:
+        """A connection for keyfence itself, on which the requests were sent. It ends with the block, which
+        may not take longer than `connect_timeout`. Raises OSError."""
+        async with at_most(self.connect_timeout):
+            transport, _ = await self.attempt(lambda: protocol)
+            try:
+                transport.write(b"".join(requests))
+                yield
+            finally:
+                transport.abort()
+
+    async def ask(self, greeting: Sequence[bytes], requests: Sequence[bytes], most: int) -> bytes:
+        """The replies to requests of keyfence's own, at most so many bytes. Raises OSError, GreetingError."""
+        answers = Answers(len(greeting), len(requests), most)
+        async with self._asking(answers, [*greeting, *requests]):
+            return await answers.raw
+
     async def probe_forever(self) -> None:
         """Probe Redis each second, so that its state is known without any client."""
         while True:
@@ -259,8 +277,7 @@ class Upstream:
         Any reply to PING counts, but no greeting command may fail.
         """
         try:
-            async with at_most(self.connect_timeout):
-                probe = await self._ask()
+            probe = await self._ask()
         except OSError as exc:
             self._failed_by(exc)
             return False
@@ -279,16 +296,13 @@ class Upstream:
         return not reason
 
     async def _ask(self) -> _Probe:
-        probe = _Probe(len(self.address.greeting()))
-        transport, _ = await self.attempt(lambda: probe)
-        try:
-            transport.write(b"".join([*self.address.greeting(), PING.request(), HELLO]))
+        greeting = self.address.greeting()
+        probe = _Probe(len(greeting))
+        async with self._asking(probe, [*greeting, PING.request(), HELLO]):
             await probe.settled
             await asyncio.wait([probe.told], timeout=PROBE_INTERVAL)
             self.standing.told(probe.about)
-            return probe
-        finally:
-            transport.abort()
+        return probe
 
 
 class UpstreamDown(Exception):
