@@ -58,7 +58,7 @@ OTHERS = {
     ("commands/learned.py", "_entries"): "a server's reply",
     ("commands/learned.py", "_name"): "a server's reply",
     ("commands/table.py", "spec_from"): "a server's reply",
-    ("commands/cache_forms.py", "_layouts"): "the table's names",
+    ("commands/call_layouts.py", "_layouts"): "the table's names",
     ("commands/extract.py", "_one_key_commands"): "the table's names",
     ("commands/extract.py", "_compile_all"): "the table's names",
     ("commands/extract.py", "_keyless_commands"): "the table's names",

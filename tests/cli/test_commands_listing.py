@@ -7,19 +7,8 @@ import sys
 import pytest
 from click.testing import CliRunner
 
-from keyfence.cli.commands_listing import (
-    ACCESS_BY_OPTIONS,
-    FOUND,
-    KINDS,
-    RESOURCES_IN_WORDS,
-    Listed,
-    as_markdown,
-    listing,
-    since,
-)
+from keyfence.cli.commands_listing import KINDS, Listed, as_markdown, listing, since
 from keyfence.cli.main import cli
-from keyfence.commands.exceptions import FINDERS, NEEDS
-from keyfence.commands.resources import RESOURCE_FINDERS
 from keyfence.commands.table import ASKED_SERVERS, COMMANDS
 from keyfence.policy.compiled.permissions import forbidden_by_default
 from tests.servers import PROJECT
@@ -30,12 +19,6 @@ ROWS = {row.command: row for row in listing()}
 def test_every_command_is_listed_in_order() -> None:
     assert list(ROWS) == sorted(row.command.name for row in COMMANDS.values())
     assert {row.kind for row in ROWS.values()} == set(KINDS)
-
-
-def test_exactly_the_commands_with_functions_are_described_in_words() -> None:
-    assert FOUND.keys() == FINDERS.keys(), "describe it in cli/commands_listing.py, FOUND"
-    assert ACCESS_BY_OPTIONS.keys() == NEEDS.keys(), "describe it there in ACCESS_BY_OPTIONS"
-    assert RESOURCES_IN_WORDS.keys() == RESOURCE_FINDERS.keys(), "describe it there in RESOURCES_IN_WORDS"
 
 
 def test_the_listed_default_is_the_verdict_without_a_policy() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from keyfence.commands.exceptions import FINDERS, NEEDS
+from keyfence.commands.families import FACTS
 from keyfence.commands.table import COMMANDS
 
 Argv = list[bytes]
@@ -31,11 +31,23 @@ NAMES = sorted(name for name in COMMANDS if not COMMANDS[name].subcommands)
 # Commands whose keys depend on more than positions: all exceptions, and those with counts and repetitions.
 TRICKY = sorted(
     {
-        *(name.encode() for name in (*FINDERS, *NEEDS)),
+        *(name.encode() for name, facts in FACTS.items() if facts.found or facts.rights),
         *b"BITOP BLMPOP BLPOP BZMPOP COPY LCS LMPOP MSET MSETEX PFMERGE SINTERCARD ZDIFF ZINTERCARD".split(),
         *b"ZINTERSTORE ZMPOP ZUNION ZUNIONSTORE".split(),
     }
 )
+
+
+def carrying() -> set[str]:
+    """The commands that copy or move content from another key or from a dump."""
+    argv = [b"1"] * 8
+    return {
+        name
+        for name, facts in FACTS.items()
+        for on_key in facts.on_keys
+        if on_key.content is not None
+        if (content := on_key.content(argv, 1)) is not None and content.carried is not None
+    }
 
 
 @st.composite

@@ -4,9 +4,10 @@ from typing import get_args
 
 import pytest
 
+from keyfence.commands.effects import effect_of
 from keyfence.commands.extract import extract
 from keyfence.commands.model import WRITE, Content, Field, Members, Ttl
-from keyfence.commands.ttl import TTL_OF
+from keyfence.commands.table import COMMANDS
 from keyfence.policy.source.model import ValueType
 from tests.commands.conftest import Live
 from tests.commands.test_extract import touched
@@ -374,9 +375,11 @@ def test_msetex_has_a_value_after_each_key_and_options_after_all() -> None:
     argv = b"MSETEX 2 a 1 b 2 NX PX 60".split()
     assert [access.key for access in extract(argv).accesses] == [b"a", b"b"]
     assert [access.content for access in extract(argv).accesses] == [Content(b"1", 3), Content(b"2", 5)]
-    assert TTL_OF["MSETEX", 0](argv) == Ttl("sets", 60, False, 8, "NX")
-    assert TTL_OF["MSETEX", 0](argv[:6]) == Ttl("drops")
-    assert TTL_OF["MSETEX", 0]([b"MSETEX", b"x"]) == Ttl("drops")
+    ttl_of = effect_of(COMMANDS[b"MSETEX"], 0).ttl_of
+    assert ttl_of is not None
+    assert ttl_of(argv) == Ttl("sets", 60, False, 8, "NX")
+    assert ttl_of(argv[:6]) == Ttl("drops")
+    assert ttl_of([b"MSETEX", b"x"]) == Ttl("drops")
 
 
 def test_hsetex_writes_the_counted_fields() -> None:

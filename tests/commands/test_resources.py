@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from keyfence.commands.arguments import glob_escape
-from keyfence.commands.exceptions import MAX_UNSEEN
 from keyfence.commands.extract import extract
+from keyfence.commands.key_runs import MAX_UNSEEN
 from keyfence.commands.model import READ, Channel, Pattern, Script, Unseen
 from tests.commands.conftest import Live
 from tests.commands.test_extract import keys, touched

@@ -8,11 +8,8 @@ from types import ModuleType
 
 import pytest
 
-from keyfence.commands.content import CONTENT_OF
-from keyfence.commands.exceptions import FINDERS, NEEDS
-from keyfence.commands.resources import RESOURCE_FINDERS
-from keyfence.commands.table import ASKED_SERVERS, COMMANDS, KNOWN_CATEGORIES, KNOWN_COMMANDS, lookup
-from keyfence.commands.ttl import TTL_OF
+from keyfence.commands.effects import effect_of
+from keyfence.commands.table import ASKED_SERVERS, COMMANDS, KNOWN_CATEGORIES, KNOWN_COMMANDS, Row, lookup
 from tests.servers import ServerBinary, all_server_binaries, running_redis
 
 TOOL = Path(__file__).parents[2] / "tools" / "commands_table.py"
@@ -181,8 +178,17 @@ JUDGED_OPTIONS = {
 
 def parsed() -> set[str]:
     """Commands in which the meaning of an argument depends on options before it."""
-    functions = [*FINDERS, *NEEDS, *(name for name, _ in [*TTL_OF, *CONTENT_OF]), *RESOURCE_FINDERS]
-    return set(functions)
+    return {row.command.name for row in COMMANDS.values() if has_function(row)}
+
+
+def has_function(row: Row) -> bool:
+    effects = [effect_of(row, role) for role in range(len(row.specs))]
+    return bool(
+        row.facts.found
+        or row.facts.rights
+        or row.facts.named
+        or any(effect.ttl_of or effect.content_of for effect in effects)
+    )
 
 
 def test_every_option_of_a_parsed_command_is_listed() -> None:

@@ -1,8 +1,8 @@
 """`keyfence commands`: lists every command, with its keys, its access and its default.
 
 Rule: the listing repeats the code. Keys and access come from the table's key specs, the default from
-`forbidden_by_default`. Only where the code is a function does this file describe it in words; a test compares
-the two.
+`forbidden_by_default`. Where options decide, a function of the command's row finds the keys, and the row has
+them in words too (`commands.facts`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from rich.table import Table
 
 from keyfence.authoring.export.render import code_templates
 from keyfence.commands.effects import effect_of
-from keyfence.commands.model import DELETE, GROUP, READ, WRITE, Command
+from keyfence.commands.model import DELETE, GROUP, READ, WRITE
 from keyfence.commands.table import ASKED_SERVERS, COMMANDS, KeySpec, Row
 from keyfence.policy.compiled.permissions import forbidden_by_default
 
@@ -51,61 +51,6 @@ KINDS = {
     "Each subcommand has its own row.",
 }
 
-# Keys and access of commands whose options decide which arguments are keys (`commands.exceptions.FINDERS`).
-_COUNTED_KEYS = "as many as argument 2 says, from 3 on"
-FOUND: dict[str, tuple[str, str]] = {
-    "DEBUG": ("argument 2 of OBJECT and its like; with others any key", "read"),
-    **dict.fromkeys(("EVAL", "EVALSHA", "FCALL"), (_COUNTED_KEYS, "read and write")),
-    **dict.fromkeys(("EVAL_RO", "EVALSHA_RO", "FCALL_RO"), (_COUNTED_KEYS, "read")),
-    "GEORADIUS": ("1; the one after the last STORE or STOREDIST", "read; write"),
-    "GEORADIUSBYMEMBER": ("1; the one after the last STORE or STOREDIST", "read; write"),
-    "HIMPORT SET": ("2; what HIMPORT PREPARE has named cannot be known", "write"),
-    "MIGRATE": ("3, or all after KEYS", "read and delete; with COPY read"),
-    "SORT": ("1; the one after the last STORE; BY and GET patterns cannot be known", "read; write"),
-    "SORT_RO": ("1; BY and GET patterns cannot be known", "read"),
-    "STRALGO": ("two after KEYS", "read"),
-    "XREAD": ("the first half of what is after STREAMS", "read"),
-    "XREADGROUP": ("the first half of what is after STREAMS", "read and group"),
-}
-
-# Access of commands whose options decide it (`commands.exceptions.NEEDS`).
-ACCESS_BY_OPTIONS = {
-    "BITFIELD": "read and write; with nothing but GET read",
-    "DELEX": "delete; with a condition read and delete",
-    "DELIFEQ": "read and delete",
-    "GETEX": "read and write; without options read",
-    "HGETEX": "read and write; without options read",
-    "SET": "write; with GET or a comparison read and write",
-    "XAUTOCLAIM": "read and group",
-    "XCLAIM": "read and group; with JUSTID group",
-    "ZADD": "write; with INCR read and write",
-}
-
-# What commands name besides keys (`commands.resources.RESOURCE_FINDERS`): its kind, and which arguments.
-RESOURCES_IN_WORDS: dict[str, tuple[str, str]] = {
-    "CLIENT TRACKING": ("key pattern", "with BCAST all keys, or those that begin as its PREFIX"),
-    "CLUSTER GETKEYSINSLOT": ("key pattern", "all keys"),
-    "CLUSTERSCAN": ("key pattern", "the keys that the last MATCH admits, or all"),
-    "COPY": ("database", "the database after DB"),
-    **dict.fromkeys(("EVAL", "EVALSHA", "EVALSHA_RO", "EVAL_RO", "FCALL", "FCALL_RO"), ("script", "")),
-    "KEYS": ("key pattern", "the keys that the pattern in 1 matches"),
-    "MOVE": ("database", "the database in 2"),
-    "PSUBSCRIBE": ("channels", "channel patterns from 1 on"),
-    "PUBLISH": ("channels", "a channel in 1"),
-    "PUBSUB CHANNELS": ("channels", "the active channels that the pattern in 2 admits, or all"),
-    "PUBSUB NUMSUB": ("channels", "the channels from 2 on"),
-    "PUBSUB SHARDCHANNELS": ("channels", "the active channels that the pattern in 2 admits, or all"),
-    "PUBSUB SHARDNUMSUB": ("channels", "the channels from 2 on"),
-    "RANDOMKEY": ("key pattern", "all keys"),
-    "SCAN": ("key pattern", "the keys that the last MATCH admits, or all"),
-    "SCRIPT LOAD": ("script", "a script in 2"),
-    "SELECT": ("database", "the database in 1"),
-    "SPUBLISH": ("channels", "a channel in 1"),
-    "SSUBSCRIBE": ("channels", "channels from 1 on"),
-    "SUBSCRIBE": ("channels", "channels from 1 on"),
-    "SWAPDB": ("database", "the databases in 1 and 2"),
-}
-
 
 def listing() -> list[Listed]:
     """Returns all commands and subcommands, sorted by name."""
@@ -116,13 +61,13 @@ def _listed(row: Row) -> Listed:
     command = row.command
     if row.subcommands:
         keys, access = "", ""
-    elif command.name in FOUND:
-        keys, access = FOUND[command.name]
+    elif row.facts.found is not None:
+        keys, access = row.facts.found.where, row.facts.found.access
     elif row.problem:
         keys, access = "keys that it does not name", ""
     else:
         keys, access = _by_specs(row)
-    named = RESOURCES_IN_WORDS.get(command.name, ("", ""))[1]
+    named = row.facts.named.where if row.facts.named is not None else ""
     return Listed(
         command=command.name,
         since=since(command.servers),
@@ -138,8 +83,8 @@ def _by_specs(row: Row) -> tuple[str, str]:
     specs = [(spec, effect_of(row, role).needs) for role, spec in enumerate(row.specs) if spec.is_key]
     places = [place(spec) for spec, _ in specs]
     accesses = [access_text(needs) for _, needs in specs]
-    if row.command.name in ACCESS_BY_OPTIONS:
-        accesses = [ACCESS_BY_OPTIONS[row.command.name]]
+    if row.facts.rights is not None:
+        accesses = [row.facts.rights.access]
     elif len(set(accesses)) == 1:
         accesses = accesses[:1]
     return "; ".join(places), "; ".join(accesses)
@@ -211,9 +156,7 @@ def _kind(row: Row) -> str:
     if "transaction" in command.categories:
         return "transaction"
     about_the_connection = "connection" in command.categories
-    if _decided_by(command) == ["key pattern"] or (
-        "keyspace" in command.categories and not about_the_connection
-    ):
+    if _decided_by(row) == ["key pattern"] or ("keyspace" in command.categories and not about_the_connection):
         return "whole key space"
     return "connection" if about_the_connection else "no keys"
 
@@ -227,13 +170,13 @@ def _default(row: Row) -> str:
         return f"forbidden: {reason}"
     if row.problem:
         return "breaks `command.unknown`"
-    decided_by = _decided_by(command)
+    decided_by = _decided_by(row)
     return f"decided by {' and '.join(decided_by)}" if decided_by else "allowed"
 
 
-def _decided_by(command: Command) -> list[str]:
-    mentioned = RESOURCES_IN_WORDS.get(command.name, ("", ""))[0]
-    return [*(["keys"] if command.names_keys else []), *([mentioned] if mentioned else [])]
+def _decided_by(row: Row) -> list[str]:
+    mentioned = [row.facts.named.kind] if row.facts.named is not None else []
+    return ["keys", *mentioned] if row.command.names_keys else mentioned
 
 
 def as_table(rows: Sequence[Listed]) -> Table:

@@ -1,28 +1,27 @@
 """The effect of a command on each key: rights needed, type, time to live, content, and losses.
 
-Rule: every effect is a table entry or a small function of argv, looked up by the command's name and the key's
-*role*. The role is the index of the key spec that finds the key (see `table.json`); it separates sources from
-destinations.
+Rule: the command's row says it (`facts.OnKey`, by the key's role). Where the row says nothing, the key spec's
+flags and the command's categories do.
 
-The facts come from the commands' documentation (https://redis.io/docs/latest/commands/), or from the source
-file named next to them.
+Servers flag a key `OW` if the command overwrites it, and `delete` if the command takes elements out.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from .content import CONTENT_OF, ContentOf
-from .losses import losses_of
-from .model import DELETE, GROUP, READ, WRITE, Ttl
+from .content import shown_by
+from .facts import PLAIN_KEY, Connection, ContentOf, OnKey, TtlOf
+from .families import FACTS
+from .model import DELETE, GROUP, OVERWRITES, READ, REMOVES, WRITE, Access, Ttl
 from .table import Row
-from .ttl import TTL_OF, TtlOf, constant_ttl
+from .ttl import EDITS, KEEPS
 
 
 class Effect(NamedTuple):
     """The effect of a command on the keys of one role."""
 
-    needs: int  # from the key spec; where options decide, `exceptions.py` overrides it
+    needs: int  # from the key spec; where options decide, the row's `rights` or `found` override it
     types: tuple[str, ...]
     ttl: Ttl | None  # if it is the same for every argv
     ttl_of: TtlOf | None  # if it depends on argv
@@ -32,23 +31,21 @@ class Effect(NamedTuple):
 
 def effect_of(row: Row, role: int) -> Effect:
     """The effect of a command on the keys that its spec number `role` finds."""
-    name = row.command.name
-    spec = row.specs[role] if role < len(row.specs) else None
-    needs = spec.needs if spec is not None else READ
-    if not needs & (READ | WRITE) and name not in EXISTENCE:
+    facts, on_key = row.facts, _on_key(row, role)
+    needs = row.specs[role].needs if role < len(row.specs) else READ
+    if not needs & (READ | WRITE) and not facts.shows_existence:
         needs |= READ
-    is_whole_key = (name, role) in WHOLE_KEY
-    if is_whole_key:
+    if on_key.removes_key:
         needs |= DELETE
-    if name in GROUP_COMMANDS:
+    if facts.keeps_group:
         needs |= GROUP
     return Effect(
         needs=needs,
-        types=TYPES.get((name, role), _types_of(row)),
-        ttl=None if is_whole_key else constant_ttl(row, role),
-        ttl_of=TTL_OF.get((name, role)),
-        content_of=CONTENT_OF.get((name, role)),
-        losses=losses_of(name, role, spec, takes_key=is_whole_key or name in GROUP_COMMANDS),
+        types=_types_of(row) if on_key.types is None else on_key.types,
+        ttl=None if on_key.removes_key else constant_ttl(row, role),
+        ttl_of=None if isinstance(on_key.ttl, Ttl) else on_key.ttl,
+        content_of=on_key.content or (shown_by(facts.layout) if role == 0 else None),
+        losses=_losses_of(row, role),
     )
 
 
@@ -57,43 +54,61 @@ def all_types_of(row: Row) -> tuple[tuple[str, ...], ...]:
     return tuple(effect_of(row, role).types for role in range(max(1, len(row.specs))))
 
 
-# Commands whose replies show nothing of the value: only whether the key exists, its type, or when it was
-# used. Servers flag more commands as not accessing the value (SISMEMBER, STRLEN, MEMORY USAGE), but their
-# replies depend on it. So do those of OBJECT ENCODING and OBJECT REFCOUNT, which differ for small numbers.
-EXISTENCE = frozenset({"EXISTS", "OBJECT FREQ", "OBJECT IDLETIME", "TOUCH", "TYPE", "WATCH"})
+def _on_key(row: Row, role: int) -> OnKey:
+    return row.facts.on_keys[role] if role < len(row.facts.on_keys) else PLAIN_KEY
 
-# Writes that only remove whole keys. (MIGRATE removes the keys that it has copied.)
-WHOLE_KEY = frozenset(
-    {
-        ("DEL", 0),
-        ("DELEX", 0),
-        ("DELIFEQ", 0),
-        ("GETDEL", 0),
-        ("MIGRATE", 0),
-        ("MIGRATE", 1),
-        ("RENAME", 0),
-        ("RENAMENX", 0),
-        ("UNLINK", 0),
-    }
-)
 
-# Commands that change a consumer group's bookkeeping. XPENDING and XINFO only read; XSETID and XACKDEL change
-# the stream itself.
-GROUP_COMMANDS = frozenset(
-    {
-        "XACK",
-        "XAUTOCLAIM",
-        "XCLAIM",
-        "XGROUP",
-        "XGROUP CREATE",
-        "XGROUP CREATECONSUMER",
-        "XGROUP DELCONSUMER",
-        "XGROUP DESTROY",
-        "XGROUP SETID",
-        "XNACK",
-        "XREADGROUP",
-    }
-)
+def _flags(row: Row, role: int) -> frozenset[str]:
+    return row.specs[role].flags if role < len(row.specs) else frozenset()
+
+
+def constant_ttl(row: Row, role: int) -> Ttl | None:
+    """The effect on the time to live if it does not depend on argv. For keys that are only read or removed it
+    is not used."""
+    known = _on_key(row, role).ttl
+    if isinstance(known, Ttl):
+        return known
+    flags = _flags(row, role)
+    if row.facts.connection is Connection.RUNS_SCRIPT and flags & _WRITES:
+        return None  # argv does not show what a script does to its keys
+    # HDEL, LPOP … never create the key.
+    return EDITS if "delete" in flags and not flags & {"insert", "update"} else KEEPS
+
+
+_WRITES = frozenset({"insert", "update", "delete"})
+
+
+def _losses_of(row: Row, role: int) -> int:
+    known = _on_key(row, role)
+    if known.losses is not None:
+        return known.losses
+    flags = _flags(row, role)
+    if "OW" in flags:
+        return OVERWRITES
+    return REMOVES if "delete" in flags and not known.removes_key and not row.facts.keeps_group else 0
+
+
+# Commands that change a consumer group's bookkeeping.
+GROUP_COMMANDS = frozenset(name for name, facts in FACTS.items() if facts.keeps_group)
+
+# -- growth
+
+# Commands that leave an integer as the value, and the length of the longest one in bytes.
+COUNTERS = frozenset(name for name, facts in FACTS.items() if facts.leaves_integer)
+LONGEST_INTEGER = 20
+_GROWS = {name: facts.grows for name, facts in FACTS.items() if facts.grows is not None}
+
+
+def may_grow(name: str, access: Access) -> bool:
+    """Whether the command `name` may leave the accessed key larger than the access's content shows.
+
+    Only the server knows the resulting size, so keyfence asks it after such a command.
+    """
+    if not access.needs & WRITE or access.needs & DELETE:
+        return False
+    ttl = access.ttl  # None for the key of a script
+    return _GROWS.get(name, ttl is None or (ttl.creates and ttl.kind != "expires"))
+
 
 # -- types
 
@@ -117,27 +132,9 @@ _TYPE_OF_CATEGORY = {
     "TOPK": "topk",
     "TS": "timeseries",
 }
-_VECTOR_SETS = "VADD VCARD VDIM VEMB VGETATTR VINFO VISMEMBER VLINKS VRANDMEMBER VRANGE VREM VSETATTR VSIM"
-
-# The roles whose type does not follow from the command's categories.
-TYPES: dict[tuple[str, int], tuple[str, ...]] = {
-    ("SORT", 1): (),
-    ("SORT", 2): ("list",),
-    ("SORT_RO", 1): (),
-    # `src/t_zset.c` accepts plain sets as sources too, with a score of 1 for each member.
-    ("ZDIFF", 0): ("set", "zset"),
-    ("ZDIFFSTORE", 1): ("set", "zset"),
-    ("ZINTER", 0): ("set", "zset"),
-    ("ZINTERCARD", 0): ("set", "zset"),
-    ("ZINTERSTORE", 1): ("set", "zset"),
-    ("ZUNION", 0): ("set", "zset"),
-    ("ZUNIONSTORE", 1): ("set", "zset"),
-}
 
 
 def _types_of(row: Row) -> tuple[str, ...]:
-    if row.command.name in _VECTOR_SETS.split():
-        return ("vectorset",)
     module, point, _ = row.command.name.partition(".")
     categories = {module} if point else row.command.categories
     return tuple(sorted({_TYPE_OF_CATEGORY[one] for one in categories & _TYPE_OF_CATEGORY.keys()}))

@@ -15,11 +15,12 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from .arguments import MOST_OPTIONS, TooManyOptions, fold, options, word
+from .cache_forms import PLAIN, Layout
 from .effects import Effect, effect_of
-from .exceptions import FINDERS, NEEDS, Finder, numkeys
+from .facts import Found, Named, Rights
+from .key_runs import numkeys
 from .learned import Learned
 from .model import ANY_KEY, DELETE, READ, WRITE, Access, Command, Problem, Touches, Ttl, sequence
-from .resources import RESOURCE_FINDERS, ResourceFinder
 from .table import COMMANDS, KeySpec, Row, lookup
 
 Argv = Sequence[bytes]
@@ -118,16 +119,16 @@ def _compile(row: Row) -> Plan:
     """The cheapest plan that fits the row."""
     if row.subcommands:
         return _container(row)
-    resources_of = RESOURCE_FINDERS.get(row.command.name)
-    finder = FINDERS.get(row.command.name)
+    facts = row.facts
     specs = [(spec, effect_of(row, role)) for role, spec in enumerate(row.specs) if spec.is_key]
-    if resources_of is not None:
-        return _with_resources(row.command, _accesses(row, specs, finder), resources_of)
-    if finder is None and not specs and "movablekeys" not in row.command.flags and not row.problem:
-        return _constant(row.command)
-    if finder is None and len(specs) == 1 and _is_one_key(specs[0][0]) and not row.problem:
-        return _one_key(row.command, specs[0][0].start, specs[0][1])
-    return _general(row.command, _accesses(row, specs, finder))
+    if facts.named is not None:
+        return _with_resources(row.command, _accesses(row, specs), facts.named)
+    if facts.found is None and not row.problem:
+        if not specs and "movablekeys" not in row.command.flags:
+            return _constant(row.command)
+        if len(specs) == 1 and _is_one_key(specs[0][0]):
+            return _one_key(row.command, specs[0][0].start, specs[0][1], facts.rights)
+    return _general(row.command, _accesses(row, specs))
 
 
 def _container(row: Row) -> Plan:
@@ -159,11 +160,11 @@ def _is_one_key(spec: KeySpec) -> bool:
     return spec.is_complete and spec.begin == "index" and spec.find == "range" and spec.last == 0
 
 
-def _one_key(command: Command, index: int, effect: Effect) -> Plan:
+def _one_key(command: Command, index: int, effect: Effect, rights: Rights | None) -> Plan:
     """The plan of GET, SET, HSET, EXPIRE … Most commands are of this kind, so it is written out for speed."""
     bare = Touches(command)
     needs, types, ttl, ttl_of, content_of, losses = effect
-    needs_of = NEEDS.get(command.name)
+    needs_of = rights.needs if rights is not None else None
     if not needs & WRITE or needs & DELETE:
         ttl = ttl_of = content_of = None
 
@@ -193,27 +194,29 @@ class OneKey(NamedTuple):
     options_decide: bool  # whether its effect on the key depends on its arguments
     may_have_more: bool  # whether all arguments after the key are keys too
     shows_content: bool  # whether its arguments may be what the key holds afterwards
+    layout: Layout = PLAIN
 
 
 def _one_key_commands() -> dict[bytes, OneKey]:
     """All such commands by name, in upper and in lower case."""
     found = {}
     for name, row in COMMANDS.items():
-        special = row.command.name in RESOURCE_FINDERS or row.command.name in FINDERS
+        facts = row.facts
         specs = [spec for spec in row.specs if spec.is_key]
-        if special or row.subcommands or row.problem or b" " in name or len(specs) != 1:
+        if facts.named or facts.found or row.subcommands or row.problem or b" " in name or len(specs) != 1:
             continue
         several = specs[0].last == -1 and specs[0].step == 1 and specs[0].limit <= 1
         if _is_one_key(specs[0]._replace(last=0 if several else specs[0].last)):
             effect = effect_of(row, row.specs.index(specs[0]))
-            decides = row.command.name in NEEDS or effect.ttl_of is not None
+            decides = facts.rights is not None or effect.ttl_of is not None
             shows = effect.content_of is not None
-            found[name] = found[name.lower()] = OneKey(row.command, specs[0].start, decides, several, shows)
+            one = OneKey(row.command, specs[0].start, decides, several, shows, facts.layout)
+            found[name] = found[name.lower()] = one
     return found
 
 
-def _accesses(row: Row, specs: list[tuple[KeySpec, Effect]], finder: Finder | None) -> Accesses:
-    return _by_finder(row, finder) if finder is not None else _by_specs(row, specs)
+def _accesses(row: Row, specs: list[tuple[KeySpec, Effect]]) -> Accesses:
+    return _by_options(row, row.facts.found) if row.facts.found is not None else _by_specs(row, specs)
 
 
 def _by_specs(row: Row, specs: list[tuple[KeySpec, Effect]]) -> Accesses:
@@ -243,12 +246,12 @@ def _repeated(keywords: Collection[bytes], argv: Argv) -> Problem | None:
     return None
 
 
-def _by_finder(row: Row, finder: Finder) -> Accesses:
+def _by_options(row: Row, by_options: Found) -> Accesses:
     effects = [effect_of(row, role) for role in range(max(1, len(row.specs)))]
     refinements = [effect.needs & ~(READ | WRITE) for effect in effects]
 
     def accesses(argv: Argv) -> tuple[Sequence[Access], Problem | None]:
-        found, problem = finder(argv)
+        found, problem = by_options.find(argv)
         runs = [
             _run(argv, keys_at, needs | refinements[role] if needs & WRITE else needs, effects[role])
             for keys_at, needs, role in found
@@ -300,10 +303,10 @@ def _general(command: Command, accesses: Accesses) -> Plan:
     return plan
 
 
-def _with_resources(command: Command, accesses: Accesses, resources_of: ResourceFinder) -> Plan:
+def _with_resources(command: Command, accesses: Accesses, named: Named) -> Plan:
     def plan(argv: Argv) -> Touches:
         found, problem = accesses(argv)
-        channels, pattern, script, databases, other = resources_of(argv)
+        channels, pattern, script, databases, other = named.find(argv)
         return Touches(command, found, channels, pattern, script, databases, problem or other)
 
     return plan
@@ -320,7 +323,7 @@ def _keyless_commands() -> dict[bytes, Command]:
     """Commands that touch nothing with any arguments, by name in upper and in lower case."""
     found = {}
     for name, row in COMMANDS.items():
-        special = row.command.name in RESOURCE_FINDERS or row.command.name in FINDERS
+        special = row.facts.named or row.facts.found
         may_touch = row.specs or row.subcommands or row.problem or "movablekeys" in row.command.flags
         if not special and not may_touch and b" " not in name:
             found[name] = found[name.lower()] = row.command

@@ -106,7 +106,7 @@ def _row(name: str, entry: list[Any], subcommands: Mapping[bytes, Row]) -> Row:
         flags=flags,
         categories=frozenset(categories),
         servers=(SERVER,),
-        names_keys=may_name_keys(name, flags, specs),
+        names_keys=may_name_keys(flags, specs),
     )
     problem = _problem(command, specs, len(entry) >= _ENTRY_WITH_SPECS)
     if len(entry) > 9 and entry[9]:  # used only if none of the subcommands can be read

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple, TypeVar, overload
 
 # The rights that an access needs, from the logical flags of the servers' key specs (Redis `src/acl.c`,
 # ACLSelectorCheckKey: `access` needs read; `insert`, `update` and `delete` need write). 0 means existence
-# only (`effects.EXISTENCE`): the command shows whether the key exists, but nothing of its value.
+# only (`facts.Facts.shows_existence`): the command shows whether the key exists, but nothing of its value.
 READ = 1
 WRITE = 2
 # These two refine READ and WRITE, and never appear alone.

@@ -1,6 +1,7 @@
 """The command table: `table.json`, loaded and indexed by name.
 
-Rule: the facts about commands come from the servers' own `COMMAND` replies. This module only loads them.
+Rule: the facts in `table.json` come from the servers' own `COMMAND` replies. This module only loads them, and
+joins the facts that those replies do not tell (`facts`).
 
 `tools/commands_table.py` builds the table from the replies of all servers that keyfence knows, and describes
 how it merges them.
@@ -14,7 +15,8 @@ from importlib import resources
 from typing import Any, Literal, NamedTuple
 
 from .arguments import fold, word
-from .exceptions import FINDERS
+from .facts import NOTHING_SPECIAL, Facts
+from .families import FACTS
 from .model import READ, WRITE, Command
 
 
@@ -59,6 +61,7 @@ class Row(NamedTuple):
     specs: tuple[KeySpec, ...]
     subcommands: Mapping[bytes, Row]  # by upper-case name; empty except for containers
     problem: str = ""  # why its key specs may miss keys; empty for the servers' built-in commands
+    facts: Facts = NOTHING_SPECIAL
 
 
 def lookup(argv: Sequence[bytes]) -> Row | None:
@@ -75,16 +78,9 @@ def lookup(argv: Sequence[bytes]) -> Row | None:
     return row.subcommands.get(word(argv[1]), row)
 
 
-def _known_names() -> tuple[frozenset[str], frozenset[str]]:
-    """All names of commands and subcommands (`XGROUP CREATE`), and all categories (`@stream`)."""
-    commands = [row.command for row in COMMANDS.values()]
-    categories = frozenset(f"@{category}" for command in commands for category in command.categories)
-    return frozenset(command.name for command in commands), categories
-
-
-def may_name_keys(name: str, flags: Collection[str], specs: Iterable[KeySpec]) -> bool:
+def may_name_keys(flags: Collection[str], specs: Iterable[KeySpec]) -> bool:
     """Whether a command has arguments that are keys, even if only with certain options."""
-    return any(spec.is_key for spec in specs) or "movablekeys" in flags or name in FINDERS
+    return any(spec.is_key for spec in specs) or "movablekeys" in flags
 
 
 def spec_from(fields: Mapping[str, Any]) -> KeySpec:
@@ -109,18 +105,19 @@ def _load(table: Mapping[str, Any]) -> dict[bytes, Row]:
     subcommands: dict[bytes, dict[bytes, Row]] = {}
     for fields in table["commands"]:
         specs = tuple(spec_from(spec) for spec in fields["keys"])
+        facts = FACTS.get(fields["name"], NOTHING_SPECIAL)
         command = Command(
             name=fields["name"],
             arity=fields["arity"],
             flags=frozenset(fields["flags"]),
             categories=frozenset(fields["categories"]),
             servers=tuple(fields["servers"]),
-            names_keys=may_name_keys(fields["name"], fields["flags"], specs),
+            names_keys=may_name_keys(fields["flags"], specs) or facts.found is not None,
         )
         name = command.name.encode()
         container, _, subcommand = name.partition(b" ")
         own = subcommands.setdefault(name, {})
-        row = Row(command, specs, own, fields.get("problem", ""))
+        row = Row(command, specs, own, fields.get("problem", ""), facts)
         rows[name] = row
         if subcommand:
             subcommands.setdefault(container, {})[subcommand] = row
@@ -134,5 +131,6 @@ COMMANDS: Mapping[bytes, Row] = _load(_TABLE)
 # references.
 ASKED_SERVERS = frozenset(_TABLE["servers"]) - frozenset(_TABLE["documented"])
 
-
-KNOWN_COMMANDS, KNOWN_CATEGORIES = _known_names()
+# All names of commands and subcommands (`XGROUP CREATE`), and all categories (`@stream`).
+KNOWN_COMMANDS = frozenset(row.command.name for row in COMMANDS.values())
+KNOWN_CATEGORIES = frozenset(f"@{one}" for row in COMMANDS.values() for one in row.command.categories)

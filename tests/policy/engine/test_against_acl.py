@@ -15,13 +15,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from keyfence.commands.arguments import word
-from keyfence.commands.carried import CARRIED_OF
 from keyfence.commands.extract import extract
 from keyfence.commands.model import READ, WRITE
 from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.loading.load import parse_policy
 from keyfence.policy.verdict import Violation
-from tests.commands.calls import ARGUMENTS, GRAMMATICAL, KEY, NAMES, TRICKY, Argv, calls, join
+from tests.commands.calls import ARGUMENTS, GRAMMATICAL, KEY, NAMES, TRICKY, Argv, calls, carrying, join
 from tests.commands.conftest import Live
 from tests.commands.test_against_servers import known_difference
 from tests.servers import running_redis, server_binaries
@@ -167,7 +166,7 @@ BEYOND = [
     ),
     Beyond(
         "scope.read",
-        ", ".join(sorted({name for name, _ in CARRIED_OF})),
+        ", ".join(sorted(carrying())),
         "COPY b a",
         ALL,
         "an ACL does not check who else may read content that moves from one key to another",

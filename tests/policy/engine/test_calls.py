@@ -17,12 +17,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keyfence.commands.cache_forms import CALL_LAYOUTS
-from keyfence.commands.exceptions import NEEDS, XREAD_OPTIONS
+from keyfence.commands.call_layouts import CALL_LAYOUTS
+from keyfence.commands.effects import effect_of
 from keyfence.commands.extract import extract
+from keyfence.commands.families.streams import XREAD_OPTIONS
 from keyfence.commands.model import MANY
 from keyfence.commands.table import COMMANDS
-from keyfence.commands.ttl import TTL_OF
 from keyfence.policy.budget import driven
 from keyfence.policy.compiled.tenants import Values
 from keyfence.policy.engine.calls import (
@@ -426,8 +426,9 @@ def in_place(argv: list[bytes]) -> tuple[bytes, array[int], int]:
 @pytest.mark.parametrize("name", NAMES)
 def test_only_deciding_arguments_decide_about_effects(name: bytes) -> None:
     layout = CALL_LAYOUTS[name]
-    options = {role for command, role in TTL_OF if command == layout.command.name}
-    assert layout.command.name not in NEEDS
+    row = COMMANDS[name]
+    assert row.facts.rights is None
+    options = [role for role in range(len(row.specs)) if effect_of(row, role).ttl_of is not None]
     assert layout.decides != (0, 0) or not options
 
 

@@ -12,7 +12,6 @@ import shlex
 
 import pytest
 
-from keyfence.commands.carried import CARRIED_OF
 from keyfence.commands.extract import extract
 from keyfence.commands.model import WRITE
 from keyfence.commands.table import COMMANDS
@@ -22,6 +21,7 @@ from keyfence.policy.loading.load import parse_policy
 from keyfence.policy.remedies.remedies import remedies
 from keyfence.policy.verdict import Violation
 from keyfence.policy.wording.command_log import as_line, from_line
+from tests.commands.calls import carrying
 
 POLICY = """
 policy: moves
@@ -162,7 +162,7 @@ def test_every_command_with_a_written_key_and_others_declares_what_it_carries() 
         for row in COMMANDS.values()
         if len([one for one in row.specs if one.is_key]) > 1 and any(one.needs & WRITE for one in row.specs)
     }
-    assert several - {name for name, _ in CARRIED_OF} == PLAIN
+    assert several - carrying() == PLAIN
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,9 @@ from collections.abc import Mapping
 
 import pytest
 
-from keyfence.commands.cache_forms import LAYOUTS, LENGTH
+from keyfence.commands.cache_forms import LENGTH
 from keyfence.commands.extract import extract
+from keyfence.commands.families import FACTS
 from keyfence.policy.compiled.requirements import ON_CONTENT
 from keyfence.policy.compiled.written import BY_THE_FORM, DECLARED, IN_THE_BYTES, UNTOUCHED
 from keyfence.policy.engine.checks import Standing, Standings
@@ -43,7 +44,7 @@ SEVERAL = [b"MSET c:blob:1 1 c:blob:2 123456789", b"MSET c:any:1 1 c:any:2 x"]
 
 
 def content_of(argv: list[bytes]) -> int:
-    return LAYOUTS[argv[0].decode().upper()].content
+    return FACTS[argv[0].decode().upper()].layout.content
 
 
 def admits(argv: list[bytes], evaluator: Evaluator) -> bool:

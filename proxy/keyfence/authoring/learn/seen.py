@@ -16,10 +16,9 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
-from keyfence.commands.effects import effect_of
+from keyfence.commands.effects import constant_ttl, effect_of
 from keyfence.commands.model import DELETE, GROUP, READ, WRITE, Access, Ttl
 from keyfence.commands.table import COMMANDS
-from keyfence.commands.ttl import constant_ttl
 from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.services import UNKNOWN
 from keyfence.policy.verdict import Verdict

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, Literal, NamedTuple
 
-from keyfence.commands.growth import COUNTERS, LONGEST_INTEGER, may_grow
+from keyfence.commands.effects import COUNTERS, LONGEST_INTEGER, may_grow
 from keyfence.commands.model import Access, Streamed
 from keyfence.policy.units import size_text
 

@@ -2,7 +2,7 @@
 """Commands with several keys, a script, a pattern or a channel, for the decision cache.
 
 Rule: one answer of the evaluator holds for all commands whose deciding arguments are equal and whose keys
-have the same targets. `cache_forms.CALL_LAYOUTS` says which arguments decide. What depends on a key's name,
+have the same targets. `call_layouts.CALL_LAYOUTS` says which arguments decide. What depends on a key's name,
 on a value or on the caller is checked in each call; what depends on the time is never kept. Tables are
 bounded.
 
@@ -18,9 +18,11 @@ from __future__ import annotations
 from array import array
 from collections.abc import Container, Sequence
 
-from keyfence.commands.cache_forms import CALL_LAYOUTS, LAYOUTS, VALUE, CallLayout
+from keyfence.commands.cache_forms import VALUE
+from keyfence.commands.call_layouts import CALL_LAYOUTS, CallLayout
 from keyfence.commands.extract import extract
 from keyfence.commands.model import MANY, Access, Content, Touches
+from keyfence.commands.table import COMMANDS
 from keyfence.policy.budget import Budget, driven
 from keyfence.policy.compiled.hash_slots import slot_in
 from keyfence.policy.compiled.policy import MAX_CONFIRMED, Target
@@ -64,7 +66,7 @@ MOST_LOOKED_AT = 64  # arguments, where others than the keys decide: each kind o
 _RECENT = MAX_FORMS  # as a C integer, when compiled
 _MANY = MANY
 _MOST_LOOKED_AT = MOST_LOOKED_AT
-_VALUE = Arrangement(LAYOUTS["SET"])  # a value behind each key: MSET
+_VALUE = Arrangement(COMMANDS[b"SET"].facts.layout)  # a value behind each key: MSET
 _MAX_CONFIRMED = MAX_CONFIRMED
 # In place of a target, beside -1 for none: the key is long, may not be the caller's own, or is in another
 # hash slot than the command's earlier keys.

@@ -13,6 +13,7 @@ from array import array
 from collections.abc import Container, Sequence
 
 from keyfence.commands import cache_forms
+from keyfence.commands.call_layouts import CALL_LAYOUTS
 from keyfence.commands.extract import KEYLESS, ONE_KEY, OneKey, extract
 from keyfence.commands.model import Access, Touches
 from keyfence.policy.compiled.hash_slots import slot_in
@@ -269,7 +270,7 @@ class DecisionCache:
             return self._keyless(name)
         form = None
         command = one.command.name
-        layout = cache_forms.LAYOUTS.get(command, cache_forms.PLAIN)
+        layout = one.layout
         if command in self._among and (not one.options_decide or layout.options != _NO_OPTIONS):
             kind = _SEVERAL_KEYS if one.may_have_more else layout.options
             evidence = self._evidence(Touches(one.command, (Access(0, b"", 0),)))
@@ -284,7 +285,7 @@ class DecisionCache:
         """The form of a command that touches nothing, if it breaks no rule."""
         command = KEYLESS.get(name)
         if command is None:
-            if name in cache_forms.CALL_LAYOUTS:
+            if name in CALL_LAYOUTS:
                 self._forms[name] = None
             return None  # other names are not remembered, because clients choose them
         form = None

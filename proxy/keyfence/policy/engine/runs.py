@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from array import array
 
-from keyfence.commands.exceptions import XREAD_OPTIONS
+from keyfence.commands.families.streams import XREAD_OPTIONS
 from keyfence.commands.table import KeySpec
 
 _ZERO, _NINE = 48, 57  # as C integers, when compiled

@@ -3,7 +3,8 @@
 
 Rule: shareable commands are a positive list. Each of them gives exactly one reply of a fixed shape, leaves
 nothing behind on the connection, and does not block. If a command may leave behind something that keyfence
-cannot set up again, its client stays on its dedicated connection for good.
+cannot set up again, its client stays on its dedicated connection for good. `commands.facts.Connection` says
+which connection a command needs.
 
 A reply has a fixed shape if no text of the client can turn it into two frames. Replies to scripts have none:
 Redis puts parts of a script's text raw into error lines (`evalExtractShebangFlags` in `src/eval.c` of 7.0),
@@ -14,86 +15,37 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from keyfence.commands.facts import Connection
 from keyfence.commands.model import Command
-from keyfence.commands.table import ASKED_SERVERS, COMMANDS
+from keyfence.commands.table import ASKED_SERVERS, COMMANDS, Row
 
 # How long a client stays on its dedicated connection after a command that needed it, in seconds.
 STAY = 60.0
 
 _DATA = {"string", "hash", "list", "set", "sortedset", "stream", "geo", "bitmap", "hyperloglog"}
-_DATA_OF_ANY_TYPE = """
-    COPY DEL DUMP EXISTS EXPIRE EXPIREAT EXPIRETIME KEYS MOVE OBJECT|ENCODING OBJECT|FREQ OBJECT|IDLETIME
-    OBJECT|REFCOUNT PERSIST PEXPIRE PEXPIREAT PEXPIRETIME PTTL RANDOMKEY RENAME RENAMENX RESTORE SCAN TOUCH
-    TTL TYPE UNLINK DBSIZE SCRIPT|EXISTS PUBLISH SPUBLISH
-    PUBSUB|CHANNELS PUBSUB|NUMPAT PUBSUB|NUMSUB PUBSUB|SHARDCHANNELS PUBSUB|SHARDNUMSUB PING ECHO
-    TIME MEMORY|USAGE
-"""
-# They run scripts. One that the policy registers with `shared: yes` may go on a shared connection.
-_SCRIPTS = "EVAL EVALSHA EVALSHA_RO EVAL_RO FCALL FCALL_RO"
-# They may block, and do nothing else that needs a dedicated connection.
-_BLOCKING = "BLMOVE BLMPOP BLPOP BRPOP BRPOPLPUSH BZMPOP BZPOPMAX BZPOPMIN XREAD XREADGROUP"
-# They leave nothing behind, but they take long, reveal something about their connection, or give a
-# reply without a fixed shape.
-_NEED_THEIR_OWN = """
-    ACL ACL|CAT ACL|DELUSER ACL|DRYRUN ACL|GENPASS ACL|GETUSER ACL|HELP ACL|LIST ACL|LOAD ACL|LOG ACL|SAVE
-    ACL|SETUSER ACL|USERS ACL|WHOAMI BGREWRITEAOF BGSAVE CLIENT|GETNAME CLIENT|GETREDIR CLIENT|HELP
-    CLIENT|ID CLIENT|INFO CLIENT|KILL CLIENT|LIST CLIENT|PAUSE CLIENT|SETINFO CLIENT|SETNAME
-    CLIENT|TRACKINGINFO CLIENT|UNBLOCK CLIENT|UNPAUSE CLUSTER|COUNTKEYSINSLOT CLUSTER|GETKEYSINSLOT
-    CLUSTER|HELP CLUSTER|INFO CLUSTER|KEYSLOT CLUSTER|LINKS CLUSTER|MYID CLUSTER|MYSHARDID CLUSTER|NODES
-    CLUSTER|SHARDS CLUSTER|SLOTS COMMAND COMMAND|COUNT COMMAND|DOCS COMMAND|GETKEYS COMMAND|GETKEYSANDFLAGS
-    COMMAND|HELP COMMAND|INFO COMMAND|LIST CONFIG|GET CONFIG|HELP CONFIG|RESETSTAT CONFIG|REWRITE CONFIG|SET
-    FLUSHALL FLUSHDB FUNCTION|DELETE FUNCTION|DUMP FUNCTION|FLUSH FUNCTION|HELP FUNCTION|KILL FUNCTION|LIST
-    FUNCTION|LOAD FUNCTION|RESTORE FUNCTION|STATS INFO LASTSAVE LATENCY|DOCTOR LATENCY|GRAPH LATENCY|HELP
-    LATENCY|HISTOGRAM LATENCY|HISTORY LATENCY|LATEST LATENCY|RESET LOLWUT MEMORY|DOCTOR MEMORY|HELP
-    MEMORY|MALLOC-STATS MEMORY|PURGE MEMORY|STATS MIGRATE MODULE|HELP MODULE|LIST OBJECT|HELP PUBSUB|HELP
-    ROLE SAVE SCRIPT|LOAD SCRIPT|FLUSH SCRIPT|HELP SCRIPT|KILL SLOWLOG|GET SLOWLOG|HELP SLOWLOG|LEN
-    SLOWLOG|RESET SWAPDB WAIT WAITAOF
-"""
-# The session follows the effects of these.
-_FOLLOWED = """
-    AUTH CLIENT|MAINT_NOTIFICATIONS CLIENT|REPLY DISCARD EXEC HELLO MONITOR MULTI PSUBSCRIBE PUNSUBSCRIBE QUIT
-    RESET SELECT SSUBSCRIBE SUBSCRIBE SUNSUBSCRIBE UNSUBSCRIBE UNWATCH WATCH
-"""
-# They need a dedicated connection, but the client's text cannot shape the reply.
-_FIXED_SHAPE = """
-    ACL|WHOAMI CLIENT|GETNAME CLIENT|ID CLIENT|INFO CLIENT|LIST CLIENT|SETINFO CLIENT|SETNAME
-    CLIENT|TRACKING CLIENT|UNBLOCK CLUSTER|INFO CLUSTER|SHARDS CLUSTER|SLOTS COMMAND COMMAND|COUNT
-    COMMAND|DOCS COMMAND|INFO INFO ROLE WAIT WAITAOF
-"""
-# What clients send when they connect, before their work begins.
-_GREETINGS = """
-    ACL|WHOAMI AUTH CLIENT|GETNAME CLIENT|ID CLIENT|INFO CLIENT|MAINT_NOTIFICATIONS CLIENT|SETINFO
-    CLIENT|SETNAME CLUSTER|INFO CLUSTER|SLOTS CLUSTER|SHARDS COMMAND COMMAND|DOCS COMMAND|INFO CONFIG|GET
-    HELLO INFO MODULE|LIST ROLE SELECT
-"""
 
 
-def _names(text: str) -> frozenset[str]:
-    return frozenset(name.replace("|", " ") for name in text.split())
+def _may_share(row: Row) -> bool:
+    """Whether a command may take any connection. If its row does not say, only commands that read or write a
+    data type and never block may, from the tables of real servers."""
+    command, connection = row.command, row.facts.connection
+    if connection is not Connection.BY_CATEGORY:
+        return connection is Connection.ANY
+    is_data = not _DATA.isdisjoint(command.categories) and not ASKED_SERVERS.isdisjoint(command.servers)
+    return is_data and not command.flags & {"blocking", "admin"} and not row.subcommands
 
 
-def _data_commands() -> frozenset[str]:
-    """Returns the commands that read or write a data type and never block, from the tables of real servers.
-
-    HIMPORT is not among them, because it depends on what HIMPORT PREPARE has left behind on the connection.
-    """
-    return frozenset(
-        row.command.name
-        for row in COMMANDS.values()
-        if row.command.categories & _DATA
-        and ASKED_SERVERS.intersection(row.command.servers)
-        and not row.command.name.startswith("HIMPORT")
-        and not row.command.flags & {"blocking", "admin"}
-        and not row.subcommands
-    )
+def _named(applies: Callable[[Row], bool]) -> frozenset[str]:
+    return frozenset(row.command.name for row in COMMANDS.values() if applies(row))
 
 
-SHAREABLE = _data_commands() | _names(_DATA_OF_ANY_TYPE)
-SCRIPTS = _names(_SCRIPTS)
-BLOCKING = _names(_BLOCKING)
-HARMLESS = _names(_NEED_THEIR_OWN) | _names(_FOLLOWED) | SCRIPTS | BLOCKING
-FIXED_SHAPE = SHAREABLE | _names(_FOLLOWED) | _names(_FIXED_SHAPE) | BLOCKING
-GREETINGS = _names(_GREETINGS)
+SHAREABLE = _named(_may_share)
+SCRIPTS = _named(lambda row: row.facts.connection is Connection.RUNS_SCRIPT)
+BLOCKING = _named(lambda row: row.facts.connection is Connection.BLOCKS)
+_FOLLOWED = _named(lambda row: row.facts.connection is Connection.FOLLOWED)
+HARMLESS = _named(lambda row: row.facts.connection is Connection.OWN) | _FOLLOWED | SCRIPTS | BLOCKING
+FIXED_SHAPE = SHAREABLE | _FOLLOWED | BLOCKING | _named(lambda row: row.facts.has_fixed_shape)
+GREETINGS = _named(lambda row: row.facts.greets)
 
 
 class Route:
