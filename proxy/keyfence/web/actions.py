@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Awaitable, Callable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from keyfence.admin.bodies import MAX_OBSERVE, BadRequest
 from keyfence.admin.control import Control
@@ -38,6 +38,16 @@ def required(form: Form, name: str) -> str:
     return value
 
 
+def _written(
+    done: Mapping[str, Any], detail: str, what: str, where: str, *, text: str = "", more: tuple[str, ...] = ()
+) -> Outcome:
+    """What has happened to a line of a file: keyfence has written it, or a person must."""
+    if done["written"]:
+        return Outcome(f"{text or what} is in {done['file']} and in force.", detail, lines=more)
+    lines = (f"Nothing was written: {done['why']}.", f"Add this line to {where}", *more)
+    return Outcome(f"{what} must be written by hand", detail, f"  - {done['line']}", lines)
+
+
 async def _waive(control: Control, form: Form) -> Outcome:
     finding, owner, why = (required(form, name) for name in ("finding", "owner", "why"))
     try:
@@ -48,10 +58,7 @@ async def _waive(control: Control, form: Form) -> Outcome:
         raise BadRequest("The last day is over already.")
     done = await control.waive(finding, owner, why, until)
     wide = tuple(f"It admits more than was seen: {text}." for text in done["wide"])
-    if done["written"]:
-        return Outcome(f"The waiver is in {done['file']} and in force.", finding, lines=wide)
-    lines = (f"Nothing was written: {done['why']}.", "Add this line to the waivers file, and reload:", *wide)
-    return Outcome("The waiver must be written by hand", finding, f"  - {done['line']}", lines)
+    return _written(done, finding, "The waiver", "the waivers file, and reload:", more=wide)
 
 
 async def _mode(control: Control, form: Form) -> Outcome:
@@ -62,13 +69,8 @@ async def _mode(control: Control, form: Form) -> Outcome:
         raise BadRequest(f"{rule!r} is not a rule.")
     done = await control.set_mode(rule, service, mode)  # type: ignore[arg-type]  # checked above
     said = f"{rule or 'every rule'} for {service or 'every service'}: {mode}"
-    if done["written"]:
-        return Outcome(f"{said}. It is in {done['file']} and in force.", said)
-    lines = (
-        f"Nothing was written: {done['why']}.",
-        "Add this line to the configuration, before the other modes, and reload:",
-    )
-    return Outcome("The mode must be written by hand", said, f"  - {done['line']}", lines)
+    where = "the configuration, before the other modes, and reload:"
+    return _written(done, said, "The mode", where, text=f"{said}. It")
 
 
 async def _reload(control: Control, _: Form) -> Outcome:

@@ -25,6 +25,7 @@ from keyfence.policy.show import in_lines, one_line
 from .acl_commands import FUNCTIONS, REMOVING, SCANNING, SCRIPTS, Commands, commands_of, words
 from .acl_gaps import Gap, declares_other_keys, gaps_of, why
 from .acl_keys import DATA_TYPES, Keys, glob_of, granted, is_narrow, keys_of, word_of
+from .builders import services_in
 from .render import code_templates
 
 COMMENT_WIDTH = 100
@@ -54,10 +55,7 @@ class User(NamedTuple):
 
 def acl_of(policy: CompiledPolicy, service: str = "", server: str = "redis-7.0") -> str:
     """Returns the lines for all services, or for one. Raises ValueError for an unknown service."""
-    names = policy.services[:-1]
-    if service and service not in names:
-        raise ValueError(f"{service!r} is not a service of the policy: {', '.join(names)}")
-    users = [user_of(policy, one, server) for one in ([service] if service else names)]
+    users = [user_of(policy, one, server) for one in services_in(policy, service)]
     templates = code_templates("keyfence.authoring.export", one_line=one_line, comment=_comment)
     return templates.get_template("acl.txt.jinja").render(policy=policy, server=server, users=users)
 

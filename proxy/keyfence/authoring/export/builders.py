@@ -73,8 +73,7 @@ class Builders(NamedTuple):
 def builders_of(policy: CompiledPolicy, service: str = "") -> Builders:
     """Returns the builders of all entries, or of those that a service may use. Raises ValueError for a
     service that the policy does not have."""
-    if service and service not in policy.services[:-1]:
-        raise ValueError(f"{service!r} is not a service of the policy: {', '.join(policy.services[:-1])}")
+    services_in(policy, service)
     number = policy.number(service) if service else None
     members: dict[str, list[int]] = {}
     for index, target in enumerate(policy.targets):
@@ -87,6 +86,14 @@ def builders_of(policy: CompiledPolicy, service: str = "") -> Builders:
         except UnicodeDecodeError:
             left_out.append((name, "its keys are not UTF-8 text"))
     return Builders(policy.name, policy.revision, service, tuple(made), tuple(left_out))
+
+
+def services_in(policy: CompiledPolicy, service: str = "") -> Sequence[str]:
+    """Returns the services of a policy, or one of them. Raises ValueError if it is none."""
+    names = policy.services[:-1]
+    if service and service not in names:
+        raise ValueError(f"{service!r} is not a service of the policy: {', '.join(names)}")
+    return [service] if service else names
 
 
 def place_of(target: Target) -> tuple[int, int]:
