@@ -14,11 +14,13 @@ from typing import Any
 from keyfence.commands.effects import effect_of
 from keyfence.commands.model import Access, Touches
 from keyfence.commands.table import COMMANDS
+from keyfence.commands.table import Row as CommandRow
 from keyfence.policy.compiled.policy import CompiledPolicy, Entry
 from keyfence.policy.compiled.requirements import requirements_of
 from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.reach.callers import depends_on_the_caller, makes_keys_of_arguments
 from keyfence.policy.rules import RULES
+from keyfence.policy.verdict import Verdict
 from keyfence.policy.wording.command_log import Recorded, feed_lines, from_line
 from keyfence.policy.wording.masking import shown_in
 
@@ -88,9 +90,7 @@ class Replay:
             self.undecided += one.times
             self._row(one, "scan.scope", "", "undecided", one.times)
             return
-        argv = [word.encode("utf-8", "surrogateescape") for word in one.argv] or [b"?"]
-        before = self._broken(self._old, one, argv)
-        after = self._broken(self._new, one, argv)
+        before, after = _broken(self._old, one), _broken(self._new, one)
         for rule, entry in after.items():
             if rule not in before:
                 self._row(one, rule, entry, "breaks", one.times)
@@ -99,12 +99,6 @@ class Replay:
                 self._row(one, rule, entry, "mends", one.times)
         if one.has_values and not after:
             self._values(one)
-
-    def _broken(self, evaluator: Evaluator, one: Recorded, argv: list[bytes]) -> dict[str, str]:
-        values = evaluator.policy.owners_values(access.key for access in one.touches.accesses)
-        number = evaluator.policy.number(one.service)
-        verdict = evaluator.evaluate(number, argv, one.touches, values=values)
-        return {violation.rule: violation.entry for violation in verdict.violations}
 
     def _values(self, one: Recorded) -> None:
         """Counts the command as undecided if the two policies have different requirements on its values."""
@@ -169,16 +163,30 @@ def _values_text(entry: Entry | None) -> str:
     )
 
 
+def _broken(evaluator: Evaluator, one: Recorded) -> dict[str, str]:
+    return {violation.rule: violation.entry for violation in verdict_on(evaluator, one).violations}
+
+
+def row_named(command: str) -> CommandRow | None:
+    """Returns the row of a command, or of the command that an unknown subcommand belongs to."""
+    return COMMANDS.get(command.encode()) or COMMANDS.get(command.partition(" ")[0].encode())
+
+
+def verdict_on(evaluator: Evaluator, one: Recorded) -> Verdict:
+    """Returns the verdict on a recorded command."""
+    policy = evaluator.policy
+    argv = [word.encode("utf-8", "surrogateescape") for word in one.argv] or [b"?"]
+    values = policy.owners_values(access.key for access in one.touches.accesses)
+    return evaluator.evaluate(policy.number(one.service), argv, one.touches, values=values)
+
+
 def _access_of(command: str, key: object, position: int) -> Access | None:
     """Returns the access that a line of the decision log names; None if the key is masked, cut or escaped."""
     if not isinstance(key, str) or not key or key.startswith("sha256:") or key.endswith("…"):
         return None
     if "<" in key or "\\" in key:
         return None
-    container, _, subcommand = command.partition(" ")
-    row = COMMANDS.get(container.encode())
-    if row is not None and subcommand:
-        row = row.subcommands.get(subcommand.encode(), row)
+    row = row_named(command)
     if row is None or not row.specs:
         return None
     # The log does not hold the argument's role, so this takes the first key spec at its position.

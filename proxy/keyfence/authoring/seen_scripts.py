@@ -78,9 +78,15 @@ def _add(one: Seen, row: Mapping[str, Any]) -> None:
     one.line = one.line or row["example"]
     one.services = sorted({*one.services, row["service"]})
     one.commands = sorted({*one.commands, row["command"]})
-    declared = _KEYS.search(row["hint"])
-    if declared is not None and row["command"] != _LOADS:
-        one.keys = int(declared[1]) if one.keys in (None, int(declared[1])) else "any"
+    declared = declared_keys(row)
+    if declared is not None:
+        one.keys = declared if one.keys in (None, declared) else "any"
+
+
+def declared_keys(row: Mapping[str, Any]) -> int | None:
+    """Returns how many keys a call of an unregistered script declared; None: its row does not say."""
+    declared = _KEYS.search(str(row.get("hint") or ""))
+    return int(declared[1]) if declared is not None and row["command"] != _LOADS else None
 
 
 def section(scripts: Iterable[Seen]) -> str:

@@ -11,8 +11,9 @@ from typing import Any, NamedTuple
 import pytest
 from redis.exceptions import ResponseError
 
-from keyfence.authoring.learn.seen import Evidence, verdict_on
+from keyfence.authoring.learn.seen import Evidence
 from keyfence.authoring.lint import check_policy
+from keyfence.authoring.replay import verdict_on
 from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.loading.load import load_policy
 from keyfence.policy.source.model import PolicyModel

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from keyfence.authoring.replay import verdict_on
 from keyfence.commands.model import Script
 from keyfence.policy.compiled.policy import CompiledPolicy, Target
 from keyfence.policy.compiled.scripts import RUNNING
@@ -19,7 +20,7 @@ from keyfence.policy.source.yaml_edits import with_lines
 from keyfence.policy.units import counted as count
 from keyfence.policy.wording.command_log import Recorded
 
-from .seen import MARK, Evidence, verdict_on
+from .seen import MARK, Evidence
 from .text import listed, plain, spoken
 
 _MIN_WORDS = 2  # of an application's own, which keys must show

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from keyfence.authoring.lint import check_text
+from keyfence.authoring.replay import verdict_on
 from keyfence.policy.diagnostics import FileError
 from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.loading.load import parse_policy
@@ -18,7 +19,7 @@ from .applications import Application, applications_in, without
 from .kinds import FINE, Ways, kinds_of
 from .plan import Plan, Refused, plan_of
 from .sections import notes, widenings, written
-from .seen import Evidence, Facts, names_in, verdict_on
+from .seen import Evidence, Facts, names_in
 from .text import masked
 from .typos import Typo, typos_of
 

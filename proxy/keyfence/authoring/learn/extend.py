@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from keyfence.authoring.lint import check_text
+from keyfence.authoring.replay import verdict_on
 from keyfence.commands.model import READ, Access, Touches
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.diagnostics import FileError
@@ -34,7 +35,7 @@ from .naming import unique
 from .plan import Plan, plan_of
 from .requirements import quoted
 from .sections import channel_rights, placeholder_lines, script_parts, settings_of
-from .seen import Evidence, Facts, verdict_on
+from .seen import Evidence, Facts
 from .text import comment, example_of, listed, plain, shown, spoken
 from .typos import Typo, mistyped_for
 from .values import class_of, is_word, may_be_secret

@@ -16,12 +16,11 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
+from keyfence.authoring.replay import row_named
+from keyfence.authoring.seen_scripts import declared_keys
 from keyfence.commands.effects import constant_ttl, effect_of
 from keyfence.commands.model import DELETE, GROUP, READ, WRITE, Access, Ttl
-from keyfence.commands.table import COMMANDS
-from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.services import UNKNOWN
-from keyfence.policy.verdict import Verdict
 from keyfence.policy.wording.command_log import Recorded, feed_lines, from_line
 from keyfence.shapes.shapes import Placeholder, is_older, parsed
 
@@ -457,10 +456,7 @@ class Evidence:
 
     def _add_named(self, text: str, service: str, command: str, times: int, when: str) -> None:
         """Adds a command of which only the name and a key or shape are known."""
-        container, _, subcommand = command.partition(" ")
-        found = COMMANDS.get(container.encode())
-        if found is not None and subcommand:
-            found = found.subcommands.get(subcommand.encode(), found)
+        found = row_named(command)
         facts = self._facts(text, times)
         if facts is None or found is None or not found.specs:
             return
@@ -481,9 +477,9 @@ class Evidence:
         seen.commands.add(command)
         seen.services.add(service)
         seen.line = seen.line or str(row.get("example") or "")
-        declared = re.search(r"keys: (\d+)\}", str(row.get("hint") or ""))
-        if declared is not None and command != "SCRIPT LOAD":
-            seen.keys[int(declared[1])] += times
+        declared = declared_keys(row)
+        if declared is not None:
+            seen.keys[declared] += times
 
     # -- common
 
@@ -550,14 +546,6 @@ class Evidence:
         self.lines = [one._replace(service=name) if one.service == UNKNOWN else one for one in self.lines]
         _rename(self.clients, name)
         return name
-
-
-def verdict_on(evaluator: Evaluator, one: Recorded) -> Verdict:
-    """Returns the verdict on a recorded command."""
-    policy = evaluator.policy
-    argv = [word.encode("utf-8", "surrogateescape") for word in one.argv] or [b"?"]
-    values = policy.owners_values(access.key for access in one.touches.accesses)
-    return evaluator.evaluate(policy.number(one.service), argv, one.touches, values=values)
 
 
 def names_in(one: Recorded) -> list[str]:
