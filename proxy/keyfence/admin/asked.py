@@ -13,22 +13,28 @@ from keyfence.findings.filter import Filter
 from keyfence.policy.enforcement.modes import ModeRule
 
 
+class Question:
+    """What is asked."""
+
+    __slots__ = ()
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
-class Listing:
+class Listing(Question):
     """The findings that a filter matches, and how many there are without its limit."""
 
     which: Filter
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Single:
+class Single(Question):
     """One finding with its history. `name` is its id, or the beginning of it."""
 
     name: str
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class EvidenceSince:
+class EvidenceSince(Question):
     """The rules that each service's commands were checked against since a time (Unix seconds), when a command
     was last evaluated, the findings that were reopened, and what is not known since the policy changed."""
 
@@ -36,26 +42,26 @@ class EvidenceSince:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Readiness:
+class Readiness(Question):
     """Which rules can be enforced for which services: nothing broke them for `quiet` seconds."""
 
     quiet: float
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Unused:
+class Unused(Question):
     """The rights that nobody has used for some seconds."""
 
     seconds: float
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Summary:
+class Summary(Question):
     """What has happened: findings by state, new and latest ones."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Trend:
+class Trend(Question):
     """Violations and commands by hour since a time (Unix seconds). `service` "" is all."""
 
     since: float
@@ -63,14 +69,14 @@ class Trend:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Uses:
+class Uses(Question):
     """How often each right was used since a time, and the active findings of each entry."""
 
     since: float
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class RightsOf:
+class RightsOf(Question):
     """The rights of a service, with their uses since a time."""
 
     service: str
@@ -78,29 +84,14 @@ class RightsOf:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Owners:
+class Owners(Question):
     """Everyone who owns a finding."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class WhatIf:
+class WhatIf(Question):
     """What modes would refuse of what was seen since a time (Unix seconds)."""
 
     modes: Sequence[ModeRule]
     service: str
     since: float
-
-
-Question = (
-    Listing
-    | Single
-    | EvidenceSince
-    | Readiness
-    | Unused
-    | Summary
-    | Trend
-    | Uses
-    | RightsOf
-    | Owners
-    | WhatIf
-)
