@@ -19,8 +19,8 @@ from keyfence.policy.engine.authorizer import Authorizer
 from keyfence.policy.engine.decision_cache import DecisionCache
 from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.loading.load import load_policy, parse_policy
-from keyfence.policy.remedies.remedies import remedies
 from keyfence.policy.verdict import Violation
+from tests.policy.remedies_of import remedies
 
 PLAIN = "a" * 40
 NAMED = "b" * 40

@@ -15,7 +15,7 @@ from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.diagnostics import FileError
 from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.loading.load import parse_policy
-from keyfence.policy.remedies.remedies import remedies
+from tests.policy.remedies_of import remedies
 
 # A regression: each legacy form belonged to the last value, and hints named its keys to all services.
 BOUND = """policy: ac

@@ -18,10 +18,10 @@ from keyfence.commands.table import COMMANDS
 from keyfence.policy.compiled.tenants import Caller
 from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.loading.load import parse_policy
-from keyfence.policy.remedies.remedies import remedies
 from keyfence.policy.verdict import Violation
 from keyfence.policy.wording.command_log import as_line, from_line
 from tests.commands.calls import carrying
+from tests.policy.remedies_of import remedies
 
 POLICY = """
 policy: moves

@@ -17,8 +17,8 @@ from keyfence.policy.engine.asker import Asker
 from keyfence.policy.engine.authorizer import Authorizer
 from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.loading.load import parse_policy
-from keyfence.policy.remedies.remedies import remedies
 from keyfence.policy.verdict import Violation
+from tests.policy.remedies_of import remedies
 
 POLICY = """
 policy: content

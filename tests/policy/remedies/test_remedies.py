@@ -15,9 +15,10 @@ from keyfence.commands.extract import extract
 from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.loading.load import load_policy, parse_policy
 from keyfence.policy.remedies.explain import explain
-from keyfence.policy.remedies.remedies import _PROPOSALS, remedies
+from keyfence.policy.remedies.remedies import _PROPOSALS
 from keyfence.policy.rules import RULES
 from tests.policy.cases import POLICIES, steps_of
+from tests.policy.remedies_of import remedies
 
 SHA1_OF_RETURN_1 = "e0e1f9fabfc9d4800c877a703b823ac0578ff8db"
 TEXT = """policy: p

@@ -24,10 +24,10 @@ from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.diagnostics import FileError
 from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.loading.load import load_policy, parse_policy
-from keyfence.policy.remedies.remedies import remedies
 from tests.commands.calls import GRAMMATICAL, NAMES, calls
 from tests.policy.cases import POLICIES, steps_of
 from tests.policy.remedies.test_remedies import CASES, TEXT
+from tests.policy.remedies_of import remedies
 
 # -- how a remedy is checked
 

@@ -24,7 +24,6 @@ from .matching import Simulation, linear_regex
 from .regular import (
     ANY_BYTE,
     EMPTY,
-    UNBOUNDED,
     Bytes,
     Joined,
     Node,
@@ -105,16 +104,6 @@ class ClassExpression:
     def lengths(self) -> tuple[int, int]:
         """The lengths of the shortest and the longest value, in bytes; UNBOUNDED or more means no limit."""
         return shortest(self.node), longest(self.node)
-
-    @property
-    def shortest(self) -> int:
-        """The length of the shortest value, in bytes."""
-        return self.lengths[0]
-
-    @property
-    def longest(self) -> int | None:
-        """The length of the longest value, in bytes; None means no limit."""
-        return None if self.lengths[1] >= UNBOUNDED else self.lengths[1]
 
     @property
     def alphabet(self) -> int:

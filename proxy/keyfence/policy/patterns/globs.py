@@ -22,7 +22,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
-from typing import NamedTuple
 
 from keyfence.policy.budget import PATTERN_STEPS, Budget
 
@@ -164,6 +163,8 @@ class Graph:
 
     def kinds_in(self, item: int) -> tuple[int, ...]:
         """The byte classes that a byte set intersects."""
+        if item.bit_count() == 1:
+            return (self.automaton.classes[item.bit_length() - 1],)
         return tuple(kind for kind, mask in enumerate(self._masks) if mask & item)
 
     def leading_to(self, states: Iterable[int]) -> bytes:
@@ -199,16 +200,6 @@ class KeySet:
     def holds(self, key: bytes) -> bool:
         """Whether `key` is in the set."""
         return self.allowed[self.automaton.match(key)]
-
-
-class Inclusion(NamedTuple):
-    """Whether all matches of a glob are in a key set.
-
-    `inside` is None if the budget did not suffice; treat it as False.
-    """
-
-    inside: bool | None
-    steps: int
 
 
 def positions_after(glob: Glob, beginning: KeyPattern, budget: Budget | None = None) -> int | None:
@@ -294,8 +285,9 @@ class _Reached:
                 yield pair
 
 
-def included(glob: Glob, key_set: KeySet, budget: Budget | None = None, *, positions: int = 1) -> Inclusion:
-    """Whether every byte string that the glob can match is in the key set.
+def included(glob: Glob, key_set: KeySet, budget: Budget | None = None, *, positions: int = 1) -> bool | None:
+    """Whether every byte string that the glob can match is in the key set. None: the budget did not suffice;
+    treat it as False.
 
     With `positions` (from `positions_after`), whether everything that the glob can match from there on is in
     the set. A branch of the search ends in a state from which keys cannot end outside the set. The whole
@@ -303,12 +295,6 @@ def included(glob: Glob, key_set: KeySet, budget: Budget | None = None, *, posit
     outside if the rest of the glob is a star.
     """
     budget = budget or Budget(PATTERN_STEPS)
-    before = budget.spent
-    inside = _is_inside(glob, key_set, budget, positions)
-    return Inclusion(inside, budget.spent - before)
-
-
-def _is_inside(glob: Glob, key_set: KeySet, budget: Budget, positions: int) -> bool | None:
     items = glob.widest
     if 0 in items:
         return True  # an empty class: the glob matches nothing
@@ -335,7 +321,7 @@ def _is_inside(glob: Glob, key_set: KeySet, budget: Budget, positions: int) -> b
             if item not in kinds:
                 if not budget.take(1 if item.bit_count() == 1 else automaton.width):
                     return None
-                kinds[item] = _kinds_in(key_set.graph, item)
+                kinds[item] = key_set.graph.kinds_in(item)
             if len(next_states) > 1:
                 row = automaton.successors(here)
                 next_states = tuple({row[kind] for kind in kinds[item]})
@@ -346,9 +332,3 @@ def _is_inside(glob: Glob, key_set: KeySet, budget: Budget, positions: int) -> b
         if item is STAR:
             reached.add(at + 1, here)
     return True
-
-
-def _kinds_in(graph: Graph, item: int) -> tuple[int, ...]:
-    if item.bit_count() == 1:
-        return (graph.automaton.classes[item.bit_length() - 1],)
-    return graph.kinds_in(item)

@@ -141,11 +141,11 @@ class Reach:
 
     def _ask(self, glob: Glob, key_set: KeySet, behind: KeyPattern | None, budget: Budget) -> bool | None:
         if behind is None:
-            return included(glob, key_set, budget).inside
+            return included(glob, key_set, budget)
         positions = positions_after(glob, behind, budget)
         if not positions:
             return None if positions is None else True
-        return included(glob, key_set, budget, positions=positions).inside
+        return included(glob, key_set, budget, positions=positions)
 
     def _key_set(self, holds: Holds, who: Hashable, own: frozenset[Place]) -> KeySet:
         who = (who, own)

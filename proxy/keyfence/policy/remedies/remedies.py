@@ -40,21 +40,6 @@ from .values import (
 )
 from .wide import by_grant, channel_pattern_proposals
 
-__all__ = ["Remedy", "remedies"]
-
-
-def remedies(
-    policy: CompiledPolicy,
-    service: int,
-    argv: Sequence[bytes],
-    touches: Touches,
-    found: Sequence[Violation],
-    values: Values = (),
-) -> list[Remedy]:
-    """Returns the remedies of each violation, in the order of the violations, without duplicates."""
-    steps = remedies_in_steps(Evaluator(policy), service, argv, touches, found, values)
-    return [one for one in steps if one is not None]
-
 
 def remedies_in_steps(
     evaluator: Evaluator,
@@ -64,7 +49,8 @@ def remedies_in_steps(
     found: Sequence[Violation],
     values: Values = (),
 ) -> Iterator[Remedy | None]:
-    """Yields these remedies, and None where other work may be done meanwhile. With a large policy, some steps
+    """Yields the remedies of each violation, in the order of the violations, without duplicates, and None
+    where other work may be done meanwhile. With a large policy, some steps
     take tens of milliseconds: those that try a changed policy, and the first on a pattern of keys."""
     yield None
     proposed = set()
