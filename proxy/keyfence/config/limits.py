@@ -22,9 +22,8 @@ class ClientLimits:
 
     connections: int = 10_000
     per_address: int = 0
-    per_service: Mapping[str, int] = dataclasses.field(
-        default_factory=dict
-    )  # "*": every service that is not named
+    # "*": every service that is not named
+    per_service: Mapping[str, int] = dataclasses.field(default_factory=dict)
     output: int = 64 * MIB  # bytes of replies that one client has not read
     handshake: float = 10.0  # from accepting until TLS and the PROXY header are done
     idle: float = 0.0  # without a byte in either direction and without an outstanding reply

@@ -113,11 +113,8 @@ class Resolved(Source):
 
     def __init__(self, written: Source, folder: Path) -> None:
         """Raises FileError with every reference that cannot be resolved."""
-        self.file = written.file
-        self.lines = written.lines
-        self.faults = []
+        self._take_places(written)
         self.files: set[str] = set()  # that `file:` names
-        self._values, self._keys, self._widths = written._values, written._keys, written._widths
         self._hidden: dict[PathKey, tuple[str, str]] = {}  # the value, and the reference to it
         self._folder = folder
         self.data = self._resolve(written.data, ())

@@ -117,9 +117,7 @@ class ProcessControl(Control):
         return await asyncio.to_thread(exposition, counters)
 
     async def report(self) -> Sequence[Mapping[str, Any]]:
-        authorizer = self._runtime.authorizer
-        policy = None if authorizer is None else authorizer.policy
-        return await asyncio.to_thread(_report, await self._backend.tally(), policy)
+        return await asyncio.to_thread(_report, await self._backend.tally(), self._runtime.policy)
 
     async def workers(self) -> list[dict[str, Any]]:
         return self._backend.listing()
@@ -162,10 +160,10 @@ class ProcessControl(Control):
         }
 
     def _policy_status(self) -> dict[str, Any] | None:
-        authorizer = self._runtime.authorizer
-        if authorizer is None:
+        policy = self._runtime.policy
+        if policy is None:
             return None
-        name, revision = authorizer.policy.name, authorizer.policy.revision
+        name, revision = policy.name, policy.revision
         loaded = self._runtime.telemetry.counters.policies.get(name, (revision, self._started))[1]
         return {"name": name, "revision": revision, "file": self._runtime.settings.policy, "loaded": loaded}
 
@@ -236,10 +234,8 @@ class ProcessControl(Control):
         return await self._findings.ask(answered, report)
 
     def _causes_now(self) -> Causes:
-        authorizer = self._runtime.authorizer
-        policy = None if authorizer is None else authorizer.policy
-        if self._causes.policy is not policy:
-            self._causes = Causes(policy)
+        if self._causes.policy is not self._runtime.policy:
+            self._causes = Causes(self._runtime.policy)
         return self._causes
 
     async def catch_up(self) -> int:
@@ -312,9 +308,8 @@ class ProcessControl(Control):
         try:
             return await self._reload(candidate)
         except FileError as exc:
-            authorizer = self._runtime.authorizer
-            name = authorizer.policy.name if authorizer is not None else ""
-            self._runtime.telemetry.counters.policy_load_failed(name)
+            policy = self._runtime.policy
+            self._runtime.telemetry.counters.policy_load_failed("" if policy is None else policy.name)
             for fault in exc.diagnostics:
                 warn(str(fault))
             warn("nothing was reloaded: policy and configuration stay as they were")
@@ -327,8 +322,8 @@ class ProcessControl(Control):
         packed = await self._origin.load_apart()
         if candidate is not None:
             check_promoted(candidate, packed)
-        before, authorizer = self._runtime.settings, self._runtime.authorizer
-        revision_before = authorizer.policy.revision if authorizer is not None else ""
+        before, policy_before = self._runtime.settings, self._runtime.policy
+        revision_before = "" if policy_before is None else policy_before.revision
         settings, waiting = admit(before, packed.settings)
         packed = packed._replace(settings=settings)
         policy = await unpack_beside(packed)

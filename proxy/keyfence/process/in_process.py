@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from keyfence.downstream.listeners import Listeners
-from keyfence.downstream.tls import listener_context
 from keyfence.policy.enforcement.modes import BreakGlass
 from keyfence.session.conversation.questions import Question
 from keyfence.telemetry.candidate.rows import rows_of
@@ -22,9 +21,9 @@ from keyfence.telemetry.tally import Tally
 
 from .serving.answers import OF_LEDGER, Answers, from_ledger
 from .serving.backend import Backend, Feed, Ledger, WorkerFailed, hand_over
-from .serving.candidate import NOTHING, Comparison, PackedCandidate
-from .serving.packing import Packed, unpack_beside
-from .serving.runtime import Runtime
+from .serving.candidate import NOTHING, Comparison, PackedCandidate, take_candidate
+from .serving.packing import Packed
+from .serving.runtime import Runtime, contexts_of
 
 
 class InProcess(Backend):
@@ -81,12 +80,10 @@ class InProcess(Backend):
 
     async def take(self, packed: Packed, _loaded_at: float) -> None:
         # The runtime is this process's own and has taken the policy already.
-        contexts = [listener_context(packed.settings, i) for i in range(len(packed.settings.listeners))]
-        self._listeners.replace_tls(contexts)
+        self._listeners.replace_tls(contexts_of(packed.settings))
 
     async def set_candidate(self, candidate: PackedCandidate | None) -> None:
-        policy = None if candidate is None else await unpack_beside(candidate.packed)
-        self._runtime.take_candidate(policy, 0 if candidate is None else candidate.number)
+        await take_candidate(self._runtime, candidate)
 
     async def comparison(self) -> Comparison:
         changes = self._runtime.changes

@@ -22,6 +22,7 @@ Everything is bounded: shapes, kinds of keys, nodes, and the part of a key that 
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Iterable, Set
 from typing import NamedTuple
@@ -127,14 +128,12 @@ def is_older(shape: str, keys: Iterable[str]) -> bool:
     return "\\x3c" not in shape and any("<" in key.replace(MASKED.decode(), "") for key in keys)
 
 
+@dataclasses.dataclass(slots=True)
 class Anatomy:
     """A split key: a frame of separators and placeholders with a HOLE for each word, and the words."""
 
-    __slots__ = ("frame", "words")
-
-    def __init__(self) -> None:
-        self.frame: list[str] = []
-        self.words: list[str] = []
+    frame: list[str] = dataclasses.field(default_factory=list)
+    words: list[str] = dataclasses.field(default_factory=list)
 
     def word(self, text: str) -> None:
         self.frame.append(HOLE)
@@ -146,17 +145,16 @@ class Anatomy:
         return "".join([next(supply) if part is HOLE else part for part in self.frame])
 
 
+@dataclasses.dataclass(slots=True)
 class _Node:
     """A position in the keys of one kind, after certain words."""
 
-    __slots__ = ("children", "count", "keys", "rest", "wide")
-
-    def __init__(self) -> None:
-        self.keys: set[int] = set()  # hashes of the keys with this word, if it may be a secret
-        self.children: dict[int, _Node] = {}  # by the word's hash
-        self.count = 0
-        self.wide = False
-        self.rest: _Node | None = None  # the node for all words that have no node of their own
+    # hashes of the keys with this word, if it may be a secret
+    keys: set[int] = dataclasses.field(default_factory=set)
+    children: dict[int, _Node] = dataclasses.field(default_factory=dict)  # by the word's hash
+    count: int = 0
+    wide: bool = False
+    rest: _Node | None = None  # the node for all words that have no node of their own
 
     def size(self) -> int:
         return (

@@ -48,14 +48,13 @@ class Sink:
 
     __slots__ = ()
 
-    def record(self, group: Group, found: Occurrence, /) -> str:
+    def record(self, _group: Group, _found: Occurrence, /) -> str:
         """Take a finding. Returns the decision id under which this sink tells of it; "" for none."""
-        raise NotImplementedError
+        return ""
 
-    def repeat(self, group: Group, times: int, now: float, at: float, /) -> None:
-        """Take `times` findings like the last one of the group. Their keys and values are not known.
-        `now` and `at` say when they were gathered: at most about a second after the first of them."""
-        raise NotImplementedError
+    def repeat(self, _group: Group, _times: int, _now: float, _at: float, /) -> None:
+        """Take further findings like the last one of the group. Their keys and values are not known.
+        The times say when they were gathered: at most about a second after the first of them."""
 
     def asked(self, service: str, evidence: Evidence, times: int, /) -> None:
         """Take what `times` commands of a service are evidence of."""

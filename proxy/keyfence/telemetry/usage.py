@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 
 from keyfence.policy.engine.evidence import ANYTHING, Evidence
 
-from .sink import Group, Occurrence, Sink
+from .sink import Sink
 
 MAX_KINDS = 20_000  # kinds of evidence between two calls of `parts`; beyond, the counts are lost
 PART_KINDS = 200  # that one part adds up, each of which takes some 10 µs
@@ -28,12 +28,6 @@ class Usage(Sink):
 
     def __init__(self) -> None:
         self._times: dict[tuple[str, Evidence], int] = {}
-
-    def record(self, _group: Group, _found: Occurrence) -> str:
-        return ""
-
-    def repeat(self, _group: Group, _times: int, _now: float, _at: float) -> None:
-        pass
 
     def asked(self, service: str, evidence: Evidence, times: int) -> None:
         key = (service, evidence)

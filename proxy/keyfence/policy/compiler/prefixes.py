@@ -23,7 +23,7 @@ from keyfence.policy.patterns.patterns import (
     prefix_pattern,
     written,
 )
-from keyfence.policy.patterns.regular import SEPARATOR, SEPARATOR_MASK
+from keyfence.policy.patterns.regular import SEPARATOR
 from keyfence.policy.patterns.set_operations import TooLarge, covered, overlap
 
 _REST = Hole(REST, ANYTHING)
@@ -58,7 +58,7 @@ def _check(hole: Hole, text: str, secrets: Container[str]) -> None:
     if hole.name in secrets:
         message = f"<{hole.name}> is secret, and messages show a scope's prefix; take it out of the prefix"
         raise PatternError(message, at)
-    if hole.variadic or hole.language.alphabet & SEPARATOR_MASK:
+    if hole.may_hold_separator:
         message = f"<{hole.name}> may hold a colon, so no key shows where the prefix ends"
         raise PatternError(f"{message}; exclude the colon, or list the values under bind", at)
 
@@ -152,7 +152,7 @@ class PrefixIndex(Generic[Item]):
 
 def _is_open(segment: Segment) -> bool:
     """Whether a segment may hold colons, and so be several segments of a key."""
-    return any(isinstance(part, Hole) and _may_hold_colon(part) for part in segment)
+    return any(isinstance(part, Hole) and part.may_hold_separator for part in segment)
 
 
 def _word(segment: Segment) -> bytes | None:
@@ -206,10 +206,6 @@ def segments(parts: Iterable[Part]) -> list[Segment]:
 def beginnings(text: str, prefixes: Container[str]) -> Iterator[str]:
     """Yields those of the prefixes that a text begins with, the longest first."""
     return (text[:size] for size in range(len(text), -1, -1) if text[:size] in prefixes)
-
-
-def _may_hold_colon(hole: Hole) -> bool:
-    return hole.variadic or bool(hole.language.alphabet & SEPARATOR_MASK)
 
 
 def _text_of(segment: Segment) -> bytes:

@@ -78,6 +78,10 @@ class Hole:
         """The class of the texts that match this placeholder."""
         return self.expression.joined if self.variadic else self.expression
 
+    @property
+    def may_hold_separator(self) -> bool:
+        return self.variadic or bool(self.language.alphabet & SEPARATOR_MASK)
+
 
 Part = Literal | Hole
 
@@ -445,7 +449,7 @@ def _display(literal_text: bytes) -> str:
 def _rank(hole: Hole) -> int:
     if hole.name.startswith(REST):
         return _REST
-    if hole.variadic or hole.language.alphabet & SEPARATOR_MASK:
+    if hole.may_hold_separator:
         return _VARIADIC
     return _PLACEHOLDER_ONLY
 

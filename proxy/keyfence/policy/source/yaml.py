@@ -60,6 +60,13 @@ class Source:
         if self.faults and not keep_going:
             raise FileError(self.faults)
 
+    def _take_places(self, other: Source) -> None:
+        """Begins as another form of the same file."""
+        self.file = other.file
+        self.lines = other.lines
+        self.faults = []
+        self._values, self._keys, self._widths = other._values, other._keys, other._widths
+
     def original(self, path: Sequence[str | int]) -> PathKey:
         """Returns the path in the file of the part at `path` in `data`."""
         return tuple(path)
@@ -277,10 +284,7 @@ class Pruned(Source):
     """A source without some of its parts. The other parts keep their places."""
 
     def __init__(self, whole: Source, out: Collection[PathKey]) -> None:
-        self.file = whole.file
-        self.lines = whole.lines
-        self.faults = []
-        self._values, self._keys, self._widths = whole._values, whole._keys, whole._widths
+        self._take_places(whole)
         self._kept: dict[PathKey, list[int]] = {}  # path of a list here: its items' indexes in the whole
         self.data = {} if () in out else self._prune(whole.data, (), (), out)
 

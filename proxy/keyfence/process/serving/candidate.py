@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 
 from keyfence.telemetry.candidate.rows import ChangedRow
 
-from .packing import Packed
+from .packing import Packed, unpack_beside
+from .runtime import Runtime
 
 
 class PackedCandidate(NamedTuple):
@@ -40,3 +41,9 @@ class Comparison(NamedTuple):
 
 
 NOTHING = Comparison({}, [])
+
+
+async def take_candidate(runtime: Runtime, candidate: PackedCandidate | None) -> None:
+    """Compare this candidate with the policy in force from now on, or (None) end the comparison."""
+    policy = None if candidate is None else await unpack_beside(candidate.packed)
+    runtime.take_candidate(policy, 0 if candidate is None else candidate.number)

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import dataclasses
 import datetime
+import ssl
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Sequence
@@ -339,18 +340,24 @@ class Runtime:
         return dataclasses.replace(limits, connections=room)
 
     def _resolver(self) -> Resolver:
-        return self.settings.identify.resolver(self.authorizer.policy.services if self.authorizer else ())
+        return self.settings.identify.resolver(self.policy.services if self.policy else ())
 
     @property
     def authorizer(self) -> Authorizer | None:
         """None in passthrough: nothing is read."""
         return None if self.in_force is None else self.in_force.authorizer
 
+    @property
+    def policy(self) -> CompiledPolicy | None:
+        """None in passthrough."""
+        return None if self.in_force is None else self.in_force.authorizer.policy
+
     def listeners(self, upstream: Upstream, bound: list[Bound]) -> Listeners:
         """The configured listeners on their bound sockets, in the same order."""
         listeners = Listeners(self.server_context(upstream))
-        for index, (model, sockets) in enumerate(zip(self.settings.listeners, bound, strict=True)):
-            listeners.open(model, sockets, listener_context(self.settings, index))
+        contexts = contexts_of(self.settings)
+        for model, sockets, context in zip(self.settings.listeners, bound, contexts, strict=True):
+            listeners.open(model, sockets, context)
         return listeners
 
     # -- time
@@ -414,11 +421,15 @@ class Runtime:
             "grants": [],
             "waivers": [one.until for one in self.settings.waivers],
         }
-        if self.authorizer is not None:
-            for kind, until in self.authorizer.policy.exceptions:
-                dates[kind].append(until)
+        for kind, until in self.policy.exceptions if self.policy is not None else ():
+            dates[kind].append(until)
         for kind, untils in dates.items():
             self.telemetry.counters.set_exceptions_lapsed(kind, sum(until < today for until in untils))
+
+
+def contexts_of(settings: Settings) -> list[ssl.SSLContext | None]:
+    """The TLS context of each listener; None for one without TLS."""
+    return [listener_context(settings, index) for index in range(len(settings.listeners))]
 
 
 def telemetry_of(settings: Settings, log: str | int | None) -> Telemetry:

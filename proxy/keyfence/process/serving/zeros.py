@@ -31,11 +31,7 @@ def _violations(modes: Modes) -> Iterator[tuple[str, str, str]]:
             mode = modes.mode(name, number)
             if mode == "disabled":
                 continue
-            yield (
-                service,
-                name,
-                "observed",
-            )  # also in enforce: break-glass, and a `should`
+            yield service, name, "observed"  # also in enforce: break-glass, and a `should`
             if mode == "enforce":
                 yield service, name, "refused"
             if modes.may_waive(service, name):

@@ -308,9 +308,8 @@ class Workers(Backend):
         try:
             await new.wait_ready()
         except WorkerFailed:
-            new.leaving = not all(
-                worker.ended.is_set() for worker in old
-            )  # if all have ended, the place needs another one
+            # If all have ended, the place needs another one.
+            new.leaving = not all(worker.ended.is_set() for worker in old)
             new.kill()
             raise
         await asyncio.gather(*(self._dismiss(worker, self._runtime.settings.drain) for worker in old))

@@ -18,19 +18,19 @@ from typing import Any, NamedTuple
 from keyfence import __version__
 from keyfence.config.settings import Settings
 from keyfence.downstream.listeners import Listeners
-from keyfence.downstream.tls import listener_context
 from keyfence.net.addresses import Bound
 from keyfence.policy.diagnostics import FileError
 from keyfence.policy.enforcement.modes import BreakGlass
 from keyfence.process.serving.answers import Answers
 from keyfence.process.serving.backend import hand_over
-from keyfence.process.serving.candidate import PackedCandidate
+from keyfence.process.serving.candidate import PackedCandidate, take_candidate
 from keyfence.process.serving.command_recorder import Recorder
 from keyfence.process.serving.packing import Packed, unpack, unpack_beside
 from keyfence.process.serving.runtime import (
     Runtime,
     StartError,
     background,
+    contexts_of,
     run_loop,
     telemetry_of,
 )
@@ -150,9 +150,8 @@ class Worker:
 
     async def _count_forever(self) -> None:
         while True:
-            signal.setitimer(
-                signal.ITIMER_REAL, STUCK_SECONDS
-            )  # SIGALRM ends a process without a handler for it
+            # SIGALRM ends a process without a handler for it.
+            signal.setitimer(signal.ITIMER_REAL, STUCK_SECONDS)
             if not self._channel.is_full:
                 await hand_over(self._increments, self._send_counts)
             await asyncio.sleep(COUNT_INTERVAL)
@@ -178,13 +177,12 @@ class Worker:
         if kind == "glass":
             runtime.glass[:] = content
         elif kind == "candidate":
-            candidate = None if content is None else await unpack_beside(content.packed)
-            runtime.take_candidate(candidate, 0 if content is None else content.number)
+            await take_candidate(runtime, content)
         elif kind == "take":
             packed, loaded_at = content
             policy = await unpack_beside(packed)
             settings = packed.settings
-            contexts = [listener_context(settings, index) for index in range(len(settings.listeners))]
+            contexts = contexts_of(settings)
             if bool(settings.decision_log) != bool(runtime.settings.decision_log):
                 runtime.telemetry.log_to(self._log_of(settings))
             runtime.take(settings, policy, loaded_at)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import IO, Any
 
@@ -23,14 +23,13 @@ from keyfence.policy.units import clock_text, counted
 from keyfence.telemetry.clients import MAX_CLIENTS, Client, from_fields, text_of
 from keyfence.telemetry.tally import Example, Row, Tally
 
-_ACTIONS = frozenset({"observed", "refused", "waived", "late"})
-_COLUMNS = ("refused", "observed", "waived", "late")  # what was done about violations
+COLUMNS = ("refused", "observed", "waived", "late")  # what was done about violations
 _HEADINGS = (
     "service",
     "rule",
     "command",
     "entry or key shape",
-    *_COLUMNS,
+    *COLUMNS,
     "first seen",
     "last seen",
     "example",
@@ -75,25 +74,44 @@ def render(rows: Iterable[Row], file: IO[str] | None = None, width: int | None =
     if not ordered:
         file.write("No violations.\n")
         return
-    headings = [one for one in _HEADINGS if one != "late" or any(row["actions"].get(one) for row in ordered)]
+    headings = without_late(_HEADINGS, (row["actions"] for row in ordered))
     table = _table(ordered, headings)
-    console = Console(file=file, width=width, highlight=False, markup=False, emoji=False)
-    natural = Console(width=100_000, color_system=None).measure(table).maximum
+    console, natural = console_for(file, width), natural_width(table)
     if not console.is_terminal:
         natural = natural if width is None else width
-        console = Console(file=file, width=natural, highlight=False, markup=False, emoji=False, no_color=True)
+        console = console_for(file, natural, no_color=True)
     if natural <= console.width:
         console.print(table)
     else:
-        file.write(_as_blocks(ordered, [one for one in headings if one in _COLUMNS], console.width))
+        file.write(_as_blocks(ordered, [one for one in headings if one in COLUMNS], console.width))
     decisions = sum(row["count"] for row in ordered)
     file.write(f"{counted(decisions, 'violation')} in {counted(len(ordered), 'row')}\n")
 
 
+def without_late(names: Sequence[str], actions: Iterable[Mapping[str, int]]) -> list[str]:
+    """The names of columns, `late` only if something was found late."""
+    is_late = any(one.get("late") for one in actions)
+    return [one for one in names if one != "late" or is_late]
+
+
+def console_for(file: IO[str], width: int | None, *, no_color: bool = False) -> Console:
+    return Console(
+        file=file, width=width, highlight=False, markup=False, emoji=False, no_color=no_color or None
+    )
+
+
+def natural_width(table: Table) -> int:
+    return Console(width=100_000, color_system=None).measure(table).maximum
+
+
+def plain_table() -> Table:
+    return Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+
+
 def _table(rows: list[Row], headings: list[str]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    table = plain_table()
     for heading in headings:
-        table.add_column(heading, justify="right" if heading in _COLUMNS else "left", no_wrap=True)
+        table.add_column(heading, justify="right" if heading in COLUMNS else "left", no_wrap=True)
     for row in rows:
         cells = _cells(row)
         table.add_row(*(Text(cells[heading]) for heading in headings))
@@ -133,7 +151,7 @@ def _cells(row: Row) -> dict[str, str]:
         "rule": one_line(row["rule"] + (" (should)" if row["severity"] == "should" else "")),
         "command": one_line(row["command"]),
         "entry or key shape": one_line(row["shape"] or row["entry"] or "–"),
-        **{action: str(row["actions"].get(action, 0)) for action in _COLUMNS},
+        **{action: str(row["actions"].get(action, 0)) for action in COLUMNS},
         "first seen": clock_text(row["first"]),
         "last seen": clock_text(row["last"]),
         "example": one_line(row["example"]),
@@ -155,7 +173,7 @@ def _row_of_line(record: object) -> tuple[Row, int]:
         raise ValueError("not a JSON object")
     at = _seconds(_text(record, "time"))
     action = _text(record, "action")
-    if action not in _ACTIONS:
+    if action not in COLUMNS:
         raise ValueError(f"unknown action {action[:32]!r}")
     times = 1 + _number(record, "merged")
     client = from_fields(record, "client")

@@ -10,8 +10,6 @@ import sys
 from collections.abc import Iterable
 from typing import IO, Any
 
-from rich import box
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -19,8 +17,7 @@ from keyfence.policy.show import one_line
 from keyfence.policy.units import counted
 from keyfence.telemetry.tally import Row
 
-ACTIONS = ("refused", "observed", "waived", "late")
-_NUMBERS = frozenset({"refused", "observed", "waived", "late"})
+from .by_command import COLUMNS, console_for, natural_width, plain_table, without_late
 
 
 @dataclasses.dataclass
@@ -31,9 +28,8 @@ class KeyRow:
     service: str
     count: int = 0
     actions: dict[str, int] = dataclasses.field(default_factory=dict)
-    commands: dict[str, int] = dataclasses.field(
-        default_factory=dict
-    )  # how often each, the most frequent first
+    # How often each, the most frequent first.
+    commands: dict[str, int] = dataclasses.field(default_factory=dict)
     rules: dict[str, int] = dataclasses.field(default_factory=dict)
     first: float = 0.0
     last: float = 0.0
@@ -79,21 +75,20 @@ def render_by_key(rows: Iterable[Row], file: IO[str] | None = None, width: int |
     if not found:
         file.write("No violations.\n")
         return
-    actions = [one for one in ACTIONS if one != "late" or any(row.actions.get(one) for row in found)]
-    console = Console(file=file, width=width, highlight=False, markup=False, emoji=False)
+    actions = without_late(COLUMNS, (row.actions for row in found))
+    console = console_for(file, width)
     table = _table(found, actions, fold=console.is_terminal)
     if not console.is_terminal and width is None:
-        natural = max(100, Console(width=100_000, color_system=None).measure(table).maximum)
-        console = Console(file=file, width=natural, highlight=False, markup=False, emoji=False, no_color=True)
+        console = console_for(file, max(100, natural_width(table)), no_color=True)
     console.print(table)
     number, kinds = sum(one.count for one in found), len({one.key for one in found})
     console.print(f"{counted(number, 'violation')} on {counted(kinds, 'kind')} of keys")
 
 
 def _table(found: list[KeyRow], actions: list[str], *, fold: bool) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    table = plain_table()
     for heading in ("entry or key shape", "service", *actions, "commands", "rules", "example"):
-        is_number = heading in _NUMBERS
+        is_number = heading in COLUMNS
         table.add_column(
             heading, justify="right" if is_number else "left", no_wrap=is_number or not fold, overflow="fold"
         )
