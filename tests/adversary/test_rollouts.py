@@ -21,8 +21,8 @@ import yaml
 from keyfence.findings.database import Database
 from keyfence.findings.filter import Filter
 from keyfence.findings.finding import ACTIVE, DAY, HOUR, State, finding_id
-from keyfence.findings.gate.evidence import of_answers, of_store
 from keyfence.findings.gate.judgement import judge
+from keyfence.findings.gate.sources import of_answers, of_store
 from keyfence.findings.proof.basis import Described, InForce, described
 from keyfence.findings.proof.changes import Changes
 from keyfence.findings.queries import Reader

@@ -11,8 +11,8 @@ from keyfence.audit.at_rest import AtRest, write_audit
 from keyfence.findings.database import Database
 from keyfence.findings.filter import Filter
 from keyfence.findings.finding import AT_REST, DAY, Finding, State
-from keyfence.findings.gate.evidence import of_store
 from keyfence.findings.gate.judgement import judge
+from keyfence.findings.gate.sources import of_store
 from keyfence.findings.queries import Reader
 from keyfence.findings.readiness import Readiness, may_be_refused, standings
 from keyfence.findings.store import Store

@@ -20,7 +20,7 @@ from .finding import EVERY_COMMAND, Finding, State, Unjudged
 from .proof.basis import InForce
 from .queries import Reader
 from .readiness import NOTHING_IN_FORCE, is_ready, is_resolved, mode_lines, standings
-from .rejudge import as_of_now, if_enforced
+from .reevaluation import as_of_now, if_enforced
 from .spans import seconds as seconds_of
 from .unused import rights_of, unused_rights
 from .what_if import unjudged, what_if

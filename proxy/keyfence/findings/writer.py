@@ -26,7 +26,7 @@ from .filter import Filter
 from .finding import SETTLE_SECONDS, Event
 from .proof.basis import InForce, described
 from .queries import LOOKING, OPAQUE, PASSTHROUGH, Reader
-from .rejudge import Kept, judged_again, resolved
+from .reevaluation import Kept, evaluated_again, resolved
 from .spans import Span
 from .store import Store
 
@@ -69,7 +69,8 @@ class Writer:
         self._open: set[str] | None = None  # those with open ones now; None: not counted since the last look
         self._were_open: set[str] = set()  # those when they were counted before
         self.in_force = InForce()  # a policy with its modes
-        self._to_judge: tuple[CompiledPolicy, float] | None = None  # the policy, and when it was put in force
+        # The policy to evaluate findings under again, and when it was put in force.
+        self._to_evaluate: tuple[CompiledPolicy, float] | None = None
         self._announced = ""  # the revision that the store knows of …
         self._described = ""  # … and the basis
         self._looked_until: float | None = None
@@ -101,7 +102,7 @@ class Writer:
             modes = Modes((), policy.services)
         self.in_force = InForce(policy, modes)
         if policy is not None:
-            self._to_judge = policy, self._clock()
+            self._to_evaluate = policy, self._clock()
 
     def look(self, is_open: bool) -> None:
         """Called each second: whether clients are served."""
@@ -126,7 +127,7 @@ class Writer:
         self._changes.tick()
         now = self._clock()
         is_due = not 0 <= now - self._written < EVIDENCE_SECONDS  # the clock may have been set back
-        if now >= self._retry_at and (is_due or self._batch.seen or self._to_judge is not None):
+        if now >= self._retry_at and (is_due or self._batch.seen or self._to_evaluate is not None):
             await self.write()
 
     async def write(self) -> None:
@@ -175,7 +176,7 @@ class Writer:
         )
 
     def _look_after(self, now: float) -> list[Event]:
-        """Judge examples again under a new policy, move findings on, delete old ones."""
+        """Evaluate examples again under a new policy, move findings on, delete old ones."""
         changes: list[Event] = []
         in_force = self.in_force
         policy = in_force.policy
@@ -186,12 +187,12 @@ class Writer:
             self._store.basis_taken(in_force.basis, json.dumps(described(policy, in_force.modes)), now)
             self._described = in_force.basis
         # Until then violations under the policy before may still arrive.
-        to_judge = self._to_judge
-        if to_judge is not None and now >= to_judge[1] + SETTLE_SECONDS:
-            judged, since = to_judge
-            changes += self._rejudge(judged, since, now)
-            if self._to_judge is to_judge:
-                self._to_judge = None
+        to_evaluate = self._to_evaluate
+        if to_evaluate is not None and now >= to_evaluate[1] + SETTLE_SECONDS:
+            policy_taken, since = to_evaluate
+            changes += self._reevaluate(policy_taken, since, now)
+            if self._to_evaluate is to_evaluate:
+                self._to_evaluate = None
         if now - self._aged >= AGE_SECONDS:
             changes += self._store.age(now)
             self._aged = now
@@ -201,12 +202,12 @@ class Writer:
             self.version += 1
         return changes
 
-    def _rejudge(self, policy: CompiledPolicy, since: float, now: float) -> list[Event]:
+    def _reevaluate(self, policy: CompiledPolicy, since: float, now: float) -> list[Event]:
         found = self.reader.findings(Filter())
         kept = Kept(self.reader, self.in_force.basis)
         allowed = resolved(policy, found, since, kept.keeps)
         changes = self._store.resolve(allowed, policy.revision, now) if allowed else []
-        still, others = judged_again(policy, found, kept.keeps)
+        still, others = evaluated_again(policy, found, kept.keeps)
         self._store.still_resolved(still, policy.revision)
         return changes + (self._store.reopen(others, policy.revision, now) if others else [])
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from keyfence.findings.finding import DAY, EVERY_COMMAND, Finding, State, Unjudged, finding_id
-from keyfence.findings.gate.evidence import Evidence
 from keyfence.findings.gate.judgement import Judgement, judge
+from keyfence.findings.gate.sources import Evidence
 from keyfence.telemetry.tally import Example
 
 NOON = 1_700_000_000.0 // DAY * DAY + DAY / 2  # Unix seconds

@@ -22,9 +22,9 @@ from keyfence.cli.terminal.output import fail, fail_with, say
 from keyfence.config.fields import is_store, parse_store, store_url
 from keyfence.findings.finding import ACTIVE, AT_REST
 from keyfence.findings.gate.baseline import Known, read_baseline, write_baseline
-from keyfence.findings.gate.evidence import Evidence, of_answers, of_rows, of_store
 from keyfence.findings.gate.formats import FORMATS
 from keyfence.findings.gate.judgement import Judgement, Outcome, blocking, judge
+from keyfence.findings.gate.sources import Evidence, of_answers, of_rows, of_store
 from keyfence.policy.diagnostics import FileError
 from keyfence.policy.units import counted
 from keyfence.upstream.url import without_password

@@ -16,7 +16,7 @@ from keyfence.findings.finding import ACTIVE, AT_REST, Finding, State
 from keyfence.telemetry.tally import KEY
 
 from .baseline import Known
-from .evidence import Evidence
+from .sources import Evidence
 
 
 class Outcome(enum.StrEnum):

@@ -40,8 +40,8 @@ from keyfence.telemetry.increments import Increments
 from keyfence.telemetry.operator_log import warn
 from keyfence.upstream.health import UpstreamAddress
 
+from .asking_parent import OF_ALL, Questions
 from .channel import Channel, to_json
-from .questions import OF_ALL, Questions
 
 COUNT_INTERVAL = 1.0  # seconds between two increments
 # A worker whose event loop stands still for this long ends itself, and is replaced.

@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from keyfence.process.workers import questions as module
-from keyfence.process.workers.questions import MAX_WAITING, Questions
+from keyfence.process.workers import asking_parent as module
+from keyfence.process.workers.asking_parent import MAX_WAITING, Questions
 from keyfence.session.conversation.questions import Question
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from keyfence.commands.extract import extract
 from keyfence.findings.finding import Finding, State, finding_id
-from keyfence.findings.rejudge import judged_again, keeps_its_rule, resolved
+from keyfence.findings.reevaluation import evaluated_again, keeps_its_rule, resolved
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.loading.load import load_policy
@@ -160,7 +160,7 @@ TOKENS = SECRET + '  session: {key: "shop:session:<token>", type: string}\n'
         ("[0-9]{4}", "([0-9]{4}|masked)", b"shop:session:qwertz1"),
     ],
 )
-def test_keys_with_different_secrets_are_not_judged_by_the_text_that_replaces_them(
+def test_keys_with_different_secrets_are_not_evaluated_by_the_text_that_replaces_them(
     policy_of: Load, old: str, new: str, key: bytes
 ) -> None:
     """All of them have one line, so the times of this line are the times of all of them."""
@@ -190,14 +190,14 @@ def test_a_finding_is_not_resolved_by_an_example_of_which_only_a_part_is_kept(po
     assert not resolved(new, [finding(old, "key.unregistered", [b"MGET", *keys])], NOON + 60)
 
 
-def test_a_finding_that_an_earlier_policy_resolved_is_judged_again(policy_of: Load) -> None:
+def test_a_finding_that_an_earlier_policy_resolved_is_evaluated_again(policy_of: Load) -> None:
     """A policy that is taken back does not leave its findings resolved."""
     old, new = policy_of(OLD), policy_of(OLD + SESSION)
     one = finding(old, "key.unregistered", [b"GET", b"shop:session:00ff00ff"])
     one.state, one.resolved_by = State.RESOLVED, new.revision
     third = policy_of(OLD + SESSION + '  more: {key: "shop:more:<id>"}\n')
-    assert judged_again(third, [one]) == ([one.id], [])
-    assert judged_again(old, [one]) == ([], [one.id])
+    assert evaluated_again(third, [one]) == ([one.id], [])
+    assert evaluated_again(old, [one]) == ([], [one.id])
 
 
 # -- channels
@@ -338,7 +338,7 @@ def test_a_script_may_be_loaded_where_it_may_not_run(policy_of: Load) -> None:
     ],
     ids=["script", "copy", "notifications"],
 )
-def test_the_form_of_a_key_is_judged_whatever_the_command_does_with_it(
+def test_the_form_of_a_key_is_evaluated_whatever_the_command_does_with_it(
     policy_of: Load, words: list[bytes]
 ) -> None:
     old = policy_of(OLD)
@@ -348,7 +348,7 @@ def test_the_form_of_a_key_is_judged_whatever_the_command_does_with_it(
 
 
 @pytest.mark.parametrize("shape", ["shop:cart:<more>", "shop:cart:<bytes>"])
-def test_a_shape_of_keys_of_any_length_is_not_judged_as_a_whole(policy_of: Load, shape: str) -> None:
+def test_a_shape_of_keys_of_any_length_is_not_evaluated_as_a_whole(policy_of: Load, shape: str) -> None:
     """Of a very long key, only the beginning is known."""
     one = finding(policy_of(OLD), "key.unregistered", [b"GET", b"shop:cart:1"], shape=shape, times=305)
     assert resolved(policy_of(OLD + '  cart: {key: "shop:cart:<id>"}\n'), [one], NOON + 60) == []
@@ -402,7 +402,7 @@ def test_a_finding_is_resolved_if_its_entry_does_not_require_it_any_more(
     assert resolved(policy_of(after), [one], NOON + 60, always) == []
 
 
-def test_where_words_of_a_key_say_its_type_an_entry_without_one_is_not_judged(policy_of: Load) -> None:
+def test_where_words_of_a_key_say_its_type_an_entry_without_one_is_not_evaluated(policy_of: Load) -> None:
     old = OLD.replace("type: string, values: number", "type: string")
     one = finding(policy_of(old), "type.mismatch", ON_A_LIST, shape="", entry="order", times=305)
     words = "type_words: {queue: list}\n"

@@ -7,7 +7,7 @@ import pytest
 from keyfence.findings.batch import Batch
 from keyfence.findings.database import Database
 from keyfence.findings.finding import DAY, HOUR, State, finding_id
-from keyfence.findings.gate.evidence import of_answers, of_rows, of_store
+from keyfence.findings.gate.sources import of_answers, of_rows, of_store
 from keyfence.findings.proof.basis import InForce, described
 from keyfence.findings.queries import Reader
 from keyfence.findings.store import Store

@@ -1,4 +1,4 @@
-"""Judges findings again, under a policy that was put in force.
+"""Evaluates findings again, under a policy that was put in force.
 
 Rule: a finding is resolved only if all of it is known to keep the rule now. The examples are all of it if
 they account for all violations, and none of them is masked: a masked one stands for several commands.
@@ -72,7 +72,7 @@ def resolved(
     ]
 
 
-def judged_again(
+def evaluated_again(
     policy: CompiledPolicy, findings: Iterable[Finding], keeps: Keeps = keeps_nothing
 ) -> tuple[list[str], list[str]]:
     """The ids of the findings that an earlier policy resolved: those that this one allows as well, and the

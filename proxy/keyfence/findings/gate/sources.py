@@ -1,4 +1,4 @@
-"""What the gate judges: the findings of a store, of a running keyfence, or of a decision log.
+"""The sources of the gate: the findings of a store, of a running keyfence, or of a decision log.
 
 Rule: a source says whether commands were evaluated, apart from what was found in them. A decision log holds
 violations only, so an empty one is silence.
