@@ -639,3 +639,15 @@ async def test_a_connection_that_cannot_be_served_is_closed(patch: pytest.Monkey
         reader, _ = await place.connect()
         assert await reader.read() == b""
         assert place.context.quotas.taken == 0
+
+
+@in_loop
+async def test_a_fault_while_a_connection_is_admitted_closes_it(patch: pytest.MonkeyPatch) -> None:
+    async with OneListener(tcp()) as place:
+        patch.setattr(listeners_module, "Client", lambda *_: 1 / 0)
+        faults: list[dict[str, Any]] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _loop, told: faults.append(told))
+        reader, _ = await place.connect()
+        assert await reader.read() == b""
+        assert place.context.quotas.taken == 0
+        assert [type(one["exception"]) for one in faults] == [ZeroDivisionError]

@@ -44,6 +44,38 @@ class _Refused(Exception):
         self.answer = answer
 
 
+class _Arrival:
+    """A connection until it is a client. If the body of a `with` fails to make it one, it is closed and
+    leaves its quota."""
+
+    __slots__ = ("_refuse", "quota", "sock")
+
+    def __init__(
+        self, sock: socket.socket, quota: ConnectionQuota, refuse: Callable[[socket.socket, _Refused], None]
+    ) -> None:
+        self.sock = sock
+        self.quota = quota
+        self._refuse = refuse
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _kind: object, exc: BaseException | None, _trace: object) -> bool:
+        if exc is None:
+            return False
+        if isinstance(exc, _Refused):
+            self._refuse(self.sock, exc)
+        self.sock.close()
+        self.quota.leave()
+        return isinstance(exc, _Refused | OSError)  # OSError: it ended before it became a client
+
+
+def _opened(arrival: _Arrival, opening: Coroutine[Any, Any, Any], _made: object) -> None:
+    """Go on with the opening of a transport, after its only wait."""
+    with arrival, contextlib.suppress(StopIteration):
+        opening.send(None)
+
+
 class Listeners:
     """The listening sockets of a process."""
 
@@ -143,58 +175,35 @@ class _Listener:
             self._refuse(sock, _Refused("connections", text, answer))
             sock.close()
             return
+        arrival = _Arrival(sock, quota, self._refuse)
         if self.tls is None and not self._proxied:
-            self._admit_at_once(sock, peer, quota)
+            self._admit_at_once(arrival, peer)
             return
-        task = asyncio.get_running_loop().create_task(self._admit(sock, peer, quota))
+        task = asyncio.get_running_loop().create_task(self._admit(arrival, peer))
         self._arriving.add(task)
         task.add_done_callback(self._arriving.discard)
 
     # -- a connection until it is a client
 
-    def _admit_at_once(self, sock: socket.socket, peer: Any, quota: ConnectionQuota) -> None:
+    def _admit_at_once(self, arrival: _Arrival, peer: Any) -> None:
         """Make a client of a connection that has nothing to wait for. This needs no task."""
-        try:
-            client = self._client(*self._origin(sock, peer), quota)
-            opening = asyncio.get_running_loop().connect_accepted_socket(client, sock)
+        with arrival:
+            client = self._client(*self._origin(arrival.sock, peer), arrival.quota)
+            opening = asyncio.get_running_loop().connect_accepted_socket(client, arrival.sock)
             # Its only wait is for the client's `connection_made`, in the next turn of the loop.
-            opening.send(None).add_done_callback(partial(self._opened, opening, sock, quota))
-        except _Refused as refused:
-            self._turn_away(sock, quota, refused)
-        except OSError:
-            self._turn_away(sock, quota)  # it ended before it became a client
+            opening.send(None).add_done_callback(partial(_opened, arrival, opening))
 
-    def _opened(
-        self, opening: Coroutine[Any, Any, Any], sock: socket.socket, quota: ConnectionQuota, _made: object
-    ) -> None:
-        """Go on with the opening of a transport, after its only wait."""
-        try:
-            opening.send(None)
-        except StopIteration:
-            pass
-        except OSError:
-            self._turn_away(sock, quota)
-
-    async def _admit(self, sock: socket.socket, peer: Any, quota: ConnectionQuota) -> None:
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._context.quotas.limits.handshake
-        refused, served = None, False
-        try:
+    async def _admit(self, arrival: _Arrival, peer: Any) -> None:
+        deadline = asyncio.get_running_loop().time() + self._context.quotas.limits.handshake
+        sock = arrival.sock
+        with arrival:
             sock.setblocking(False)
             known, port = self._origin(sock, peer)
             if self._proxied:
                 source = await self._proxy_header(sock, known.address, deadline)
                 if not source.local:
                     known, port = forwarded(known, source.address), source.port
-            await self._serve(sock, deadline, self._client(known, port, quota))
-            served = True
-        except _Refused as exc:
-            refused = exc
-        except OSError:
-            pass  # it ended before it became a client
-        finally:
-            if not served:
-                self._turn_away(sock, quota, refused)
+            await self._serve(sock, deadline, self._client(known, port, arrival.quota))
 
     def _client(self, known: Evidence, port: int, quota: ConnectionQuota) -> Callable[[], Any]:
         """Makes the client. Raises _Refused if its address has too many connections."""
@@ -244,15 +253,6 @@ class _Listener:
             raise _Refused("handshake", "the PROXY header timed out") from None
         assert reader.source is not None
         return reader.source
-
-    def _turn_away(
-        self, sock: socket.socket, quota: ConnectionQuota, refused: _Refused | None = None
-    ) -> None:
-        """Close a connection that does not become a client, because it was `refused` or has ended."""
-        if refused is not None:
-            self._refuse(sock, refused)
-        sock.close()
-        quota.leave()
 
     def _refuse(self, sock: socket.socket, refused: _Refused) -> None:
         self._context.telemetry.counters.connection_rejected(self.name, refused.reason)
