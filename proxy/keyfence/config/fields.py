@@ -74,10 +74,6 @@ def _drain(value: Any) -> Any:
     return parse_drain(value)
 
 
-def _listen(value: str) -> str:
-    return parse_listen(value)
-
-
 def _address_or_none(value: str) -> str:
     try:
         return value if value == NONE else parse_address(value)
@@ -142,7 +138,7 @@ NumberOrNone = Annotated[int, Field(ge=0, le=2**31 - 1), BeforeValidator(_number
 TimeLimit = Annotated[int, BeforeValidator(_time_limit)]  # milliseconds; 0: no limit
 Workers = Annotated[int, BeforeValidator(_workers)]
 Drain = Annotated[int, BeforeValidator(_drain)]  # milliseconds
-ListenAddress = Annotated[str, AfterValidator(_listen)]  # HOST:PORT or unix:PATH
+ListenAddress = Annotated[str, AfterValidator(parse_listen)]  # HOST:PORT or unix:PATH
 WebUrl = Annotated[str, AfterValidator(parse_web_url)]  # http: or https:
 StoreOrNone = Annotated[str, AfterValidator(_store_or_none)]  # a URL, or none
 AddressOrNone = Annotated[str, AfterValidator(_address_or_none)]  # HOST:PORT, or none
