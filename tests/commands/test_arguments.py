@@ -4,7 +4,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keyfence.commands.arguments import LONGEST_WORD, fold, integer, may_hold, word
+from keyfence.commands.arguments import (
+    LONGEST_WORD,
+    MOST_OPTIONS,
+    TooManyOptions,
+    each_option,
+    fold,
+    integer,
+    may_hold,
+    word,
+)
 from keyfence.commands.model import Streamed
 
 
@@ -51,3 +60,19 @@ def test_integers_of_up_to_64_bits_are_read(number: int) -> None:
 
 def test_a_number_of_a_million_digits_is_none() -> None:
     assert integer(b"9" * 1_000_000) is None
+
+
+def test_the_arguments_of_an_option_are_not_read_as_options() -> None:
+    argv = b"SORT k limit STORE asc store LIMIT".split()
+    found = list(each_option(argv, 2, {b"LIMIT": 2, b"STORE": 1}))
+    assert found == [(b"LIMIT", 2), (b"STORE", 5)]
+
+
+def test_an_option_that_lacks_its_arguments_has_no_name() -> None:
+    argv = b"SORT k ASC LIMIT 1".split()
+    assert list(each_option(argv, 2, {b"LIMIT": 2})) == [(b"ASC", 2), (b"", 3), (b"1", 4)]
+
+
+def test_no_more_options_are_read_than_a_client_sends() -> None:
+    with pytest.raises(TooManyOptions):
+        list(each_option([b"ASC"] * (MOST_OPTIONS + 2), 2, {}))

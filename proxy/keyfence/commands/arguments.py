@@ -7,7 +7,7 @@ evaluate a different command from the one that runs.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from .model import Streamed
 
@@ -48,6 +48,22 @@ def option(argv: Sequence[bytes], index: int) -> bytes:
 def options(argv: Sequence[bytes], start: int) -> Iterator[bytes]:
     """All arguments from `start` on, read as names of options. Raises TooManyOptions."""
     return (option(argv, index) for index in range(start, len(argv)))
+
+
+def each_option(argv: Sequence[bytes], start: int, takes: Mapping[bytes, int]) -> Iterator[tuple[bytes, int]]:
+    """Each argument from `start` on, read as the name of an option, and its position. `takes` says how many
+    arguments belong to an option; they are skipped. An option that lacks them has an empty name. Raises
+    TooManyOptions."""
+    index = start
+    while index < len(argv):
+        name = option(argv, index)
+        taken = takes.get(name, 0)
+        if index + taken < len(argv):
+            yield name, index
+            index += taken
+        else:
+            yield b"", index
+        index += 1
 
 
 def fold(name: bytes) -> bytes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from keyfence.commands.arguments import glob_escape, option
+from keyfence.commands.arguments import each_option, glob_escape
 from keyfence.commands.facts import Argv, Connection, Facts, Named, each, together
 from keyfence.commands.key_runs import bounded
 from keyfence.commands.model import READ, Pattern, Problem, Unseen
@@ -16,15 +16,10 @@ def _tracking(argv: Argv) -> Resources:
     """
     prefixes: list[int] = []
     broadcasts = False
-    index = 3
-    while index < len(argv):
-        name = option(argv, index)
-        if name in (b"PREFIX", b"REDIRECT") and index + 1 < len(argv):
-            index += 1
-            if name == b"PREFIX":
-                prefixes.append(index)
+    for name, index in each_option(argv, 3, {b"PREFIX": 1, b"REDIRECT": 1}):
+        if name == b"PREFIX":
+            prefixes.append(index + 1)
         broadcasts = broadcasts or name == b"BCAST"
-        index += 1
     if not broadcasts:
         return NO_RESOURCES
     if not prefixes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from keyfence.commands.arguments import glob_escape, may_hold, option, options, word
+from keyfence.commands.arguments import each_option, glob_escape, may_hold, options, word
 from keyfence.commands.cache_forms import TO_END, Layout
 from keyfence.commands.content import of_key
 from keyfence.commands.facts import (
@@ -101,21 +101,14 @@ def _migrate(argv: Argv) -> Keys:
     """
     copies = False
     first = 0
-    index = 6
-    while index < len(argv) and not first:
-        name, left = option(argv, index), len(argv) - index - 1
+    for name, index in each_option(argv, 6, {b"AUTH": 1, b"AUTH2": 2}):
+        copies = copies or name == b"COPY"
         if name == b"KEYS":
             first = index + 1
-        elif name == b"COPY":
-            copies = True
-        elif name == b"AUTH" and left >= 1:
-            index += 1
-        elif name == b"AUTH2" and left >= 2:
-            index += 2
-        elif name != b"REPLACE":
+            break
+        if name not in _MIGRATE_OTHERS:
             first = next(after(argv, frozenset({b"KEYS"}), index), 0)
             break
-        index += 1
     needs = READ if copies else READ | WRITE
     runs = [Run(one(3), needs, 0)] if len(argv) > 3 and (argv[3] or not first) else []
     if first:
@@ -123,6 +116,7 @@ def _migrate(argv: Argv) -> Keys:
     return Keys(runs)
 
 
+_MIGRATE_OTHERS = frozenset({b"AUTH", b"AUTH2", b"COPY", b"REPLACE"})
 _REMOVED = OnKey(removes_key=True)
 _RESTORED = OnKey(_restore_ttl, _dumped)
 
@@ -154,7 +148,7 @@ _WHOLE_KEYS = {
 
 # -- SORT
 
-_SORT_FLAGS = frozenset({b"ASC", b"DESC", b"ALPHA"})
+_SORT_OTHERS = frozenset({b"LIMIT", b"ASC", b"DESC", b"ALPHA"})
 _NAMED_BY_ELEMENTS = "the sorted elements are part of the names of the keys that its BY and GET patterns read"
 
 
@@ -166,22 +160,14 @@ def _sort(argv: Argv) -> Keys:
     """
     stores: list[int] = []
     patterns: list[int] = []
-    index = 2
-    while index < len(argv):
-        name, left = option(argv, index), len(argv) - index - 1
-        if name == b"LIMIT" and left >= 2:
-            index += 2
-        elif name == b"STORE" and left >= 1:
-            index += 1
-            stores = [index]
-        elif name in (b"BY", b"GET") and left >= 1:
-            index += 1
-            if may_hold(argv[index], b"*"):
-                patterns.append(index)
-        elif name not in _SORT_FLAGS:
+    for name, index in each_option(argv, 2, {b"LIMIT": 2, b"STORE": 1, b"BY": 1, b"GET": 1}):
+        if name == b"STORE":
+            stores = [index + 1]
+        elif name in (b"BY", b"GET"):
+            patterns += [index + 1] if may_hold(argv[index + 1], b"*") else []
+        elif name not in _SORT_OTHERS:
             stores += after(argv, frozenset({b"STORE"}), index)
             break
-        index += 1
     problem = None
     if patterns:
         unseen = bounded(Unseen(_with_any_element(argv[at]), READ) for at in patterns)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from keyfence.commands.arguments import option, word
+from keyfence.commands.arguments import each_option, option, word
 from keyfence.commands.cache_forms import ELEMENTS, FLAGS, SCORED_OPTIONS, Layout
 from keyfence.commands.content import of_counted_keys, of_key
 from keyfence.commands.facts import KEYS_ONLY, Argv, Connection, Facts, Found, OnKey, Rights, each, together
@@ -47,26 +47,21 @@ def _located(argv: Argv, position: int) -> Content | None:
 
 # -- GEORADIUS
 
-_GEO_FLAGS = frozenset({b"WITHDIST", b"WITHHASH", b"WITHCOORD", b"ANY", b"ASC", b"DESC"})
+_GEO_OTHERS = frozenset({b"WITHDIST", b"WITHHASH", b"WITHCOORD", b"COUNT", b"ANY", b"ASC", b"DESC"})
 _GEO_STORES = frozenset({b"STORE", b"STOREDIST"})
 
 
 def _radius_keys(argv: Argv) -> Keys:
     """GEORADIUS key longitude latitude radius unit …, GEORADIUSBYMEMBER key member radius unit …: the last of
     STORE and STOREDIST counts (`src/geo.c`, georadiusGeneric)."""
-    index = 5 if word(argv[0]) == b"GEORADIUSBYMEMBER" else 6
+    start = 5 if word(argv[0]) == b"GEORADIUSBYMEMBER" else 6
     stores: list[int] = []
-    while index < len(argv):
-        name, left = option(argv, index), len(argv) - index - 1
-        if name in _GEO_STORES and left >= 1:
-            index += 1
-            stores = [index]
-        elif name == b"COUNT" and left >= 1:
-            index += 1
-        elif name not in _GEO_FLAGS:
+    for name, index in each_option(argv, start, {b"STORE": 1, b"STOREDIST": 1, b"COUNT": 1}):
+        if name in _GEO_STORES:
+            stores = [index + 1]
+        elif name not in _GEO_OTHERS:
             stores += after(argv, _GEO_STORES, index)
             break
-        index += 1
     return Keys(source(argv) + destinations(stores, 1))
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Iterable
 
-from keyfence.commands.arguments import MOST_OPTIONS, integer, option, options, word
+from keyfence.commands.arguments import MOST_OPTIONS, each_option, integer, option, options, word
 from keyfence.commands.cache_forms import ELEMENTS, LENGTH, ONE_OPTION, TO_END, VALUE, Layout
 from keyfence.commands.content import of_keys_from, value_at
 from keyfence.commands.facts import KEYS_ONLY, Argv, Facts, Found, OnKey, Rights, TtlOf, each, together
@@ -95,21 +95,13 @@ def _getex_needs(argv: Argv) -> int:
     return READ if len(argv) == 2 else READ | WRITE
 
 
-def _last_time(argv: Argv, takes_value: Collection[bytes] = ()) -> tuple[bytes, int]:
-    """The last option from position 2 on that is a time or PERSIST, and where the time stands; empty if there
-    is none. `takes_value`: other options, which the next argument belongs to."""
+def _last_time(argv: Argv, others: Iterable[bytes] = ()) -> tuple[bytes, int]:
+    """The last option that is a time or PERSIST, and where the time stands; an empty name if there is none.
+    `others`: further options that take an argument."""
     last, at = b"", 0
-    index = 2
-    while index < len(argv):
-        name = option(argv, index)
-        if name in _TIMES and index + 1 < len(argv):
-            index += 1
-            last, at = name, index
-        elif name == b"PERSIST":
-            last = name
-        elif name in takes_value:
-            index += 1
-        index += 1
+    for name, index in each_option(argv, 2, dict.fromkeys((*_TIMES, *others), 1)):
+        if name in _TIMES or name == b"PERSIST":
+            last, at = name, index + 1
     return last, at
 
 
@@ -159,12 +151,9 @@ def _common(argv: Argv) -> Keys:
     """STRALGO LCS … KEYS a b (Redis 6.2 only; `src/t_string.c`, stralgoLCS)."""
     if len(argv) > 1 and word(argv[1]) != b"LCS":
         return Keys([], Problem("command.unknown", 1, "no known server has this algorithm"))
-    index = 2
-    while index < len(argv):
-        name = option(argv, index)
+    for name, index in each_option(argv, 2, {b"MINMATCHLEN": 1, b"STRINGS": 2}):
         if name == b"KEYS":
             return Keys([Run(range(index + 1, min(index + 3, len(argv))), READ)])
-        index += {b"MINMATCHLEN": 2, b"STRINGS": 3}.get(name, 1)
     return Keys([])
 
 
