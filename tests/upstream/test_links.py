@@ -7,10 +7,13 @@ import asyncio
 import pytest
 
 from keyfence.resp.profile import unchanged
+from keyfence.upstream.dedicated import DedicatedLink, Owner
 from keyfence.upstream.health import Upstream, UpstreamAddress, UpstreamDown
-from keyfence.upstream.links import Links, Owner
+from keyfence.upstream.links import Links
+from keyfence.upstream.own_commands import PING
 from keyfence.upstream.pools import Pools
 from tests.downstream.test_client import in_loop
+from tests.upstream.test_shared import Written
 
 
 class RecordingOwner(Owner):
@@ -24,6 +27,88 @@ class RecordingOwner(Owner):
 
     def upstream_full(self, _link: object, full: bool) -> None:
         """It sends no more requests."""
+
+
+class Asked(Owner):
+    """A client that records what comes on its dedicated connection."""
+
+    def __init__(self) -> None:
+        self.got: list[tuple[str, object, object]] = []
+
+    def upstream_data(self, link: DedicatedLink, data: bytes) -> None:
+        self.got.append(("data", link, data))
+
+    def upstream_unasked(self, link: DedicatedLink, data: bytes) -> None:
+        self.got.append(("unasked", link, data))
+
+    def upstream_full(self, link: object, full: bool) -> None:
+        self.got.append(("full", link, full))
+
+    def upstream_lost(self, link: DedicatedLink, _reason: str) -> None:
+        self.got.append(("lost", link, None))
+
+
+def opened_link(client: Owner) -> tuple[DedicatedLink, Written]:
+    """A dedicated connection that is open."""
+    link, transport = DedicatedLink(Upstream(UpstreamAddress("tcp", "127.0.0.1", 1)), client), Written()
+    link.connection_made(transport)
+    return link, transport
+
+
+@in_loop
+async def test_what_comes_on_a_kept_connection_was_not_asked_for() -> None:
+    client = Asked()
+    link, _ = opened_link(client)
+    link.send([b"GET"])
+    link.data_received(b"+1\r\n")
+    link.is_kept = True
+    link.data_received(b">1\r\n+push\r\n")
+    link.send([b"GET"])
+    link.data_received(b"+2\r\n")
+    assert client.got[0] == ("full", link, False)
+    assert client.got[1:] == [
+        ("data", link, b"+1\r\n"),
+        ("unasked", link, b">1\r\n+push\r\n"),
+        ("data", link, b"+2\r\n"),
+    ]
+
+
+@in_loop
+async def test_the_reply_to_a_ping_reaches_no_client() -> None:
+    client = Asked()
+    link, transport = opened_link(client)
+    client.got.clear()
+    link.is_kept = True
+    assert link.ping()
+    assert not link.ping()  # the first one is not answered yet
+    link.send([b"GET"])
+    assert b"".join(transport.pieces) == PING.request() + b"GET"
+    link.data_received(b"+PO")
+    link.data_received(b"NG\r\n+1\r\n")
+    assert client.got == [("data", link, b"+1\r\n")]
+    assert link.ping()
+
+
+@in_loop
+async def test_a_full_connection_that_is_closed_holds_its_client_up_no_longer() -> None:
+    client = Asked()
+    link, _ = opened_link(client)
+    client.got.clear()
+    link.pause_writing()
+    link.close()
+    link.connection_lost(None)
+    assert client.got == [("full", link, True), ("full", link, False)]
+    assert link.is_closed
+
+
+@in_loop
+async def test_a_lost_connection_tells_its_client_once() -> None:
+    client = Asked()
+    link, _ = opened_link(client)
+    client.got.clear()
+    link.connection_lost(None)
+    link.close()
+    assert client.got == [("lost", link, None)]
 
 
 @in_loop

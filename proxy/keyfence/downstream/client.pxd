@@ -2,7 +2,8 @@
 cimport cython
 
 from keyfence.downstream.flow cimport Flow
-from keyfence.upstream.links cimport Links, Owner
+from keyfence.upstream.dedicated cimport Owner
+from keyfence.upstream.links cimport Links
 from keyfence.session.conversation.routing cimport Route
 from keyfence.session.conversation.base cimport Outlet, SessionBase
 from keyfence.telemetry.traffic cimport Traffic

@@ -37,8 +37,9 @@ from keyfence.session.session import Session
 from keyfence.telemetry.operator_log import notice, report_fault
 from keyfence.telemetry.telemetry import Telemetry
 from keyfence.telemetry.traffic import Traffic
+from keyfence.upstream.dedicated import Owner
 from keyfence.upstream.health import Upstream, send_with_end
-from keyfence.upstream.links import Links, Owner
+from keyfence.upstream.links import Links
 from keyfence.upstream.pools import Pools
 
 from .dismissal import end_then_close
@@ -273,7 +274,7 @@ class Client(Owner):
                 self._context.telemetry.opaque_ended(self._session.opaque_as)
         self._life = next_state(self._life, _LOSE)
         self._context.ids.forget(self._session)
-        self._links.leave()
+        self._links.close()
 
     def pause_writing(self) -> None:
         """The client reads too slowly. Pause reading from Redis for it, if possible."""

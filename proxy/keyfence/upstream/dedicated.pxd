@@ -1,19 +1,24 @@
 # C types for dedicated.py when it is compiled. They do not change its behaviour.
 cimport cython
 
+from keyfence.resp.replies cimport ReplyFramer
+from keyfence.upstream.exchange cimport Sharer
+
 
 cdef class DedicatedLink
 
 
-cdef class Receiver:
+cdef class Owner(Sharer):
     cpdef object upstream_data(self, DedicatedLink link, bytes data)
 
 
 @cython.final
 cdef class DedicatedLink:
+    cdef readonly bint is_closed
+    cdef public bint is_kept
     cdef object _upstream
     cdef object _settings
-    cdef Receiver _receiver
+    cdef Owner _owner
     cdef readonly object _transport
     cdef object _connecting
     cdef list _waiting
@@ -23,7 +28,10 @@ cdef class DedicatedLink:
     cdef bint _ended
     cdef bint _full
     cdef bint _may_wait
+    cdef long long _pongs
+    cdef ReplyFramer _framer
 
     cpdef object send(self, list chunks)
+    cdef object _write(self, list chunks)
     cpdef Py_ssize_t unsent(self) except -1
     cpdef object data_received(self, bytes data)

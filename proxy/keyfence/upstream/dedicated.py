@@ -12,11 +12,15 @@ from collections.abc import Sequence
 from typing import cast
 
 from keyfence.net.closures import OTHER
+from keyfence.resp.replies import ReplyError, ReplyFramer
 
+from .exchange import Sharer
 from .handshake import GreetingError, Handshake, describe
 from .health import Upstream, UpstreamDown
+from .own_commands import PING
 
 LARGE = 1024 * 1024  # bytes
+_PING = PING.request()
 _SETINFO = b"*4\r\n$6\r\nCLIENT\r\n$7\r\nSETINFO\r\n"
 
 
@@ -26,24 +30,19 @@ def _introduces(request: bytes) -> bool:
     return request[: len(_SETINFO)].upper() == _SETINFO
 
 
-class Receiver:
-    """The client's side, which a link calls back. A base class, so that compiled modules call its methods
-    without looking them up by name."""
+class Owner(Sharer):
+    """The client's side, which both kinds of its links call back."""
 
     def upstream_data(self, link: DedicatedLink, data: bytes) -> None:
         """Redis sent `data`."""
         raise NotImplementedError
 
-    def upstream_refused(self, link: DedicatedLink, reason: str) -> None:
-        """The connection failed, and the bytes sent were dropped. The next `send` tries again."""
+    def upstream_unasked(self, link: DedicatedLink, data: bytes) -> None:
+        """Redis sent `data` while the client uses a shared connection."""
         raise NotImplementedError
 
     def upstream_lost(self, link: DedicatedLink, reason: str) -> None:
-        """The connection ended. The link cannot be used any more."""
-        raise NotImplementedError
-
-    def upstream_full(self, link: DedicatedLink, full: bool) -> None:
-        """Pause sending if `full`, because Redis reads too slowly; otherwise resume."""
+        """The connection ended. Replies due on it will not come."""
         raise NotImplementedError
 
 
@@ -52,14 +51,17 @@ class DedicatedLink:
 
     `send` never blocks. `pause` and `resume` control reading, for clients that read too slowly. `end` tells
     Redis that the client sends no more, or returns False if that is not possible. `close` delivers the bytes
-    sent, but not in an outage, and ends the connection; no callback comes after it.
+    sent, but not in an outage, and ends the connection; no callback comes after it, nor after
+    `upstream_refused` and `upstream_lost`.
     """
 
-    def __init__(self, upstream: Upstream, receiver: Receiver, settings: Sequence[bytes] = ()) -> None:
+    def __init__(self, upstream: Upstream, owner: Owner | None, settings: Sequence[bytes] = ()) -> None:
         """`settings` are the client's own commands that are repeated when the connection opens."""
+        self.is_closed = False  # whether the client needs another link
+        self.is_kept = False  # whether it is idle, because the client uses a shared connection
         self._upstream = upstream
         self._settings = settings
-        self._receiver: Receiver | None = receiver
+        self._owner: Owner | None = owner
         self._transport: asyncio.Transport | None = None
         self._connecting: asyncio.Task[None] | None = None
         self._waiting: list[bytes] = []
@@ -69,10 +71,18 @@ class DedicatedLink:
         self._ended = False
         self._full = False
         self._may_wait = False  # whether the client waits for the end of an outage
+        self._pongs = 0  # replies to PINGs that are still to come, before any reply to the client
+        self._framer: ReplyFramer | None = None  # finds the ends of these replies
 
     def send(self, chunks: list[bytes]) -> None:
+        self.is_kept = False
+        self._write(chunks)
+
+    def _write(self, chunks: list[bytes]) -> None:
         if self._transport is not None and self._is_open:
-            if len(chunks) == 1 or max(map(len, chunks)) > LARGE:
+            if len(chunks) == 1:
+                self._transport.write(chunks[0])
+            elif max(map(len, chunks)) > LARGE:
                 self._transport.writelines(chunks)  # does not copy them, as a join does
             else:
                 self._transport.write(b"".join(chunks))
@@ -82,7 +92,17 @@ class DedicatedLink:
             self._connecting.cancel()
             self._may_wait, self._connecting = False, None
         if self._connecting is None and self._transport is None:
-            self._connect()
+            self._connecting = asyncio.get_running_loop().create_task(self._try_connecting())
+
+    def ping(self) -> bool:
+        """Have Redis answer, so that its `timeout` does not close the connection. Returns False if the last
+        answer is still due. No reply to the client may be due."""
+        if self._pongs:
+            return False
+        self._pongs += 1
+        self._framer = ReplyFramer()
+        self._write([_PING])
+        return True
 
     def unsent(self) -> int:
         """The number of bytes that wait for the connection to open."""
@@ -112,7 +132,9 @@ class DedicatedLink:
         return True
 
     def close(self) -> None:
-        self._receiver = None
+        owner = self._let_go()
+        if owner is not None and self._full:
+            owner.upstream_full(self, False)
         if self._transport is not None:
             if self._waiting:
                 return  # the greeting is not answered yet; `opened` delivers and closes
@@ -124,9 +146,6 @@ class DedicatedLink:
 
     # -- connecting
 
-    def _connect(self) -> None:
-        self._connecting = asyncio.get_running_loop().create_task(self._try_connecting())
-
     async def _try_connecting(self) -> None:
         """Connect, and report a failure."""
         while True:
@@ -136,7 +155,7 @@ class DedicatedLink:
             except UpstreamDown as exc:
                 if exc.is_refused or not all(map(_introduces, self._waiting)):
                     self._connecting = None
-                    (self._refused if exc.is_refused else self._end)(str(exc))
+                    (self._refused if exc.is_refused else self._lose)(str(exc))
                     return
             self._may_wait = True
             await self._upstream.can_connect()
@@ -147,14 +166,22 @@ class DedicatedLink:
 
     def _refused(self, reason: str) -> None:
         self._waiting.clear()
-        if self._receiver is not None:
-            self._receiver.upstream_refused(self, reason)
+        owner = self._let_go()
+        if owner is not None:
+            owner.upstream_refused(self, reason)
 
-    def _end(self, reason: str) -> None:
-        """No connection could be made. The client is closed, as Redis itself would have closed it."""
+    def _lose(self, reason: str) -> None:
+        """The client is closed, as Redis itself would have closed it."""
         self._waiting.clear()
-        if self._receiver is not None:
-            self._receiver.upstream_lost(self, reason)
+        owner = self._let_go()
+        if owner is not None:
+            owner.upstream_lost(self, reason)
+
+    def _let_go(self) -> Owner | None:
+        """The link is of no more use to its client, which is returned if it is still there."""
+        self.is_closed = True
+        owner, self._owner = self._owner, None
+        return owner
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport = cast(asyncio.Transport, transport)  # uvloop's does not inherit from it
@@ -178,10 +205,10 @@ class DedicatedLink:
         if self._paused:
             # Not at once, because uvloop starts reading after `connection_made` in any case.
             asyncio.get_running_loop().call_soon(self._pause_if_asked)
-        if self._receiver is None:
+        if self._owner is None:
             self._transport.close()
         else:
-            self._receiver.upstream_full(self, self._full)  # the bytes that waited here also counted
+            self._owner.upstream_full(self, self._full)  # the bytes that waited here also counted
 
     def _pause_if_asked(self) -> None:
         if self._paused and self._transport is not None:
@@ -196,7 +223,7 @@ class DedicatedLink:
             reason: str = OTHER.because(text)
         else:
             reason = self._upstream.login_failed(failure)
-        (self._refused if failure.refusal else self._end)(reason)
+        (self._refused if failure.refusal else self._lose)(reason)
 
     # -- the connection
 
@@ -206,8 +233,25 @@ class DedicatedLink:
             data = handshake.take(data)
             if not handshake.is_logging_in:
                 self._handshake = None
-        if data and self._receiver is not None:
-            self._receiver.upstream_data(self, data)
+        if data and self._pongs:
+            data = self._without_pong(data)
+        if not data or self._owner is None:
+            return
+        if self.is_kept:  # no reply is due here
+            self._owner.upstream_unasked(self, data)
+        else:
+            self._owner.upstream_data(self, data)
+
+    def _without_pong(self, data: bytes) -> bytes:
+        """Remove the reply to a PING from the start of `data`. Any reply will do."""
+        assert self._framer is not None
+        try:
+            at = self._framer.advance(data, 0, 1)
+        except ReplyError:
+            self._pongs = 0  # the session will report the error
+            return data
+        self._pongs -= self._framer.completed
+        return data[at:]
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._transport is None:
@@ -216,21 +260,20 @@ class DedicatedLink:
         if handshake is not None and handshake.cut_short(exc):
             return
         self._transport, self._is_open = None, False
-        if self._receiver is not None:
-            if handshake is not None and not self._ended:
-                self._upstream.dropped(describe(exc))
-            reason = f"upstream {self._upstream.address.shown} is gone: {describe(exc)}"
-            self._receiver.upstream_lost(self, reason)
+        if handshake is not None and self._owner is not None and not self._ended:
+            self._upstream.dropped(describe(exc))
+        self._lose(f"upstream {self._upstream.address.shown} is gone: {describe(exc)}")
 
     def eof_received(self) -> None:
         """Do nothing: the transport then closes itself."""
 
     def pause_writing(self) -> None:
-        self._full = True
-        if self._receiver is not None:
-            self._receiver.upstream_full(self, True)
+        self._tell_full(True)
 
     def resume_writing(self) -> None:
-        self._full = False
-        if self._receiver is not None:
-            self._receiver.upstream_full(self, False)
+        self._tell_full(False)
+
+    def _tell_full(self, full: bool) -> None:
+        self._full = full
+        if self._owner is not None:
+            self._owner.upstream_full(self, full)

@@ -9,76 +9,30 @@ client shares another one: CLIENT LIST shows the client there, and killing that 
 from __future__ import annotations
 
 from keyfence.resp.profile import Profile
-from keyfence.resp.replies import ReplyError, ReplyFramer
 
-from .dedicated import DedicatedLink, Receiver
-from .exchange import Sharer
+from .dedicated import DedicatedLink, Owner
 from .health import Upstream
-from .own_commands import PING
 from .pools import Pools
 from .shared import SharedLink
 
 # How often a PING is sent on a dedicated connection whose client uses a shared one, so that Redis' `timeout`
 # does not close it, and the client with it.
 KEEP_ALIVE_SECONDS = 20.0
-_PING = PING.request()
 
 
-class Owner(Sharer):
-    """The client's side, which both links call back."""
-
-    def upstream_data(self, link: DedicatedLink, data: bytes) -> None:
-        """Redis sent `data` on the dedicated connection."""
-        raise NotImplementedError
-
-    def upstream_unasked(self, link: DedicatedLink, data: bytes) -> None:
-        """Redis sent `data` on the dedicated connection while the client uses a shared one."""
-        raise NotImplementedError
-
-    def upstream_lost(self, link: DedicatedLink, reason: str) -> None:
-        """The connection ended. Replies due on it will not come."""
-        raise NotImplementedError
-
-
-class _Gone(Owner):
-    """Stands for a client that has gone, to which nothing matters any more."""
-
-    def upstream_data(self, link: DedicatedLink, data: bytes) -> None:
-        pass
-
-    def upstream_unasked(self, link: DedicatedLink, data: bytes) -> None:
-        pass
-
-    def upstream_lost(self, link: DedicatedLink, reason: str) -> None:
-        pass
-
-    def upstream_refused(self, link: object, reason: str) -> None:
-        pass
-
-    def upstream_full(self, link: object, full: bool) -> None:
-        pass
-
-
-_GONE = _Gone()
-
-
-class Links(Receiver):
-    """Both links of a client. It is the receiver of the dedicated connection and passes its data on."""
+class Links:
+    """Both links of a client. Each calls the client back by itself."""
 
     def __init__(self, upstream: Upstream, pools: Pools, owner: Owner) -> None:
         self._upstream = upstream
         self._pools = pools
-        self._owner = owner
+        self._owner: Owner | None = owner
         self._own: DedicatedLink | None = None
         self._share: SharedLink | None = None
         self._shared_as: Profile | None = None  # the profile for which the share was last requested
-        self._shares = False  # whether the last request went over the share
         self._paused = False
-        self._own_is_full = False
         self._worked = False  # whether the share was used since the last PING on the dedicated connection
         self._pinged_at = 0.0
-        self._pongs = 0  # replies to PINGs that are still to come, before any reply to the client
-        self._framer: ReplyFramer | None = None  # finds the ends of these replies
 
     def unsent(self) -> int:
         """The number of bytes that wait for the dedicated connection to open."""
@@ -87,7 +41,7 @@ class Links(Receiver):
     @property
     def is_open(self) -> bool:
         """Whether any request was sent."""
-        return self._own is not None or self._share is not None
+        return self._share is not None or (self._own is not None and not self._own.is_closed)
 
     @property
     def is_held(self) -> bool:
@@ -106,7 +60,9 @@ class Links(Receiver):
             if share.kind == profile.kind:
                 self._shared_as = profile
                 return True
-        share = self._pools.link(profile, self._owner) if self.may_ever_share(profile) else None
+        share = None
+        if self._owner is not None and self.may_ever_share(profile):
+            share = self._pools.link(profile, self._owner)
         if share is None:
             return False
         self._leave_share()
@@ -121,7 +77,9 @@ class Links(Receiver):
     def send_shared(self, chunks: list[bytes], counts: list[int], shapeable: bool = False) -> None:
         """Send over the shared connection that `may_share` has found. `shapeable`: the client's text might
         shape a reply."""
-        self._shares = self._worked = True
+        self._worked = True
+        if self._own is not None:
+            self._own.is_kept = True
         assert self._share is not None
         self._share.send(chunks, counts, shapeable)
 
@@ -132,31 +90,26 @@ class Links(Receiver):
 
     def send_own(self, profile: Profile, chunks: list[bytes]) -> None:
         """Send over the dedicated connection. A new one is first given the settings of `profile`."""
-        self._shares = False
-        if self._own is None:
-            self._pongs = 0
-            self._own = DedicatedLink(self._upstream, self, profile.commands())
+        own = self._own
+        if own is None or own.is_closed:
+            own = self._own = DedicatedLink(self._upstream, self._owner, profile.commands())
             if self._paused:
-                self._own.pause()
-        self._own.send(chunks)
+                own.pause()
+        own.send(chunks)
 
     def keep_alive(self, now: float) -> None:
         """Call this about once a second, with the loop's time."""
-        kept = self._own is not None and self._shares
-        if kept and self._worked and not self._pongs and now - self._pinged_at >= KEEP_ALIVE_SECONDS:
-            assert self._own is not None
+        own = self._own
+        if own is None or own.is_closed or not own.is_kept or not self._worked:
+            return
+        if now - self._pinged_at >= KEEP_ALIVE_SECONDS and own.ping():
             self._worked, self._pinged_at = False, now
-            self._pongs += 1
-            self._framer = ReplyFramer()
-            self._own.send([_PING])
 
     def drop_own(self) -> None:
         """Close the dedicated connection. No reply may be due on it."""
         own, self._own = self._own, None
         if own is not None:
             own.close()
-            if self._own_is_full:
-                self.upstream_full(own, False)
 
     def _leave_share(self) -> None:
         if self._share is not None:
@@ -177,52 +130,12 @@ class Links(Receiver):
 
     def end(self) -> bool:
         """Tell Redis that the client sends no more. Returns False if that is not possible."""
-        return not self._shares and self._own is not None and self._own.end()
+        own = self._own
+        return own is not None and not own.is_closed and not own.is_kept and own.end()
 
     def close(self) -> None:
-        """Give up both links, because the client gets no more replies."""
+        """Give up both links, because the client gets no more replies. It is let go of, too: a circle would
+        stay in memory until a garbage collection, and a client keeps the policy."""
         self.drop_own()
         self._leave_share()
-
-    def leave(self) -> None:
-        """The same, because the client has gone. Both would keep each other in memory until a garbage
-        collection, and the client keeps the policy."""
-        self.close()
-        self._owner = _GONE
-
-    # -- callbacks of the dedicated connection
-
-    def upstream_data(self, link: DedicatedLink, data: bytes) -> None:
-        if self._pongs:
-            data = self._without_pong(data)
-            if not data:
-                return
-        if self._shares:  # no reply is due on the dedicated connection
-            self._owner.upstream_unasked(link, data)
-        else:
-            self._owner.upstream_data(link, data)
-
-    def _without_pong(self, data: bytes) -> bytes:
-        """Remove the reply to a PING from the start of `data`. Any reply will do."""
-        assert self._framer is not None
-        try:
-            at = self._framer.advance(data, 0, 1)
-        except ReplyError:
-            self._pongs = 0  # the session will report the error
-            return data
-        self._pongs -= self._framer.completed
-        return data[at:]
-
-    def upstream_refused(self, link: object, reason: str) -> None:
-        """Drop the link, because the connection never opened. Otherwise a PING would try to connect again
-        while the client shares, and a refusal would fail the replies due on the shared connection."""
-        self.drop_own()
-        self._owner.upstream_refused(link, reason)
-
-    def upstream_lost(self, link: DedicatedLink, reason: str) -> None:
-        self._own = None
-        self._owner.upstream_lost(link, reason)
-
-    def upstream_full(self, link: object, full: bool) -> None:
-        self._own_is_full = full
-        self._owner.upstream_full(link, full)
+        self._owner = None
