@@ -84,7 +84,9 @@ class SlowPath:
         evidence = (
             known.evidence
             if known is not None
-            else evidence_of(authorizer.policy, number, touches, basis=authorizer.basis)
+            else evidence_of(
+                authorizer.policy, number, touches, basis=authorizer.basis, target_of=evaluation.target
+            )
         )
         session.observer.asked(session.service, evidence)
         label = label_of(touches)
@@ -171,7 +173,7 @@ class SlowPath:
     def _authorize(self, session: Executor, request: Request) -> tuple[Ruling, Evaluation]:
         """Evaluate a request at once."""
         authorizer, asker, argv = request.authorizer, request.asker, request.argv
-        answer = authorizer.authorize(asker, argv)
+        answer = authorizer.authorize(asker, argv, request.lookup)
         self._fast.end_timing(session)
         comparison = self._fast.comparison(session, authorizer)
         if comparison is not None:

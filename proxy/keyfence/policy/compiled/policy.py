@@ -356,8 +356,8 @@ class CompiledPolicy:
 
     def depends_on_caller(self, target: Target) -> bool:
         """Whether violations on a target's keys, or the form to use instead, depend on the caller."""
-        if target.tenancy is not None:
-            return True
+        if target.tenancy is not None or not self.bindings:
+            return target.tenancy is not None
         names = {one.name for one in self.bindings if one.home == target.home}
         standard = target.standard if target.kind in ("legacy", "stray") else None
         forms = (standard, target.successor)

@@ -39,7 +39,7 @@ from .counts import Admitted, ViolationCounter
 from .decision_cache import DecisionCache
 from .evaluation import Evaluation
 from .evaluator import Evaluator
-from .forms import Lookup
+from .forms import CachedDecision, Lookup
 from .pending import PendingTtls
 from .writes import Write, new_write
 
@@ -166,20 +166,22 @@ class Authorizer:
         """Returns the ruling on a command, and keeps nothing."""
         return driven(self.rule_in_steps(asker, argv))[0]
 
-    def authorize(self, asker: Asker, argv: Sequence[bytes]) -> tuple[Ruling, Evaluation]:
+    def authorize(
+        self, asker: Asker, argv: Sequence[bytes], lookup: Lookup | None = None
+    ) -> tuple[Ruling, Evaluation]:
         """Returns the ruling on a command, and its evaluation.
 
         If the command passes, `pending` keeps what it leaves open until another command of the same sender or
-        Redis settles it.
+        Redis settles it. `lookup` is what the decision cache knows of the command.
         """
-        return driven(self.authorize_in_steps(asker, argv))
+        return driven(self.authorize_in_steps(asker, argv, lookup))
 
-    def authorize_in_steps(self, asker: Asker, argv: Sequence[bytes]) -> Steps:
+    def authorize_in_steps(self, asker: Asker, argv: Sequence[bytes], lookup: Lookup | None = None) -> Steps:
         """Like `authorize`, but yields where it may pause. Other commands can be authorized meanwhile.
 
         Policy and modes stay those of the beginning. Break-glass is read at the end.
         """
-        answer = yield from self.rule_in_steps(asker, argv)
+        answer = yield from self.rule_in_steps(asker, argv, lookup=lookup)
         ruling, evaluation = answer
         if evaluation.left_open and self.pending is not None and ruling.refused_by is None:
             yield from self._follow(self.pending, asker, evaluation)
@@ -227,8 +229,9 @@ class Authorizer:
         as long as no break-glass is open.
         """
         service, touches = evaluation.service, evaluation.touches
-        if any(violation.more > _MOST_MORE for violation, _ in ruling.findings):
-            return None
+        for violation, action in ruling.findings:
+            if violation.more > _MOST_MORE or not self._is_alike(violation, action, service):
+                return None
         decision = lookup.decision
         if decision is None:
             return None
@@ -244,14 +247,6 @@ class Authorizer:
             return None
         if not self.evaluator.fails_alike(service, decision.form.name):
             return None
-        alike = all(
-            violation.rule in ALIKE
-            and self.modes.tells_waived(service, violation.rule)
-            and action in ("waived", self._always(violation, service))
-            for violation, action in ruling.findings
-        )
-        if not alike:
-            return None
         left = evaluation.left_open if ruling.refused_by is None else []
         return left[0].outcome if left else FINE
 
@@ -260,13 +255,22 @@ class Authorizer:
         if its words depend on more than the key."""
         if refused_by.rule not in PREPARED:
             return None
-        return self.evaluator.drafted(evaluation, refused_by)
+        found = evaluation.refused
+        if found is None or (found.rule, found.position) != (refused_by.rule, refused_by.position):
+            return None
+        return evaluation.drafted(found)
 
-    def _always(self, violation: Violation, service: int) -> Action | None:
-        """Returns the action on a violation that is not waived, if it depends neither on key nor on time."""
-        if violation.severity == "should" or self.modes.mode(violation.rule, service) == "observe":
-            return "observed"
-        return "refused" if not self.glass else None
+    def _is_alike(self, violation: Violation, action: Action, service: int) -> bool:
+        """Whether all commands of a kind break the rule of this violation, and have this action on it: the
+        action depends neither on the key nor on the time."""
+        rule = violation.rule
+        if rule not in ALIKE or not self.modes.tells_waived(service, rule):
+            return False
+        if action == "waived":
+            return True
+        if violation.severity == "should" or self.modes.mode(rule, service) == "observe":
+            return action == "observed"
+        return action == "refused" and not self.glass
 
     def _follow(self, pending: PendingTtls, asker: Asker, evaluation: Evaluation) -> Iterator[None]:
         """Record the questions that a command leaves open about times to live and sizes, and those that it
@@ -308,34 +312,54 @@ class Authorizer:
             Finding(found, "waived" if action == "waived" else "late") for found, action in ruling.findings
         )
 
-    def rule_in_steps(self, asker: Asker, argv: Sequence[bytes], known: Touches | None = None) -> Steps:
+    def rule_in_steps(
+        self,
+        asker: Asker,
+        argv: Sequence[bytes],
+        known: Touches | None = None,
+        lookup: Lookup | None = None,
+    ) -> Steps:
         """Like `rule`, but yields as `authorize_in_steps` does. `known` is what the command touches, if that
         is known already."""
-        evaluator, gathering = self.evaluator, Gathering[Action]()
-        service = asker.service
+        evaluator, service = self.evaluator, asker.service
+        gathering: Gathering[Action] | None = None  # once there is a violation
         evaluation: Evaluation | None = None
-        is_any = False
         try:
-            touches = extract(argv) if known is None else known
-            evaluation = evaluator.evaluation(service, argv, touches, asker.values, asker.transaction)
+            evaluation = lookup.asked if lookup is not None else None
+            if evaluation is None:
+                touches = extract(argv) if known is None else known
+                evaluation = evaluator.evaluation(service, argv, touches, asker.values)
+            evaluation.transaction = asker.transaction
+            if lookup is not None and lookup.asked is None and lookup.decision is not None:
+                self._classify(evaluation, lookup.decision)
             checks = evaluator.checks
-            if len(touches.accesses) <= MANY and checks.admits(evaluation):
+            if len(evaluation.touches.accesses) <= MANY and checks.admits(evaluation):
                 return PASS, evaluation
             for found in checks.violations(evaluation):
                 if found is None:
                     yield
                     continue
-                is_any = True
+                if gathering is None:
+                    gathering = Gathering()
                 action = self.modes.action(found, service, evaluation.name)
                 if action is not None:
                     gathering.take(found, action)
+                if action == "refused" and evaluation.refused is None:
+                    evaluation.refused = found
         except Exception as exc:
             if evaluation is None:
                 evaluation = Evaluation(evaluator.checks.wording, service, argv, _NOTHING)
             return self._rule_on(self._internal_error(argv, exc), service, evaluation.name), evaluation
-        if not is_any:
+        if gathering is None:
             return PASS, evaluation
         return self.modes.ruling(gathering.listed(), service, self._clock(), self.glass), evaluation
+
+    def _classify(self, evaluation: Evaluation, decision: CachedDecision) -> None:
+        """Tell the evaluation the target of its key, which the decision cache has found."""
+        number, index = decision.target, decision.form.index
+        if index:
+            target = self.evaluator.policy.targets[number] if number >= 0 else None
+            evaluation.targets[evaluation.argv[index]] = target
 
     def opaque(self, service: int, command: str, reason: str) -> Ruling:
         """Returns the ruling on a command that turns the session into one that keyfence cannot read."""

@@ -17,8 +17,7 @@ from keyfence.policy.reach.channels import Channels, key_of
 from keyfence.policy.show import LAST_DATABASE
 from keyfence.policy.verdict import Found
 
-from .checks import Use
-from .evaluation import Evaluation
+from .evaluation import Evaluation, Use
 from .grants import Grants
 from .keys import Keys
 from .patterns import LESS, TOO_LONG, Patterns

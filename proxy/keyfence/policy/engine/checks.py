@@ -12,12 +12,10 @@ from typing import Final, NamedTuple
 
 from keyfence.commands.model import DELETE, GROUP, READ, WRITE, Access, Command
 from keyfence.policy.compiled.policy import CompiledPolicy, Target
-from keyfence.policy.compiled.scripts import Registration
 from keyfence.policy.compiled.sizes import asks
 from keyfence.policy.compiled.ttl import FAULTS, FINE, SIZED, outcome
 
 from .content import fits
-from .evaluation import Evaluation
 
 # The checks, in the order in which their violations are listed (policy.rules). `keys._CHECKS` says which
 # method looks for the violations of each.
@@ -53,27 +51,6 @@ class Standing(NamedTuple):
     outcome: int  # the command's outcome for the key's time to live and size (`ttl.outcome`, `ttl.SIZED`)
 
 
-class Use(NamedTuple):
-    """One access to one key by a command that is evaluated."""
-
-    evaluation: Evaluation
-    access: Access
-    command: Command | None  # None: the command itself is not checked
-    is_script: bool = False  # whether a script that the command runs makes the access
-    registration: Registration | None = None  # of that script
-    runs: frozenset[str] | None = None  # the commands that the registration names for the key
-
-    @property
-    def by(self) -> str:
-        """The registered script or function that makes the access; "" for a plain command."""
-        return self.registration.name if self.registration is not None else ""
-
-
-def may_lack(needs: int, held: int, target: Target) -> bool:
-    """Whether an access may lack a right if these are held and not denied. False is certain."""
-    return not held or bool(needs & ~held & (READ | WRITE)) or bool(needs & WRITE and target.written_by)
-
-
 def lacking(service: int, needs: int, target: Target, held: int, all_held: bool = False) -> Iterator[int]:
     """The rights (READ, WRITE) that an access needs and the service lacks on a target. `held` are its rights
     before denials.
@@ -104,7 +81,7 @@ def carries(access: Access) -> bool:
 class Standings:
     """One policy's requirements on accesses to the keys of its entries and scopes.
 
-    These requirements are stated only here. `KeyEvaluator` resolves the doubts of a single call, and lists
+    These requirements are stated only here. `Keys` resolves the doubts of a single call, and lists
     the violations; the decision cache keeps the certain answers.
     """
 
@@ -118,9 +95,9 @@ class Standings:
 
         `command` is None if only a closer look shows which commands run.
         """
-        entry = target.entry
+        entry, needs = target.entry, access.needs
         doubts = CARRIED if carries(access) else 0
-        if may_lack(access.needs, held, target):
+        if not held or needs & ~held & (READ | WRITE) or (needs & WRITE and target.written_by):
             doubts |= RIGHTS
         if target.kind == "scope" and not target.is_open:
             doubts |= FORM

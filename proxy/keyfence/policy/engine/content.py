@@ -36,7 +36,7 @@ class Fault(NamedTuple):
 
 def fits(wanted: Sequence[str], given: Sequence[str]) -> bool:
     """Whether a command for values of the types `given` may be used on a key of the types `wanted`."""
-    return not wanted or not given or any(one in wanted for one in given)
+    return not wanted or not given or any(map(wanted.__contains__, given))
 
 
 def type_fault(command: str, access: Access, types: Sequence[str], shown: Shown) -> Fault:

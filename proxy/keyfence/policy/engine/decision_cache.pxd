@@ -45,7 +45,7 @@ cdef class DecisionCache:
     cpdef Lookup find(self, list argv, tuple values=*)
     @cython.locals(name=bytes, form=CommandForm)
     cdef Lookup _find(self, list argv, tuple values)
-    @cython.locals(key=bytes, target=int, decision=CachedDecision, faults=int)
+    @cython.locals(key=bytes, target=int, decision=CachedDecision, faults=int, lookup=Lookup)
     cdef Lookup _find_key(self, CommandForm form, list argv, tuple values)
     @cython.locals(known=Lookup)
     cdef Lookup _miss(self, CachedDecision decision, int faults, bytes data, Py_ssize_t start, Py_ssize_t end)
@@ -63,7 +63,7 @@ cdef class DecisionCache:
     cdef CommandForm _keyless(self, bytes name)
     cdef object _evidence(self, object touches)
     @cython.locals(decision=CachedDecision)
-    cdef CachedDecision _ask(self, CommandForm form, int target, list argv)
+    cdef CachedDecision _ask(self, CommandForm form, int target, object asked)
     @cython.locals(named=NameCheck, words=TypeWords, written=WrittenCheck, resolved=int)
     cdef int _prepare(self, CachedDecision decision, object what, object access) except -2
     cdef WrittenCheck _written_check(self, CachedDecision decision, object entry)

@@ -10,7 +10,7 @@ value or the caller is checked in each call; whatever depends on the time is nev
 from __future__ import annotations
 
 from array import array
-from collections.abc import Container, Sequence
+from collections.abc import Container
 
 from keyfence.commands import cache_forms
 from keyfence.commands.call_layouts import CALL_LAYOUTS
@@ -29,6 +29,7 @@ from .asker import Transaction
 from .calls import Calls, OwnKeys
 from .content import breaks
 from .counts import Admitted, ViolationCounter
+from .evaluation import Evaluation
 from .evaluator import Evaluator
 from .evidence import Evidence, evidence_of
 from .forms import (
@@ -182,8 +183,11 @@ class DecisionCache:
         if self._own.matter and not self._own.holds(target, key, 0, len(key), values):
             return _UNSURE
         decision = form.decisions[target] if target < form.kept else None
+        asked = None
         if decision is None:
-            decision = self._ask(form, target, argv)
+            asked = self._evaluator.evaluation(self.service, argv, extract(argv), values)
+            asked.targets[key] = self.targets[target]
+            decision = self._ask(form, target, asked)
         faults = decision.looks
         if faults > 0:
             if decision.written is None:
@@ -192,7 +196,11 @@ class DecisionCache:
                 faults = decision.faults(b"".join(argv), places_of(argv), len(argv))
         if decision.is_clean and faults == 0:
             return decision.hit
-        return self._miss(decision, faults, key, 0, len(key))
+        lookup = self._miss(decision, faults, key, 0, len(key))
+        if asked is not None:
+            lookup = new_lookup(decision, lookup.reason, lookup.faults)
+            lookup.asked = asked
+        return lookup
 
     def _miss(self, decision: CachedDecision, faults: int, data: bytes, start: int, end: int) -> Lookup:
         """The answer for a command with the key `data[start:end]` that is not admitted."""
@@ -296,13 +304,16 @@ class DecisionCache:
         self._forms[name] = form
         return form
 
-    def _ask(self, form: CommandForm, target: int, argv: Sequence[bytes]) -> CachedDecision:
+    def _ask(self, form: CommandForm, target: int, asked: Evaluation) -> CachedDecision:
         """Ask the evaluator about a form and a target, and keep the answer."""
         what = self.targets[target]
-        touches = extract(argv)
-        decision = CachedDecision(form, target, what.kind in COVERED, self._evidence(touches))
+        touches = asked.touches
+        evidence = evidence_of(
+            self.policy, self.service, touches, basis=self._evaluator.basis, target_of=asked.target
+        )
+        decision = CachedDecision(form, target, what.kind in COVERED, evidence)
         accesses = touches.accesses
-        is_alone = touches.command is not None and [one.position for one in accesses] == [form.index]
+        is_alone = touches.command is not None and len(accesses) == 1 and accesses[0].position == form.index
         access = accesses[0] if is_alone else None
         resolved = self._prepare(decision, what, access)
         if resolved < 0:

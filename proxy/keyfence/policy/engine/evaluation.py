@@ -6,65 +6,58 @@ an evaluation may pause while others run, whoever asks.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
+from typing import NamedTuple
 
-from keyfence.commands.model import Access, Touches
+from keyfence.commands.model import Access, Command, Streamed, Touches
 from keyfence.policy.budget import Budget
 from keyfence.policy.compiled.policy import Target
+from keyfence.policy.compiled.scripts import Registration
 from keyfence.policy.compiled.tenants import Values
 from keyfence.policy.compiled.ttl import QUESTIONS, UNSIZED, TtlRule
 from keyfence.policy.show import shown_name
-from keyfence.policy.verdict import COVERED, Found
+from keyfence.policy.verdict import COVERED, Found, Violation
 from keyfence.policy.wording.messages import Wording, Words
+from keyfence.policy.wording.prepared import Draft
 
 from .asker import Transaction
+from .checks import Standing
 from .writes import MAX_KEYS, LeftOpen
 
 
+@dataclasses.dataclass(slots=True, eq=False)
 class Evaluation:
     """One command of one caller under one policy. Its methods make the violations that it finds."""
 
-    __slots__ = (
-        "argv",
-        "budget",
-        "left_open",
-        "name",
-        "not_kept",
-        "service",
-        "touches",
-        "transaction",
-        "values",
-        "wording",
-    )
+    wording: Wording  # of the policy
+    service: int  # the caller's number
+    argv: Sequence[bytes]
+    touches: Touches
+    values: Values = ()  # the caller's own (`CompiledPolicy.values`)
+    transaction: Transaction | None = None  # in which the command is queued
+    budget: Budget = dataclasses.field(default_factory=Budget)
+    # The outcomes for times to live and sizes, if there are any.
+    left_open: list[LeftOpen] = dataclasses.field(default_factory=list)
+    not_kept: int = 0  # the number of keys that Redis is not asked about, because there are too many
+    targets: dict[bytes, Target | None] = dataclasses.field(default_factory=dict)  # of the keys looked at
+    standing: tuple[Access, Command | None, Standing] | None = None  # of the access looked at last
+    unclean: Access | None = None  # the access that `CommandChecks.admits` did not find clean
+    refused: Found | None = None  # the first violation that refuses the command
+    # The command's name in upper case, with its subcommand; for an unknown one, what the client sent.
+    name: str = dataclasses.field(init=False)
 
-    def __init__(
-        self,
-        wording: Wording,
-        service: int,
-        argv: Sequence[bytes],
-        touches: Touches,
-        values: Values = (),
-        transaction: Transaction | None = None,
-    ) -> None:
-        """`service` is the caller's number, and `values` are its own (`CompiledPolicy.values`). `transaction`
-        is the one in which the command is queued."""
-        self.wording = wording
-        self.service = service
-        self.argv = argv
-        self.touches = touches
-        self.values = values
-        self.transaction = transaction
-        # The command's name in upper case, with its subcommand; for an unknown one, what the client sent.
-        self.name = touches.command.name if touches.command is not None else shown_name(argv[0])
-        self.budget = Budget()
-        # The outcomes for times to live and sizes, if there are any.
-        self.left_open: list[LeftOpen] = []
-        self.not_kept = 0  # the number of keys that Redis is not asked about, because there are too many
+    def __post_init__(self) -> None:
+        command = self.touches.command
+        self.name = command.name if command is not None else shown_name(self.argv[0])
 
-    def begin(self) -> None:
-        """Forget what an earlier look has left open."""
-        self.left_open.clear()
-        self.not_kept = 0
+    def target(self, key: bytes) -> Target | None:
+        """Returns the target of a key. Each key is classified once."""
+        if isinstance(key, Streamed):
+            return self.wording.policy.target(key)  # only its beginning is held, which is another key's name
+        if key not in self.targets:
+            self.targets[key] = self.wording.policy.target(key)
+        return self.targets[key]
 
     def leave_open(self, found: int, access: Access, target: Target, rule: TtlRule | None) -> None:
         """Record the questions to ask Redis, or to ask no longer, for a bounded number of keys."""
@@ -72,6 +65,13 @@ class Evaluation:
             self.left_open.append(LeftOpen(found, access, target, rule))
         else:
             self.not_kept += found in QUESTIONS or found in UNSIZED
+
+    def drafted(self, found: Found) -> tuple[Violation, Draft]:
+        """Returns a violation of a command with one key, with marks in place of all words that depend on the
+        key, and what fills the marks. From now on, all words of the evaluation have marks."""
+        draft = Draft(self.touches.accesses[0].key)
+        self.wording = Wording(self.wording.policy, draft)
+        return found.worded(), draft
 
     # -- its violations
 
@@ -108,3 +108,19 @@ class Evaluation:
         """Makes a violation on no key."""
         severity, contact = self.wording.severity(rule), self.wording.policy.common.contact
         return Found(rule, severity, position, None, "", "", contact, lambda: ("", message, hint))
+
+
+class Use(NamedTuple):
+    """One access to one key by a command that is evaluated."""
+
+    evaluation: Evaluation
+    access: Access
+    command: Command | None  # None: the command itself is not checked
+    is_script: bool = False  # whether a script that the command runs makes the access
+    registration: Registration | None = None  # of that script
+    runs: frozenset[str] | None = None  # the commands that the registration names for the key
+
+    @property
+    def by(self) -> str:
+        """The registered script or function that makes the access; "" for a plain command."""
+        return self.registration.name if self.registration is not None else ""

@@ -21,15 +21,14 @@ from keyfence.policy.compiled.policy import CompiledPolicy, Target
 from keyfence.policy.compiled.tenants import Values, differing
 from keyfence.policy.patterns.globs import Glob
 from keyfence.policy.show import printable
-from keyfence.policy.verdict import ALLOWED, Found, Gathering, Verdict, Violation
+from keyfence.policy.verdict import ALLOWED, Found, Gathering, Verdict
 from keyfence.policy.wording.messages import Wording, said
-from keyfence.policy.wording.prepared import Draft
 
 from .asker import Transaction
 from .channels import ChannelChecks
-from .checks import BY_KIND, Standing, Use
+from .checks import BY_KIND, Standing
 from .counts import Validity
-from .evaluation import Evaluation
+from .evaluation import Evaluation, Use
 from .grants import Grants
 from .keys import Keys
 from .patterns import Patterns
@@ -76,19 +75,26 @@ class CommandChecks:
             return False
         if self._binds and len(accesses) > 1:
             return False
-        for access in accesses:  # noqa: SIM110  (a generator costs more than what it looks at)
+        for access in accesses:
             if not self.keys.is_clean(evaluation, command, access):
+                evaluation.unclean = access
+                evaluation.left_open.clear()  # `violations` looks at the others again
+                evaluation.not_kept = 0
                 return False
         return True
 
     def violations(self, evaluation: Evaluation) -> Iterator[Found | None]:
         """Yields every violation as it is found, and None when a turn's steps are used up, as a place to
         pause."""
-        evaluation.begin()
         touches, budget = evaluation.touches, evaluation.budget
         if touches.command is not None:
-            yield from self.permissions.check(evaluation, touches.command)
-        yield from self._databases(evaluation)
+            reason = self.permissions.reason(evaluation.service, touches.command)
+            if reason:
+                yield self.permissions.violation(evaluation, reason)
+        for position, number in touches.databases:
+            if budget.works(1):
+                yield None
+            yield from self.channels.check_database(evaluation, position, number)
         if touches.pattern is not None:
             yield from self.patterns.check(evaluation, touches.pattern.position, touches.pattern.glob, READ)
         for channel in touches.channels:
@@ -97,13 +103,15 @@ class CommandChecks:
             yield from self.channels.check(evaluation, channel)
         accesses = touches.accesses
         registration = self.policy.registration(touches.script) if touches.script is not None else None
-        named = _named_by_elements(touches)
+        named: Sequence[Access] = ()
         if touches.script is not None and registration is not None:
             yield from self.scripts.registered(evaluation, touches.script, registration)
         else:
-            for unknown in self._unknown_parts(evaluation):
-                named = ()
-                yield unknown
+            if touches.problem is not None or touches.script is not None:
+                named = _named_by_elements(touches)
+                for unknown in self._unknown_parts(evaluation):
+                    named = ()
+                    yield unknown
             yield from self._all_accesses(evaluation)
         if registration is not None and touches.script is not None:
             accesses = (*accesses, *registration.made(touches.script, evaluation.values))
@@ -111,7 +119,7 @@ class CommandChecks:
         for found in self._slots(evaluation, accesses, named) if self.policy.cluster else ():
             crosses = crosses or found is not None
             yield found
-        if not crosses:
+        if self._binds and len(accesses) > 1 and not crosses:
             yield from self._bindings(evaluation, accesses)
 
     def _all_accesses(self, evaluation: Evaluation) -> Iterator[Found | None]:
@@ -120,7 +128,8 @@ class CommandChecks:
             if evaluation.budget.works(cost(access.key)):
                 yield None
             # Of a clean key, its time to live and its size may stay open, also if a grant covers it.
-            if not self.keys.is_clean(evaluation, None if is_script else touches.command, access):
+            command = None if is_script else touches.command
+            if access is evaluation.unclean or not self.keys.is_clean(evaluation, command, access):
                 yield from self.keys.access(Use(evaluation, access, touches.command, is_script))
 
     def _unknown_parts(self, evaluation: Evaluation) -> Iterator[Found | None]:
@@ -201,12 +210,6 @@ class CommandChecks:
     def _also_open(self) -> str:
         return ", and that no entry of these restricts commands" if self.patterns.restrict else ""
 
-    def _databases(self, evaluation: Evaluation) -> Iterator[Found | None]:
-        for position, number in evaluation.touches.databases:
-            if evaluation.budget.works(1):
-                yield None
-            yield from self.channels.check_database(evaluation, position, number)
-
     def _slots(
         self, evaluation: Evaluation, accesses: Sequence[Access], named: Sequence[Access]
     ) -> Iterator[Found | None]:
@@ -219,7 +222,7 @@ class CommandChecks:
         for access in accesses:
             if evaluation.budget.works(cost(access.key)):
                 yield None
-            target = self.policy.target(access.key)
+            target = evaluation.target(access.key)
             if not self.policy.home(target).cluster:
                 continue
             slot = hash_slot(access.key)
@@ -262,13 +265,11 @@ class CommandChecks:
 
     def _bindings(self, evaluation: Evaluation, accesses: Sequence[Access]) -> Iterator[Found | None]:
         """Checks that a bound placeholder has one value in a command, except on keys that a grant covers."""
-        if not self._binds or len(accesses) < 2:
-            return
         seen: dict[str, bytes] = {}
         for access in accesses:
             if evaluation.budget.works(cost(access.key)):
                 yield None
-            target = self.policy.target(access.key)
+            target = evaluation.target(access.key)
             if target is None or not target.alike or self.grants.cover(evaluation, access, target):
                 continue
             difference = differing(seen, target.alike)
@@ -353,7 +354,7 @@ class Evaluator:
 
     def has_grants(self, service: int, name: str) -> bool:
         """Whether the service has grants of this command, which cover some keys of a target or all."""
-        return bool(self.checks.grants.of(service, name))
+        return service in self.policy.grants and bool(self.checks.grants.of(service, name))
 
     @property
     def may_lapse(self) -> bool:
@@ -363,7 +364,7 @@ class Evaluator:
     def fails_alike(self, service: int, name: str) -> bool:
         """Whether a command with one key breaks the same rules on rights, form and time to live for every key
         of the same target, or of none."""
-        return not (self.may_lapse or self.has_grants(service, name))
+        return self._next_lapse is None and not self.has_grants(service, name)
 
     def evaluate(
         self,
@@ -386,14 +387,3 @@ class Evaluator:
                 gathering.take(found, None)
         listed = tuple(violation for violation, _ in gathering.listed())
         return Verdict(listed) if listed else ALLOWED
-
-    def drafted(self, evaluation: Evaluation, wanted: Violation) -> tuple[Violation, Draft] | None:
-        """Returns a violation of a command with one key, with marks in place of all words that depend on the
-        key, and what fills the marks."""
-        draft = Draft(evaluation.touches.accesses[0].key)
-        wording, service = Wording(evaluation.wording.policy, draft), evaluation.service
-        again = Evaluation(wording, service, evaluation.argv, evaluation.touches, evaluation.values)
-        for found in self.checks.violations(again):
-            if found is not None and found.rule == wanted.rule and found.position == wanted.position:
-                return found.worded(), draft
-        return None

@@ -12,7 +12,7 @@ policy, modes and waivers under which it was drawn.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from itertools import takewhile
 from typing import NamedTuple
 
@@ -23,6 +23,10 @@ from keyfence.policy.compiled.policy import CompiledPolicy, Target
 from keyfence.policy.compiled.requirements import rules_of
 from keyfence.policy.reach.channels import key_of, may_notify
 from keyfence.policy.rules import rules_at, rules_with
+
+from .checks import carries
+
+Classify = Callable[[bytes], Target | None]  # returns the target of a key
 
 # Asked of each command.
 ALWAYS = (*rules_at("session"), "command.forbidden", "command.unknown")
@@ -62,11 +66,18 @@ NONE = Evidence((), ())
 
 
 def evidence_of(
-    policy: CompiledPolicy, service: int, touches: Touches, *, several: bool = False, basis: str = ""
+    policy: CompiledPolicy,
+    service: int,
+    touches: Touches,
+    *,
+    several: bool = False,
+    basis: str = "",
+    target_of: Classify | None = None,
 ) -> Evidence:
     """Returns what a command by the service with this number is evidence of. `several`: it stands for
-    commands with more such keys. `basis` "" is the policy alone."""
-    looked = _looked_at(touches)
+    commands with more such keys. `basis` "" is the policy alone. `target_of` knows the targets of its
+    keys."""
+    looked = _looked_at(touches, target_of if target_of is not None else policy.target)
     rules = dict.fromkeys(ALWAYS)
     rights: dict[Right, None] = {}
     if touches.databases:
@@ -79,7 +90,7 @@ def evidence_of(
         rules["database.forbidden"] = None
     if touches.script is not None:
         rules |= dict.fromkeys(("script.keys", "script.unregistered"))
-    for access, target in looked.targets(policy):
+    for access, target in looked.keys:
         rules |= dict.fromkeys(_rules_of(policy, access, target))
         rights |= dict.fromkeys(_rights_of(policy, service, touches, access, target))
     if policy.cluster and (several or len(touches.accesses) > 1):
@@ -92,25 +103,28 @@ def evidence_of(
 class _LookedAt(NamedTuple):
     """The part of a command that evidence is drawn of."""
 
-    accesses: list[Access]  # also the keys that a subscriber hears about
+    keys: list[tuple[Access, Target | None]]  # also those that a subscriber hears about
     channels: list[Channel]
     notifying: list[Channel]  # those that may tell of keys
     is_whole: bool
 
-    def targets(self, policy: CompiledPolicy) -> Iterator[tuple[Access, Target | None]]:
-        return ((access, policy.target(access.key)) for access in self.accesses)
 
-
-def _looked_at(touches: Touches) -> _LookedAt:
+def _looked_at(touches: Touches, target_of: Classify) -> _LookedAt:
     """The first keys and channels of a command, so that a long command delays no other client."""
     steps = Budget(MOST_STEPS)
-    accesses = list(takewhile(lambda one: steps.take(cost(one.key)), touches.accesses))
+    keys: list[tuple[Access, Target | None]] = []
+    for access in touches.accesses:
+        if not steps.take(cost(access.key)):
+            break
+        keys.append((access, target_of(access.key)))
     channels = list(takewhile(lambda one: steps.take(cost(one.name)), touches.channels))
-    notifying = [one for one in channels if may_notify(one)]
-    keys = ((one.position, key_of(one)) for one in notifying)
-    heard = [Access(position, key, READ) for position, key in keys if key is not None]
-    is_whole = len(accesses) == len(touches.accesses) and len(channels) == len(touches.channels)
-    return _LookedAt([*accesses, *heard], channels, notifying, is_whole)
+    is_whole = len(keys) == len(touches.accesses) and len(channels) == len(touches.channels)
+    notifying = list(filter(may_notify, channels))
+    for one in notifying:
+        key = key_of(one)
+        if key is not None:
+            keys.append((Access(one.position, key, READ), target_of(key)))
+    return _LookedAt(keys, channels, notifying, is_whole)
 
 
 def place_of(target: Target | None) -> str:
@@ -129,46 +143,50 @@ def _parts(policy: CompiledPolicy, touches: Touches, looked: _LookedAt) -> dict[
     if script is not None:
         # A registered script may touch more than it declares.
         parts[ANYTHING if policy.registration(script) is not None else SCRIPTS] = None
-    hears = any(key_of(one) is None for one in looked.notifying)
+    hears = None in map(key_of, looked.notifying)
     if touches.pattern is not None or touches.problem is not None or hears:
         parts[REACH] = None
-    carries = any(one.content is not None and one.content.carried is not None for one in touches.accesses)
-    for _, target in looked.targets(policy):
+    moves = any(map(carries, touches.accesses))
+    for _, target in looked.keys:
         place = place_of(target)
-        parts[CARRIED + place if carries else place] = None
+        parts[CARRIED + place if moves else place] = None
     return parts
 
 
-def _rules_of(policy: CompiledPolicy, access: Access, target: Target | None) -> Iterator[str]:
+def _rules_of(policy: CompiledPolicy, access: Access, target: Target | None) -> list[str]:
     """The rules that an access to one key is asked of."""
-    yield from _OF_KEYS
+    rules = list(_OF_KEYS)
     if target is not None:  # a key of no target is no one's, so no right is asked for
         if access.needs & READ or not access.needs & (READ | WRITE):  # existence is told to holders only
-            yield "scope.read"
+            rules.append("scope.read")
         if access.needs & WRITE:
-            yield "scope.write"
+            rules.append("scope.write")
         if target.hash_tag != "any":
-            yield "key.hash_tag"
+            rules.append("key.hash_tag")
     entry = target.entry if target is not None else None
     if entry is not None:
-        yield from rules_of(entry, access)
+        rules += rules_of(entry, access)
     elif policy.home(target).type_words:
-        yield "type.mismatch"
+        rules.append("type.mismatch")
+    return rules
 
 
 def _rights_of(
     policy: CompiledPolicy, service: int, touches: Touches, access: Access, target: Target | None
-) -> Iterator[Right]:
+) -> list[Right]:
     """The rights that an access uses: those of the target that the service holds, or else its grants."""
+    rights = []
     held = target.rights[service] & ~target.denied[service] if target is not None else 0
     missing = access.needs & (READ | WRITE)
     if target is not None and held:
         for need, kind in ((READ, "read"), (WRITE, "write")):
             if access.needs & need and held & (need | (GROUP if need == WRITE else 0)):
                 missing &= ~need
-                yield Right("legacy", target.text) if target.kind == "legacy" else Right(kind, target.name)
+                is_legacy = target.kind == "legacy"
+                rights.append(Right("legacy", target.text) if is_legacy else Right(kind, target.name))
     if missing and service in policy.grants and touches.command is not None:
         name = touches.command.name
         for number, grant in enumerate(policy.grants[service]):
             if selects_name(grant.selectors, name) and grant.covers(access.key, target):
-                yield Right("grant", str(number))
+                rights.append(Right("grant", str(number)))
+    return rights

@@ -109,6 +109,7 @@ cdef class Lookup:
     cdef readonly bint is_admitted
     cdef readonly str reason
     cdef readonly int faults
+    cdef public object asked
 
 
 @cython.locals(lookup=Lookup)

@@ -19,6 +19,7 @@ from keyfence.policy.compiled.written import MOST_FAULTS, Arrangement, WrittenCh
 from keyfence.shapes.skeleton import skeleton
 
 from .counts import Admitted, ViolationCounter
+from .evaluation import Evaluation
 from .evidence import Evidence
 
 MAX_FORMS = 64  # forms of one command; further ones take the slow path …
@@ -305,6 +306,7 @@ class Lookup:
     # Encodes the faults of the key's name and of what is written, and the waivers that name the key; 0: none.
     # -1: unknown, so there is no common counter.
     faults: int
+    asked: Evaluation | None  # the evaluation of the command, if the evaluator was asked about it
 
 
 def new_lookup(
@@ -322,6 +324,7 @@ def new_lookup(
     lookup.is_admitted = not reason
     lookup.reason = reason
     lookup.faults = faults
+    lookup.asked = None
     return lookup
 
 

@@ -40,13 +40,13 @@ from .checks import (
     TIME,
     TYPE,
     TYPE_IN_KEY,
+    Standing,
     Standings,
-    Use,
     carries,
     lacking,
 )
 from .content import Fault, content_faults, fits, ttl_fault, type_fault
-from .evaluation import Evaluation
+from .evaluation import Evaluation, Use
 from .grants import Grants
 from .writes import Write
 
@@ -79,7 +79,7 @@ class Keys:
 
         If a grant covers the key, only the keys that its content comes from are checked.
         """
-        access, target = use.access, self._policy.target(use.access.key)
+        access, target = use.access, use.evaluation.target(use.access.key)
         if isinstance(access.key, Streamed):
             use = use._replace(access=access._replace(key=bytes(access.key)))  # how it begins
         if self._policy.grants and self._grants.cover(use.evaluation, access, target):
@@ -88,42 +88,44 @@ class Keys:
         if target is None:
             yield self._unregistered(use.evaluation, use.access, None)
             return
-        for find in _finders(self._doubts(use, target)):
+        if target.kind in BY_KIND:
+            doubts = BY_KIND[target.kind] | (CARRIED if carries(access) else 0)
+            doubts |= NAME if target.kind in NAMED and not target.names_sure else 0
+        else:
+            command = None if use.is_script else use.command
+            doubts = self._standing(use.evaluation, command, access, target).doubts
+        for find in _finders(doubts):
             yield from find(self, use, target)
 
-    def _doubts(self, use: Use, target: Target) -> int:
-        """Returns the checks that an access may fail, as a sum."""
-        access = use.access
-        if target.kind not in BY_KIND:
-            command = None if use.is_script else use.command
-            held = self._held(use.evaluation, access.key, target)
-            return self.standings.of(use.evaluation.name, command, access, target, held).doubts
-        doubts = BY_KIND[target.kind] | (CARRIED if carries(access) else 0)
-        return doubts | NAME if target.kind in NAMED and not target.names_sure else doubts
-
-    def _held(self, evaluation: Evaluation, key: bytes, target: Target) -> int:
-        """Returns the caller's rights on a key of a target."""
+    def _standing(
+        self, evaluation: Evaluation, command: Command | None, access: Access, target: Target
+    ) -> Standing:
+        """Returns the caller's standing for an access to a key of a target."""
+        known = evaluation.standing
+        if known is not None and known[0] is access and known[1] is command:
+            return known[2]
         service = evaluation.service
-        return target.held(service, key, evaluation.values) & ~target.denied[service]
+        held = target.held(service, access.key, evaluation.values) & ~target.denied[service]
+        standing = self.standings.of(evaluation.name, command, access, target, held)
+        evaluation.standing = access, command, standing
+        return standing
 
     def is_clean(self, evaluation: Evaluation, command: Command | None, access: Access) -> bool:
         """Whether an access certainly breaks nothing; if so, records the questions that it leaves open."""
-        target = self._policy.target(access.key)
+        target = evaluation.target(access.key)
         if target is None or target.kind in BY_KIND:
             return False
-        held = self._held(evaluation, access.key, target)
-        doubts, found = self.standings.of(evaluation.name, command, access, target, held)
-        if doubts & ~OPEN and not self._resolves(doubts, access, target):
+        doubts, found = self._standing(evaluation, command, access, target)
+        unsure = doubts & ~OPEN
+        if unsure and (unsure & ~_BY_A_LOOK or not self._resolves(evaluation, doubts, access, target)):
             return False
         if found:
             rule = target.entry.ttl if target.entry is not None else None
             evaluation.leave_open(found, access, target, rule)
         return True
 
-    def _resolves(self, doubts: int, access: Access, target: Target) -> bool:
-        """Whether the key's name and the sources of its content remove all doubts."""
-        if doubts & ~_BY_A_LOOK:
-            return False
+    def _resolves(self, evaluation: Evaluation, doubts: int, access: Access, target: Target) -> bool:
+        """Whether the key's name and the sources of its content remove all of these doubts."""
         if doubts & NAME and not self.is_well_named(access.key, target):
             return False
         if doubts & TYPE_IN_KEY and not fits(self._types(access.key, target), access.types):
@@ -132,7 +134,7 @@ class Keys:
         if content is None:
             return True
         if content.carried is not None:
-            return self._is_harmless(access, content.carried, target)
+            return self._is_harmless(evaluation, access, content.carried, target)
         return not doubts & CONTENT
 
     def _commands(self, use: Use, target: Target | None) -> Iterator[Found]:
@@ -247,7 +249,7 @@ class Keys:
         for position, key in enumerate(carried.keys, carried.position):
             if evaluation.budget.works(cost(key)):
                 yield None
-            source = self._policy.target(key)
+            source = evaluation.target(key)
             gained = self._moves.gained_by(source, target)
             origin = Access(position, key, READ)
             if source is not None and gained and not self._grants.cover(evaluation, origin, source):
@@ -289,7 +291,7 @@ class Keys:
         self, evaluation: Evaluation, access: Access, carried: Carried, target: Target, key: bytes | None
     ) -> Iterator[Found]:
         """Finds a requirement of the target that the content of `key`, or of a dump (None), may not meet."""
-        source = self._policy.target(key) if key is not None else None
+        source = evaluation.target(key) if key is not None else None
         wanted, given = self._types(access.key, target), carried.types
         if key is not None and source is not None:
             given = tuple(self._types(key, source))
@@ -324,15 +326,16 @@ class Keys:
 
         yield evaluation.about("value.invalid", access, target, content)
 
-    def _is_harmless(self, access: Access, carried: Carried, target: Target) -> bool:
+    def _is_harmless(self, evaluation: Evaluation, access: Access, carried: Carried, target: Target) -> bool:
         """Whether content that comes from a few other keys breaks nothing."""
         if len(carried.keys) > MAX_SOURCES:
             return False
-        sources = [self._policy.target(key) for key in carried.keys]
+        sources = [evaluation.target(key) for key in carried.keys]
         if sources and all(self._moves.are_harmless(source, target, carried) for source in sources):
             return True
         # For no service: the answer is kept for all services, so it must not depend on any grants.
         alone = Evaluation(self._wording, NO_SERVICE, (b"",), Touches(None))
+        alone.targets = evaluation.targets
         if any(found is not None for found in self._carried(Use(alone, access, None), target)):
             return False
         self._moves.remember(sources, target, carried)
@@ -400,7 +403,8 @@ class Keys:
 
             yield evaluation.about("key.legacy", access, target, replaced)
             return
-        own = set(lacking(service, access.needs, target, target.rights[service]))
+        rights = target.rights[service]
+        own = missing if held == rights else set(lacking(service, access.needs, target, rights))
         for right in sorted(missing):
             rule = "scope.write" if right & WRITE else "scope.read"
             holders = "consumers" if access.needs & GROUP and right == WRITE else _HOLDERS[right]

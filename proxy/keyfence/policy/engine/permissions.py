@@ -6,7 +6,7 @@ does not help against a prohibition.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from keyfence.commands.arguments import fold, word
 from keyfence.commands.model import Command
@@ -39,15 +39,13 @@ class Permissions:
             reason = self._known[key] = self.why_forbidden(service, command)
         return reason
 
-    def check(self, evaluation: Evaluation, command: Command) -> Iterator[Found]:
-        """Checks that the caller may use the command."""
-        reason = self.reason(evaluation.service, command)
-        if reason:
-            hint = "the policy can grant it to a service"
-            if reason == FORBIDDEN:
-                hint = "use another command; or ask the owner of the policy to change its commands"
-            message = f"{evaluation.who()} may not use {command.name}: {reason}"
-            yield evaluation.plain("command.forbidden", 0, message, hint)
+    def violation(self, evaluation: Evaluation, reason: str) -> Found:
+        """Makes the violation of a command that the caller may not use, for this reason."""
+        hint = "the policy can grant it to a service"
+        if reason == FORBIDDEN:
+            hint = "use another command; or ask the owner of the policy to change its commands"
+        message = f"{evaluation.who()} may not use {evaluation.name}: {reason}"
+        return evaluation.plain("command.forbidden", 0, message, hint)
 
     def why_forbidden(self, service: int, command: Command) -> str:
         """Returns the same, and keeps nothing."""

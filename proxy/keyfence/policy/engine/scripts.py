@@ -26,8 +26,7 @@ from keyfence.policy.verdict import Found
 from keyfence.policy.wording.masking import shown_code
 
 from .channels import ChannelChecks
-from .checks import Use
-from .evaluation import Evaluation
+from .evaluation import Evaluation, Use
 from .keys import Keys
 from .patterns import LESS, TOO_LONG, Patterns
 

@@ -66,7 +66,9 @@ class Wording:
     def with_page(self, words: tuple[str, str], target: Target | None) -> tuple[str, str]:
         """Returns message and hint; the hint ends with the page that describes the convention, if there is
         one, at the entry's part."""
+        home = self.policy.home(target)
+        if not home.docs:
+            return words
         message, hint = words
         entry = target.name if target is not None and target.entry is not None else ""
-        page = self.policy.home(target).page_of(entry)
-        return (message, f"{hint}{'; ' if hint else ''}see {page}") if page else words
+        return message, f"{hint}{'; ' if hint else ''}see {home.page_of(entry)}"
