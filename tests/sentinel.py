@@ -36,8 +36,9 @@ class Watched(NamedTuple):
 
 
 @contextlib.contextmanager
-def running_sentinels(folder: Path) -> Iterator[Watched]:
-    """Starts the servers and waits until the Sentinels know all of them."""
+def running_sentinels(folder: Path, down_after: int = 60_000) -> Iterator[Watched]:
+    """Starts the servers and waits until the Sentinels know all of them. A primary that does not answer for
+    `down_after` milliseconds is replaced."""
     with contextlib.ExitStack() as servers:
         at_once = ["--repl-diskless-sync-delay", "0"]
         primary = servers.enter_context(running_redis(tcp=True, arguments=at_once))
@@ -48,7 +49,7 @@ def running_sentinels(folder: Path) -> Iterator[Watched]:
             _until(lambda: client.info("replication")["master_link_status"] == "up")
         ports = [free_port() for _ in range(SENTINELS)]
         for port in ports:
-            servers.enter_context(_sentinel(folder, port, primary))
+            servers.enter_context(_sentinel(folder, port, primary, down_after))
         for port in ports:
             with _client(port) as sentinel:
                 _until(lambda client=sentinel: _knows_all(client))  # type: ignore[misc]
@@ -56,12 +57,13 @@ def running_sentinels(folder: Path) -> Iterator[Watched]:
 
 
 @contextlib.contextmanager
-def _sentinel(folder: Path, port: int, primary: RedisServer) -> Iterator[None]:
+def _sentinel(folder: Path, port: int, primary: RedisServer, down_after: int) -> Iterator[None]:
     config = folder / f"sentinel-{port}.conf"
     config.write_text(
         f"port {port}\nbind 127.0.0.1\n"
         f"sentinel monitor {NAME} 127.0.0.1 {primary.port} 2\n"
-        f"sentinel down-after-milliseconds {NAME} 60000\n"
+        f"sentinel down-after-milliseconds {NAME} {down_after}\n"
+        f"sentinel failover-timeout {NAME} 10000\n"
     )
     command = [server_binaries()[0].path, config, "--sentinel"]
     with (folder / f"sentinel-{port}.log").open("w") as log, subprocess.Popen(command, stdout=log) as process:

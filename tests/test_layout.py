@@ -75,6 +75,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "telemetry.metrics": {"telemetry"},
     "telemetry.candidate": {"policy", "policy.engine", "shapes", "telemetry"},
     "upstream": {"net", "resp", "telemetry"},
+    "upstream.sentinel": {"net", "resp", "upstream"},
     "findings.proof": {
         *("shapes", "telemetry", "policy"),
         *("policy.compiled", "policy.enforcement", "policy.engine", "policy.patterns"),
@@ -113,6 +114,7 @@ MAY_IMPORT: dict[str, set[str]] = {
             "telemetry",
             "telemetry.candidate",
             "upstream",
+            "upstream.sentinel",
         ),
         *(
             "policy",

@@ -23,6 +23,7 @@ from keyfence.policy.diagnostics import FileError
 from keyfence.policy.enforcement.modes import ModeRule, Waiver
 from keyfence.policy.source.validate import _model_in
 from keyfence.resp.limits import IDENTIFIED, RequestLimits
+from keyfence.upstream.health import Sentinels
 from keyfence.upstream.url import parse_upstream, without_password
 from tests.servers import PROJECT
 
@@ -478,6 +479,55 @@ def test_no_admin_listener_by_flag(tmp_path: Path) -> None:
 
 def test_passthrough_needs_no_policy() -> None:
     assert load_settings("", NOTHING, needs_policy=False).policy == ""
+
+
+# -- Sentinels
+
+SENTINEL = """policy: p
+upstream:
+  sentinel: {hosts: ["10.0.0.1:26379", "[fd00::1]:26380"], name: main, password: "${SENTINEL}", database: 3}
+  username: keyfence
+  password: x
+"""
+
+
+def test_sentinels_name_the_primary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SENTINEL", "p/w")
+    (tmp_path / "keyfence.yaml").write_text(SENTINEL)
+    upstream = load_settings(str(tmp_path / "keyfence.yaml"), Overrides()).upstream
+    assert upstream is not None
+    assert (upstream.kind, upstream.host, upstream.database, upstream.shown) == (
+        "tcp",
+        "",
+        3,
+        "sentinel:main",
+    )
+    assert (upstream.username, upstream.password) == ("keyfence", "x")
+    assert upstream.sentinels == Sentinels((("10.0.0.1", 26379), ("fd00::1", 26380)), "main", "", "p/w")
+    assert "p/w" not in repr(upstream)
+
+
+@pytest.mark.parametrize(
+    ("upstream", "message"),
+    [
+        ("{hosts: [], name: main}", "keyfence.yaml:2:30: "),
+        ("{hosts: ['h'], name: main}", "'h' is not an address; write HOST:PORT"),
+        ("{hosts: [':26379'], name: main}", "':26379' is not the address of a Sentinel; write HOST:PORT"),
+        ("{hosts: ['h:0'], name: main}", "'h:0' is not the address of a Sentinel; write HOST:PORT"),
+        ("{hosts: ['h:1'], name: ''}", "keyfence.yaml:2:"),
+        ("{hosts: ['h:1']}", "name"),
+        ("{hosts: ['h:1'], name: main}, url: 'redis://h'", "the URL names the Redis, and so do Sentinels"),
+        (
+            "{hosts: ['h:1'], name: main}, server_name: x",
+            "server_name is for TLS only; add tls: true to sentinel",
+        ),
+    ],
+)
+def test_a_fault_about_sentinels_is_told_with_its_place(tmp_path: Path, upstream: str, message: str) -> None:
+    (tmp_path / "keyfence.yaml").write_text(f"policy: p\nupstream: {{sentinel: {upstream}}}\n")
+    with pytest.raises(FileError) as caught:
+        load_settings(str(tmp_path / "keyfence.yaml"), Overrides())
+    assert message in str(caught.value)
 
 
 # -- upstreams

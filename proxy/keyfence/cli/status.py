@@ -68,7 +68,10 @@ def _status_lines(answer: Mapping[str, Any]) -> list[tuple[str, str]]:
         lines.append(("waivers", str(answer["waivers"])))
     if upstream is not None:
         state = "up" if upstream["up"] else f"down ({upstream['reason']})"
-        lines.append(("upstream", f"{upstream['address']}, {state} since {clock_text(upstream['since'])}"))
+        node = f" at {upstream['node']}" if upstream["node"] else ""
+        lines.append(
+            ("upstream", f"{upstream['address']}{node}, {state} since {clock_text(upstream['since'])}")
+        )
     lines += [("listener", f"{one['address']}, {one['whose']}") for one in answer["listeners"]]
     lines += [("process", _worker_text(one)) for one in answer["workers"]]
     clients = {service: number for service, number in sorted(answer["clients"].items()) if number}

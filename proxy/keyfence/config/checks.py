@@ -85,7 +85,10 @@ def upstream_faults(model: ConfigModel, settings: Settings) -> list[Diagnostic]:
             for name in ("username", "password")
             if getattr(said, name) and getattr(login, name)
         ]
-    elif said.username or said.password:
+        if said.sentinel is not None:
+            text = "the URL names the Redis, and so do Sentinels; give it in one place"
+            faults.append(settings.fault(("upstream", "sentinel"), text))
+    elif (said.username or said.password) and said.sentinel is None:
         faults.append(settings.fault(("upstream",), "a login needs a url; name the Redis that it is for"))
     if said.username and settings.upstream is not None and not settings.upstream.password:
         text = "a username needs its password; write password: file:PATH or ${NAME}"
@@ -96,11 +99,15 @@ def upstream_faults(model: ConfigModel, settings: Settings) -> list[Diagnostic]:
             faults.append(settings.fault(("upstream", name), text))
     if settings.upstream is not None and settings.upstream.kind != "tls":
         faults += [
-            settings.fault(("upstream", name), f"{name} is for TLS only; write the URL as rediss://HOST:PORT")
+            settings.fault(("upstream", name), f"{name} is for TLS only; {_TLS[said.sentinel is None]}")
             for name in ("cert", "key", "server_name")
             if getattr(said, name)
         ]
     return faults
+
+
+# How TLS is asked for: without and with a URL.
+_TLS = ("add tls: true to sentinel", "write the URL as rediss://HOST:PORT")
 
 
 def network_faults(settings: Settings) -> list[Diagnostic]:

@@ -29,6 +29,8 @@ SECRETS: tuple[PathKey, ...] = (
     ("upstream", "url"),
     ("upstream", "username"),
     ("upstream", "password"),
+    ("upstream", "sentinel", "username"),
+    ("upstream", "sentinel", "password"),
     ("identify", "passwords", "*", "sha256"),
     ("identify", "passwords", "*", "sha256", "*"),
     ("identify", "passwords", "*", "password"),

@@ -11,9 +11,10 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, Field
 
+from keyfence.net.addresses import Address, parse_address
 from keyfence.policy.diagnostics import file_error
 from keyfence.policy.source.model import Duration, Flag
-from keyfence.upstream.health import UpstreamAddress
+from keyfence.upstream.health import Sentinels, UpstreamAddress
 from keyfence.upstream.url import parse_upstream
 
 from .fields import STRICT
@@ -25,12 +26,37 @@ def _checked_upstream(value: str) -> str:
     return value
 
 
+def _checked_host(value: str) -> str:
+    host, port = Address(parse_address(value)).host_port
+    if not host or not port:
+        raise ValueError(f"{value!r} is not the address of a Sentinel; write HOST:PORT")
+    return value
+
+
+class SentinelModel(BaseModel):
+    """The Sentinels that name the primary."""
+
+    model_config = STRICT
+
+    hosts: Annotated[list[Annotated[str, AfterValidator(_checked_host)]], Field(min_length=1)]  # HOST:PORT
+    name: Annotated[str, Field(min_length=1)]  # of the primary, as `sentinel monitor` has it
+    username: str = ""  # of the Sentinels …
+    password: str = Field("", repr=False)  # … as file:PATH or ${NAME} too
+    tls: Flag = False  # the Sentinels and the nodes that they name speak TLS
+    database: Annotated[int, Field(ge=0, lt=10**9)] = 0
+
+    def of_sentinels(self) -> Sentinels:
+        hosts = tuple(Address(one).host_port for one in self.hosts)
+        return Sentinels(hosts, self.name, self.username, self.password)
+
+
 class UpstreamModel(BaseModel):
-    """The Redis that keyfence connects to. Without a URL, keyfence starts one of its own."""
+    """The Redis that keyfence connects to. Without a URL or Sentinels, keyfence starts one of its own."""
 
     model_config = STRICT
 
     url: Annotated[str, AfterValidator(_checked_upstream)] = Field("", repr=False)
+    sentinel: SentinelModel | None = None  # in place of the URL: who names the primary
     username: str = ""  # beside the URL: the user that keyfence logs in as …
     password: str = Field("", repr=False)  # … and its password, as file:PATH or ${NAME} too
     ca: str = ""  # a PEM file of the authorities that rediss:// servers' certificates must come from
@@ -57,12 +83,26 @@ def address_of(said: UpstreamModel, flag: str) -> UpstreamAddress | None:
         except ValueError as exc:  # the referenced value has changed since the start
             raise file_error("command line", str(exc)) from None
         return dataclasses.replace(address, server_name=said.server_name)
-    if not said.url:
+    if said.sentinel is not None:
+        address = _of_sentinels(said.sentinel)
+    elif said.url:
+        address = parse_upstream(said.url)
+    else:
         return None
-    address = parse_upstream(said.url)
     return dataclasses.replace(
         address,
         server_name=said.server_name,
         username=said.username or address.username,
         password=said.password or address.password,
+    )
+
+
+def _of_sentinels(said: SentinelModel) -> UpstreamAddress:
+    """The primary that Sentinels name. They have not named it yet."""
+    return UpstreamAddress(
+        "tls" if said.tls else "tcp",
+        port=0,
+        database=said.database,
+        shown=f"sentinel:{said.name}",
+        sentinels=said.of_sentinels(),
     )

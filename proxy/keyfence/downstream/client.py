@@ -121,6 +121,13 @@ class ServerContext:
             for client in list(self.clients):
                 client.tick(now)
 
+    def upstream_moved(self, reason: str) -> None:
+        """Another node is the primary now: close what stands on the former one. Clients whose requests were
+        not sent yet, or that wait for nothing on it, stay."""
+        self.pools.move(reason)
+        for client in list(self.clients):
+            client.upstream_moved(reason)
+
 
 class Client(Owner):
     """One client's connection (an `asyncio.Protocol`), and its links to Redis."""
@@ -472,6 +479,9 @@ class Client(Owner):
 
     def policy_replaced(self) -> None:
         self._session.forget_policy()
+
+    def upstream_moved(self, reason: str) -> None:
+        self._guarded(self._links.move, reason)
 
     def tick(self, now: float) -> None:
         """Close the dedicated connection if the client no longer needs it; otherwise keep it alive."""

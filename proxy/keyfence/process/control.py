@@ -173,6 +173,7 @@ class ProcessControl(Control):
             return None
         return {
             "address": upstream.address.shown,
+            "node": upstream.node,
             "up": bool(upstream.up),
             "since": upstream.since,
             "reason": "" if upstream.up else upstream.reason,

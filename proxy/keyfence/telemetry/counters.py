@@ -65,6 +65,7 @@ class Counters(Sink):
     upstream_standing: dict[tuple[str, str], int] = field(default_factory=dict)  # (upstream, kind): 1 or 0
     upstream_reconnects: dict[str, int] = field(default_factory=dict)
     upstream_connect_failures: dict[str, int] = field(default_factory=dict)
+    upstream_failovers: dict[str, int] = field(default_factory=dict)
     upstream_faults: dict[str, int] = field(default_factory=dict)  # unexpected replies of Redis, by kind
     upstream_errors: dict[str, int] = field(default_factory=dict)  # MOVED, ASK and READONLY
     sessions_opaque: dict[tuple[str, str], int] = field(default_factory=dict)  # (service, reason)
@@ -278,6 +279,9 @@ class Counters(Sink):
 
     def upstream_connect_failed(self, name: str) -> None:
         self._add("upstream_connect_failures", name, OTHER, MAX_REASONS)
+
+    def upstream_failed_over(self, name: str) -> None:
+        self._add("upstream_failovers", name, OTHER, MAX_REASONS)
 
     def upstream_fault(self, kind: str) -> None:
         """Redis sent an unexpected reply on a shared connection. `kind` is one of a closed set."""

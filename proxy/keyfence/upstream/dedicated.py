@@ -15,7 +15,7 @@ from keyfence.net.closures import OTHER
 from keyfence.resp.replies import ReplyError, ReplyFramer
 
 from .exchange import Sharer
-from .handshake import GreetingError, Handshake, describe
+from .handshake import GreetingError, Handshake, Misplaced, describe
 from .health import Upstream, UpstreamDown
 from .own_commands import PING
 
@@ -191,7 +191,11 @@ class DedicatedLink:
         commands = [*address.login(), *self._settings]
         self._handshake = Handshake(self, self._upstream.succeeded)
         self._handshake.begin(
-            transport, commands, self._upstream.connect_timeout, logs_in_later=address.selects_later
+            transport,
+            commands,
+            self._upstream.connect_timeout,
+            logs_in_later=address.selects_later,
+            asks_role=self._upstream.is_followed,
         )
 
     def opened(self) -> None:
@@ -214,9 +218,35 @@ class DedicatedLink:
         if self._paused and self._transport is not None:
             self._transport.pause_reading()
 
+    def move(self, reason: str) -> None:
+        """Another node is the primary now. If nothing was sent yet, connect to that; otherwise give up."""
+        if self._is_open:
+            transport, self._transport = self._transport, None
+            if transport is not None:
+                transport.abort()
+                self._lose(reason)
+        elif self._transport is not None or self._connecting is not None:
+            self._connect_again()
+
+    def _connect_again(self) -> None:
+        """Give up a connection on which nothing was sent, and open another one."""
+        if self._connecting is not None:
+            self._connecting.cancel()
+        if self._handshake is not None:
+            self._handshake.stop()
+        transport, self._handshake, self._transport = self._transport, None, None
+        if transport is not None:
+            transport.abort()
+        self._may_wait = False
+        self._connecting = asyncio.get_running_loop().create_task(self._try_connecting())
+
     def login_failed(self, failure: GreetingError) -> None:
         """If Redis has not refused it, this is the same for the client as a failed connection. If Redis
         refuses the client's settings, the upstream's state does not change."""
+        if isinstance(failure, Misplaced):
+            self._upstream.login_failed(failure)
+            self._connect_again()
+            return
         self._handshake = self._transport = None
         if failure.refusal and failure.unanswered < len(self._settings):
             text = f"it no longer takes the client's settings: {failure.refusal}"

@@ -8,13 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import socket
 import ssl
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from keyfence.resp import encode
 from keyfence.resp.replies import ReplyError, ReplyFramer
 
+# Every user may send it, and it changes nothing. Its reply has the role.
+ASK_ROLE = encode.command(b"HELLO")
+_REPLICA = re.compile(rb"\$4\r\nrole\r\n\$7\r\nreplica\r\n")
 LONGEST_GREETING = 64 * 1024  # bytes of one reply; the reply to HELLO is the longest
 
 
@@ -30,13 +35,22 @@ class GreetingError(Exception):
         self.unanswered = unanswered
 
 
+class Misplaced(GreetingError):
+    """The connection leads to a replica, and a primary is wanted. Nothing was sent on it for a client."""
+
+    def __init__(self) -> None:
+        super().__init__("it is a replica, and the Sentinels name it still")
+
+
 class Greeting:
     """Reads the replies to the greeting, the first commands on a connection."""
 
-    def __init__(self, expected: int, *, logs_in_later: bool = False) -> None:
-        """`expected` is the number of replies. `logs_in_later`: accept the error that a login is required."""
+    def __init__(self, expected: int, *, logs_in_later: bool = False, asks_role: bool = False) -> None:
+        """`expected` is the number of replies. `logs_in_later`: accept the error that a login is required.
+        `asks_role`: the last reply is that to ASK_ROLE."""
         self.expected = expected
         self._tolerated = b"-NOAUTH" if logs_in_later else None
+        self._asks_role = asks_role
         self._framer = ReplyFramer()
         self._reply = bytearray()
 
@@ -54,11 +68,18 @@ class Greeting:
             at = end
             if self._framer.completed:
                 self.expected -= 1
-                if self._reply.startswith(b"-") and not self._is_tolerated():
+                if self._asks_role and not self.expected:
+                    self._check_role()
+                elif self._reply.startswith(b"-") and not self._is_tolerated():
                     refusal = self._reply[1:].decode("utf-8", "replace").strip()
                     raise GreetingError(f"it refused keyfence's login: {refusal}", refusal, self.expected)
                 self._reply.clear()
         return data[at:] if at else data
+
+    def _check_role(self) -> None:
+        """An error tells nothing: Redis may be too old, or want a login first."""
+        if _REPLICA.search(self._reply):
+            raise Misplaced
 
     def _is_tolerated(self) -> bool:
         return self._tolerated is not None and self._reply.startswith(self._tolerated)
@@ -121,12 +142,14 @@ class Handshake:
     then its host lets go of it."""
 
     def __init__(self, host: Host, on_first_byte: Callable[[], None]) -> None:
-        """`on_first_byte` is called when Redis sends something, which shows that a server answers there."""
+        """`on_first_byte` is called when Redis sends something, which shows that a server answers there; if
+        only a primary will do, once Redis has said its role."""
         self._host = host
         self._on_first_byte: Callable[[], None] | None = on_first_byte
         self._greeting: Greeting | None = None  # while replies to the commands are due
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._asks_role = False
 
     def begin(
         self,
@@ -135,14 +158,19 @@ class Handshake:
         seconds: float,
         *,
         logs_in_later: bool = False,
+        asks_role: bool = False,
     ) -> None:
-        """Send the commands, which Redis has to answer within `seconds`."""
+        """Send the commands, which Redis has to answer within `seconds`. `asks_role`: only a primary will
+        do."""
         keep_alive(transport.get_extra_info("socket"))
+        self._asks_role = asks_role
+        if asks_role:
+            commands = [*commands, ASK_ROLE]
         if not commands:
             self._host.opened()
             return
         self._transport = transport
-        self._greeting = Greeting(len(commands), logs_in_later=logs_in_later)
+        self._greeting = Greeting(len(commands), logs_in_later=logs_in_later, asks_role=asks_role)
         transport.writelines(commands)
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(seconds, self._fail, GreetingError("login timed out"))
@@ -154,9 +182,8 @@ class Handshake:
 
     def take(self, data: bytes) -> bytes:
         """Read what Redis has sent, and return what follows the replies to the commands."""
-        if self._on_first_byte is not None:
-            on_first_byte, self._on_first_byte = self._on_first_byte, None
-            on_first_byte()
+        if not self._asks_role:
+            self._is_answered()
         greeting = self._greeting
         if greeting is None:
             return data
@@ -166,9 +193,15 @@ class Handshake:
             self._fail(exc)
             return b""
         if not greeting.expected:
+            self._is_answered()
             self.stop()
             self._host.opened()
         return rest
+
+    def _is_answered(self) -> None:
+        if self._on_first_byte is not None:
+            on_first_byte, self._on_first_byte = self._on_first_byte, None
+            on_first_byte()
 
     def cut_short(self, exc: Exception | None) -> bool:
         """The connection has ended. Returns whether the login has failed by that."""

@@ -20,12 +20,13 @@ from typing import Literal
 
 import hiredis
 
+from keyfence.net.host_port import host_port
 from keyfence.resp import encode
 
-from .handshake import Answers, Greeting, GreetingError, describe
+from .handshake import Answers, Greeting, GreetingError, Misplaced, describe
 from .own_commands import PING, SELECT
 from .patience import at_most
-from .standing import HELLO, Standing
+from .standing import HELLO, REPLICA, Standing
 
 FIRST_BACKOFF = 0.05  # seconds
 LONGEST_BACKOFF = 1.0
@@ -38,8 +39,19 @@ _NOT_READY = ("LOADING", "MASTERDOWN")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Sentinels:
+    """The Sentinels that name the primary. They may have a login of their own."""
+
+    hosts: tuple[tuple[str, int], ...]  # each with its port
+    name: str  # of the primary, as `sentinel monitor` has it
+    username: str = ""
+    password: str = dataclasses.field(default="", repr=False)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class UpstreamAddress:
-    """The address of Redis. `shown` is its text for people, without the password."""
+    """The address of Redis. `shown` is its text for people, without the password; it stays the same when
+    Sentinels name another primary."""
 
     kind: Literal["tcp", "tls", "unix"]
     host: str = ""
@@ -50,6 +62,7 @@ class UpstreamAddress:
     database: int = 0
     shown: str = ""
     server_name: str = ""  # the name that its TLS certificate must have; "": the host
+    sentinels: Sentinels | None = None  # who name the host and port; None: they do not change
 
     def login(self) -> list[bytes]:
         """The command that logs keyfence in, if there are credentials."""
@@ -94,8 +107,10 @@ class Upstream:
         self.is_refused = False  # whether Redis refused keyfence's login at the last attempt
         self.since = time.time()  # when `up` changed last
         self.standing = Standing()
+        self.unnamed = "no Sentinel has named the primary yet"  # why its host is not known, while it is not
         self.connects = 0
         self.failures = 0
+        self.moved_at = 0.0  # when another node became the primary; 0.0: never
         self._tls = tls
         self._on_change = on_change
         self._on_failure = on_failure
@@ -111,8 +126,36 @@ class Upstream:
 
     def take(self, address: UpstreamAddress, tls: ssl.SSLContext | None) -> None:
         """Use this login and these certificates for new connections. The host and port do not change."""
-        self.address = dataclasses.replace(address, shown=self.address.shown)
+        known = self.address
+        self.address = dataclasses.replace(address, host=known.host, port=known.port, shown=known.shown)
         self._tls = tls
+
+    def move(self, host: str, port: int) -> None:
+        """Connect to this node from now on, because it is the primary now. What stands on the former one is
+        the caller's to close."""
+        is_first = not self.address.host
+        self.address = dataclasses.replace(self.address, host=host, port=port)
+        if is_first:
+            return
+        self.moved_at = time.time()
+        self.standing.moved()
+        self._can_connect()
+
+    @property
+    def node(self) -> str:
+        """The node that Sentinels name now; "": there are none, or they have named none yet."""
+        address = self.address
+        return host_port(address.host, address.port) if address.sentinels and address.host else ""
+
+    @property
+    def is_followed(self) -> bool:
+        """Whether Sentinels name its node, so that only a primary will do."""
+        return self.address.sentinels is not None
+
+    @property
+    def tls(self) -> ssl.SSLContext | None:
+        """With what connections are secured."""
+        return self._tls
 
     @property
     def state(self) -> str:
@@ -239,6 +282,8 @@ class Upstream:
     ) -> tuple[asyncio.Transport, asyncio.Protocol]:
         loop = asyncio.get_running_loop()
         address = self.address
+        if address.sentinels is not None and not address.host:
+            raise ConnectionError(self.unnamed)
         async with at_most(self.connect_timeout):
             if address.kind == "unix":
                 return await loop.create_unix_connection(protocol, address.path)
@@ -282,6 +327,8 @@ class Upstream:
             self._failed_by(exc)
             return False
         reason = probe.trouble
+        if not reason and self.is_followed and self.standing.role == REPLICA:
+            reason = str(Misplaced())
         if probe.dropped:
             self.dropped(reason)
         elif reason.startswith(_NOT_READY):

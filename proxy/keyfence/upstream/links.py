@@ -105,6 +105,11 @@ class Links:
         if now - self._pinged_at >= KEEP_ALIVE_SECONDS and own.ping():
             self._worked, self._pinged_at = False, now
 
+    def move(self, reason: str) -> None:
+        """Another node is the primary now, and the dedicated connection stands on the former one."""
+        if self._own is not None:
+            self._own.move(reason)
+
     def drop_own(self) -> None:
         """Close the dedicated connection. No reply may be due on it."""
         own, self._own = self._own, None

@@ -29,7 +29,7 @@ class Pool:
         self.is_evicted = False  # whether its clients must request another link
         self._upstream = upstream
         self._size = size
-        self._connections: list[SharedConnection] = []
+        self.connections: list[SharedConnection] = []
         # Credentials that Redis has accepted from clients, the newest last. Several are kept, because each
         # may have become invalid since.
         self._logins: dict[Profile, None] = {}
@@ -54,7 +54,7 @@ class Pool:
 
     def connection(self, link: SharedLink) -> SharedConnection:
         """The connection with the fewest clients. Opens a new one below the pool's size."""
-        open_ones = self._connections = [one for one in self._connections if not one.is_closed]
+        open_ones = self.connections = [one for one in self.connections if not one.is_closed]
         if len(open_ones) < self._size:
             open_ones.append(SharedConnection(self._upstream, next(reversed(self._logins)), self.refused))
         chosen = min(open_ones, key=lambda one: len(one.links))
@@ -63,7 +63,7 @@ class Pool:
 
     def tick(self, now: float) -> None:
         """Send barriers for recent requests, and close connections that have been idle for a while."""
-        for one in self._connections:
+        for one in self.connections:
             if one.tick():
                 self.used_at = now
             one.close_if_idle(now)
@@ -74,12 +74,12 @@ class Pool:
 
     @property
     def is_closed(self) -> bool:
-        return all(one.is_closed for one in self._connections)
+        return all(one.is_closed for one in self.connections)
 
     @property
     def is_idle(self) -> bool:
         """Whether no reply is due."""
-        return all(one.is_closed or one.is_idle for one in self._connections)
+        return all(one.is_closed or one.is_idle for one in self.connections)
 
     def evict(self) -> None:
         """Close the pool in favour of another kind. No reply may be due."""
@@ -87,7 +87,7 @@ class Pool:
         self.close()
 
     def close(self) -> None:
-        for one in self._connections:
+        for one in self.connections:
             one.close()
 
 
@@ -130,6 +130,12 @@ class Pools:
             pool.tick(now)
             if pool.is_empty:
                 del self._pools[kind]
+
+    def move(self, reason: str) -> None:
+        """Another node is the primary now."""
+        for pool in self._pools.values():
+            for one in pool.connections:
+                one.move(reason)
 
     def close(self) -> None:
         for pool in self._pools.values():

@@ -20,7 +20,7 @@ from keyfence.resp.limits import MIB
 from keyfence.resp.profile import Profile
 
 from .exchange import Exchange, Share, Sharer
-from .handshake import GreetingError, Handshake, describe
+from .handshake import GreetingError, Handshake, Misplaced, describe
 from .health import Upstream, UpstreamDown
 
 IDLE_SECONDS = 60.0  # after which a connection without clients is closed
@@ -229,7 +229,8 @@ class SharedConnection:
             return
         commands = [*self._upstream.address.login(), *self._profile.commands()]
         self._handshake = Handshake(self, self._upstream.succeeded)
-        self._handshake.begin(transport, commands, self._upstream.connect_timeout)
+        asks_role = self._upstream.is_followed
+        self._handshake.begin(transport, commands, self._upstream.connect_timeout, asks_role=asks_role)
 
     def opened(self) -> None:
         self._exchange.open()
@@ -238,6 +239,10 @@ class SharedConnection:
     def login_failed(self, failure: GreetingError) -> None:
         """If a client's login failed, the upstream's state does not change. If Redis has not refused it, the
         clients are closed, as Redis itself would have closed them."""
+        if isinstance(failure, Misplaced):
+            self._upstream.login_failed(failure)
+            self._connect_again()
+            return
         if failure.refusal:
             self._on_refused(self._profile)
         if self._profile.is_logged_in:
@@ -245,6 +250,26 @@ class SharedConnection:
         else:
             reason = self._upstream.login_failed(failure)
         (self._refuse if failure.refusal else self._lose)(reason)
+
+    def move(self, reason: str) -> None:
+        """Another node is the primary now. If nothing was sent yet, connect to that; otherwise give up."""
+        if self.is_closed:
+            return
+        if self._exchange.is_open:
+            self._abandon(reason)
+        elif self._transport is not None or self._connecting is not None:
+            self._connect_again()
+
+    def _connect_again(self) -> None:
+        """Give up a connection on which nothing was sent, and open another one."""
+        if self._connecting is not None:
+            self._connecting.cancel()
+        if self._handshake is not None:
+            self._handshake.stop()
+        transport, self._handshake, self._transport = self._transport, None, None
+        if transport is not None:
+            transport.abort()
+        self._connecting = self._loop.create_task(self._try_connecting())
 
     # -- the end
 

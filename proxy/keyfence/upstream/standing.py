@@ -59,6 +59,11 @@ class Standing:
     """What is known about one upstream."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self.moved()
+
+    def moved(self) -> None:
+        """Another node is the primary now: what was seen of the former one says nothing about it."""
         self.mode = ""  # standalone, cluster or sentinel, as HELLO says it; "": not known
         self.role = ""  # master or replica, as HELLO says it; "": not known
         self._answers_prober = False  # to HELLO
@@ -66,7 +71,6 @@ class Standing:
         self._redirected = False
         self._refused_write: float | None = None  # when it last did
         self._sent_notices: float | None = None  # when a client last asked for them
-        self._clock = clock
 
     def told(self, reply: object) -> None:
         """Take in the reply to the prober's HELLO; None: there was none. An error tells nothing: Redis may be

@@ -18,10 +18,9 @@ from keyfence.policy.show import LAST_DATABASE
 from keyfence.policy.verdict import Found
 
 from .evaluation import Evaluation, Use
-from .grants import Grants
 from .keys import Keys
 from .patterns import LESS, TOO_LONG, Patterns
-from .permissions import Permissions
+from .permissions import Grants, Permissions
 
 _BEYOND = "it reaches channels that the service may not use"
 _TRACKING = COMMANDS[b"CLIENT"].subcommands[b"TRACKING"].command

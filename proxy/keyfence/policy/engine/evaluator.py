@@ -29,10 +29,9 @@ from .channels import ChannelChecks
 from .checks import BY_KIND, Standing
 from .counts import Validity
 from .evaluation import Evaluation, Use
-from .grants import Grants
 from .keys import Keys
 from .patterns import Patterns
-from .permissions import Permissions
+from .permissions import Grants, Permissions
 from .scripts import ScriptChecks
 
 _UNSURE = Standing(-1, 0)  # every doubt

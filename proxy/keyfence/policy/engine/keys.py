@@ -47,7 +47,7 @@ from .checks import (
 )
 from .content import Fault, content_faults, fits, ttl_fault, type_fault
 from .evaluation import Evaluation, Use
-from .grants import Grants
+from .permissions import Grants
 from .writes import Write
 
 NO_SERVICE = -1  # the number of a service without rights and grants

@@ -17,8 +17,7 @@ from keyfence.policy.show import printable
 from keyfence.policy.verdict import Found
 
 from .evaluation import Evaluation
-from .grants import Grants
-from .permissions import Permissions
+from .permissions import Grants, Permissions
 
 MAX_OWN_SCANS = 100  # patterns among which a hint looks for one
 # The reason if a pattern has used up the budget, and the hint.

@@ -34,6 +34,7 @@ from keyfence.policy.engine.pending import PendingTtls
 from keyfence.policy.rules import RULES
 from keyfence.policy.units import counted
 from keyfence.policy.wording.command_log import as_line
+from keyfence.resp.replies import READ_ONLY
 from keyfence.session.conversation.questions import Question
 from keyfence.session.conversation.shown_ids import ShownIds
 from keyfence.telemetry.candidate.changes import Changes
@@ -45,6 +46,8 @@ from keyfence.upstream.health import Upstream, UpstreamAddress
 from keyfence.upstream.outages import Outages
 from keyfence.upstream.own_commands import COMMAND, OwnCommand
 from keyfence.upstream.own_user import missing_permissions, what_is_missing
+from keyfence.upstream.sentinel.answers import Named
+from keyfence.upstream.sentinel.follower import Follower
 from keyfence.upstream.standing import KINDS, Concern
 
 from .explainer import Explainer
@@ -89,6 +92,7 @@ class Runtime:
         self._candidate: CompiledPolicy | None = None
         self.upstream: Upstream | None = None
         self.learner: Learner | None = None
+        self.follower: Follower | None = None  # of Sentinels
         self._context: ServerContext | None = None
         self._outages: Outages | None = None
         self._concerns: list[Concern] = []  # about the upstream, as last reported
@@ -181,18 +185,19 @@ class Runtime:
     # -- upstream
 
     def open_upstream(self, address: UpstreamAddress) -> Upstream:
-        counters = self.telemetry.counters
         self._outages = None if self._quiet else Outages(address.shown)
         self.upstream = Upstream(
             address,
             upstream_context(self.settings),
             self.settings.connect_timeout,
             on_change=self._upstream_changed,
-            on_failure=lambda: counters.upstream_connect_failed(address.shown),
+            on_failure=self._connect_failed,
             on_fault=self._upstream_fault,
             on_state=self._outages.seen if self._outages is not None else lambda _up, _reason: None,
         )
-        self.telemetry.on_upstream_shown = self.upstream.standing.shown
+        self.telemetry.on_upstream_shown = self._upstream_shown
+        if address.sentinels is not None:
+            self.follower = Follower(self.upstream, address.sentinels, self._failed_over)
         self._report_concerns(self.upstream)
         if self.authorizer is not None:
             self.learner = Learner(self.upstream, self._adopt_commands, self._cannot_learn)
@@ -201,6 +206,8 @@ class Runtime:
     async def reach_upstream(self, address: UpstreamAddress) -> Upstream:
         """Open the upstream, probe it once, and learn its commands if it answers."""
         upstream = self.open_upstream(address)
+        if self.follower is not None:
+            await self.follower.find()
         is_up = await upstream.probe()
         self._report_concerns(upstream)
         if is_up and self.learner is not None:
@@ -227,6 +234,32 @@ class Runtime:
             await self._user_changed.wait()
             self._user_changed.clear()
             await self._check_user(upstream)
+
+    def _connect_failed(self) -> None:
+        assert self.upstream is not None
+        self.telemetry.counters.upstream_connect_failed(self.upstream.address.shown)
+        if self.follower is not None:
+            self.follower.look_again()
+
+    def _upstream_shown(self, word: str) -> None:
+        """A session has seen something of the upstream (`Standing.shown`)."""
+        assert self.upstream is not None
+        self.upstream.standing.shown(word)
+        if word == READ_ONLY and self.follower is not None:
+            self.follower.look_again()
+
+    def _failed_over(self, now: Named, who: str) -> None:
+        """Another node is the primary now, as a Sentinel says."""
+        assert self.upstream is not None
+        shown = self.upstream.address.shown
+        if self._context is not None:
+            self._context.upstream_moved(f"upstream {shown} is {now.shown} now")
+        if not self._quiet:  # a worker's parent has followed it too
+            self.telemetry.counters.upstream_failed_over(shown)
+            notice(f"failover {now.shown}", f"upstream {shown} is {now.shown} now, as {who} says")
+        if self.learner is not None:
+            self.learner.upstream_changed(True)
+        self._user_changed.set()
 
     def _upstream_changed(self, up: bool) -> None:
         assert self.upstream is not None
@@ -390,6 +423,8 @@ class Runtime:
         """The background jobs of the process."""
         assert self.upstream is not None
         jobs = [self.upstream.probe_forever(), self.tick_forever()]
+        if self.follower is not None:
+            jobs.append(self.follower.follow_forever())
         if self._context is not None:
             jobs.append(self.close_idle_clients_forever(self.upstream))
         if self.learner is None:

@@ -201,6 +201,12 @@ TOPICS: dict[str, tuple[Metric, ...]] = {
             unit="connections",
         ),
         _counter(
+            "upstream_failovers",
+            ("upstream",),
+            "How often Sentinels named another primary, which keyfence has followed.",
+            query="sum by (upstream) (increase(keyfence_upstream_failovers_total[1d]))",
+        ),
+        _counter(
             "upstream_faults",
             ("kind",),
             "Unexpected replies on shared connections: pushes dropped, connections out of step.",

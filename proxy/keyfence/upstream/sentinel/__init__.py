@@ -1,0 +1,1 @@
+"""Who the primary is, as Sentinels say."""

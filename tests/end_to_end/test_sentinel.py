@@ -1,0 +1,103 @@
+"""A running keyfence follows the primary that real Sentinels name."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import redis
+
+from tests.sentinel import NAME, Watched, running_sentinels
+from tests.servers import PATIENCE_SECONDS, Keyfence
+
+POLICY = """policy: p
+services: [app]
+scopes: {all: {prefix: "app:", writers: [app], unregistered: allow}}
+"""
+CONFIG = """policy: policy.yaml
+upstream:
+  sentinel: {{hosts: [{hosts}], name: {name}}}
+listeners: [{{listen: "127.0.0.1:0", service: app}}]
+admin: "127.0.0.1:0"
+findings: none
+{more}
+"""
+
+
+@contextlib.contextmanager
+def following(folder: Path, watched: Watched, more: str = "", told: str = "") -> Iterator[Keyfence]:
+    (folder / "policy.yaml").write_text(POLICY)
+    hosts = ", ".join(f'"127.0.0.1:{port}"' for port in watched.sentinels)
+    (folder / "keyfence.yaml").write_text(CONFIG.format(hosts=hosts, name=NAME, more=more))
+    with Keyfence("--config", folder / "keyfence.yaml", expect_stderr=told) as keyfence:
+        yield keyfence
+
+
+def client_of(keyfence: Keyfence) -> redis.Redis:
+    """A client that connects once, and does not try again by itself."""
+    return keyfence.client(retry=redis.retry.Retry(redis.backoff.NoBackoff(), 0), decode_responses=True)
+
+
+def until_it_writes(client: redis.Redis, value: str) -> None:
+    """Writes until it succeeds. Only lost connections may come before; no reply may be wrong."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        try:
+            assert client.set("app:k", value) is True
+            return
+        except (redis.ConnectionError, redis.ReadOnlyError):
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+
+
+@pytest.mark.parametrize("more", ["", "workers: 2"], ids=["one process", "workers"])
+def test_a_graceful_failover_is_followed(tmp_path: Path, more: str) -> None:
+    with running_sentinels(tmp_path) as watched, following(tmp_path, watched, more, "is 127") as keyfence:
+        assert "upstream sentinel:main" in keyfence.lines[0]
+        with client_of(keyfence) as client:
+            assert client.set("app:k", "before") is True
+            watched.fail_over()
+            until_it_writes(client, "after")
+            assert client.get("app:k") == "after"
+        with watched.replica.client() as direct:
+            assert direct.get("app:k") in ("after", b"after")
+
+
+def test_a_crashed_primary_is_replaced(tmp_path: Path) -> None:
+    with (
+        running_sentinels(tmp_path, 500) as watched,
+        following(tmp_path, watched, told="unreachable|is 127") as keyfence,
+        client_of(keyfence) as client,
+    ):
+        assert client.set("app:k", "before") is True
+        watched.primary.kill()
+        until_it_writes(client, "after")
+        with watched.replica.client() as direct:
+            assert direct.get("app:k") in ("after", b"after")
+
+
+def test_subscribers_and_blocked_clients_do_not_stay_on_the_former_primary(tmp_path: Path) -> None:
+    with (
+        running_sentinels(tmp_path, 500) as watched,
+        following(tmp_path, watched, told="is 127") as keyfence,
+        client_of(keyfence) as subscriber,
+        client_of(keyfence) as blocked,
+    ):
+        heard = subscriber.pubsub()
+        heard.subscribe("news")
+        assert heard.get_message(timeout=PATIENCE_SECONDS) is not None
+        connection = blocked.connection_pool.get_connection()
+        connection.send_command("BLPOP", "app:queue", "0")
+        watched.primary.pause()  # it keeps its connections, and says nothing
+        try:
+            with pytest.raises(redis.ConnectionError):
+                heard.get_message(timeout=PATIENCE_SECONDS)
+            with pytest.raises(redis.ConnectionError):
+                connection.read_response()
+        finally:
+            watched.primary.resume()
+        with client_of(keyfence) as client:
+            until_it_writes(client, "after")

@@ -1,0 +1,176 @@
+"""keyfence follows the primary that real Sentinels name."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvloop
+
+from keyfence.upstream.health import Sentinels, Upstream, UpstreamAddress
+from keyfence.upstream.sentinel.answers import Named
+from keyfence.upstream.sentinel.follower import Follower
+from tests.sentinel import NAME, Watched, running_sentinels
+from tests.servers import PATIENCE_SECONDS, free_port, running_redis
+
+
+def in_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Runs a test in a loop such as keyfence's own, with patience."""
+
+    @functools.wraps(test)
+    def run(**fixtures: Any) -> None:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(asyncio.wait_for(test(**fixtures), PATIENCE_SECONDS))
+
+    return run
+
+
+@pytest.fixture
+def watched(tmp_path: Path) -> Iterator[Watched]:
+    with running_sentinels(tmp_path) as found:
+        yield found
+
+
+class Followed:
+    """An upstream that follows Sentinels, and the failovers that it has seen."""
+
+    def __init__(self, ports: list[int], name: str = NAME) -> None:
+        hosts = tuple(("127.0.0.1", port) for port in ports)
+        self.sentinels = Sentinels(hosts, name)
+        address = UpstreamAddress("tcp", port=0, shown=f"sentinel:{name}", sentinels=self.sentinels)
+        self.upstream = Upstream(address, connect_timeout=2.0)
+        self.failovers: list[tuple[int, str]] = []
+        self.follower = Follower(self.upstream, self.sentinels, self._failed_over)
+
+    def _failed_over(self, now: Named, who: str) -> None:
+        self.failovers.append((now.port, who))
+
+    @contextlib.asynccontextmanager
+    async def following(self) -> AsyncIterator[None]:
+        task = asyncio.ensure_future(self.follower.follow_forever())
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def until(self, check: Callable[[], bool]) -> None:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while not check():
+                await asyncio.sleep(0.02)
+
+
+@in_loop
+async def test_the_primary_is_found_and_reached(watched: Watched) -> None:
+    one = Followed(watched.sentinels)
+    assert await one.follower.find()
+    assert one.upstream.address.port == watched.primary.port
+    assert one.upstream.address.shown == "sentinel:main"
+    assert await one.upstream.probe()
+    assert one.failovers == []  # nothing stood on another node
+
+
+@in_loop
+async def test_a_failover_is_followed_by_what_a_sentinel_reports(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("keyfence.upstream.sentinel.follower.POLL_SECONDS", 1e6)
+    one = Followed(watched.sentinels)
+    await one.follower.find()
+    async with one.following():
+        await asyncio.to_thread(watched.fail_over)
+        await one.until(lambda: one.upstream.address.port == watched.replica.port)
+    [(port, who)] = one.failovers
+    assert port == watched.replica.port
+    assert "+switch-master" in who
+    assert await one.upstream.probe()
+
+
+@in_loop
+async def test_a_failover_is_followed_by_asking_if_no_report_comes(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = Followed(watched.sentinels)
+    await one.follower.find()
+    await asyncio.to_thread(watched.fail_over)
+    monkeypatch.setattr("keyfence.upstream.sentinel.follower.POLL_SECONDS", 1e6)
+    monkeypatch.setattr("keyfence.upstream.sentinel.answers.SWITCHED", "+nothing")
+    async with one.following():
+        one.follower.look_again()
+        await one.until(lambda: one.upstream.address.port == watched.replica.port)
+
+
+@in_loop
+async def test_a_single_sentinel_that_can_be_reached_is_enough(watched: Watched) -> None:
+    one = Followed([free_port(), watched.sentinels[1], free_port()])
+    assert await one.follower.find()
+    assert one.upstream.address.port == watched.primary.port
+    assert len(one.follower.troubles) == 2
+    assert one.follower.trouble == ""
+
+
+@in_loop
+async def test_a_replica_that_sentinels_still_name_is_not_taken_for_the_primary(watched: Watched) -> None:
+    one = Followed(watched.sentinels)
+    await one.follower.find()
+    with watched.primary.client() as client:
+        client.replicaof("127.0.0.1", str(watched.replica.port))
+        assert not await one.upstream.probe()
+    assert one.upstream.reason == "it is a replica, and the Sentinels name it still"
+
+
+@in_loop
+async def test_a_name_that_no_sentinel_knows_is_told(watched: Watched) -> None:
+    one = Followed(watched.sentinels[:1], "mian")
+    assert not await one.follower.find()
+    text = (
+        f"no Sentinel names the primary (127.0.0.1:{watched.sentinels[0]}: it knows no primary called 'mian')"
+    )
+    assert one.follower.trouble == text
+    assert not await one.upstream.probe()
+    assert one.upstream.reason == text
+
+
+@in_loop
+async def test_a_redis_that_is_no_sentinel_is_told() -> None:
+    with running_redis(tcp=True) as redis:
+        one = Followed([redis.port])
+        assert not await one.follower.find()
+    assert (
+        one.follower.trouble == f"no Sentinel names the primary (127.0.0.1:{redis.port}: it is no Sentinel)"
+    )
+
+
+@in_loop
+async def test_a_sentinel_that_does_not_answer_is_waited_for_no_longer_than_the_timeout() -> None:
+    async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.closing(writer):
+            await reader.read()
+
+    server = await asyncio.start_server(say_nothing, "127.0.0.1", 0)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        one = Followed([port])
+        one.upstream.connect_timeout = 0.2
+        assert not await one.follower.find()
+    assert one.follower.trouble == f"no Sentinel names the primary (127.0.0.1:{port}: timed out)"
+
+
+@in_loop
+async def test_a_sentinel_that_talks_nonsense_is_told() -> None:
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.closing(writer):
+            await reader.read(1)
+            writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+            await writer.drain()
+
+    server = await asyncio.start_server(talk, "127.0.0.1", 0)
+    async with server:
+        one = Followed([server.sockets[0].getsockname()[1]])
+        assert not await one.follower.find()
+    assert "it does not speak RESP" in one.follower.trouble
