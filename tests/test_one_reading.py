@@ -44,9 +44,8 @@ RAW = {
     ): "a form is found by the spelling that the evaluator was asked about",
     (
         "policy/engine/forms.py",
-        "CommandForm._options",
+        "CommandForms._options",
     ): "a form is found by its spelling; the evaluator reads a `*` that is spelled otherwise",
-    ("policy/engine/calls.py", "Calls.find"): "a layout is found by the commonest spellings of a name",
     (
         "policy/compiled/policy.py",
         "Fields.form_of",

@@ -36,7 +36,6 @@ MODULES = (
     "keyfence.policy.engine.counts",
     "keyfence.policy.engine.forms",
     "keyfence.policy.engine.runs",
-    "keyfence.policy.engine.calls",
     "keyfence.policy.engine.decision_cache",
     "keyfence.policy.engine.asker",
     "keyfence.policy.engine.writes",

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from keyfence.commands.cache_forms import NO_OPTIONS
 from keyfence.commands.effects import effect_of
-from keyfence.commands.facts import NOTHING_SPECIAL, Connection, Facts, each, together
+from keyfence.commands.facts import KEYS_ONLY, NOTHING_SPECIAL, Connection, Facts, each, together
 from keyfence.commands.families import FACTS
 from keyfence.commands.model import Content, Field, Members
 from keyfence.commands.table import COMMANDS
@@ -37,7 +38,10 @@ def test_a_row_fits_the_key_specs(name: str) -> None:
     facts, row = FACTS[name], ROWS[name]
     keys = [spec for spec in row.specs if spec.is_key]
     assert len(facts.on_keys) <= len(row.specs)
-    assert facts.layout == Facts().layout or (len(keys) == 1 and facts.decides is None)
+    if facts.layout != Facts().layout:
+        assert len(keys) == 1
+        # `decides` says which arguments decide, if there is one; the layout says what is written.
+        assert facts.decides is None or (facts.decides, facts.layout.options) == (KEYS_ONLY, NO_OPTIONS)
     assert facts.rights is None or len(keys) == 1
     assert facts.rights is None or facts.found is None
 
@@ -74,6 +78,8 @@ TOLD_BY_LAYOUT = {
     "LPUSH k a b": Content(members=Members(2, 1, (b"a", b"b"))),
     "LPUSHX k a b": Content(members=Members(2, 1, (b"a", b"b"))),
     "LSET k 0 a": Content(members=Members(3, 1, [b"a"])),
+    "MSET k v": A_VALUE,
+    "MSETNX k v": A_VALUE,
     "PSETEX k 5 v": Content(b"v", 3),
     "RPUSH k a b": Content(members=Members(2, 1, (b"a", b"b"))),
     "RPUSHX k a b": Content(members=Members(2, 1, (b"a", b"b"))),

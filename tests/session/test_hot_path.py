@@ -23,7 +23,6 @@ HOT = {
     "keyfence.policy.patterns.automaton",
     "keyfence.policy.compiled.written",
     "keyfence.policy.engine.forms",
-    "keyfence.policy.engine.calls",
     "keyfence.policy.engine.decision_cache",
     "keyfence.session.fastpath",
     "keyfence.session.session",

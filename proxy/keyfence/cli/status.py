@@ -68,7 +68,7 @@ def _status_lines(answer: Mapping[str, Any]) -> list[tuple[str, str]]:
         lines.append(("waivers", str(answer["waivers"])))
     if upstream is not None:
         state = "up" if upstream["up"] else f"down ({upstream['reason']})"
-        node = f" at {upstream['node']}" if upstream["node"] else ""
+        node = f" at {upstream['node']}" if upstream.get("node") else ""
         lines.append(
             ("upstream", f"{upstream['address']}{node}, {state} since {clock_text(upstream['since'])}")
         )

@@ -1,4 +1,4 @@
-"""Where a command with one key has the arguments that decide, and what it writes: for the decision cache.
+"""Where a command has the arguments that decide, and what it writes to a key: for the decision cache.
 
 Rule: positions count from the command's name. A command whose layout is PLAIN has no such arguments, or the
 decision cache leaves it to the evaluator. A command's layout is in its row (`facts.Facts`).
@@ -14,8 +14,7 @@ TO_END: Final = 1  # all from `options_at` on: SET key value options…, EXPIRE 
 ONE_OPTION: Final = 2  # SETEX key seconds value
 TRIMMING: Final = 3  # XADD key MAXLEN ~ n * field value…
 FLAGS: Final = 4  # ZADD key options… score member…
-SEVERAL_KEYS: Final = 5  # none, and all arguments after the key are keys too: DEL key…
-KEYLESS: Final = 6  # PING
+UP_TO: Final = 5  # those before the one that `CallLayout.decides` names: EVALSHA sha1 numkeys
 
 # What a command writes.
 NOTHING: Final = 0  # nothing that its arguments show

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
+from .cache_forms import Layout
 from .extract import ONE_KEY
 from .facts import KEYS_ONLY
 from .model import Command
@@ -22,6 +23,7 @@ class CallLayout(NamedTuple):
     keys: tuple[KeySpec, ...]  # each is a run of arguments with equal effects
     channel_at: int  # 0: it names none
     decides: tuple[int, int]  # as in `facts.Facts`
+    layout: Layout  # what it writes behind each key
 
 
 def _layouts() -> dict[bytes, CallLayout]:
@@ -32,7 +34,7 @@ def _layouts() -> dict[bytes, CallLayout]:
         decides = KEYS_ONLY if row.command.name in several else row.facts.decides
         if decides is not None:
             keys = tuple(spec for spec in row.specs if spec.is_key)
-            layout = CallLayout(row.command, keys, row.facts.channel_at, decides)
+            layout = CallLayout(row.command, keys, row.facts.channel_at, decides, row.facts.layout)
             found[name] = found[name.lower()] = layout
     return found
 

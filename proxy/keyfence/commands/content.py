@@ -80,7 +80,7 @@ _SHOWN = {
 
 
 def shown_by(layout: Layout) -> ContentOf | None:
-    """The content of a command with one key, at position 1, whose layout says all about it."""
+    """The content of a command whose layout says all about it: of its one key, at position 1, or of each."""
     shown = _SHOWN.get((layout.content, layout.is_single))
     at = layout.content_at or layout.options_at + (layout.options == ONE_OPTION)
     return shown(at - 1) if shown is not None else None

@@ -99,7 +99,7 @@ class Facts(NamedTuple):
     # Whether it may leave the key larger than argv shows. None: if it can create the key.
     grows: bool | None = None
     leaves_integer: bool = False  # as the value
-    # -- for the decision cache: a command with one key has a layout; all others need `decides`
+    # -- for the decision cache: all commands with more than one key need `decides`
     layout: Layout = PLAIN
     # The arguments besides keys and channels that decide, from the first to before the last; KEYS_ONLY: none.
     # 0 as the second one: to the end. All others are values, cursors, messages, members, times, weights, or

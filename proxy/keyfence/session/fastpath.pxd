@@ -3,7 +3,7 @@ cimport cython
 
 from keyfence.policy.engine.asker cimport Asker
 from keyfence.policy.engine.decision_cache cimport DecisionCache
-from keyfence.policy.engine.forms cimport Call, CachedDecision, CommandForm, KeyKind, Lookup
+from keyfence.policy.engine.forms cimport Call, CommandForm, KeyKind, Lookup
 from keyfence.policy.engine.pending cimport PendingTtls
 from keyfence.policy.engine.counts cimport Admitted, ViolationCounter
 from keyfence.session.conversation.executor cimport Executor
@@ -60,7 +60,7 @@ cdef class FastPath:
     cdef object _compare_unread(self, Executor session, DecisionCache beside)
     @cython.locals(
         counted=ViolationCounter, kind=ViolationCounter, beside=DecisionCache, lookup=Lookup,
-        decision=CachedDecision, is_known=bint,
+        decision=KeyKind, is_known=bint,
     )
     cpdef object compare(self, Executor session, list argv)
     @cython.locals(beside=DecisionCache)
@@ -70,21 +70,21 @@ cdef class FastPath:
     cpdef object join(self, RequestReader reader)
     @cython.locals(cache=DecisionCache, asker=Asker)
     cpdef DecisionCache current_cache(self, Executor session)
-    @cython.locals(decision=CachedDecision, call=Call, counter=ViolationCounter, outcome=int, key=bytes)
+    @cython.locals(decision=KeyKind, call=Call, counter=ViolationCounter, outcome=int, key=bytes)
     cdef int _known(self, Executor session, DecisionCache cache, Lookup lookup, list argv) except -1
     @cython.locals(key=bytes, index=Py_ssize_t)
     cdef bint _shares_slot(
-        self, Executor session, DecisionCache cache, CachedDecision decision, list argv
+        self, Executor session, DecisionCache cache, KeyKind decision, list argv
     ) except -1
     @cython.locals(fits=bint)
     cdef int _takes(self, Executor session, Lookup lookup, Call call, list argv) except -1
     cdef bint _takes_own(self, Executor session) except -1
     @cython.locals(counter=ViolationCounter)
     cdef ViolationCounter _counter_by_shape(
-        self, Executor session, CachedDecision decision, Lookup lookup, list argv
+        self, Executor session, KeyKind decision, Lookup lookup, list argv
     )
     @cython.locals(prepared=Prepared, reply=bytes)
-    cdef bint _refuses(self, Executor session, CachedDecision decision, ViolationCounter counter, bytes key) except -1
+    cdef bint _refuses(self, Executor session, KeyKind decision, ViolationCounter counter, bytes key) except -1
     cpdef object counted(self, Executor session, Admitted admitted)
     @cython.locals(pending=PendingTtls, asker=Asker, kind=KeyKind, at=Py_ssize_t, key=bytes)
     cdef object _keep_call(self, Executor session, list opens, list argv)
@@ -93,7 +93,7 @@ cdef class FastPath:
     cdef bint _leaves_open(self, int outcome) except -1
     @cython.locals(pending=PendingTtls)
     cdef object _keep_open(
-        self, Executor session, DecisionCache cache, CachedDecision decision, int outcome, object key
+        self, Executor session, DecisionCache cache, KeyKind decision, int outcome, object key
     )
     cdef object _begin_timing(self, Executor session)
     cpdef double take_timing(self) except -1.0

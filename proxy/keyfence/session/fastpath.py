@@ -14,10 +14,9 @@ from keyfence.commands.model import MANY
 from keyfence.policy.compiled.tenants import Values
 from keyfence.policy.compiled.ttl import GIVES, SETTLES
 from keyfence.policy.engine.authorizer import Authorizer
-from keyfence.policy.engine.calls import ELSEWHERE
 from keyfence.policy.engine.counts import Admitted, ViolationCounter
-from keyfence.policy.engine.decision_cache import DecisionCache
-from keyfence.policy.engine.forms import CachedDecision, Call, KeyKind, Lookup
+from keyfence.policy.engine.decision_cache import ELSEWHERE, DecisionCache
+from keyfence.policy.engine.forms import Call, KeyKind, Lookup
 from keyfence.policy.engine.pending import PendingTtls
 from keyfence.resp.requests import PLACES, RequestReader
 from keyfence.session.conversation.executor import Executor
@@ -256,7 +255,7 @@ class FastPath:
         self,
         session: Executor,
         cache: DecisionCache,
-        decision: CachedDecision | None,
+        decision: KeyKind | None,
         argv: list[bytes] | None,
     ) -> bool:
         """Whether the current request's keys are in the hash slot of the open transaction's keys, if the
@@ -303,7 +302,7 @@ class FastPath:
         return not session.route.is_shared
 
     def _counter_by_shape(
-        self, session: Executor, decision: CachedDecision, lookup: Lookup, argv: list[bytes]
+        self, session: Executor, decision: KeyKind, lookup: Lookup, argv: list[bytes]
     ) -> ViolationCounter | None:
         """The counter for a key of no known skeleton, by the key's shape."""
         if not decision.by_shape or lookup.faults != 0:
@@ -317,9 +316,7 @@ class FastPath:
             cache.remember(lookup, argv, counter)  # by its skeleton, if this key comes again
         return counter
 
-    def _refuses(
-        self, session: Executor, decision: CachedDecision, counter: ViolationCounter, key: bytes
-    ) -> bool:
+    def _refuses(self, session: Executor, decision: KeyKind, counter: ViolationCounter, key: bytes) -> bool:
         """Take the refusal that the counter holds for a request with this key, unless break-glass is open."""
         prepared = counter.refusal
         if prepared is None or session.current_authorizer().glass:
@@ -351,7 +348,7 @@ class FastPath:
             return
         asker = session.asker()
         for kind, at in opens:
-            if kind.outcome and self._leaves_open(kind.outcome):
+            if self._leaves_open(kind.outcome):
                 key = _argument(session.reader, argv, at)
                 pending.keep_key_open(authorizer, asker, kind, at, key)
 
@@ -367,7 +364,7 @@ class FastPath:
         return pending is not None and (outcome not in (_GIVES, _SETTLES) or pending.has_keys())
 
     def _keep_open(
-        self, session: Executor, cache: DecisionCache, decision: CachedDecision, outcome: int, key: bytes
+        self, session: Executor, cache: DecisionCache, decision: KeyKind, outcome: int, key: bytes
     ) -> None:
         """Record what an admitted command leaves open."""
         pending, authorizer = self._pending, self._authorizer

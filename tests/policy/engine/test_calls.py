@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from keyfence.commands.cache_forms import NO_OPTIONS
 from keyfence.commands.call_layouts import CALL_LAYOUTS
 from keyfence.commands.effects import effect_of
 from keyfence.commands.extract import extract
@@ -25,21 +26,13 @@ from keyfence.commands.model import MANY
 from keyfence.commands.table import COMMANDS
 from keyfence.policy.budget import driven
 from keyfence.policy.compiled.tenants import Values
-from keyfence.policy.engine.calls import (
-    MAX_CALLS,
-    MAX_FORMS,
-    MAX_KINDS,
-    MAX_MEMBERS,
-    MOST_LOOKED_AT,
-    Calls,
-    OwnKeys,
-    Placed,
-)
-from keyfence.policy.engine.decision_cache import DecisionCache
+from keyfence.policy.engine import decision_cache
+from keyfence.policy.engine.answers import Answers, shortened
+from keyfence.policy.engine.decision_cache import MAX_CALLS, MAX_MEMBERS, MOST_LOOKED_AT, DecisionCache
 from keyfence.policy.engine.evaluation import Evaluation
 from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.engine.evidence import evidence_of
-from keyfence.policy.engine.forms import Lookup, places_of
+from keyfence.policy.engine.forms import MAX_FORMS, MAX_KINDS, CommandForms, Lookup, places_of
 from keyfence.policy.loading.load import load_policy, parse_policy
 from keyfence.policy.source import libraries
 from keyfence.policy.verdict import Verdict
@@ -208,7 +201,10 @@ def found_unread(cache: DecisionCache, argv: list[bytes], values: Values = ()) -
     reader = RequestReader(IDENTIFIED)
     reader.feed(command("PING") + command(*argv))
     reader.next()
-    return cache.find_unread(reader.data(), PLACES, reader.count, values) if reader.peek() else None
+    if not reader.peek():
+        return None
+    lookup = cache.find_unread(reader.data(), PLACES, reader.count, values)
+    return lookup if lookup.is_admitted or lookup.decision is not None else None
 
 
 def is_peeked(argv: list[bytes]) -> bool:
@@ -423,6 +419,13 @@ def in_place(argv: list[bytes]) -> tuple[bytes, array[int], int]:
     return b"".join(argv), places_of(argv), len(argv)
 
 
+def command_of(argv: list[bytes]) -> CommandForms:
+    """What the cache knows of a command before it has looked one up."""
+    command = Answers(EVALUATORS["shop"], 0, ALL).command(argv[0])
+    assert command is not None
+    return command
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_only_deciding_arguments_decide_about_effects(name: bytes) -> None:
     layout = CALL_LAYOUTS[name]
@@ -433,7 +436,7 @@ def test_only_deciding_arguments_decide_about_effects(name: bytes) -> None:
 
 
 def test_the_words_before_keys_are_told_apart_by_their_letters() -> None:
-    """As numbers of seven bytes, in which only letters are the same in capitals (`calls._folded`)."""
+    """As numbers of seven bytes, in which only letters are the same in capitals (`runs._folded`)."""
     keywords = {spec.keyword for layout in CALL_LAYOUTS.values() for spec in layout.keys if spec.keyword}
     assert keywords == {b"STREAMS"}
     assert [word for word in keywords | XREAD_OPTIONS.keys() if not word.isalpha() or len(word) > 7] == []
@@ -458,13 +461,13 @@ def test_keys_follow_the_keyword_in_whatever_case(keyword: bytes) -> None:
 @given(st.data())
 def test_a_layout_finds_the_keys_that_the_command_touches(data: st.DataObject) -> None:
     argv = data.draw(calls("shop"))
-    placed = Placed(CALL_LAYOUTS[argv[0]])
+    command = command_of(argv)
     touches = extract(argv)
-    if not all(run.place(*in_place(argv)) for run in placed.runs):
+    if not all(run.place(*in_place(argv)) for run in command.runs):
         return
-    found = [at for run in placed.runs for at in range(run.at, run.stop, run.step)]
+    found = [at for run in command.runs for at in range(run.at, run.stop, run.step)]
     assert found == [one.position for one in (*touches.accesses, *touches.channels)]
-    for run in placed.runs:
+    for run in command.runs:
         here = [one for one in touches.accesses if one.position in range(run.at, run.stop, run.step)]
         effects = {(one.needs, one.types, one.ttl, one.losses) for one in here}
         assert len(effects) <= 1
@@ -474,19 +477,19 @@ def test_a_layout_finds_the_keys_that_the_command_touches(data: st.DataObject) -
 @given(st.data())
 def test_a_shortened_command_has_the_chosen_keys(data: st.DataObject) -> None:
     argv = data.draw(calls("shop"))
-    placed = Placed(CALL_LAYOUTS[argv[0]])
+    command = command_of(argv)
     if (
-        not placed.runs
-        or not all(run.place(*in_place(argv)) for run in placed.runs)
-        or not placed.is_decided_by_keys
+        not command.runs
+        or not all(run.place(*in_place(argv)) for run in command.runs)
+        or command.options != NO_OPTIONS
     ):
         return
-    run = placed.runs[-1]
+    run = command.runs[-1]
     places = list(range(run.at, run.stop, run.step))
     chosen = data.draw(st.lists(st.sampled_from(places), min_size=1, unique=True).map(sorted))
-    wanted = [argv[at] for one in placed.runs[:-1] for at in range(one.at, one.stop, one.step)]
+    wanted = [argv[at] for one in command.runs[:-1] for at in range(one.at, one.stop, one.step)]
     wanted += [argv[at] for at in chosen]
-    short = placed.shortened(list(argv), chosen)
+    short = shortened(command, list(argv), chosen)
     touches = extract(short)
     found = [*(one.key for one in touches.accesses), *(one.name for one in touches.channels)]
     assert found == wanted
@@ -582,6 +585,30 @@ def test_a_command_with_very_many_keys_shows_the_evidence_of_the_first_ones(size
     assert agree("shop", 0, [b"EXISTS", *keys[1:], b"s:z:a"]) == (size <= MANY)
 
 
+def test_a_command_with_one_key_and_one_with_several_have_the_same_kinds() -> None:
+    cache = DecisionCache(EVALUATORS["shop"], 0, ALL)
+    for argv in ([b"UNLINK", b"s:b:a"], [b"UNLINK", b"s:b:a", b"s:b:b"]):
+        assert EVALUATORS["shop"].decide(0, argv).allowed
+    one = cache.find([b"UNLINK", b"s:b:a"]).decision
+    opens = cache.find([b"UNLINK", b"s:b:b", b"s:b:c"]).opens
+    assert one is not None
+    assert opens == [(one, 1), (one, 2)]
+
+
+def test_beyond_a_number_of_kinds_of_keys_all_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decision_cache, "MAX_KINDS", 3)
+    cache = DecisionCache(EVALUATORS["shop"], 0, ALL)
+    known = [cache.find([b"GET", key]).decision for key in (b"s:t:a", b"s:b:a", b"s:v:a")]
+    assert cache.find([b"GET", b"s:t:b"]).decision is known[0]
+    assert agree_in(cache, [b"MGET", b"s:t:a", b"s:v:a"])  # needs two more
+    assert cache.find([b"GET", b"s:t:a"]).decision is not known[0]
+
+
+def agree_in(cache: DecisionCache, argv: list[bytes]) -> bool:
+    """Whether a cache of the shop's first service admits a command, which the evaluator allows."""
+    return EVALUATORS["shop"].decide(0, argv).allowed and cache.find(argv).is_admitted
+
+
 def test_tables_are_bounded() -> None:
     evaluator = Asked(parse_policy(SHOP))
     cache = DecisionCache(evaluator, 0, ALL)
@@ -617,16 +644,15 @@ def test_a_script_with_very_many_arguments_is_left_to_the_evaluator() -> None:
 
 
 def test_sets_of_very_many_kinds_are_forgotten_together() -> None:
-    policy = parse_policy(policy_of_many(1100))
-    calls = Calls(Evaluator(policy), 0, ALL, OwnKeys(policy.targets, False), b"")
+    cache = DecisionCache(Evaluator(parse_policy(policy_of_many(1100))), 0, ALL)
     choose = random.Random(1)
     highest = 0
     for _ in range(MAX_MEMBERS // 900 + 2):
         keys = [b"s:%d:x" % number for number in choose.sample(range(1100), 950)]
-        assert calls.find([b"MGET", *keys], ()).is_admitted
-        assert calls.members <= MAX_MEMBERS + MANY
-        highest = max(highest, calls.members)
-    assert calls.members < highest
+        assert cache.find([b"MGET", *keys]).is_admitted
+        assert cache.members <= MAX_MEMBERS + MANY
+        highest = max(highest, cache.members)
+    assert cache.members < highest
 
 
 def test_a_policy_with_very_many_targets_forgets_and_finds_anew() -> None:

@@ -21,7 +21,7 @@ from keyfence.policy.engine.counts import ViolationCounter
 from keyfence.policy.engine.decision_cache import MAX_COUNTERS, DecisionCache
 from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.engine.evidence import evidence_of
-from keyfence.policy.engine.forms import MAX_FORMS, CachedDecision, Lookup, name_bucket
+from keyfence.policy.engine.forms import MAX_FORMS, KeyKind, Lookup, name_bucket
 from keyfence.policy.loading.load import load_policy, parse_policy
 from keyfence.policy.verdict import Ruling
 from keyfence.resp.encode import command
@@ -147,7 +147,7 @@ def agree(evaluator: Evaluator, service: int, argv: list[bytes], cache: Decision
     return found[1] is not None
 
 
-def admitted(cache: DecisionCache, argv: list[bytes], values: Values = ()) -> CachedDecision | None:
+def admitted(cache: DecisionCache, argv: list[bytes], values: Values = ()) -> KeyKind | None:
     """Returns the decision by which the cache admits a command; None if it does not."""
     lookup = cache.find(argv, values)
     return lookup.decision if lookup.is_admitted else None
@@ -163,13 +163,13 @@ def found_unread(cache: DecisionCache, argv: list[bytes], values: Values = ()) -
     return cache.find_unread(reader.data(), PLACES, reader.count, values)
 
 
-def admitted_unread(cache: DecisionCache, argv: list[bytes], values: Values = ()) -> CachedDecision | None:
+def admitted_unread(cache: DecisionCache, argv: list[bytes], values: Values = ()) -> KeyKind | None:
     """Like `admitted`, for a request that is still in the reader."""
     lookup = found_unread(cache, argv, values)
     return lookup.decision if lookup is not None and lookup.is_admitted else None
 
 
-def assert_allowed(evaluator: Evaluator, service: int, argv: list[bytes], decision: CachedDecision) -> None:
+def assert_allowed(evaluator: Evaluator, service: int, argv: list[bytes], decision: KeyKind) -> None:
     whole = evaluator.evaluation(service, argv, extract(argv))
     verdict = driven(evaluator.verdict(whole))
     assert verdict.allowed, verdict
@@ -232,7 +232,7 @@ def evaluated_and_counted(authorizer: Authorizer, service: int, argv: list[bytes
     ruling, evaluation = authorizer.authorize(Asker(service), argv)
     touches = evaluation.touches
     # On keys of a target, evidence is drawn from the first call, which may lack arguments.
-    on_no_target = lookup.decision is not None and lookup.decision.target < 0
+    on_no_target = lookup.decision is not None and lookup.decision.target is None
     if on_no_target and lookup.decision is not None and service not in authorizer.policy.grants:
         assert lookup.decision.evidence == evidence_of(authorizer.policy, service, touches), argv
     if counter is not None:

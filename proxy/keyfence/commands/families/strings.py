@@ -67,7 +67,7 @@ def _msetex_ttl(argv: Argv) -> Ttl:
 
 
 def _replacing(on_key: OnKey, layout: Layout) -> Facts:
-    """A command with one key whose arguments hold the whole new value."""
+    """A command whose arguments hold the whole new value, of its one key or behind each key."""
     return Facts(on_keys=(on_key._replace(losses=REPLACES),), grows=False, layout=layout)
 
 
@@ -76,9 +76,9 @@ _SETTING_ONE_WITH_TIME = Layout(ONE_OPTION, content=VALUE, is_single=True)
 
 _SETTING = {
     "GETSET": _replacing(OnKey(STORES), _SETTING_ONE),
-    "MSET": Facts(on_keys=(OnKey(STORES, value_at(1), REPLACES),), grows=False, decides=KEYS_ONLY),
+    "MSET": _replacing(OnKey(STORES), _SETTING_ONE)._replace(decides=KEYS_ONLY),
     "MSETEX": Facts(on_keys=(OnKey(_msetex_ttl, value_at(1), REPLACES),), grows=False),
-    "MSETNX": Facts(on_keys=(OnKey(STORES_NEW, value_at(1), REPLACES),), grows=False, decides=KEYS_ONLY),
+    "MSETNX": _replacing(OnKey(STORES_NEW), _SETTING_ONE)._replace(decides=KEYS_ONLY),
     "PSETEX": _replacing(OnKey(_setex_ttl(1)), _SETTING_ONE_WITH_TIME),
     "SET": _replacing(OnKey(_set_ttl), _SETTING_ONE._replace(options=TO_END, options_at=3))._replace(
         rights=Rights(_set_needs, "write; with GET or a comparison read and write")

@@ -39,7 +39,7 @@ from .counts import Admitted, ViolationCounter
 from .decision_cache import DecisionCache
 from .evaluation import Evaluation
 from .evaluator import Evaluator
-from .forms import CachedDecision, Lookup
+from .forms import KeyKind, Lookup
 from .pending import PendingTtls
 from .writes import Write, new_write
 
@@ -235,8 +235,7 @@ class Authorizer:
         decision = lookup.decision
         if decision is None:
             return None
-        target = self.policy.targets[decision.target] if decision.target >= 0 else None
-        if target is not None and self.policy.depends_on_caller(target):
+        if decision.target is not None and self.policy.depends_on_caller(decision.target):
             return None
         if len(touches.accesses) != 1 or not (
             cache.may_count(lookup, argv) or (by_shape and lookup.faults == 0 and not decision.is_covered)
@@ -354,9 +353,9 @@ class Authorizer:
             return PASS, evaluation
         return self.modes.ruling(gathering.listed(), service, self._clock(), self.glass), evaluation
 
-    def _classify(self, evaluation: Evaluation, decision: CachedDecision) -> None:
+    def _classify(self, evaluation: Evaluation, kind: KeyKind) -> None:
         """Tell the evaluation the target of its key, which the decision cache has found."""
-        number, index = decision.target, decision.form.index
+        number, index = kind.number, kind.form.index
         if index:
             target = self.evaluator.policy.targets[number] if number >= 0 else None
             evaluation.targets[evaluation.argv[index]] = target

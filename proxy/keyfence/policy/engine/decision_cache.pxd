@@ -2,16 +2,28 @@
 cimport cython
 
 from keyfence.policy.compiled.hash_slots cimport slot_in
-from keyfence.policy.compiled.named cimport NameCheck, TypeWords
-from keyfence.policy.compiled.written cimport WrittenCheck
 from keyfence.policy.patterns.automaton cimport Automaton, Classifier
-from keyfence.policy.engine.calls cimport Calls, OwnKeys
 from keyfence.policy.engine.counts cimport Admitted, Validity, ViolationCounter
-from keyfence.policy.engine.forms cimport CachedDecision, CommandForm, Lookup, name_bucket, new_lookup, places_of, stands
+from keyfence.policy.engine.forms cimport (
+    Call, CommandForm, CommandForms, KeyKind, Lookup, name_bucket, new_lookup, places_of, stands
+)
+from keyfence.policy.engine.runs cimport Run
 
-cdef Py_ssize_t _MAX_CONFIRMED
-cdef int _NO_OPTIONS, _TO_END, _SEVERAL_KEYS, _KEYLESS, _WAIVED
-cdef Lookup _NO_COMMAND, _NO_FORM, _LONG_KEY, _UNSURE
+cdef Py_ssize_t _MAX_CONFIRMED, _MANY, _MOST_LOOKED_AT
+cdef int _NO_OPTIONS, _TO_END, _WAIVED, _LONG, _FOREIGN, _CROSSING
+cdef Lookup _NO_COMMAND, _NO_FORM, _LONG_KEY, _WRONG_CONTENT, _UNSURE, _DIFFERENT
+cdef list _MISSES
+
+
+@cython.final
+cdef class OwnKeys:
+    cdef list _places
+    cdef readonly bint matter
+
+    @cython.locals(
+        number=Py_ssize_t, before=Py_ssize_t, after=int, value=bytes, begins=Py_ssize_t, ends=Py_ssize_t
+    )
+    cpdef bint holds(self, int target, bytes data, Py_ssize_t start, Py_ssize_t end, tuple values) except -1
 
 
 @cython.final
@@ -22,48 +34,63 @@ cdef class DecisionCache:
     cdef readonly tuple targets
     cdef bytes _slotted
     cdef readonly bint has_slots
+    cdef int _hash_slot
     cdef Automaton _waived
     cdef readonly Admitted multi
     cdef readonly Admitted execution
     cdef object _evaluator
-    cdef object _among
+    cdef object _answers
     cdef Classifier _classifier
-    cdef dict _forms
+    cdef Classifier _channels
+    cdef OwnKeys _own
+    cdef dict _commands
     cdef list _recent
     cdef list _counted
-    cdef OwnKeys _own
-    cdef Calls _calls
-    cdef dict _written
+    cdef Py_ssize_t _kept
+    cdef readonly Py_ssize_t members
+    cdef long long _turn
     cdef int _transactions
 
     @cython.locals(
-        name_at=Py_ssize_t, name_end=Py_ssize_t, key_at=Py_ssize_t, key_end=Py_ssize_t, form=CommandForm,
-        target=int, decision=CachedDecision, at=Py_ssize_t, stop=Py_ssize_t, faults=int,
-        known=CachedDecision,
+        start=Py_ssize_t, end=Py_ssize_t, command=CommandForms, form=CommandForm, at=Py_ssize_t,
+        stop=Py_ssize_t, index=Py_ssize_t, target=int, kind=KeyKind, faults=int,
     )
     cpdef Lookup find_unread(self, bytes data, const long long[::1] places, Py_ssize_t count, tuple values)
     cpdef Lookup find(self, list argv, tuple values=*)
-    @cython.locals(name=bytes, form=CommandForm)
+    @cython.locals(name=bytes, count=Py_ssize_t, command=CommandForms, form=CommandForm)
     cdef Lookup _find(self, list argv, tuple values)
-    @cython.locals(key=bytes, target=int, decision=CachedDecision, faults=int, lookup=Lookup)
-    cdef Lookup _find_key(self, CommandForm form, list argv, tuple values)
+    @cython.locals(index=Py_ssize_t, key=bytes, target=int, kind=KeyKind, faults=int, lookup=Lookup)
+    cdef Lookup _one_key(self, CommandForm form, list argv, tuple values)
     @cython.locals(known=Lookup)
-    cdef Lookup _miss(self, CachedDecision decision, int faults, bytes data, Py_ssize_t start, Py_ssize_t end)
-    @cython.locals(number=Py_ssize_t, slot=int)
+    cdef Lookup _miss(self, KeyKind decision, int faults, bytes data, Py_ssize_t start, Py_ssize_t end)
+    @cython.locals(
+        run=Run, chosen=KeyKind, kinds=Py_ssize_t, size=Py_ssize_t, is_recent=bint, binds=bint, opens=list,
+        at=Py_ssize_t, first=Py_ssize_t, target=int, kind=KeyKind, call=Call, several=bint,
+    )
+    cdef Lookup _several(
+        self, CommandForms command, CommandForm form, bytes data, const long long[::1] places, Py_ssize_t count,
+        tuple values, list argv,
+    )
+    @cython.locals(target=int)
+    cdef inline int _target(self, bytes data, Py_ssize_t start, Py_ssize_t end, tuple values) except -5
+    @cython.locals(target=int, slot=int)
+    cdef int _target_in(self, Run run, bytes data, Py_ssize_t start, Py_ssize_t end, tuple values) except -5
+    @cython.locals(chosen=list)
+    cdef Call _call(self, CommandForm form, KeyKind last, bint several, list argv, tuple values)
+    @cython.locals(slot=int)
     cpdef bint shares_slot(
-        self, CachedDecision decision, bytes data, Py_ssize_t start, Py_ssize_t end, object transaction
+        self, KeyKind decision, bytes data, Py_ssize_t start, Py_ssize_t end, object transaction
     ) except -1
     @cython.locals(slot=int)
     cpdef bint call_shares_slot(self, object transaction) except -1
-    @cython.locals(decision=CachedDecision)
+    @cython.locals(decision=KeyKind)
     cpdef bint may_count(self, Lookup lookup, list argv) except -1
-    @cython.locals(decision=CachedDecision, one=CachedDecision)
+    @cython.locals(decision=KeyKind, one=KeyKind)
     cpdef object remember(self, Lookup lookup, list argv, ViolationCounter counter)
-    cdef CommandForm _form(self, bytes name)
-    cdef CommandForm _keyless(self, bytes name)
-    cdef object _evidence(self, object touches)
-    @cython.locals(decision=CachedDecision)
-    cdef CachedDecision _ask(self, CommandForm form, int target, object asked)
-    @cython.locals(named=NameCheck, words=TypeWords, written=WrittenCheck, resolved=int)
-    cdef int _prepare(self, CachedDecision decision, object what, object access) except -2
-    cdef WrittenCheck _written_check(self, CachedDecision decision, object entry)
+    cdef CommandForms _command(self, bytes name)
+    @cython.locals(kind=KeyKind)
+    cdef KeyKind _learn(
+        self, CommandForm form, Run run, Py_ssize_t at, int number, list argv, object asked=*
+    )
+    @cython.locals(command=CommandForms)
+    cdef object _forget(self)

@@ -1,67 +1,110 @@
 # cython: annotation_typing=False
 """The decision cache: admits one service's commands without asking the evaluator again.
 
-Rule: every answer is one that the evaluator gave for the same command form and target. So if the cache admits
-a command, the evaluator finds no violation; if the cache has a violation counter for it, the evaluator finds
-the same violations (tests/policy/engine/test_decision_cache.py). Whatever depends on the key's name, the
-value or the caller is checked in each call; whatever depends on the time is never kept. Tables are bounded.
+Rule: every answer is one that the evaluator gave for the same command form and kinds of keys (`answers`). So
+if the cache admits a command, the evaluator finds no violation; if the cache has a violation counter for it,
+the evaluator finds the same violations (tests/policy/engine/test_decision_cache.py, test_calls.py). Whatever
+depends on a key's name, a value, hash slots or the caller is checked in each call; whatever depends on the
+time is never kept. Tables are bounded.
+
+A command is looked up where its bytes lie: `places` has two numbers for each argument, where it begins and
+where it ends. The cache learns only from a command that is a list of arguments.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Container
+from collections.abc import Container, Sequence
 
 from keyfence.commands import cache_forms
-from keyfence.commands.call_layouts import CALL_LAYOUTS
-from keyfence.commands.extract import KEYLESS, ONE_KEY, OneKey, extract
-from keyfence.commands.model import Access, Touches
+from keyfence.commands.extract import extract
+from keyfence.commands.model import MANY, Touches
+from keyfence.policy.budget import Budget
 from keyfence.policy.compiled.hash_slots import slot_in
-from keyfence.policy.compiled.named import TypeWords
-from keyfence.policy.compiled.policy import MAX_CONFIRMED, Entry, Target
-from keyfence.policy.compiled.tenants import Values
-from keyfence.policy.compiled.written import BY_THE_FORM, WrittenCheck, can_check, checked_by
+from keyfence.policy.compiled.policy import MAX_CONFIRMED, Target
+from keyfence.policy.compiled.tenants import Values, fixed_places
 from keyfence.policy.patterns.automaton import Automaton, Classifier
-from keyfence.policy.verdict import COVERED
 
-from . import checks
+from .answers import Answers
 from .asker import Transaction
-from .calls import Calls, OwnKeys
-from .content import breaks
 from .counts import Admitted, ViolationCounter
 from .evaluation import Evaluation
 from .evaluator import Evaluator
-from .evidence import Evidence, evidence_of
+from .evidence import evidence_of
 from .forms import (
     COMMAND,
     CONTENT,
     FORM,
     KEY,
+    KEYS,
+    MAX_KINDS,
     RECENT_NAMES,
     RULE,
     WAIVED,
-    CachedDecision,
+    Call,
     CommandForm,
+    CommandForms,
+    KeyKind,
     Lookup,
     name_bucket,
     new_lookup,
     places_of,
     stands,
 )
+from .runs import Run
 
 MAX_COUNTERS = 4_096  # violation counters; beyond this number, all are forgotten and found anew
+MAX_CALLS = 256  # answers about commands with several keys, for one form; the same holds for them …
+MAX_MEMBERS = 65_536  # … and for the kinds in all the sets that have an answer
+MOST_LOOKED_AT = 64  # arguments, where others than the keys decide: each kind of key is learned from all
 
 # As C integers when compiled.
-_MAX_CONFIRMED = MAX_CONFIRMED
+_MAX_CONFIRMED, _MANY, _MOST_LOOKED_AT = MAX_CONFIRMED, MANY, MOST_LOOKED_AT
 _NO_OPTIONS, _TO_END = cache_forms.NO_OPTIONS, cache_forms.TO_END
-_SEVERAL_KEYS, _KEYLESS = cache_forms.SEVERAL_KEYS, cache_forms.KEYLESS
 _WAIVED = WAIVED
+# In place of a target, beside -1 for none: the key is long, may not be the caller's own, or is in another
+# hash slot than the command's earlier keys.
+_LONG, _FOREIGN, _CROSSING = -2, -3, -4
 
 # Lookups without a known decision.
 _NO_COMMAND = new_lookup(None, COMMAND, -1)
 _NO_FORM = new_lookup(None, FORM, -1)
 _LONG_KEY = new_lookup(None, KEY, -1)
+ELSEWHERE = new_lookup(None, KEYS, -1)  # a key is in another hash slot than an earlier one that it must share
+_WRONG_CONTENT = new_lookup(None, CONTENT, -1)
 _UNSURE = new_lookup(None, RULE, -1)
+_DIFFERENT = new_lookup(None, KEYS, -1)
+_MISSES = [_UNSURE, _DIFFERENT, _LONG_KEY, _UNSURE, ELSEWHERE]  # by what stands in place of a target, negated
+
+
+class OwnKeys:
+    """Which decisions about a target hold for a caller's own keys only."""
+
+    def __init__(self, targets: Sequence[Target], has_bindings: bool) -> None:
+        # By target, if a caller's rights depend on its own values: their places in a key (the value's number,
+        # its offset, the byte after it).
+        self._places = [fixed_places(one.tenancy) for one in targets] if has_bindings else []
+        self.matter = any(self._places)
+
+    def holds(self, target: int, data: bytes, start: int, end: int, values: Values) -> bool:
+        """Whether a decision about a target holds for the key at `data[start:end]`: the key is the caller's
+        own, or the target's keys belong to no single caller."""
+        for number, before, after in self._places[target]:
+            if number < 0 or number >= len(values):
+                return False
+            value = values[number]
+            if value is None:
+                return False
+            begins = start + before
+            ends = begins + len(value)
+            if ends > end or not stands(value, data, begins, ends):
+                return False
+            if after < 0:
+                if ends != end:
+                    return False
+            elif ends >= end or data[ends] != after:
+                return False
+        return True
 
 
 class DecisionCache:
@@ -86,123 +129,117 @@ class DecisionCache:
         # transaction; the last one is about keys of no target.
         homes = (policy.home(one) for one in (*policy.targets, None))
         self._slotted = bytes(home.cluster for home in homes) if self.has_slots else b""
+        self._hash_slot = -1  # of the keys of the command with several that was looked up last; -1: any
         self._waived = waived
         evidence = evidence_of(policy, service, Touches(None), basis=evaluator.basis)
         self.multi = Admitted("MULTI", evidence)  # MULTIs whose whole transaction was sent as one piece …
         self.execution = Admitted("EXEC", evidence)  # … and their EXECs
         self._evaluator = evaluator
-        self._among = among
+        self._answers = Answers(evaluator, service, among)
         self._classifier: Classifier = policy.classifier
-        self._forms: dict[bytes, CommandForm | None] = {}
-        self._recent: list[CommandForm | None] = [None] * RECENT_NAMES
-        self._counted: list[CachedDecision] = []  # decisions with counters, once for each counter
+        self._channels: Classifier = policy.channel_classifier
         self._own = OwnKeys(policy.targets, bool(policy.bindings))
-        self._calls = Calls(evaluator, service, among, self._own, self._slotted)
-        # By target and what a command writes.
-        self._written: dict[tuple[int, int], WrittenCheck] = {}
+        self._commands: dict[bytes, CommandForms | None] = {}
+        self._recent: list[CommandForms | None] = [None] * RECENT_NAMES
+        self._counted: list[KeyKind] = []  # kinds with counters, once for each counter
+        self._kept = 0  # kinds of keys …
+        self.members = 0  # … and those in sets with an answer, once for each set
+        self._turn = 0  # the number of the current command with several keys
         self._transactions = -1  # whether whole transactions are admitted; -1: not asked yet
 
     # -- looking up
 
-    def find_unread(self, data: bytes, places: array[int], count: int, values: Values) -> Lookup | None:
-        """Looks up a request of `count` arguments in its raw bytes. None: use `find`.
+    def find_unread(self, data: bytes, places: array[int], count: int, values: Values) -> Lookup:
+        """Looks up a request of `count` arguments in its raw bytes. If the answer has neither a decision nor
+        a call, `find` may know more.
 
         `places` holds where each argument begins and ends in `data`; `values` are the caller's
         (CompiledPolicy.values). No object is made for an argument. So this knows only forms that `find` has
         seen lately.
         """
-        name_at, name_end = places[0], places[1]
-        form = self._recent[name_bucket(data, name_at, name_end)] if name_end - name_at > 1 else None
-        if form is None or form.index != 1 or not stands(form.spelled, data, name_at, name_end):
-            return self._calls.find_unread(data, places, count, values)
-        if count < 2:
-            return None
-        if form.kind == _SEVERAL_KEYS:
-            if count > 2:
-                return self._calls.find_unread(data, places, count, values)
-        elif form.kind != _NO_OPTIONS:
-            at = form.options_at
-            stop = count if form.kind == _TO_END else form.options_end(data, places, count)
+        start, end = places[0], places[1]
+        command = self._recent[name_bucket(data, start, end)] if end - start > 1 else None
+        if command is None or not stands(command.spelled, data, start, end):
+            return _NO_COMMAND
+        form = command.only
+        if form is None:
+            at = command.options_at
+            stop = count if command.options == _TO_END else command.options_end(data, places, count)
             if stop < at or stop > count:
-                return None
-            form = form.sent_with(data, places[2 * at - 1] + 2, places[2 * stop - 1] + 2)
+                return _NO_FORM
+            form = command.sent_with(data, places[2 * at - 1] + 2, places[2 * stop - 1] + 2)
             if form is None:
-                return None
-        key_at, key_end = places[2], places[3]
-        if key_end - key_at > _MAX_CONFIRMED:
-            return None
-        target = self._classifier.first_in(data, key_at, key_end)
-        decision = form.on_no_target
-        if target >= 0:
-            if self._own.matter and not self._own.holds(target, data, key_at, key_end, values):
-                return None
-            known = form.decisions[target] if target < form.kept else None
-            if known is None or known.looks < 0:
-                return None
-            decision = known
-        faults = decision.faults(data, places, count) if decision.looks else 0
-        if decision.is_clean and faults == 0:
-            return decision.hit
-        return self._miss(decision, faults, data, key_at, key_end)
+                return _NO_FORM
+        index = form.index
+        if index > 0 and (count == index + 1 or not command.has_several):
+            if count <= index:
+                return _NO_COMMAND
+            start, end = places[2 * index], places[2 * index + 1]
+            target = self._target(data, start, end, values)
+            if target < -1:
+                return _MISSES[-target]
+            kind = form.on_no_target if target < 0 else form.kinds[target] if form.kinds else None
+            if kind is None or kind.looks < 0:
+                return _UNSURE
+            faults = kind.faults(data, places, count, index) if kind.looks > 0 else 0
+            return kind.hit if kind.is_clean and faults == 0 else self._miss(kind, faults, data, start, end)
+        try:
+            return self._several(command, form, data, places, count, values, None)
+        except Exception:
+            return _UNSURE  # `find` meets the same fault
 
     def find(self, argv: list[bytes], values: Values = ()) -> Lookup:
-        """Looks up a command. Asks the evaluator if the form or the target is new."""
+        """Looks up a command. Asks the evaluator if its form, or the kinds of its keys, are new."""
         try:
             return self._find(argv, values)
         except Exception:
             return _UNSURE  # the evaluator will meet the same fault, and report it
 
     def _find(self, argv: list[bytes], values: Values) -> Lookup:
-        name = argv[0]
-        form = self._forms[name] if name in self._forms else self._form(name)
-        if form is None:
-            return self._calls.find(argv, values)
-        if len(name) > 1:
-            self._recent[name_bucket(name, 0, len(name))] = form
-        if form.kind == _KEYLESS:
-            return form.on_no_target.hit
-        if form.index >= len(argv):
+        name, count = argv[0], len(argv)
+        command = self._commands[name] if name in self._commands else self._command(name)
+        if command is None:
             return _NO_COMMAND
-        if form.kind == _SEVERAL_KEYS:
-            if len(argv) > form.index + 1:
-                return self._calls.find(argv, values)
-        elif form.kind != _NO_OPTIONS:
-            form = form.with_options(argv)
-            if form is None:
-                return _NO_FORM
-        return self._find_key(form, argv, values)
+        if command.index == 0 and not command.has_several:
+            return _NO_COMMAND if command.only is None else command.only.on_no_target.hit
+        if len(name) > 1:
+            self._recent[name_bucket(name, 0, len(name))] = command
+        if 0 < command.index >= count:
+            return _NO_COMMAND
+        form = command.with_options(argv)
+        if form is None:
+            return _NO_FORM
+        if form.index > 0 and (count == form.index + 1 or not command.has_several):
+            return self._one_key(form, argv, values)
+        return self._several(command, form, b"".join(argv), places_of(argv), count, values, argv)
 
-    def _find_key(self, form: CommandForm, argv: list[bytes], values: Values) -> Lookup:
-        """The same for a command with one key."""
-        key = argv[form.index]
-        if len(key) > _MAX_CONFIRMED:
-            return _LONG_KEY
-        target = self._classifier.first(key)
-        if target < 0:
-            return self._miss(form.on_no_target, 0, key, 0, len(key))
-        if self._own.matter and not self._own.holds(target, key, 0, len(key), values):
-            return _UNSURE
-        decision = form.decisions[target] if target < form.kept else None
+    def _one_key(self, form: CommandForm, argv: list[bytes], values: Values) -> Lookup:
+        """Looks up a command with one key. It is joined only if what it writes is checked."""
+        index = form.index
+        key = argv[index]
+        target = self._target(key, 0, len(key), values)
+        if target < -1:
+            return _MISSES[-target]
+        kind = form.on_no_target if target < 0 else form.kinds[target] if form.kinds else None
         asked = None
-        if decision is None:
+        if kind is None:
             asked = self._evaluator.evaluation(self.service, argv, extract(argv), values)
             asked.targets[key] = self.targets[target]
-            decision = self._ask(form, target, asked)
-        faults = decision.looks
-        if faults > 0:
-            if decision.written is None:
-                faults = decision.key_faults(key, 0, len(key))
-            else:
-                faults = decision.faults(b"".join(argv), places_of(argv), len(argv))
-        if decision.is_clean and faults == 0:
-            return decision.hit
-        lookup = self._miss(decision, faults, key, 0, len(key))
+            kind = self._learn(form, None, index, target, argv, asked)
+        faults = kind.looks
+        if faults > 0 and kind.written is None:
+            faults = kind.key_faults(key, 0, len(key))
+        elif faults > 0:
+            faults = kind.faults(b"".join(argv), places_of(argv), len(argv), index)
+        if kind.is_clean and faults == 0:
+            return kind.hit
+        lookup = self._miss(kind, faults, key, 0, len(key))
         if asked is not None:
-            lookup = new_lookup(decision, lookup.reason, lookup.faults)
+            lookup = new_lookup(kind, lookup.reason, lookup.faults)
             lookup.asked = asked
         return lookup
 
-    def _miss(self, decision: CachedDecision, faults: int, data: bytes, start: int, end: int) -> Lookup:
+    def _miss(self, decision: KeyKind, faults: int, data: bytes, start: int, end: int) -> Lookup:
         """The answer for a command with the key `data[start:end]` that is not admitted."""
         if self._waived is not None and faults >= 0:
             faults += _WAIVED * (1 + self._waived.match_span(data, start, end))
@@ -214,13 +251,131 @@ class DecisionCache:
             decision.recent_miss = known
         return known
 
+    def _several(
+        self,
+        command: CommandForms,
+        form: CommandForm,
+        data: bytes,
+        places: array[int],
+        count: int,
+        values: Values,
+        argv: list[bytes] | None,
+    ) -> Lookup:
+        """Looks up a command with several keys, a script, a pattern or a channel. Without `argv`, it makes no
+        object for an argument, and knows only what was asked before."""
+        if count > _MOST_LOOKED_AT and command.options != _NO_OPTIONS:
+            return _NO_FORM
+        for run in command.runs:
+            if not run.place(data, places, count):
+                return _NO_COMMAND
+        chosen: KeyKind | None = None  # the last kind of its keys
+        kinds = size = 0
+        is_recent, binds = form.recent is not None, False
+        opens: list[tuple[KeyKind, int]] | None = None
+        self._turn += 1
+        self._hash_slot = -1
+        for run in command.runs:
+            at, first = run.at, run.number * command.targets
+            while at < run.stop:
+                target = self._target_in(run, data, places[2 * at], places[2 * at + 1], values)
+                if target < 0:
+                    return _MISSES[-target]
+                kind = form.kinds[first + target] if form.kinds else None
+                if kind is None:
+                    if argv is None or size >= _MANY:
+                        return _UNSURE
+                    kind = self._learn(form, run, at, target, argv)
+                if not kind.joins:
+                    return _UNSURE
+                if kind.looks != 0 and kind.faults(data, places, count, at) != 0:
+                    return _WRONG_CONTENT
+                if kind.turn != self._turn:
+                    if size >= _MANY:
+                        return _DIFFERENT  # the first keys alone count as evidence
+                    kind.turn, kind.at, kind.before = self._turn, at, chosen
+                    chosen = kind
+                    kinds += 1
+                    binds = binds or kind.binds
+                    is_recent = is_recent and kind.recent is form.recent
+                size += 1
+                if kind.outcome != 0:
+                    if opens is None:
+                        opens = []
+                    opens.append((kind, at))
+                at += run.step
+        if binds and size > 1:
+            return _DIFFERENT
+        call, several = form.recent, self.has_slots and size > 1  # of these, one rule more is asked
+        if not is_recent or kinds != form.recent_kinds or several != form.recent_several:
+            call = self._call(form, chosen, several, argv, values)
+        if call is None:
+            return _DIFFERENT if command.options == _NO_OPTIONS else _UNSURE
+        return call.hit if opens is None else new_lookup(None, "", 0, call, opens)
+
+    def _target(self, data: bytes, start: int, end: int, values: Values) -> int:
+        """The number of the target of the key `data[start:end]`; -1: there is none. Below -1: no decision is
+        kept for such a key."""
+        if end - start > _MAX_CONFIRMED:
+            return _LONG
+        target = self._classifier.first_in(data, start, end)
+        if target >= 0 and self._own.matter and not self._own.holds(target, data, start, end, values):
+            return _FOREIGN
+        return target
+
+    def _target_in(self, run: Run, data: bytes, start: int, end: int, values: Values) -> int:
+        """The same for a key or channel of a command with several, whose hash slots are compared."""
+        if run.is_channel:
+            return self._channels.first_in(data, start, end) if end - start <= _MAX_CONFIRMED else _LONG
+        target = self._target(data, start, end, values)
+        if self.has_slots and target >= 0 and self._slotted[target]:
+            slot = slot_in(data, start, end)
+            if self._hash_slot < 0:
+                self._hash_slot = slot
+            elif self._hash_slot != slot:
+                return _CROSSING
+        return target
+
+    def _call(
+        self,
+        form: CommandForm,
+        last: KeyKind | None,
+        several: bool,
+        argv: list[bytes] | None,
+        values: Values,
+    ) -> Call | None:
+        """The answer for commands of a form with keys of these kinds."""
+        chosen: list[KeyKind] = []
+        while last is not None:
+            chosen.append(last)
+            last = last.before
+        known = (frozenset(chosen), several)
+        if known not in form.calls:
+            if argv is None:
+                return None
+            if not form.command.runs and not form.is_seen:
+                form.is_seen = True
+                return None  # a pattern takes long, so the session evaluates it first, in its turn
+            if len(form.calls) >= MAX_CALLS:
+                form.calls.clear()
+            budget = Budget()
+            found = self._answers.call(form, chosen[::-1], several, argv, values, budget)
+            if budget.spent:
+                return None  # the evaluator does not remember the pattern
+            if self.members >= MAX_MEMBERS:
+                self._forget()
+            self.members += len(chosen)
+            form.calls[known] = found
+        form.find_first(form.calls[known], chosen, several)
+        return form.recent
+
+    # -- hash slots
+
     def shares_slot(
-        self, decision: CachedDecision, data: bytes, start: int, end: int, transaction: Transaction
+        self, decision: KeyKind, data: bytes, start: int, end: int, transaction: Transaction
     ) -> bool:
         """Whether the key `data[start:end]` of a command is in the hash slot of its transaction's earlier
         keys, if it must be. The first key decides the slot, whatever else comes of its command."""
-        number = decision.target if decision.target >= 0 else len(self._slotted) - 1
-        if decision.form.kind == _KEYLESS or not self._slotted[number]:
+        if decision.form.index == 0 or not self._slotted[decision.number]:
             return True
         slot = slot_in(data, start, end)
         if transaction.slot is None:
@@ -230,7 +385,7 @@ class DecisionCache:
     def call_shares_slot(self, transaction: Transaction) -> bool:
         """Whether the keys of the command with several keys that was looked up last, which lie in one hash
         slot, are in the transaction's."""
-        slot = self._calls.slot
+        slot = self._hash_slot
         if slot >= 0 and transaction.slot is None:
             transaction.slot = slot
         return slot < 0 or transaction.slot == slot
@@ -259,7 +414,7 @@ class DecisionCache:
         self._counted.append(decision)
         if mark is not None:
             decision.counters[mark] = counter
-            decision.recent = None
+            decision.recent_counter = None
         if counter.shape and lookup.faults == 0:
             decision.by_shape[counter.shape] = counter
 
@@ -268,96 +423,36 @@ class DecisionCache:
         decision = lookup.decision
         return decision is not None and decision.mark(lookup.faults, argv[decision.form.index]) is not None
 
-    # -- asking the evaluator
+    # -- learning
 
-    def _form(self, name: bytes) -> CommandForm | None:
-        """The form of a command, or the parent of its forms; None if the cache does not handle the
-        command."""
-        one = ONE_KEY.get(name)
-        if one is None:
-            return self._keyless(name)
-        form = None
-        command = one.command.name
-        layout = one.layout
-        if command in self._among and (not one.options_decide or layout.options != _NO_OPTIONS):
-            kind = _SEVERAL_KEYS if one.may_have_more else layout.options
-            evidence = self._evidence(Touches(one.command, (Access(0, b"", 0),)))
-            form = CommandForm(one, kind, layout, len(self.targets), name, evidence)
-        self._forms[name] = form
-        return form
+    def _command(self, name: bytes) -> CommandForms | None:
+        """A command that is looked up for the first time; None if the cache does not handle it. A name that
+        no server knows is not remembered, because clients choose it."""
+        if self._answers.knows(name):
+            self._commands[name] = self._answers.command(name)
+        return self._commands.get(name)
 
-    def _evidence(self, touches: Touches) -> Evidence:
-        return evidence_of(self.policy, self.service, touches, basis=self._evaluator.basis)
+    def _learn(
+        self,
+        form: CommandForm,
+        run: Run | None,
+        at: int,
+        number: int,
+        argv: list[bytes],
+        asked: Evaluation | None = None,
+    ) -> KeyKind:
+        """What is true of all keys of the target `number` that stand where the key at `at` stands. `asked` is
+        the command's evaluation, if there is one."""
+        if self._kept >= MAX_KINDS:
+            self._forget()
+        self._kept += 1
+        kind = self._answers.kind(form, run, at, number, argv, asked)
+        form.keep(kind)
+        return kind
 
-    def _keyless(self, name: bytes) -> CommandForm | None:
-        """The form of a command that touches nothing, if it breaks no rule."""
-        command = KEYLESS.get(name)
-        if command is None:
-            if name in CALL_LAYOUTS:
-                self._forms[name] = None
-            return None  # other names are not remembered, because clients choose them
-        form = None
-        if command.name in self._among and self._evaluator.admits_alone(self.service, name):
-            one = OneKey(command, 0, False, False, False)
-            evidence = self._evidence(Touches(command))
-            form = CommandForm(one, _KEYLESS, cache_forms.PLAIN, 0, name, evidence)
-        self._forms[name] = form
-        return form
-
-    def _ask(self, form: CommandForm, target: int, asked: Evaluation) -> CachedDecision:
-        """Ask the evaluator about a form and a target, and keep the answer."""
-        what = self.targets[target]
-        touches = asked.touches
-        evidence = evidence_of(
-            self.policy, self.service, touches, basis=self._evaluator.basis, target_of=asked.target
-        )
-        decision = CachedDecision(form, target, what.kind in COVERED, evidence)
-        accesses = touches.accesses
-        is_alone = touches.command is not None and len(accesses) == 1 and accesses[0].position == form.index
-        access = accesses[0] if is_alone else None
-        resolved = self._prepare(decision, what, access)
-        if resolved < 0:
-            decision.looks = -1
-        elif touches.command is not None and access is not None:
-            standing = self._evaluator.standing_of_all(self.service, touches.command, access, what)
-            decision.outcome = standing.outcome
-            decision.is_clean = not standing.doubts & ~resolved
-        form.keep(decision)
-        return decision
-
-    def _prepare(self, decision: CachedDecision, what: Target, access: Access | None) -> int:
-        """Prepare the checks of each command that a decision is about. `access` is what the command touches,
-        if that is a single key. Returns the doubts of the evaluator that the checks resolve, as a sum; -1: a
-        fault is possible that the cache cannot find."""
-        resolved = checks.OPEN  # the outcome is kept with the decision
-        named = words = written = None
-        form = decision.form
-        if what.kind in checks.NAMED and not what.names_sure:
-            named = self._evaluator.checks.keys.name_check(what)
-            resolved |= checks.NAME
-        entry = what.entry if what.kind in ("entry", "scope") else None
-        if what.kind in ("entry", "scope") and not (entry is not None and entry.types):
-            given = self.policy.home(what).type_words
-            if given and (access is None or checks.carries(access)):
-                return -1
-            words = TypeWords(given, access.types) if given and access is not None and access.types else None
-            resolved |= checks.TYPE_IN_KEY
-        if entry is None or not form.shows_content:
-            resolved |= checks.CONTENT
-        elif entry.on_content:
-            if not can_check(entry, form.content):
-                return -1
-            written = self._written_check(decision, entry)
-            by_form = checked_by(BY_THE_FORM, entry, form.content)
-            if access is not None and not breaks(by_form, access, entry):
-                resolved |= checks.CONTENT
-        decision.checks(named, words, written)
-        return resolved
-
-    def _written_check(self, decision: CachedDecision, entry: Entry) -> WrittenCheck | None:
-        """The check of what commands of this form write to the keys of an entry, if it requires anything."""
-        content = decision.form.content
-        check = self._written.get((decision.target, content))
-        if check is None:
-            check = self._written[decision.target, content] = WrittenCheck(entry, content)
-        return check if check.requires else None
+    def _forget(self) -> None:
+        """Forget all forms."""
+        for command in self._commands.values():
+            if command is not None:
+                command.forget()
+        self._kept = self.members = 0

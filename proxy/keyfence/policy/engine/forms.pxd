@@ -6,61 +6,100 @@ from keyfence.policy.compiled.written cimport Arrangement, WrittenCheck
 from keyfence.policy.engine.counts cimport Admitted, ViolationCounter
 from keyfence.shapes.skeleton cimport skeleton
 
-cdef int _TO_END, _ONE_OPTION, _TRIMMING, _FLAGS, _KEYLESS, _LETTERS, _NAMED
+cdef int _NO_OPTIONS, _TO_END, _ONE_OPTION, _TRIMMING, _FLAGS, _UP_TO, _LETTERS, _NAMED
 cdef Py_ssize_t _RECENT, _RECENT_NAMES
 
 
 @cython.final
-cdef class CommandForm:
-    cdef readonly str name
-    cdef object one
-    cdef readonly int kind
+cdef class CommandForms:
     cdef readonly bytes spelled
+    cdef readonly str name
+    cdef readonly object layout
     cdef readonly Py_ssize_t index
     cdef readonly bint shows_content
-    cdef object layout
+    cdef readonly list runs
+    cdef readonly bint has_several
+    cdef readonly int options
     cdef readonly Py_ssize_t options_at
-    cdef readonly int content
-    cdef readonly Py_ssize_t content_at
-    cdef readonly Arrangement arrangement
-    cdef Py_ssize_t targets
-    cdef readonly list decisions
-    cdef readonly Py_ssize_t kept
-    cdef readonly CachedDecision on_no_target
-    cdef readonly dict forms
+    cdef Py_ssize_t options_to
+    cdef readonly Py_ssize_t targets
+    cdef readonly object evidence
     cdef Py_ssize_t most_forms
-    cdef readonly list recent
-    cdef readonly bytes written
+    cdef bint renews
+    cdef readonly CommandForm only
+    cdef dict forms
+    cdef list recent
 
-    cpdef object keep(self, CachedDecision decision)
-    @cython.locals(at=Py_ssize_t)
-    cpdef Py_ssize_t options_end(self, bytes data, const long long[::1] places, Py_ssize_t count) except -2
+    cpdef object forget(self)
+    @cython.locals(at=Py_ssize_t, options=int)
+    cdef Py_ssize_t options_end(self, bytes data, const long long[::1] places, Py_ssize_t count) except -2
     @cython.locals(form=CommandForm)
-    cpdef CommandForm sent_with(self, bytes data, Py_ssize_t start, Py_ssize_t end)
+    cdef CommandForm sent_with(self, bytes data, Py_ssize_t start, Py_ssize_t end)
     @cython.locals(options=tuple, form=CommandForm)
-    cpdef CommandForm with_options(self, list argv)
+    cdef CommandForm with_options(self, list argv)
     @cython.locals(at=Py_ssize_t, size=Py_ssize_t, stop=Py_ssize_t)
     cdef tuple _options(self, list argv)
-    @cython.locals(form=CommandForm)
-    cdef CommandForm _new_form(self, tuple options)
 
 
 @cython.final
-cdef class KeyKind:
+cdef class CommandForm:
+    cdef readonly CommandForms command
     cdef readonly str name
-    cdef readonly int number
+    cdef readonly Py_ssize_t index
+    cdef readonly bytes written
+    cdef readonly Py_ssize_t content_from
+    cdef readonly Arrangement arrangement
+    cdef readonly list kinds
+    cdef readonly KeyKind on_no_target
+    cdef readonly dict calls
+    cdef public bint is_seen
+    cdef readonly Call recent
+    cdef readonly Py_ssize_t recent_kinds
+    cdef readonly bint recent_several
+
+    cdef object keep(self, KeyKind kind)
+    @cython.locals(kind=KeyKind)
+    cdef object find_first(self, Call call, list chosen, bint several)
+
+
+@cython.final
+cdef class KeyKind(Admitted):
+    cdef readonly CommandForm form
+    cdef readonly Py_ssize_t number
     cdef readonly object target
-    cdef public int looks
-    cdef readonly int run
-    cdef public bint binds
+    cdef readonly Py_ssize_t run
+    cdef readonly bint is_covered
     cdef public int outcome
     cdef public tuple questions
-    cdef public NameCheck named
-    cdef public WrittenCheck written
+    cdef readonly NameCheck named
+    cdef readonly TypeWords words
+    cdef readonly WrittenCheck written
+    cdef public int looks
+    cdef public bint is_clean
+    cdef public bint joins
+    cdef public bint binds
     cdef public long long turn
     cdef public Py_ssize_t at
     cdef public KeyKind before
     cdef public Call recent
+    cdef readonly dict counters
+    cdef readonly dict by_shape
+    cdef public ViolationCounter recent_counter
+    cdef int recent_faults
+    cdef readonly Admitted further
+    cdef readonly Lookup hit
+    cdef readonly Lookup miss
+    cdef public Lookup recent_miss
+
+    cpdef object checks(self, NameCheck named, TypeWords words, WrittenCheck written)
+    @cython.locals(found=int, check=WrittenCheck, form=CommandForm)
+    cpdef int faults(self, bytes data, const long long[::1] places, Py_ssize_t count, Py_ssize_t at) except -2
+    @cython.locals(found=int)
+    cpdef int key_faults(self, bytes data, Py_ssize_t start, Py_ssize_t end) except -2
+    @cython.locals(recent=ViolationCounter)
+    cpdef ViolationCounter counter(self, int faults, bytes key)
+    cpdef object forget(self)
+    cpdef object mark(self, int faults, bytes key)
 
 
 @cython.final
@@ -71,39 +110,8 @@ cdef class Call(Admitted):
 
 
 @cython.final
-cdef class CachedDecision(Admitted):
-    cdef readonly CommandForm form
-    cdef readonly int target
-    cdef readonly bint is_covered
-    cdef public int outcome
-    cdef public bint is_clean
-    cdef readonly NameCheck named
-    cdef readonly TypeWords words
-    cdef readonly WrittenCheck written
-    cdef public int looks
-    cdef readonly dict counters
-    cdef readonly dict by_shape
-    cdef public ViolationCounter recent
-    cdef int recent_faults
-    cdef public Lookup recent_miss
-    cdef readonly Admitted further
-    cdef readonly Lookup hit
-    cdef readonly Lookup miss
-
-    cpdef object checks(self, NameCheck named, TypeWords words, WrittenCheck written)
-    @cython.locals(found=int, check=WrittenCheck, form=CommandForm, at=Py_ssize_t)
-    cpdef int faults(self, bytes data, const long long[::1] places, Py_ssize_t count) except -2
-    @cython.locals(found=int)
-    cpdef int key_faults(self, bytes data, Py_ssize_t start, Py_ssize_t end) except -2
-    @cython.locals(recent=ViolationCounter)
-    cpdef ViolationCounter counter(self, int faults, bytes key)
-    cpdef object forget(self)
-    cpdef object mark(self, int faults, bytes key)
-
-
-@cython.final
 cdef class Lookup:
-    cdef readonly CachedDecision decision
+    cdef readonly KeyKind decision
     cdef readonly Call call
     cdef readonly list opens
     cdef readonly bint is_admitted
@@ -113,9 +121,9 @@ cdef class Lookup:
 
 
 @cython.locals(lookup=Lookup)
-cpdef Lookup new_lookup(CachedDecision decision, str reason, int faults, Call call=*, list opens=*)
+cpdef Lookup new_lookup(KeyKind decision, str reason, int faults, Call call=*, list opens=*)
 
-@cython.locals(raw="const unsigned char *")
+@cython.locals(raw="const unsigned char *", size=Py_ssize_t, middle=Py_ssize_t, letters=Py_ssize_t)
 cdef Py_ssize_t _bucket(bytes data, Py_ssize_t start, Py_ssize_t end) except -1
 @cython.locals(size=Py_ssize_t, at=Py_ssize_t, one="const unsigned char *", other="const unsigned char *")
 cpdef bint stands(bytes text, bytes data, Py_ssize_t start, Py_ssize_t end) except -1

@@ -3,7 +3,7 @@ cimport cython
 
 from keyfence.policy.engine.asker cimport Asker
 from keyfence.policy.engine.decision_cache cimport DecisionCache
-from keyfence.policy.engine.forms cimport CachedDecision, CommandForm, KeyKind
+from keyfence.policy.engine.forms cimport CommandForm, KeyKind
 from keyfence.policy.engine.writes cimport Write, new_write
 
 cdef int _FINE, _REQUIRED, _FIRST_FAULT, _LAST_FAULT, _ASKS_PRESENCE, _ASKS_ALL, _ASKS_GONE, _GIVES, _SETTLES, _FIRST_SIZED
@@ -34,7 +34,7 @@ cdef class PendingTtls:
 
     @cython.locals(form=CommandForm, write=Write)
     cpdef object keep_open(
-        self, object authorizer, Asker asker, DecisionCache cache, CachedDecision decision, int outcome,
+        self, object authorizer, Asker asker, DecisionCache cache, KeyKind decision, int outcome,
         object key,
     )
     @cython.locals(write=Write)

@@ -41,7 +41,7 @@ from keyfence.policy.verdict import Finding
 
 from .asker import Asker
 from .decision_cache import DecisionCache
-from .forms import CachedDecision, KeyKind
+from .forms import KeyKind
 from .writes import MAX_KEY, MAX_KEYS, LateAuthorizer, Write, new_write
 
 # As C integers, where this runs compiled.
@@ -130,28 +130,29 @@ class PendingTtls:
         authorizer: LateAuthorizer,
         asker: Asker,
         cache: DecisionCache,
-        decision: CachedDecision,
+        decision: KeyKind,
         outcome: int,
         key: bytes,
     ) -> None:
         """Record the question that a command admitted by the cache leaves open; `outcome` is its
         `ttl.outcome`."""
         form = decision.form
-        target = cache.targets[decision.target]
+        target = cache.targets[decision.number]
         if self._settles(asker, target, outcome, key):
             return
         write = new_write(authorizer, asker, form.name, asker.database, key, form.index, target)
         questions: Sequence[Question] = ()
         if outcome >= _FIRST_SIZED:
-            questions = authorizer.size_questions(form.name, form.index, decision.target)
+            questions = authorizer.size_questions(form.name, form.index, decision.number)
         self._keep_write(write, outcome, questions)
 
     def keep_key_open(
         self, authorizer: LateAuthorizer, asker: Asker, kind: KeyKind, position: int, key: bytes
     ) -> None:
         """The same for one key, at `position`, of a command with several keys."""
-        if not self._settles(asker, kind.target, kind.outcome, key):
-            write = new_write(authorizer, asker, kind.name, asker.database, key, position, kind.target)
+        target = kind.target
+        if target is not None and not self._settles(asker, target, kind.outcome, key):
+            write = new_write(authorizer, asker, kind.name, asker.database, key, position, target)
             self._keep_write(write, kind.outcome, kind.questions)
 
     def _settles(self, asker: Asker, target: Target, outcome: int, key: bytes) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from array import array
 
+from keyfence.commands.call_layouts import CallLayout
 from keyfence.commands.families.streams import XREAD_OPTIONS
 from keyfence.commands.table import KeySpec
 
@@ -57,6 +58,12 @@ class Run:
         self.at = at
         self.stop = stop
         return True
+
+
+def runs_of(layout: CallLayout) -> list[Run]:
+    """The runs of keys and the channel of a command."""
+    runs = [Run(number, spec) for number, spec in enumerate(layout.keys)]
+    return [*runs, Run(len(runs), None, layout.channel_at)] if layout.channel_at else runs
 
 
 def _after(data: bytes, places: array[int], count: int, keyword: int) -> int:
