@@ -116,10 +116,12 @@ class CommandForms:
         if self.only is not None:
             return self.only
         options = self._options(argv)
-        if options is None or len(options) > LONGEST_FORM or sum(map(len, options)) > MOST_BYTES:
+        if options is None:
             return None
         form = self.forms.get(options)
         if form is None:
+            if len(options) > LONGEST_FORM or sum(map(len, options)) > MOST_BYTES:
+                return None
             if self.options == _TRIMMING and len(options) > 1 and not is_trimmed(options):
                 return None
             if len(self.forms) >= self.most_forms:
