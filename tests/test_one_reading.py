@@ -38,6 +38,11 @@ RAW = {
     ("commands/extract.py", "_container.plan"): "as in extract",
     ("session/fastpath.py", "is_named"): "as fold, in C; nothing of that length with a NUL is such a name",
     ("session/handlers/table.py", "handler_of"): "as fold; a name with a NUL is read by word",
+    ("policy/engine/authorizer.py", "Authorizer._classify"): "keys are told apart by all of their bytes",
+    (
+        "policy/engine/decision_cache.py",
+        "DecisionCache._one_key",
+    ): "keys are told apart by all of their bytes",
     (
         "policy/engine/decision_cache.py",
         "DecisionCache._find",
@@ -69,6 +74,7 @@ OTHERS = {
     ("policy/compiler/merge.py", "*"): "the policy's text",
     ("policy/units.py", "*"): "the policy's text",
     ("policy/compiled/names.py", "*"): "a key that is shown",
+    ("policy/compiled/secrets.py", "_take"): "the policy's text",
     ("policy/compiled/written.py", "_may_hold_a_case_of"): "the policy's names of fields",
     ("policy/source/validate.py", "*"): "an error's text",
     ("policy/enforcement/waivers.py", "*"): "the waivers' text",

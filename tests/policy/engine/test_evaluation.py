@@ -12,6 +12,7 @@ from keyfence.policy.budget import driven
 from keyfence.policy.compiled.tenants import NOBODY, Caller
 from keyfence.policy.enforcement.modes import ModeRule, Modes
 from keyfence.policy.engine import evaluation
+from keyfence.policy.engine.asker import Asker
 from keyfence.policy.engine.authorizer import Authorizer, Steps
 from keyfence.policy.engine.evaluation import Evaluation
 from keyfence.policy.loading.load import parse_policy
@@ -81,7 +82,7 @@ def _authorizers() -> list[Authorizer]:
 def _steps(authorizers: list[Authorizer], asked: Asked) -> Steps:
     one = authorizers[asked.by]
     values = one.policy.values(asked.caller)
-    return one.rule_in_steps(one.number(asked.service), asked.argv, None, None, values)
+    return one.rule_in_steps(Asker(one.number(asked.service), values), asked.argv)
 
 
 def _found(answer: tuple[Ruling, Evaluation]) -> Found:
@@ -156,8 +157,8 @@ def test_an_evaluation_ends_under_the_rights_with_which_it_began() -> None:
     )
     authorizer = Authorizer(policy, Modes([ModeRule("enforce")], policy.services), clock=lambda: now[0])
     argv = [b"MGET", *(b"o:%d" % number for number in range(500))]
-    steps = authorizer.rule_in_steps(0, argv, None, None, ())
+    steps = authorizer.rule_in_steps(Asker(0), argv)
     next(steps)
     now[0] = 2e9
-    assert authorizer.rule(0, argv).refused_by is not None
+    assert authorizer.rule(Asker(0), argv).refused_by is not None
     assert driven(steps)[0].refused_by is None

@@ -92,11 +92,7 @@ class Model:
             self.keys.run(extract(argv), int(self.clock * 1000))
 
     def left(self, database: int, key: bytes) -> int:
-        now = int(self.clock * 1000)
-        if database or not self.keys.exists(key, now):
-            return -2
-        remaining = self.keys.remaining(key, now)
-        return -1 if remaining is None else remaining
+        return -2 if database else self.keys.pttl(key, int(self.clock * 1000))
 
     def pass_time(self, seconds: float) -> None:
         self.clock += seconds
