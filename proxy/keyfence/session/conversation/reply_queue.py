@@ -419,9 +419,9 @@ class ReplyQueue(Outlet):
             self.slots.pop()
             self._slot_done()
         elif owner == _ANSWER and isinstance(head, Forward | Confirm):
+            if isinstance(head, Confirm):
+                head.confirmed()
             if self.slots.answered(head, 1):
-                if isinstance(head, Confirm):
-                    head.confirmed()
                 self._slot_done()
         elif self.slots:
             self._slot_done()  # a local reply has waited for the end of a message

@@ -83,7 +83,7 @@ class Inspect(ReplySlot):
 class Confirm(ReplySlot):
     """`count` confirmations that begin with `word` go to the client unchanged, or one error does.
 
-    `confirmed` is called after the last confirmation.
+    `confirmed` is called after each confirmation.
     """
 
     __slots__ = ("confirmed", "count", "word")

@@ -48,7 +48,7 @@ class Subscriptions:
 
     def __init__(self) -> None:
         self._names: dict[str, set[bytes]] = {"channels": set(), "patterns": set(), "shard channels": set()}
-        self._bytes = 0  # of all names
+        self._bytes = dict.fromkeys(self._names, 0)  # of all names
         self.count = 0  # of all names: kept, because each message asks for it
 
     def __len__(self) -> int:
@@ -58,34 +58,44 @@ class Subscriptions:
         """Whether the names that a subscription command adds still fit the limits."""
         if not COMMANDS[fold(argv[0])][2]:
             return True
-        size = self._bytes + sum(map(len, argv[1:]))
+        size = sum(self._bytes.values()) + sum(map(len, argv[1:]))
         return len(self) + len(argv) - 1 <= MAX_NAMES and size <= MAX_BYTES
 
     def expect(self, argv: Sequence[bytes]) -> Confirm:
-        """Returns the slot for the confirmations that Redis will send for a subscription command."""
+        """Returns the slot for the confirmations that Redis will send for a subscription command. Each is
+        taken in as it comes, so that no turn is long, whatever the number of names."""
         word, kind, adds = COMMANDS[fold(argv[0])]
-        names = tuple(argv[1:])
-        count = len(names) or max(1, len(self._names[kind]))
-        return Confirm(word, count, lambda: self._confirmed(kind, adds, names))
+        if len(argv) > 1:
+            names = iter(argv[1:])
+            take = self._add if adds else self._remove
+            return Confirm(word, len(argv) - 1, lambda: take(kind, next(names)))
+        count = max(1, len(self._names[kind]))
+        left = iter(range(count - 1, -1, -1))  # the confirmations that come after each
+        return Confirm(word, count, lambda: None if next(left) else self._remove_all(kind))
 
-    def _confirmed(self, kind: str, adds: bool, names: tuple[bytes, ...]) -> None:
+    def _add(self, kind: str, name: bytes) -> None:
         known = self._names[kind]
-        changed = set(names) - known if adds else known.intersection(names) if names else set(known)
-        size = sum(map(len, changed))
-        if adds:
-            known |= changed
-            self._bytes += size
-            self.count += len(changed)
-        else:
-            known -= changed
-            self._bytes -= size
-            self.count -= len(changed)
+        if name not in known:
+            known.add(name)
+            self._bytes[kind] += len(name)
+            self.count += 1
+
+    def _remove(self, kind: str, name: bytes) -> None:
+        known = self._names[kind]
+        if name in known:
+            known.remove(name)
+            self._bytes[kind] -= len(name)
+            self.count -= 1
+
+    def _remove_all(self, kind: str) -> None:
+        self.count -= len(self._names[kind])
+        self._names[kind].clear()
+        self._bytes[kind] = 0
 
     def clear(self) -> None:
         """RESET ends all subscriptions."""
-        for names in self._names.values():
-            names.clear()
-        self._bytes = self.count = 0
+        for kind in self._names:
+            self._remove_all(kind)
 
 
 def needs_names(argv: Sequence[bytes]) -> bool:
