@@ -23,7 +23,7 @@ from keyfence.policy.verdict import Peer
 from keyfence.process.serving.ttl_check import BATCH, TtlWatch
 from keyfence.telemetry.telemetry import Telemetry
 from keyfence.upstream.health import Upstream, UpstreamAddress
-from tests.servers import Keyfence, RedisServer
+from tests.servers import Keyfence, RedisServer, running_redis
 
 POLICY = parse_policy(
     """
@@ -158,6 +158,26 @@ def test_each_key_is_asked_for_in_its_database(redis_server: RedisServer) -> Non
         bench.now = 10.0
         look()
         assert bench.late == {"one ttl.required HSET late": 2}
+
+
+def test_after_a_failover_the_new_primary_is_asked() -> None:
+    """The former one may go on, and believe that it is the primary."""
+    with running_redis(tcp=True) as former, running_redis(tcp=True) as new:
+        assert former.port is not None
+        assert new.port is not None
+        bench = Bench(UpstreamAddress("tcp", "127.0.0.1", former.port, shown="redis"))
+        with former.client() as there, new.client() as here, looking(bench) as look:
+            there.hset("k:1", "f", "v")
+            here.hset("k:2", "f", "v")
+            bench.hset("k:1")
+            bench.now = 5.0
+            look()
+            assert bench.late == {"one ttl.required HSET late": 1}
+            bench.upstream.move("127.0.0.1", new.port)
+            bench.hset("k:2")
+            bench.now = 10.0
+            look()
+            assert bench.late == {"one ttl.required HSET late": 2}
 
 
 UNLOCK = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0"

@@ -56,6 +56,7 @@ class TtlWatch:
         self._reported: set[str] = set()
         self._dropped = self._dropped_sizes = 0  # `dropped` of the tables when last counted
         self._link: _Link | None = None
+        self._linked_after = upstream.moved_at  # the move of the upstream before `_link` was opened
 
     async def watch_forever(self) -> None:
         """Check the due keys twice a second. Cancelling closes the connection."""
@@ -171,12 +172,15 @@ class TtlWatch:
             raise CannotAsk(describe(exc)) from None
 
     async def _connected(self) -> _Link:
+        upstream = self._upstream
+        if self._linked_after != upstream.moved_at:
+            self._close()  # it leads to the former primary
         if self._link is not None and not self._link.lost:
             return self._link
-        upstream = self._upstream
         if upstream.up is False or upstream.must_wait:
             raise CannotAsk(upstream.reason)
         link = _Link(upstream.address.greeting(), upstream.address.database)
+        self._linked_after = upstream.moved_at
         await upstream.attempt(lambda: link)
         self._link = link
         return link
