@@ -10,8 +10,9 @@ from keyfence.downstream.flow import MOST_LEFT_WAITING, Flow
 from keyfence.resp.profile import unchanged
 from keyfence.session.conversation.base import Outlet, SessionBase
 from keyfence.session.conversation.routing import Route
+from keyfence.upstream.dedicated import Owner
 from keyfence.upstream.health import Upstream, UpstreamAddress
-from keyfence.upstream.links import Links, Owner
+from keyfence.upstream.links import Links
 from keyfence.upstream.pools import Pools
 
 

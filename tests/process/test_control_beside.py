@@ -24,7 +24,7 @@ def control(tally: Tally) -> ProcessControl:
     one = object.__new__(ProcessControl)
     one._tables = None
     authorizer = Authorizer(policy(), Modes((), policy().services))
-    one._runtime = cast(Any, SimpleNamespace(authorizer=authorizer))
+    one._runtime = cast(Any, SimpleNamespace(authorizer=authorizer, policy=authorizer.policy))
     one._backend = cast(Any, SimpleNamespace(tally=asked))
     return one
 

@@ -368,11 +368,11 @@ class RequestReader:
     def take(self) -> bytes:
         """Return the received bytes of the current request, which `span` then no longer has.
 
-        They may be a bytearray, which nobody changes: a request with many arguments can have 64 MiB, which
-        take 50 ms to copy.
+        If they are many, they are a bytearray, which nobody changes: a request with many arguments can have
+        64 MiB, which take 50 ms to copy.
         """
         head, start, end = self._head, self.start, self.end
-        if head is None or start != -len(head) or end < 0:
+        if head is None or start != -len(head) or end < 0 or len(head) < LARGE:
             return self.span(start, end)
         self._head = None
         head += self._buffer[:end]
