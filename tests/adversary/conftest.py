@@ -21,8 +21,8 @@ import pytest
 from tests.adversary.stage import Stage, running_stage
 from tests.servers import RedisServer, ServerBinary, all_server_binaries, running_redis
 
-# The default time of a search. `@pytest.mark.search_seconds` gives one more. All searches together take about
-# two minutes in CI.
+# The default time of a search. `@pytest.mark.search_seconds` gives one more. All searches together take some
+# six minutes of one processor in CI.
 DEFAULT_SECONDS = 2.0
 
 

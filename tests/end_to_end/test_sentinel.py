@@ -53,15 +53,24 @@ def until_it_writes(client: redis.Redis, value: str) -> None:
             time.sleep(0.02)
 
 
-@pytest.mark.parametrize("more", ["", "workers: 2"], ids=["one process", "workers"])
-def test_a_graceful_failover_is_followed(tmp_path: Path, more: str) -> None:
-    with running_sentinels(tmp_path) as watched, following(tmp_path, watched, more, "is 127") as keyfence:
-        assert "upstream sentinel:main" in keyfence.lines[0]
-        with client_of(keyfence) as client:
-            assert client.set("app:k", "before") is True
-            watched.fail_over()
-            until_it_writes(client, "after")
-            assert client.get("app:k") == "after"
+def test_a_graceful_failover_is_followed(tmp_path: Path) -> None:
+    alone, several = tmp_path / "alone", tmp_path / "several"
+    alone.mkdir()
+    several.mkdir()
+    with (
+        running_sentinels(tmp_path) as watched,
+        following(alone, watched, told="is 127") as one,
+        following(several, watched, "workers: 2", told="is 127") as other,
+        client_of(one) as client,
+        client_of(other) as of_worker,
+    ):
+        assert "upstream sentinel:main" in one.lines[0]
+        for number, it in enumerate((client, of_worker)):
+            assert it.set(f"app:{number}", "before") is True
+        watched.fail_over()
+        for it in (client, of_worker):
+            until_it_writes(it, "after")
+            assert it.get("app:k") == "after"
         with watched.replica.client() as direct:
             assert direct.get("app:k") in ("after", b"after")
 

@@ -95,14 +95,13 @@ async def test_a_failover_is_followed_by_what_a_sentinel_reports(
 async def test_a_failover_is_followed_by_asking_if_no_report_comes(
     watched: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one = Followed(watched.sentinels)
-    await one.follower.find()
-    await asyncio.to_thread(watched.fail_over)
     monkeypatch.setattr("keyfence.upstream.sentinel.follower.POLL_SECONDS", 1e6)
-    monkeypatch.setattr("keyfence.upstream.sentinel.answers.SWITCHED", "+nothing")
+    one = Followed(watched.sentinels)
+    one.follower.followed = Named("127.0.0.1", free_port(), -1)  # an earlier primary
     async with one.following():
         one.follower.look_again()
-        await one.until(lambda: one.upstream.address.port == watched.replica.port)
+        await one.until(lambda: one.upstream.address.port == watched.primary.port)
+    assert one.failovers == [(watched.primary.port, "the Sentinels")]
 
 
 @in_loop
