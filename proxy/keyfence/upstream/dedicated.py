@@ -15,7 +15,7 @@ from keyfence.net.closures import OTHER
 from keyfence.resp.replies import ReplyError, ReplyFramer
 
 from .exchange import Sharer
-from .handshake import GreetingError, Handshake, Misplaced, describe
+from .handshake import GreetingError, Handshake, Misplaced, describe, give_up
 from .health import Upstream, UpstreamDown
 from .own_commands import PING
 
@@ -230,13 +230,8 @@ class DedicatedLink:
 
     def _connect_again(self) -> None:
         """Give up a connection on which nothing was sent, and open another one."""
-        if self._connecting is not None:
-            self._connecting.cancel()
-        if self._handshake is not None:
-            self._handshake.stop()
-        transport, self._handshake, self._transport = self._transport, None, None
-        if transport is not None:
-            transport.abort()
+        give_up(self._connecting, self._handshake, self._transport)
+        self._handshake = self._transport = None
         self._may_wait = False
         self._connecting = asyncio.get_running_loop().create_task(self._try_connecting())
 

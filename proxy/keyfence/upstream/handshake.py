@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import re
 import socket
 import ssl
 from collections.abc import Callable, Sequence
@@ -16,10 +15,10 @@ from typing import Protocol
 
 from keyfence.resp import encode
 from keyfence.resp.replies import ReplyError, ReplyFramer
+from keyfence.resp.role import REPLICA, role_in
 
 # Every user may send it, and it changes nothing. Its reply has the role.
 ASK_ROLE = encode.command(b"HELLO")
-_REPLICA = re.compile(rb"\$4\r\nrole\r\n\$7\r\nreplica\r\n")
 LONGEST_GREETING = 64 * 1024  # bytes of one reply; the reply to HELLO is the longest
 
 
@@ -78,7 +77,7 @@ class Greeting:
 
     def _check_role(self) -> None:
         """An error tells nothing: Redis may be too old, or want a login first."""
-        if _REPLICA.search(self._reply):
+        if role_in(self._reply) == REPLICA:
             raise Misplaced
 
     def _is_tolerated(self) -> bool:
@@ -222,6 +221,18 @@ class Handshake:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+
+def give_up(
+    connecting: asyncio.Task[None] | None, handshake: Handshake | None, transport: asyncio.Transport | None
+) -> None:
+    """End the attempt to open a connection, however far it has come."""
+    if connecting is not None:
+        connecting.cancel()
+    if handshake is not None:
+        handshake.stop()
+    if transport is not None:
+        transport.abort()
 
 
 def keep_alive(sock: socket.socket | None) -> None:

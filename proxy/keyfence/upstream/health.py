@@ -22,11 +22,12 @@ import hiredis
 
 from keyfence.net.host_port import host_port
 from keyfence.resp import encode
+from keyfence.resp.role import REPLICA
 
 from .handshake import Answers, Greeting, GreetingError, Misplaced, describe
 from .own_commands import PING, SELECT
 from .patience import at_most
-from .standing import HELLO, REPLICA, Standing
+from .standing import HELLO, Standing
 
 FIRST_BACKOFF = 0.05  # seconds
 LONGEST_BACKOFF = 1.0

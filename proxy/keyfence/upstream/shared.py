@@ -20,7 +20,7 @@ from keyfence.resp.limits import MIB
 from keyfence.resp.profile import Profile
 
 from .exchange import Exchange, Share, Sharer
-from .handshake import GreetingError, Handshake, Misplaced, describe
+from .handshake import GreetingError, Handshake, Misplaced, describe, give_up
 from .health import Upstream, UpstreamDown
 
 IDLE_SECONDS = 60.0  # after which a connection without clients is closed
@@ -262,13 +262,8 @@ class SharedConnection:
 
     def _connect_again(self) -> None:
         """Give up a connection on which nothing was sent, and open another one."""
-        if self._connecting is not None:
-            self._connecting.cancel()
-        if self._handshake is not None:
-            self._handshake.stop()
-        transport, self._handshake, self._transport = self._transport, None, None
-        if transport is not None:
-            transport.abort()
+        give_up(self._connecting, self._handshake, self._transport)
+        self._handshake = self._transport = None
         self._connecting = self._loop.create_task(self._try_connecting())
 
     # -- the end

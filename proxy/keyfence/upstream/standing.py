@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from keyfence.resp.encode import command
 from keyfence.resp.replies import READ_ONLY
+from keyfence.resp.role import MASTER, REPLICA
 
 # Every user may send it, and on a connection that speaks RESP2 it changes nothing. Its reply has `mode` and
 # `role`.
@@ -22,8 +23,8 @@ RECENT_SECONDS = (
 )
 REFUSED_SECONDS = 3600.0  # … and if Redis does not say what it is
 NOTICES_SECONDS = 86_400.0  # for which a client that gets notices is taken to be connected
-# What sessions see besides errors: the role in a reply to HELLO, and that a client gets notices.
-MASTER, REPLICA, NOTICES = "master", "replica", "notices"
+# What sessions see besides errors and the role in a reply to HELLO: that a client gets notices.
+NOTICES = "notices"
 
 
 class Concern(NamedTuple):

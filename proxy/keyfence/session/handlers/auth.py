@@ -6,7 +6,6 @@ changes only when the reply to the login has arrived, and if no earlier request 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
 from keyfence.commands.arguments import integer
@@ -22,6 +21,7 @@ from keyfence.identity.credentials import (
 from keyfence.identity.passwords import Login
 from keyfence.net.closures import IDENTITY, UPSTREAM_LOST
 from keyfence.resp import encode
+from keyfence.resp.role import role_in
 from keyfence.session.conversation.executor import Argv, Executor
 
 from .effects import hold_for, inspect, inspect_effect
@@ -128,7 +128,6 @@ def hello(session: Executor, argv: Argv) -> None:
         session.when_sure(lambda: inspect(session, lambda reply: _hello_answered(session, argv, reply)))
 
 
-_ROLE = re.compile(rb"\$4\r\nrole\r\n\$[67]\r\n(master|replica)\r\n")
 # Errors, and the `+QUEUED` of a transaction that keyfence does not know of.
 _NO_HELLO = (b"-", b"!", b"+")
 
@@ -161,8 +160,8 @@ def _hello_answered(session: Executor, argv: Argv, reply: bytes) -> None:
     users = hello_users(argv)
     failed = reply.startswith(_NO_HELLO)
     if not failed:
-        if (role := _ROLE.search(reply)) is not None:
-            session.observer.upstream_shown(role[1].decode())
+        if role := role_in(reply):
+            session.observer.upstream_shown(role)
         version = integer(argv[1])
         if version in (2, 3):
             session.replies.resp = version
