@@ -88,9 +88,6 @@ cdef class DecisionCache:
     @cython.locals(decision=KeyKind, one=KeyKind)
     cpdef object remember(self, Lookup lookup, list argv, ViolationCounter counter)
     cdef CommandForms _command(self, bytes name)
-    @cython.locals(kind=KeyKind)
-    cdef KeyKind _learn(
-        self, CommandForm form, Run run, Py_ssize_t at, int number, list argv, object asked=*
-    )
+    cdef KeyKind _keep(self, KeyKind kind)
     @cython.locals(command=CommandForms)
     cdef object _forget(self)

@@ -28,7 +28,6 @@ from keyfence.policy.patterns.automaton import Automaton, Classifier
 from .answers import Answers
 from .asker import Transaction
 from .counts import Admitted, ViolationCounter
-from .evaluation import Evaluation
 from .evaluator import Evaluator
 from .evidence import evidence_of
 from .forms import (
@@ -225,7 +224,7 @@ class DecisionCache:
         if kind is None:
             asked = self._evaluator.evaluation(self.service, argv, extract(argv), values)
             asked.targets[key] = self.targets[target]
-            kind = self._learn(form, None, index, target, argv, asked)
+            kind = self._keep(self._answers.kind(form, None, index, target, argv, asked))
         faults = kind.looks
         if faults > 0 and kind.written is None:
             faults = kind.key_faults(key, 0, len(key))
@@ -284,7 +283,7 @@ class DecisionCache:
                 if kind is None:
                     if argv is None or size >= _MANY:
                         return _UNSURE
-                    kind = self._learn(form, run, at, target, argv)
+                    kind = self._keep(self._answers.kind(form, run, at, target, argv))
                 if not kind.joins:
                     return _UNSURE
                 if kind.looks != 0 and kind.faults(data, places, count, at) != 0:
@@ -432,22 +431,12 @@ class DecisionCache:
             self._commands[name] = self._answers.command(name)
         return self._commands.get(name)
 
-    def _learn(
-        self,
-        form: CommandForm,
-        run: Run | None,
-        at: int,
-        number: int,
-        argv: list[bytes],
-        asked: Evaluation | None = None,
-    ) -> KeyKind:
-        """What is true of all keys of the target `number` that stand where the key at `at` stands. `asked` is
-        the command's evaluation, if there is one."""
+    def _keep(self, kind: KeyKind) -> KeyKind:
+        """Keep what was learned of a kind of key. Beyond MAX_KINDS, all that came before is forgotten."""
         if self._kept >= MAX_KINDS:
             self._forget()
         self._kept += 1
-        kind = self._answers.kind(form, run, at, number, argv, asked)
-        form.keep(kind)
+        kind.form.keep(kind)
         return kind
 
     def _forget(self) -> None:
