@@ -32,6 +32,7 @@ class LongEvaluation:
         self.request = request
         self.sent = sent
         self.answer: tuple[Ruling, Evaluation]  # once it has ended
+        self.has_ended = False  # whether all is evaluated, by the candidate too
         self.seconds = 0.0  # taken by its own turns
         self.is_timed = is_timed
         self._steps = request.authorizer.authorize_in_steps(request.asker, request.argv)
@@ -49,7 +50,8 @@ class LongEvaluation:
                 if session.turn_is_over():
                     return False
         except StopIteration as end:
-            return self._end(end.value)
+            self.has_ended = self._end(end.value)
+            return self.has_ended
         finally:
             if times:
                 self.seconds += perf_counter() - start

@@ -103,7 +103,7 @@ class Session(Executor):
         if long is None:
             self.request = self.reader.span(self.reader.start, self.reader.end)
             self.execute(argv)
-        elif not self.wants_turn:
+        elif long.has_ended:
             self._slow.long = None
             self._end_long(long, at_once=True)
         return True
