@@ -38,14 +38,25 @@ def required(form: Form, name: str) -> str:
     return value
 
 
+class _Line(NamedTuple):
+    """A line that an action adds to a file."""
+
+    what: str
+    where: str  # a person adds it, if keyfence cannot
+
+
+_WAIVER = _Line("The waiver", "the waivers file, and reload:")
+_MODE = _Line("The mode", "the configuration, before the other modes, and reload:")
+
+
 def _written(
-    done: Mapping[str, Any], detail: str, what: str, where: str, *, text: str = "", more: tuple[str, ...] = ()
+    done: Mapping[str, Any], line: _Line, detail: str, *, text: str = "", more: tuple[str, ...] = ()
 ) -> Outcome:
     """What has happened to a line of a file: keyfence has written it, or a person must."""
     if done["written"]:
-        return Outcome(f"{text or what} is in {done['file']} and in force.", detail, lines=more)
-    lines = (f"Nothing was written: {done['why']}.", f"Add this line to {where}", *more)
-    return Outcome(f"{what} must be written by hand", detail, f"  - {done['line']}", lines)
+        return Outcome(f"{text or line.what} is in {done['file']} and in force.", detail, lines=more)
+    lines = (f"Nothing was written: {done['why']}.", f"Add this line to {line.where}", *more)
+    return Outcome(f"{line.what} must be written by hand", detail, f"  - {done['line']}", lines)
 
 
 async def _waive(control: Control, form: Form) -> Outcome:
@@ -58,7 +69,7 @@ async def _waive(control: Control, form: Form) -> Outcome:
         raise BadRequest("The last day is over already.")
     done = await control.waive(finding, owner, why, until)
     wide = tuple(f"It admits more than was seen: {text}." for text in done["wide"])
-    return _written(done, finding, "The waiver", "the waivers file, and reload:", more=wide)
+    return _written(done, _WAIVER, finding, more=wide)
 
 
 async def _mode(control: Control, form: Form) -> Outcome:
@@ -69,8 +80,7 @@ async def _mode(control: Control, form: Form) -> Outcome:
         raise BadRequest(f"{rule!r} is not a rule.")
     done = await control.set_mode(rule, service, mode)  # type: ignore[arg-type]  # checked above
     said = f"{rule or 'every rule'} for {service or 'every service'}: {mode}"
-    where = "the configuration, before the other modes, and reload:"
-    return _written(done, said, "The mode", where, text=f"{said}. It")
+    return _written(done, _MODE, said, text=f"{said}. It")
 
 
 async def _reload(control: Control, _: Form) -> Outcome:
