@@ -2,8 +2,8 @@
 
 The search plays random schedules: clients pipeline requests, leave and come, before the connection is open
 and later; the stream of replies is cut anywhere; Redis refuses barriers; hostile clients shape replies that
-look like more or fewer than one. Each client has a byte of its own, which all of its replies consist of. So a
-misplaced byte shows, whoever gets it.
+look like more or fewer than one. All replies to a client consist of one byte, which no other client has. So a
+client that gets a byte of another shows it.
 
 `make adversary` runs the search for longer, and `KEYFENCE_ADVERSARY_SECONDS=600 pytest` does so too.
 """

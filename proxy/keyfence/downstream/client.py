@@ -122,8 +122,8 @@ class ServerContext:
                 client.tick(now)
 
     def upstream_moved(self, reason: str) -> None:
-        """Another node is the primary now: close what stands on the former one. Clients whose requests were
-        not sent yet, or that wait for nothing on it, stay."""
+        """Another node is the primary now: close what stands on the former one. Clients stay if their
+        requests were not sent yet, or if they have no connection of their own and wait for nothing."""
         self.pools.move(reason)
         for client in list(self.clients):
             client.upstream_moved(reason)

@@ -89,7 +89,8 @@ class Answers(asyncio.Protocol):
     GreetingError."""
 
     def __init__(self, greeting: int, expected: int, most: int) -> None:
-        """The number of replies to the greeting, of those after it, and their most bytes together."""
+        """`greeting` and `expected` are the numbers of replies: to the greeting, and after it. Those after it
+        may have `most` bytes together."""
         self.raw: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self._greeting = Greeting(greeting)
         self._expected = expected

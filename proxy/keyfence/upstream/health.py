@@ -306,7 +306,8 @@ class Upstream:
                 transport.abort()
 
     async def ask(self, greeting: Sequence[bytes], requests: Sequence[bytes], most: int) -> bytes:
-        """The replies to requests of keyfence's own, at most so many bytes. Raises OSError, GreetingError."""
+        """Send keyfence's own requests after a greeting, on a new connection, and return the replies to them.
+        Raises OSError, and GreetingError: also if the replies have more than `most` bytes."""
         answers = Answers(len(greeting), len(requests), most)
         async with self._asking(answers, [*greeting, *requests]):
             return await answers.raw

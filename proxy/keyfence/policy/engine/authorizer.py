@@ -171,8 +171,8 @@ class Authorizer:
     ) -> tuple[Ruling, Evaluation]:
         """Returns the ruling on a command, and its evaluation.
 
-        If the command passes, `pending` keeps what it leaves open until another command of the same sender or
-        Redis settles it. `lookup` is what the decision cache knows of the command.
+        `lookup` is what the decision cache knows of the command. If the command passes, `pending` keeps the
+        questions that it leaves open. Another command of the same sender settles them, or Redis is asked.
         """
         return driven(self.authorize_in_steps(asker, argv, lookup))
 

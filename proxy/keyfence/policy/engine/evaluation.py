@@ -1,7 +1,7 @@
 """One command that is evaluated: who asks, what the command touches, and what is found on the way.
 
-Rule: everything about one command stands here, and nothing of it on the evaluator that all clients share. So
-an evaluation may pause while others run, whoever asks.
+Rule: everything about one command stands here, and nothing of it on the evaluator, which all clients share.
+So an evaluation may pause while those of other clients run.
 """
 
 from __future__ import annotations

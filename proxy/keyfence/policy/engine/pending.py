@@ -252,9 +252,9 @@ class PendingTtls:
     def settle(self, database: int, key: bytes, how: int, asker: Asker) -> None:
         """A command sets the time to live, or removes the key: `how` is one of `ttl.SETTLING`.
 
-        This settles the key only if the command certainly runs after all writes: the same sender sent them,
-        and if the command is in a transaction, they are in it too. A transaction may never be executed.
-        Otherwise Redis will be asked.
+        This settles the key only if the command certainly runs after all writes. So the same sender must have
+        sent them. If the command is in a transaction, which may never be executed, they must be in it too.
+        Otherwise Redis is asked later.
         """
         name = (database, key)
         known = self._table.get(name)
