@@ -119,7 +119,10 @@ class Browser:
         return self.driver.find_element(By.CSS_SELECTOR, selector)
 
     def text(self, selector: str = "main") -> str:
-        return self.find(selector).text
+        """The visible text of the first such element. It is read in one step, since a live page replaces its parts."""
+        found = self.texts(selector)
+        assert found, f"nothing is {selector}"
+        return found[0]
 
     def texts(self, selector: str) -> list[str]:
         """The visible text of each such element."""
