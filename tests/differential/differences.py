@@ -257,9 +257,9 @@ REAL: tuple[tuple[str, str, str, str], ...] = (
     (
         "MONITOR",
         "shows AUTH, HELLO, SELECT, `CLIENT SETNAME` and `CLIENT SETINFO` when a client sends them",
-        "shows AUTH, HELLO and SELECT again for each shared connection, and all five when a client moves "
-        "to a dedicated connection; commands of several clients come from one address, and those of one "
-        "client may come from two",
+        "shows AUTH, HELLO and SELECT again for each shared connection, and all but `CLIENT SETNAME` when a "
+        "client moves to a dedicated connection (HELLO sets its name); commands of several clients come "
+        "from one address, and those of one client may come from two",
         "keyfence sets up a new connection as its clients have set up theirs.",
     ),
     (
@@ -271,6 +271,13 @@ REAL: tuple[tuple[str, str, str, str], ...] = (
         "and for times to live",
         "These are Redis' real connections, and operators count and close them by this list; keyfence "
         "removes no line. keyfence's metrics count its clients.",
+    ),
+    (
+        "MULTI or WATCH while a script keeps Redis busy, with RESP2 in another database than keyfence's",
+        "`+OK`",
+        "an error with Redis' `BUSY`, and closes",
+        "The connection that they need must select the database first, which a busy Redis refuses. If the "
+        "client stayed, its next commands would run outside the transaction.",
     ),
     (
         "a refusal or a protocol error in a session that runs MONITOR",

@@ -24,6 +24,16 @@ def test_a_refused_greeting_has_the_text_of_redis_and_the_number_of_later_comman
     assert (told.value.refusal, told.value.unanswered) == ("WRONGPASS no", 1)
 
 
+@pytest.mark.parametrize("asks_role", [False, True])
+def test_a_busy_redis_may_refuse_to_hear_of_the_clients_library_but_nothing_else(asks_role: bool) -> None:
+    role = b"*0\r\n" if asks_role else b""
+    greeting = Greeting(3 + asks_role, asks_role=asks_role, introductions=2)
+    assert greeting.take(b"+OK\r\n-BUSY a script runs\r\n-BUSY a script runs\r\n" + role) == b""
+    assert not greeting.expected
+    with pytest.raises(GreetingError, match="BUSY"):
+        Greeting(3 + asks_role, asks_role=asks_role, introductions=2).take(b"-BUSY a script runs\r\n")
+
+
 def test_a_greeting_that_is_not_resp_is_an_error() -> None:
     with pytest.raises(GreetingError, match="it does not speak RESP"):
         Greeting(1).take(b"HTTP/1.1 400 Bad Request\r\n")

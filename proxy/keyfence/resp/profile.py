@@ -46,16 +46,20 @@ class Profile(NamedTuple):
         return f"Profile(resp={self.resp}, database={self.database}{login})"
 
     def commands(self) -> list[bytes]:
-        """The requests that give a new connection this profile. Redis sends one reply to each."""
+        """The requests that give a new connection this profile. Redis sends one reply to each.
+
+        A Redis that a script keeps busy takes AUTH and HELLO, so HELLO sets the name. It refuses SELECT and
+        CLIENT with BUSY.
+        """
         requests = []
         if self.is_logged_in:
             requests.append(encode.command(b"AUTH", self.user or b"default", self.password))
-        if self.resp != 2:
+        if self.name:
+            requests.append(encode.command(b"HELLO", self.resp, b"SETNAME", self.name))
+        elif self.resp != 2:
             requests.append(encode.command(b"HELLO", self.resp))
         if self.database:
             requests.append(encode.command(b"SELECT", self.database))
-        if self.name:
-            requests.append(encode.command(b"CLIENT", b"SETNAME", self.name))
         for option, value in zip((b"LIB-NAME", b"LIB-VER"), self.library, strict=True):
             if value:
                 requests.append(encode.command(b"CLIENT", b"SETINFO", option, value))

@@ -15,19 +15,19 @@ from keyfence.net.closures import OTHER
 from keyfence.resp.replies import ReplyError, ReplyFramer
 
 from .exchange import Sharer
-from .handshake import GreetingError, Handshake, Misplaced, describe, give_up
+from .handshake import GreetingError, Handshake, Misplaced, describe, give_up, introduces
 from .health import Upstream, UpstreamDown
 from .own_commands import PING
 
 LARGE = 1024 * 1024  # bytes
 _PING = PING.request()
-_SETINFO = b"*4\r\n$6\r\nCLIENT\r\n$7\r\nSETINFO\r\n"
 
 
-def _introduces(request: bytes) -> bool:
-    """Whether a request is CLIENT SETINFO. node-redis ignores its failure: if its connection is closed then,
-    it takes itself for connected, for ever. So a client that has sent nothing else may wait for Redis."""
-    return request[: len(_SETINFO)].upper() == _SETINFO
+def _only_introduces(requests: list[bytes]) -> bool:
+    """Whether all requests are CLIENT SETINFO. node-redis ignores its failure: if its connection is closed
+    then, it takes itself for connected, for ever. So a client that has sent nothing else may wait for
+    Redis."""
+    return all(map(introduces, requests))
 
 
 class Owner(Sharer):
@@ -88,7 +88,7 @@ class DedicatedLink:
                 self._transport.write(b"".join(chunks))
             return
         self._waiting.extend(chunks)
-        if self._may_wait and self._connecting is not None and not all(map(_introduces, chunks)):
+        if self._may_wait and self._connecting is not None and not _only_introduces(chunks):
             self._connecting.cancel()
             self._may_wait, self._connecting = False, None
         if self._connecting is None and self._transport is None:
@@ -153,7 +153,7 @@ class DedicatedLink:
                 await self._upstream.connect(self._itself)
                 return
             except UpstreamDown as exc:
-                if exc.is_refused or not all(map(_introduces, self._waiting)):
+                if exc.is_refused or not _only_introduces(self._waiting):
                     self._connecting = None
                     (self._refused if exc.is_refused else self._lose)(str(exc))
                     return

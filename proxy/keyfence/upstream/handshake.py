@@ -20,6 +20,12 @@ from keyfence.resp.role import REPLICA, role_in
 # Every user may send it, and it changes nothing. Its reply has the role.
 ASK_ROLE = encode.command(b"HELLO")
 LONGEST_GREETING = 64 * 1024  # bytes of one reply; the reply to HELLO is the longest
+_SETINFO = b"*4\r\n$6\r\nCLIENT\r\n$7\r\nSETINFO\r\n"
+
+
+def introduces(request: bytes) -> bool:
+    """Whether a request is CLIENT SETINFO, which says only which library a client uses."""
+    return request[: len(_SETINFO)].upper() == _SETINFO
 
 
 class GreetingError(Exception):
@@ -44,11 +50,15 @@ class Misplaced(GreetingError):
 class Greeting:
     """Reads the replies to the greeting, the first commands on a connection."""
 
-    def __init__(self, expected: int, *, logs_in_later: bool = False, asks_role: bool = False) -> None:
+    def __init__(
+        self, expected: int, *, logs_in_later: bool = False, asks_role: bool = False, introductions: int = 0
+    ) -> None:
         """`expected` is the number of replies. `logs_in_later`: accept the error that a login is required.
-        `asks_role`: the last reply is that to ASK_ROLE."""
+        `asks_role`: the last reply is that to ASK_ROLE. `introductions`: the number of replies to CLIENT
+        SETINFO at the end (before ASK_ROLE's), which a Redis that a script keeps busy refuses."""
         self.expected = expected
         self._tolerated = b"-NOAUTH" if logs_in_later else None
+        self._may_be_busy = introductions + asks_role if introductions else 0  # the last replies
         self._asks_role = asks_role
         self._framer = ReplyFramer()
         self._reply = bytearray()
@@ -81,6 +91,8 @@ class Greeting:
             raise Misplaced
 
     def _is_tolerated(self) -> bool:
+        if self.expected < self._may_be_busy and self._reply.startswith(b"-BUSY "):
+            return True
         return self._tolerated is not None and self._reply.startswith(self._tolerated)
 
 
@@ -164,13 +176,16 @@ class Handshake:
         do."""
         keep_alive(transport.get_extra_info("socket"))
         self._asks_role = asks_role
+        introductions = sum(map(introduces, commands))
         if asks_role:
             commands = [*commands, ASK_ROLE]
         if not commands:
             self._host.opened()
             return
         self._transport = transport
-        self._greeting = Greeting(len(commands), logs_in_later=logs_in_later, asks_role=asks_role)
+        self._greeting = Greeting(
+            len(commands), logs_in_later=logs_in_later, asks_role=asks_role, introductions=introductions
+        )
         transport.writelines(commands)
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(seconds, self._fail, GreetingError("login timed out"))

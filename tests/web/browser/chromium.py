@@ -119,7 +119,7 @@ class Browser:
         return self.driver.find_element(By.CSS_SELECTOR, selector)
 
     def text(self, selector: str = "main") -> str:
-        """The visible text of the first such element. It is read in one step, since a live page replaces its parts."""
+        """The visible text of the first such element, read in one step: a live page replaces its parts."""
         found = self.texts(selector)
         assert found, f"nothing is {selector}"
         return found[0]

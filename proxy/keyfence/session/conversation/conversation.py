@@ -456,10 +456,12 @@ class Conversation(SessionBase):
     def upstream_refused(self, reason: str) -> None:
         """No connection could be made: every waiting request gets an error, and the client stays.
 
-        Three kinds of clients cannot stay, and get an error too. In a transaction, the client's next commands
-        would run outside it. In an opaque session, the number of due replies is unknown. If part of a large
-        request was sent, the rest would look like the next request.
+        Three kinds of clients cannot stay, and get an error too. After MULTI or WATCH, the next commands of a
+        client that does not look at replies would run outside a transaction, or without the watch. In an
+        opaque session, the number of due replies is unknown. If part of a large request was sent, the rest
+        would look like the next request.
         """
+        is_guarded = self.transaction is not None or self.route.watching
         self.replies.fail(reason)
         if self._at_barrier:
             self.to_client.append(unreachable(reason))
@@ -471,7 +473,7 @@ class Conversation(SessionBase):
         if self.state in (_OPAQUE, _BECOMING_OPAQUE) or self.partly_sent:
             self.to_client.append(unreachable(reason))
             self.closing = lost(reason)
-        elif self.transaction is not None:
+        elif is_guarded:
             self.closing = lost(reason)
         elif self.state == _CLOSING:
             self.closing = self._closing_then
