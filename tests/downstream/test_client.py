@@ -19,6 +19,7 @@ from keyfence.config.models import ListenerModel
 from keyfence.downstream import client as client_module
 from keyfence.downstream import half_closed
 from keyfence.downstream.client import ServerContext
+from keyfence.downstream.flow import Leaving
 from keyfence.downstream.listeners import Listeners
 from keyfence.policy.enforcement.modes import ModeRule
 from keyfence.policy.engine.authorizer import InForce
@@ -479,7 +480,7 @@ async def test_draining_waits_for_a_long_evaluation() -> None:
         await evaluation_begins(stage)
         (one,) = stage.context.clients
         assert not one.is_idle
-        stage.context.draining = True
+        one.leave(Leaving.AFTER_REPLY)
         assert (await reader.read()).startswith(b"-NOPERM")
 
 

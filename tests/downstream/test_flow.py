@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from keyfence.downstream.flow import MOST_LEFT_WAITING, Flow
+from keyfence.downstream.flow import MOST_LEFT_WAITING, Flow, Leaving
 from keyfence.resp.profile import unchanged
 from keyfence.session.conversation.base import Outlet, SessionBase
 from keyfence.session.conversation.routing import Route
@@ -64,10 +64,10 @@ class Play:
         self.session = Talk(sharing=sharing)
         self.links = Links(upstream, Pools(upstream, 1), Owner())
 
-    def settle(self, *, reads_on: bool = True) -> list[str]:
+    def settle(self) -> list[str]:
         """Returns what the transport is told."""
         self.pipe.told.clear()
-        self.flow.settle_reading(self.pipe, self.session, self.links, reads_on)
+        self.flow.settle_reading(self.pipe, self.session, self.links)
         return self.pipe.told
 
 
@@ -101,9 +101,12 @@ def test_a_client_that_does_not_read_is_read_on_with_its_own_connection(
 def test_at_the_end_of_the_process_only_a_transaction_is_read_on() -> None:
     play = Play()
     play.session.queues = True
-    assert play.settle(reads_on=False) == []
+    play.flow.leaving = int(Leaving.AFTER_REPLY)
+    assert play.settle() == []
+    play.flow.leaving = int(Leaving.AT_REST)
+    assert play.settle() == []
     play.session.queues = False
-    assert play.settle(reads_on=False) == ["pause"]
+    assert play.settle() == ["pause"]
 
 
 def test_a_closing_transport_is_told_nothing() -> None:

@@ -23,8 +23,6 @@ cdef class ServerContext:
     cdef public set clients
     cdef public object ids
     cdef public object ask
-    cdef public bint draining
-    cdef public bint reads_on
     cdef public bint sharing
     cdef public object pools
     cdef readonly object turns

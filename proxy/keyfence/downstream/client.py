@@ -43,7 +43,7 @@ from keyfence.upstream.links import Links
 from keyfence.upstream.pools import Pools
 
 from .dismissal import end_then_close
-from .flow import Flow
+from .flow import Flow, Leaving
 from .half_closed import HalfClosed
 from .life import Event, Life, next_state, states_where
 from .quotas import ConnectionQuota, ConnectionQuotas, too_many
@@ -91,8 +91,6 @@ class ServerContext:
         self.clients: set[Client] = set()
         self.ids = ShownIds()
         self.ask: Callable[[Question], None] = _not_answered  # takes the questions of sessions
-        self.draining = False  # whether clients without due replies are dismissed
-        self.reads_on = True  # while draining: whether requests are still read
         self.sharing = shared_connections > 0 and in_force is not None
         self.pools = Pools(upstream, shared_connections)
         self.turns = Turns()
@@ -176,6 +174,11 @@ class Client(Owner):
         """Who the client is, as logs show it."""
         session = self._session
         return session.peer if isinstance(session, Session) else Peer(self.shown)
+
+    @property
+    def host(self) -> str:
+        """The client's host; a unix socket has none."""
+        return self._host
 
     @property
     def shown(self) -> str:
@@ -403,7 +406,7 @@ class Client(Owner):
             data = chunks[0] if len(chunks) == 1 else b"".join(chunks)
             chunks.clear()
             self._traffic.client_out += len(data)
-            if self._context.draining and self.is_idle and self._life != _HALF_CLOSED:
+            if self._flow.leaving and self.is_idle and self._life != _HALF_CLOSED:
                 send_with_end(transport)
             transport.write(data)
             if self._flow.is_full and transport.get_write_buffer_size() > self._context.quotas.limits.output:
@@ -423,7 +426,7 @@ class Client(Owner):
             self._close(outlet.closing.closure)
         elif ended and self._links.is_open:
             self._pass_end()
-        elif self._context.draining and self.is_idle:
+        elif self._flow.leaving and self.is_idle:
             self.dismiss()
         else:
             self._settle_reading()
@@ -518,7 +521,7 @@ class Client(Owner):
 
     def _settle_reading(self) -> None:
         if self._transport is not None:
-            self._flow.settle_reading(self._transport, self._session, self._links, self._context.reads_on)
+            self._flow.settle_reading(self._transport, self._session, self._links)
 
     def _close(self, why: Closure | None) -> None:
         """Close once all written bytes have reached the client. None: the client itself has ended."""
@@ -561,9 +564,21 @@ class Client(Owner):
         session = self._session
         return not session.outstanding and not session.in_transaction and not session.holds_back
 
-    def stop_reading(self) -> None:
-        """Stop reading requests, according to `ServerContext.reads_on`."""
-        self._settle_reading()
+    def leave(self, how: Leaving) -> None:
+        """The process ends, and the client's time to leave has come."""
+        self._flow.leaving = int(how)
+        if how is Leaving.AT_REST:
+            if self.is_idle:
+                self.dismiss()
+            else:
+                self._settle_reading()
+
+    def notify(self, notice: bytes) -> bool:
+        """Send a maintenance notification. Returns whether the client gets it."""
+        if not _TAKES_REPLIES >> self._life & 1 or not self._session.tell(notice):
+            return False
+        self._flush()
+        return True
 
     def dismiss(self) -> None:
         """Close the client when the process ends, after its last reply.

@@ -8,6 +8,7 @@ limit.
 from __future__ import annotations
 
 import asyncio
+from enum import IntEnum
 
 from keyfence.session.conversation.base import SessionBase
 from keyfence.upstream.links import Links
@@ -21,24 +22,34 @@ _MAX_UNSENT = MAX_UNSENT  # as a C integer when compiled
 MOST_LEFT_WAITING = 64
 
 
+class Leaving(IntEnum):
+    """How a client is to leave when the process ends. Compiled modules use these as C integers."""
+
+    NOT = 0
+    AFTER_REPLY = 1  # right after a reply, when no other is due
+    AT_REST = 2  # as soon as no reply is due; no more of its requests are read
+
+
+_AT_REST = int(Leaving.AT_REST)
+
+
 class Flow:
     """Which side of one client is full, and which side is read."""
 
     def __init__(self) -> None:
         self.is_reading = True  # from the client
+        self.leaving = 0  # a `Leaving`
         self.is_full = False  # whether the client reads too slowly …
         self.upstream_is_paused = False  # … so that its dedicated connection is not read
         self.upstream_is_full = False  # whether Redis reads too slowly
 
-    def settle_reading(
-        self, transport: asyncio.Transport, session: SessionBase, links: Links, reads_on: bool
-    ) -> None:
-        """Read from the client only while its requests can be sent. Without `reads_on`, only a transaction
-        is still read."""
+    def settle_reading(self, transport: asyncio.Transport, session: SessionBase, links: Links) -> None:
+        """Read from the client only while its requests can be sent. Of a client that leaves when it is at
+        rest, only a transaction is still read."""
         wanted = session.wants_input() and not self.upstream_is_full and links.unsent() < _MAX_UNSENT
         # Replies on a shared connection cannot be paused, so no more requests are read.
         wanted = wanted and not (self.is_full and session.route.is_shared)
-        wanted = wanted and (reads_on or session.in_transaction)
+        wanted = wanted and (self.leaving != _AT_REST or session.in_transaction)
         if wanted != self.is_reading and not transport.is_closing():
             self.is_reading = wanted
             if wanted:

@@ -115,6 +115,12 @@ class SessionBase:
     def forget_policy(self) -> None:
         """Another policy is in force. Without this, an idle client would keep the earlier one in memory."""
 
+    def tell(self, notice: bytes) -> bool:
+        """Send the client a maintenance notification. Returns False if it has not asked for such, or cannot
+        get one now."""
+        del notice
+        return False
+
     # -- which connection
 
     def settle(self) -> None:

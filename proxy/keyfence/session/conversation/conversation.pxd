@@ -25,6 +25,7 @@ cdef class Conversation(SessionBase):
     cdef public ReplyQueue replies
     cdef readonly int state
     cdef public object transaction
+    cdef public bint takes_notices
     cdef public bint is_behind
     cdef readonly Room room
     cdef readonly RequestReader reader

@@ -73,6 +73,7 @@ class Conversation(SessionBase):
         super().__init__(service, profile, self.replies, route)
         self.state = _READING
         self.transaction: OpenTransaction | None = None
+        self.takes_notices = False  # the client has asked keyfence for maintenance notifications
         self.is_behind = False  # nothing was sent on the dedicated connection since the last shared request
         self.room = ROOM
         self.reader = RequestReader(limits)
@@ -345,6 +346,12 @@ class Conversation(SessionBase):
             self.replies.let_out_captured()
             self.to_upstream.append(self._unread)
             self._unread = b""
+
+    def tell(self, notice: bytes) -> bool:
+        if not self.takes_notices or self.profile.resp != 3 or self.mid_reply:
+            return False
+        self.to_client.append(notice)
+        return True
 
     # -- which connection
 
