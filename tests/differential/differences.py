@@ -7,10 +7,11 @@ docs/differences.md is this list as a page (`python -m tests.differential.differ
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from keyfence.commands.addresses import ANSWERS, UNASKED, Answer, Fate
 from tests.servers import PROJECT
 
 PAGE = PROJECT / "docs" / "differences.md"
@@ -132,7 +133,20 @@ def page() -> str:
     """Returns the text of docs/differences.md."""
     rows = [f"| {one.where} | {one.what} | {one.reason} |" for one in IGNORED]
     real = [f"| {where} | {direct} | {through} | {why} |" for where, direct, through, why in REAL]
-    return _PAGE.format(ignored="\n".join(rows), real="\n".join(real))
+    addresses = "\n".join(_of_addresses())
+    return _PAGE.format(ignored="\n".join(rows), real="\n".join(real), addresses=addresses)
+
+
+def _of_addresses() -> Iterator[str]:
+    """The rows of the answers that name addresses, those of one answer together."""
+    commands: dict[Answer, list[str]] = {}
+    for name, answer in ANSWERS.items():
+        if answer.fate is not Fate.NO_ADDRESS:
+            commands.setdefault(answer, []).append(f"`{name}`")
+    for answer, names in commands.items():
+        yield f"| {', '.join(names)} | {answer.names} | {answer.fate.value} | {answer.why} |"
+    for what, answer in UNASKED.items():
+        yield f"| {what} | {answer.names} | {answer.fate.value} | {answer.why} |"
 
 
 # The differences that a client can notice with a policy that allows everything: (where, Redis, keyfence,
@@ -218,24 +232,6 @@ REAL: tuple[tuple[str, str, str, str], ...] = (
         "The next reply would take the missing element's place.",
     ),
     (
-        "`CLUSTER SLOTS`, `CLUSTER SHARDS`, `CLUSTER NODES`, from a node of a cluster",
-        "the nodes' addresses",
-        "`-NOPERM [redis.address]` in enforce; in observe a finding",
-        "The client would leave keyfence for these addresses. Redis' errors pass (no cluster).",
-    ),
-    (
-        "any command, from a node of a cluster that does not hold the key",
-        "`-MOVED` or `-ASK` with the other node's address",
-        "`-NOPERM [redis.address]` in the same place, also within EXEC's array; in observe a finding",
-        "The client would go to that address, past keyfence.",
-    ),
-    (
-        "`CLIENT MAINT_NOTIFICATIONS ON`, from a managed Redis that has it",
-        "`+OK`, and later pushes with addresses (`MOVING`)",
-        "`-NOPERM [redis.address]` in enforce, and Redis is asked for OFF; in observe a finding",
-        "The client would go to these addresses. Redis' errors pass (most servers).",
-    ),
-    (
         "a command while Redis is away",
         "the connection is closed or refused",
         "the command waits, for at most `connect_timeout` since the outage began; then the connection is "
@@ -310,6 +306,17 @@ the same sessions directly and through keyfence, and compares every byte except 
 | where | Redis | keyfence | why |
 |---|---|---|---|
 {real}
+
+## Addresses of Redis
+
+A client that is told an address of Redis may connect to it, past keyfence. This is what becomes of each
+answer that names one where [redis.address](operations.md#redis-cluster-and-sentinel) is enforced. Elsewhere
+it passes, and is a finding if it would be refused. An error in place of the answer passes. No other command
+names an address.
+
+| answer | names | in enforce | why |
+|---|---|---|---|
+{addresses}
 
 ## Differences between any two sessions
 

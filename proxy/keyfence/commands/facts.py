@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from .cache_forms import PLAIN, Layout
 from .key_runs import Keys
@@ -115,16 +115,17 @@ class Facts(NamedTuple):
 
 NOTHING_SPECIAL: Final = Facts()
 PLAIN_KEY: Final = OnKey()
+T = TypeVar("T")  # Facts, or another row of a command
 
 
-def each(names: str, facts: Facts) -> dict[str, Facts]:
+def each(names: str, row: T) -> dict[str, T]:
     """The same row for several commands. A `|` stands between a container and its subcommand."""
-    return dict.fromkeys((name.replace("|", " ") for name in names.split()), facts)
+    return dict.fromkeys((name.replace("|", " ") for name in names.split()), row)
 
 
-def together(*parts: Mapping[str, Facts]) -> dict[str, Facts]:
+def together(*parts: Mapping[str, T]) -> dict[str, T]:
     """All rows by name. Raises ValueError if a command has two."""
-    rows: dict[str, Facts] = {}
+    rows: dict[str, T] = {}
     for part in parts:
         if twice := rows.keys() & part.keys():
             raise ValueError(f"two rows for {', '.join(sorted(twice))}")
