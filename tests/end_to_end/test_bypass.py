@@ -15,8 +15,9 @@ from pathlib import Path
 import hiredis
 import pytest
 import redis
+from redis.maint_notifications import MaintNotificationsConfig
 
-from tests.clients.running import ask, configure, eventually, metric
+from tests.clients.running import POLICY, ask, configure, eventually, metric
 from tests.cluster import NO_CLUSTER, Cluster, cluster_binary, running_cluster
 from tests.sentinel import Watched, running_sentinels
 from tests.servers import PATIENCE_SECONDS, PROJECT, Keyfence, running_redis
@@ -142,9 +143,11 @@ class Managed(socketserver.BaseRequestHandler):
         while data := self.request.recv(65_536):
             reader.feed(data)
             while argv := reader.gets():
-                self.request.sendall(self._reply([word.upper() for word in argv]))
+                self.request.sendall(self._reply([argv[0].upper(), *argv[1:]]))
 
     def _reply(self, argv: list[bytes]) -> bytes:
+        if argv[0] == b"ECHO":  # keyfence's barrier
+            return b"$%d\r\n%b\r\n" % (len(argv[1]), argv[1])
         if argv[0] == b"HELLO":
             header = b"%2\r\n" if argv[1] == b"3" else b"*4\r\n"
             return header + b"$5\r\nproto\r\n:" + argv[1] + b"\r\n$4\r\nrole\r\n$6\r\nmaster\r\n"
@@ -161,13 +164,22 @@ def with_notices() -> Iterator[int]:
         server.shutdown()
 
 
+def naming_notices(folder: Path) -> Path:
+    """Writes a policy that allows CLIENT MAINT_NOTIFICATIONS by name."""
+    path = folder / "policy.yaml"
+    path.write_text(f"{POLICY.read_text()}\ncommands: {{allow: [CLIENT MAINT_NOTIFICATIONS]}}\n")
+    return path
+
+
 def test_notices_that_name_addresses_are_a_warning_in_observe(
     with_notices: int, start_keyfence: Start, tmp_path: Path
 ) -> None:
+    named = naming_notices(tmp_path)
     for name, more in (("one", ()), ("workers", ("workers: 2",))):
         folder = tmp_path / name
         folder.mkdir()
         config = configure(folder, f"redis://127.0.0.1:{with_notices}", *more, mode="observe")
+        config.write_text(config.read_text().replace(str(POLICY), str(named)))
         keyfence = start_keyfence("--config", config, expect_stderr="CLIENT MAINT_NOTIFICATIONS ON")
         with keyfence.client(SERVICE) as client:
             assert client.execute_command("CLIENT", "MAINT_NOTIFICATIONS", "ON")
@@ -181,6 +193,23 @@ def test_notices_that_name_addresses_are_a_warning_in_observe(
             lambda one=keyfence: metric(one, "keyfence_upstream_standing", kind="notices") == 1,  # type: ignore[misc]
             "so does the metric",
         )
+
+
+def test_redis_py_goes_on_without_notices(with_notices: int, start_keyfence: Start, tmp_path: Path) -> None:
+    """It asks for them by itself with RESP3, and with `enabled=True` insists on them."""
+    config = configure(tmp_path, f"redis://127.0.0.1:{with_notices}", mode="enforce")
+    keyfence = start_keyfence("--config", config)
+    with keyfence.client(SERVICE, protocol=3) as client:
+        assert client.ping()
+    insists = MaintNotificationsConfig(enabled=True)
+    with (
+        keyfence.client(SERVICE, protocol=3, maint_notifications_config=insists) as client,
+        pytest.raises(redis.ResponseError, match="unknown subcommand 'MAINT_NOTIFICATIONS'"),
+    ):
+        client.ping()
+    asked = {"command": "CLIENT MAINT_NOTIFICATIONS"}
+    assert metric(keyfence, "keyfence_commands_total", outcome="local", **asked) > 0
+    assert metric(keyfence, "keyfence_rule_violations_total", rule="redis.address") == 0
 
 
 # -- a failover that only clients hear of

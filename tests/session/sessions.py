@@ -42,9 +42,9 @@ def authorizer_with(*rules: ModeRule) -> Authorizer:
     return Authorizer(loaded, Modes(rules or (ModeRule("enforce"),), loaded.services), clock=lambda: 1e9)
 
 
-def granting(*rules: ModeRule) -> Authorizer:
-    """As `judge`, with a policy that allows every service KEYFENCE."""
-    loaded = dataclasses.replace(policy(), allow=frozenset({"KEYFENCE"}))
+def granting(*rules: ModeRule, command: str = "KEYFENCE") -> Authorizer:
+    """As `authorizer_with`, with a policy that allows every service this command."""
+    loaded = dataclasses.replace(policy(), allow=frozenset({command}))
     return Authorizer(loaded, Modes(rules or (ModeRule("enforce"),), loaded.services), clock=lambda: 1e9)
 
 

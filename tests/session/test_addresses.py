@@ -6,11 +6,14 @@ import pytest
 from hypothesis import given, settings
 
 from keyfence.policy.enforcement.modes import ModeRule
+from keyfence.policy.engine.authorizer import InForce
+from keyfence.session.conversation.conversation import ABORT_MARKER
 from tests.resp.pieces import CUTS, cut
 from tests.session.sessions import (
     ADMITTED,
     RecordingObserver,
     cmd,
+    granting,
     in_multi,
     is_refusal,
     observed,
@@ -179,29 +182,61 @@ def test_the_topology_is_refused_inside_multi_without_asking_redis() -> None:
     assert b"SLOTS" not in passed(one)
 
 
-def test_redis_is_not_asked_for_notices_in_enforce() -> None:
-    one, observer = enforced()
-    one.from_client(NOTICES + ADMITTED)
-    assert passed(one) == cmd("CLIENT MAINT_NOTIFICATIONS OFF")
-    one.from_upstream(b"+OK\r\n")
-    assert is_refusal(sent(one), "redis.address")
-    assert [(rule, action) for _, _, rule, action in observer.found] == [("redis.address", "refused")]
+# -- notices
+
+
+def naming_notices(*rules: ModeRule) -> InForce:
+    """A policy that allows CLIENT MAINT_NOTIFICATIONS by name."""
+    return InForce(granting(*rules, command="CLIENT MAINT_NOTIFICATIONS"))
 
 
 @pytest.mark.parametrize("mode", ["observe", "enforce"])
-def test_a_redis_without_notices_answers_itself(mode: str) -> None:
+@pytest.mark.parametrize(
+    "words",
+    ["CLIENT MAINT_NOTIFICATIONS ON", "client maint_notifications off", "CLIENT MAINT_NOTIFICATIONS\0x ON"],
+)
+def test_redis_is_not_asked_for_notices(mode: str, words: str) -> None:
     observer = RecordingObserver()
     one = session(rules=[ModeRule(mode)], observer=observer)
-    one.from_client(NOTICES)
-    one.from_upstream(UNKNOWN)
-    assert sent(one) == UNKNOWN
+    one.from_client(cmd(words) + ADMITTED)
+    name = words.split()[1].partition("\0")[0].encode()
+    assert sent(one) == b"-ERR unknown subcommand '%b'. Try CLIENT HELP.\r\n" % name
+    assert passed(one) == ADMITTED
     assert not observer.found
-    assert not observer.upstream_showed
+    assert ("CubeProxy", "CLIENT MAINT_NOTIFICATIONS", "local") in observer.commands
 
 
-def test_notices_in_observe_are_a_finding_and_pin_the_connection() -> None:
+def test_the_answer_about_notices_waits_for_its_turn() -> None:
+    one, _ = enforced()
+    one.from_client(ADMITTED + NOTICES + ADMITTED)
+    one.from_upstream(b"*0\r\n*0\r\n")
+    assert sent(one) == b"*0\r\n" + UNKNOWN + b"*0\r\n"
+
+
+def test_inside_multi_notices_end_the_transaction_as_any_unknown_subcommand() -> None:
+    one, _ = enforced()
+    in_multi(one)
+    one.from_client(NOTICES + cmd("EXEC"))
+    assert passed(one) == ABORT_MARKER + cmd("EXEC")
+    one.from_upstream(b"-ERR wrong number of arguments\r\n-EXECABORT x\r\n")
+    assert sent(one) == UNKNOWN + b"-EXECABORT x\r\n"
+
+
+def test_a_client_that_wants_no_replies_gets_none_about_notices() -> None:
+    one, _ = enforced()
+    one.from_client(cmd("CLIENT REPLY OFF") + NOTICES)
+    assert sent(one) == b""
+
+
+def test_a_policy_that_names_the_command_does_not_help_in_enforce() -> None:
+    one = session(in_force=naming_notices(RULE, ModeRule("observe")))
+    one.from_client(NOTICES)
+    assert (passed(one), sent(one)) == (b"", UNKNOWN)
+
+
+def test_notices_that_the_policy_names_are_a_finding_in_observe_and_pin_the_connection() -> None:
     observer = RecordingObserver()
-    one = observed(observer=observer)
+    one = session(in_force=naming_notices(ModeRule("observe")), observer=observer)
     one.from_client(NOTICES)
     assert passed(one) == NOTICES
     one.from_upstream(b"+OK\r\n")
@@ -209,3 +244,13 @@ def test_notices_in_observe_are_a_finding_and_pin_the_connection() -> None:
     assert [rule for _, _, rule, _ in observer.found] == ["redis.address"]
     assert observer.upstream_showed == ["notices"]
     assert one.route.pinned == "CLIENT MAINT_NOTIFICATIONS"
+
+
+def test_a_redis_without_notices_answers_itself_if_the_policy_names_them() -> None:
+    observer = RecordingObserver()
+    one = session(in_force=naming_notices(ModeRule("observe")), observer=observer)
+    one.from_client(NOTICES)
+    one.from_upstream(UNKNOWN)
+    assert sent(one) == UNKNOWN
+    assert not observer.found
+    assert not observer.upstream_showed

@@ -21,6 +21,7 @@ from tests.session.sessions import (
     RecordingObserver,
     authorizer_with,
     cmd,
+    granting,
     identities,
     in_multi,
     is_refusal,
@@ -104,7 +105,8 @@ def test_a_second_multi_waits_for_the_reply_to_the_first() -> None:
 
 def test_every_queued_command_has_its_element_in_the_reply_to_exec() -> None:
     """Redis before 7.0 finds out about an unknown subcommand only when EXEC runs it."""
-    one = in_multi(session(rules=OBSERVE))
+    named = granting(*OBSERVE, command="CLIENT MAINT_NOTIFICATIONS")
+    one = in_multi(session(in_force=InForce(named)))
     one.from_client(cmd("CLIENT MAINT_NOTIFICATIONS ON") + cmd("SET k v") + AUTH + cmd("EXEC"))
     one.from_upstream(b"+QUEUED\r\n" * 3 + b"*3\r\n-ERR Unknown subcommand\r\n+OK\r\n-WRONGPASS no\r\n")
     assert one.service == "CubeProxy"

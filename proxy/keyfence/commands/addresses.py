@@ -21,6 +21,7 @@ class Fate(Enum):
 
     NO_ADDRESS = "passes, for it names no address"
     PASSES = "passes"
+    NEVER_ASKED = "keyfence answers `-ERR unknown subcommand`"
     REFUSED = "`-NOPERM [redis.address]`"
 
 
@@ -34,20 +35,24 @@ class Answer(NamedTuple):
 
 _ADMINISTRATIVE = "No client asks by itself. It is administrative, so a policy must grant it."
 
+# The command by which a client asks a managed Redis for notices.
+NOTICES: Final = "CLIENT MAINT_NOTIFICATIONS"
+
 # By full name: `CLUSTER SLOTS`. A command without a row names no address.
 ANSWERS: Final[Mapping[str, Answer]] = together(
     each(
         "CLUSTER|NODES CLUSTER|SHARDS CLUSTER|SLOTS",
         Answer(Fate.REFUSED, "all nodes", "Clients for a cluster connect to every node."),
     ),
-    each(
-        "CLIENT|MAINT_NOTIFICATIONS",
-        Answer(
-            Fate.REFUSED,
+    {
+        NOTICES: Answer(
+            Fate.NEVER_ASKED,
             "none; the pushes that follow name the place to which Redis moves",
-            "redis-py, go-redis, node-redis and Lettuce ask when they connect, and follow these pushes.",
+            "redis-py, go-redis, node-redis and Lettuce ask when they connect, and follow these pushes. They "
+            "go on without them, because few servers have them. Redis is not asked in observe either, unless "
+            "the [policy](policy.md#commands-scans-and-grants) allows the command by name.",
         ),
-    ),
+    },
     each(
         "INFO",
         Answer(

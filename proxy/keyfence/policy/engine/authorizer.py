@@ -389,6 +389,14 @@ class Authorizer:
         violation = Violation("redis.address", "must", 0, None, "", "", "", message, hint)
         return self._rule_on(Verdict((violation,)), service, command)
 
+    def admits_address(self, service: int, command: str) -> bool:
+        """Whether the client may know what the answer to this command names. Nothing is reported."""
+        return self.address(service, command).refused_by is None
+
+    def spells_out(self, service: int, command: str) -> bool:
+        """Whether the policy allows the command to the service by its full name."""
+        return self.evaluator.checks.permissions.spells_out(service, command)
+
     def strangers_connection(self, service: int, command: str, position: int) -> Ruling:
         """Returns the ruling on a command that names a connection of another service, by its id at
         `position`."""

@@ -73,6 +73,12 @@ class Permissions:
             return True
         return names(policy.allow, spelled) and not names(policy.forbid, spelled)
 
+    def spells_out(self, service: int, command: str) -> bool:
+        """Whether the policy allows a command to the service by its full name. `*`, a category and the name
+        of a container do not count."""
+        grants = (grant.selectors for grant in self._policy.grants.get(service, ()))
+        return any(command in selectors for selectors in (self._policy.allow, *grants))
+
     def let_unknown(self, evaluation: Evaluation) -> bool:
         """Whether the policy allows a command that is not in the command table."""
         argv, command = evaluation.argv, evaluation.touches.command

@@ -1,45 +1,29 @@
-"""Requests that ask for addresses of Redis: CLUSTER NODES, SHARDS and SLOTS, and CLIENT MAINT_NOTIFICATIONS.
+"""Requests whose answers lead past keyfence: CLUSTER NODES, SHARDS and SLOTS, and CLIENT MAINT_NOTIFICATIONS.
 
 Rule: only an answer that names addresses is a violation. Clients try these commands at connect, and most
 servers answer with an error, which the client gets. So Redis is asked before anything is refused. Redis is
-never asked for notices that would be refused: they may come at any time from its answer on.
+not asked for notices, which may come at any time from its answer on, unless the policy names the command.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
+from keyfence.commands.addresses import NOTICES
 from keyfence.commands.arguments import word
-from keyfence.resp.encode import command
+from keyfence.resp import encode
+from keyfence.session.conversation.conversation import ABORT_MARKER
 from keyfence.session.conversation.executor import Argv, Executor
 
 from .effects import inspect_effect
 from .transactions import OK
 
-_NOTICES = "CLIENT MAINT_NOTIFICATIONS"
-_SWITCH_OFF = command(b"CLIENT", b"MAINT_NOTIFICATIONS", b"OFF")
 _ERRORS = (b"-", b"!")
 
 
 def topology(session: Executor, _argv: Argv) -> None:
-    """CLUSTER NODES, SHARDS, SLOTS: the client gets the answer once it is known whether it may have it."""
-    _outside_multi(session, lambda: _ask(session, session.request))
-
-
-def notices(session: Executor, argv: Argv) -> None:
-    """CLIENT MAINT_NOTIFICATIONS: managed servers then send notices, which name addresses (MOVING)."""
-    if len(argv) < 3 or word(argv[2]) != b"ON":
-        session.forward_one()
-    elif _may_know_addresses(session):
-        inspect_effect(session, lambda reply: _switched_on(session, reply))
-    else:
-        _outside_multi(session, lambda: _ask(session, _SWITCH_OFF))
-
-
-def _outside_multi(session: Executor, ask: Callable[[], None]) -> None:
-    """Ask Redis. Inside MULTI its answer comes only with EXEC's, so the command is judged without it."""
+    """CLUSTER NODES, SHARDS, SLOTS: the client gets the answer once it is known whether it may have it.
+    Inside MULTI the answer comes only with EXEC's, so the command is judged without it."""
     if session.transaction is None:
-        session.when_sure(ask)
+        session.when_sure(lambda: _ask(session))
         return
     refusal = session.rule_on_address(session.decided.command)
     if refusal is None:
@@ -48,7 +32,7 @@ def _outside_multi(session: Executor, ask: Callable[[], None]) -> None:
         session.refuse(refusal)
 
 
-def _ask(session: Executor, request: bytes) -> None:
+def _ask(session: Executor) -> None:
     def answered(reply: bytes) -> None:
         session.release()
         names_any = not reply.startswith(_ERRORS)
@@ -59,21 +43,42 @@ def _ask(session: Executor, request: bytes) -> None:
             session.count_forwarded()
             session.replies.local(reply)
 
-    session.to_upstream.append(request)
+    session.to_upstream.append(session.request)
     session.replies.drop(answered)
     session.hold()
+
+
+def notices(session: Executor, argv: Argv) -> None:
+    """CLIENT MAINT_NOTIFICATIONS: managed servers then send notices, which name addresses (MOVING)."""
+    if not _may_ask_for_notices(session):
+        _answer_as_without_notices(session, argv)
+    elif len(argv) > 2 and word(argv[2]) == b"ON":
+        inspect_effect(session, lambda reply: _switched_on(session, reply))
+    else:
+        session.forward_one()
+
+
+def _may_ask_for_notices(session: Executor) -> bool:
+    authorizer, service = session.current_authorizer(), session.asker().service
+    return authorizer.spells_out(service, NOTICES) and authorizer.admits_address(service, NOTICES)
+
+
+def _answer_as_without_notices(session: Executor, argv: Argv) -> None:
+    """As Redis from 7.0 on, which marks an open transaction, too (`src/server.c`, commandCheckExistence)."""
+    name = argv[1].partition(b"\0")[0].decode()  # `word` has read it, so it is ASCII
+    error = encode.error(f"ERR unknown subcommand '{name}'. Try CLIENT HELP.")
+    session.observer.command(session.service, NOTICES, "local")
+    if session.transaction is None:
+        session.replies.local(error)
+    else:
+        session.to_upstream.append(ABORT_MARKER)
+        session.replies.replace(error)
 
 
 def _switched_on(session: Executor, reply: bytes) -> None:
     """Redis may send notices at any time from now on."""
     if reply == OK:
-        session.rule_on_address(_NOTICES)
+        session.rule_on_address(NOTICES)
         session.observer.upstream_shown("notices")
     if not reply.startswith(b"-"):
-        session.route.pinned = _NOTICES
-
-
-def _may_know_addresses(session: Executor) -> bool:
-    """Whether the client may be told addresses of Redis, as the modes say. Nothing is reported."""
-    ruling = session.current_authorizer().address(session.asker().service, session.decided.command)
-    return ruling.refused_by is None
+        session.route.pinned = NOTICES

@@ -7,6 +7,7 @@ sent only when no reply is due and no earlier request could have shaped its repl
 
 from __future__ import annotations
 
+from keyfence.commands.addresses import Fate, commands_with
 from keyfence.commands.arguments import word
 from keyfence.session.conversation.executor import Handler
 
@@ -49,7 +50,7 @@ _LONGEST_NAME = max(map(len, HANDLERS))
 # Subcommands whose container has no handler, by their full names.
 SUBCOMMAND_HANDLERS = {
     "SCRIPT DEBUG": Handler(connection.script_debug),
-    **dict.fromkeys(("CLUSTER NODES", "CLUSTER SHARDS", "CLUSTER SLOTS"), Handler(addresses.topology)),
+    **dict.fromkeys(commands_with(Fate.REFUSED), Handler(addresses.topology)),
 }
 
 # The commands that keyfence answers itself. Only the policy says whether a service may use them.
