@@ -7,7 +7,9 @@ from hypothesis import given, settings
 
 from keyfence.policy.enforcement.modes import ModeRule
 from keyfence.policy.engine.authorizer import InForce
+from keyfence.resp.notices import moving
 from keyfence.session.conversation.conversation import ABORT_MARKER
+from keyfence.session.session import Session
 from tests.resp.pieces import CUTS, cut
 from tests.session.sessions import (
     ADMITTED,
@@ -184,6 +186,16 @@ def test_the_topology_is_refused_inside_multi_without_asking_redis() -> None:
 
 # -- notices
 
+MOVING = moving(7, 2)
+
+
+def with_resp3(mode: str) -> Session:
+    one = session(rules=[*([RULE] if mode == "enforce" else ()), ModeRule("observe")])
+    one.from_client(cmd("HELLO 3"))
+    one.from_upstream(b"%1\r\n$5\r\nproto\r\n:3\r\n")
+    assert (passed(one), sent(one)) == (cmd("HELLO 3"), b"%1\r\n$5\r\nproto\r\n:3\r\n")
+    return one
+
 
 def naming_notices(*rules: ModeRule) -> InForce:
     """A policy that allows CLIENT MAINT_NOTIFICATIONS by name."""
@@ -204,6 +216,29 @@ def test_redis_is_not_asked_for_notices(mode: str, words: str) -> None:
     assert passed(one) == ADMITTED
     assert not observer.found
     assert ("CubeProxy", "CLIENT MAINT_NOTIFICATIONS", "local") in observer.commands
+
+
+@pytest.mark.parametrize("mode", ["observe", "enforce"])
+def test_a_client_with_resp3_gets_notices_of_keyfence(mode: str) -> None:
+    one = with_resp3(mode)
+    assert not one.tell(MOVING)
+    one.from_client(NOTICES + ADMITTED)
+    assert (passed(one), sent(one)) == (ADMITTED, b"+OK\r\n")
+    one.from_upstream(b"*1\r\n$3\r\nab")
+    assert not one.tell(MOVING), "part of a reply has reached the client"
+    one.from_upstream(b"c\r\n")
+    assert one.tell(MOVING)
+    assert sent(one) == b"*1\r\n$3\r\nabc\r\n" + MOVING
+    one.from_client(cmd("CLIENT MAINT_NOTIFICATIONS OFF"))
+    assert sent(one) == b"+OK\r\n"
+    assert not one.tell(MOVING)
+
+
+def test_a_client_that_goes_back_to_resp2_gets_no_more_notices() -> None:
+    one = with_resp3("observe")
+    one.from_client(NOTICES + cmd("HELLO 2"))
+    one.from_upstream(b"*2\r\n$5\r\nproto\r\n:2\r\n")
+    assert not one.tell(MOVING)
 
 
 def test_the_answer_about_notices_waits_for_its_turn() -> None:

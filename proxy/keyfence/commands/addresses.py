@@ -21,7 +21,7 @@ class Fate(Enum):
 
     NO_ADDRESS = "passes, for it names no address"
     PASSES = "passes"
-    NEVER_ASKED = "keyfence answers `-ERR unknown subcommand`"
+    NEVER_ASKED = "keyfence answers `+OK` with RESP3, and otherwise `-ERR unknown subcommand`"
     REFUSED = "`-NOPERM [redis.address]`"
 
 
@@ -48,8 +48,8 @@ ANSWERS: Final[Mapping[str, Answer]] = together(
         NOTICES: Answer(
             Fate.NEVER_ASKED,
             "none; the pushes that follow name the place to which Redis moves",
-            "redis-py, go-redis, node-redis and Lettuce ask when they connect, and follow these pushes. They "
-            "go on without them, because few servers have them. Redis is not asked in observe either, unless "
+            "redis-py, go-redis, node-redis and Lettuce ask when they connect, and follow these pushes. "
+            "keyfence [sends its own](operations.md#draining). Redis is not asked in observe either, unless "
             "the [policy](policy.md#commands-scans-and-grants) allows the command by name.",
         ),
     },

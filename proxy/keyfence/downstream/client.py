@@ -61,7 +61,6 @@ _TAKES_REQUESTS = states_where(lambda admits: admits.requests)
 _TAKES_REPLIES = states_where(lambda admits: admits.replies)
 _IS_CLIENT = states_where(lambda admits: admits.is_client)
 
-
 _UNIDENTIFIED = Passthrough("")  # stands for the session until the client is identified
 
 
@@ -177,8 +176,7 @@ class Client(Owner):
 
     @property
     def host(self) -> str:
-        """The client's host; a unix socket has none."""
-        return self._host
+        return self._host  # empty for a unix socket
 
     @property
     def shown(self) -> str:
@@ -567,11 +565,10 @@ class Client(Owner):
     def leave(self, how: Leaving) -> None:
         """The process ends, and the client's time to leave has come."""
         self._flow.leaving = int(how)
-        if how is Leaving.AT_REST:
-            if self.is_idle:
-                self.dismiss()
-            else:
-                self._settle_reading()
+        if how is Leaving.AT_REST and self.is_idle:
+            self.dismiss()
+        else:
+            self._settle_reading()
 
     def notify(self, notice: bytes) -> bool:
         """Send a maintenance notification. Returns whether the client gets it."""

@@ -49,13 +49,20 @@ def _ask(session: Executor) -> None:
 
 
 def notices(session: Executor, argv: Argv) -> None:
-    """CLIENT MAINT_NOTIFICATIONS: managed servers then send notices, which name addresses (MOVING)."""
-    if not _may_ask_for_notices(session):
-        _answer_as_without_notices(session, argv)
-    elif len(argv) > 2 and word(argv[2]) == b"ON":
-        inspect_effect(session, lambda reply: _switched_on(session, reply))
+    """CLIENT MAINT_NOTIFICATIONS: managed servers then send notices, which name addresses (MOVING). keyfence
+    sends notices of its own, which name none (`resp.notices`)."""
+    wanted = word(argv[2]) if len(argv) > 2 else b""
+    if _may_ask_for_notices(session):
+        if wanted == b"ON":
+            inspect_effect(session, lambda reply: _switched_on(session, reply))
+        else:
+            session.forward_one()
+    elif wanted in (b"ON", b"OFF") and session.profile.resp == 3 and session.transaction is None:
+        session.takes_notices = wanted == b"ON"
+        session.observer.command(session.service, NOTICES, "local")
+        session.replies.local(OK)
     else:
-        session.forward_one()
+        _answer_as_without_notices(session, argv)
 
 
 def _may_ask_for_notices(session: Executor) -> bool:
