@@ -22,6 +22,9 @@ SOURCES = ROOT / "proxy"  # the directory that holds the package
 POLICIES = "policies"  # shipped with the package, as keyfence/policies
 GENERATED = Path("build", "cython")
 REQUIRED = os.environ.get("KEYFENCE_COMPILED") == "required"
+# Who sets an optimization level means it: the fuzzers' -O1, and -O0 where only the build itself is tested.
+# Without debug information, which would be three quarters of the file.
+OPTIONS = ["-g0"] if "-O" in os.environ.get("CFLAGS", "") else ["-O2", "-g0"]
 
 # Loaded by its path: importing keyfence._compiled would import the package, which refuses stale extensions
 # that this build is about to replace.
@@ -37,7 +40,7 @@ def extensions() -> list[Extension]:
         Extension(
             module,
             [compiled.source(module, SOURCES).relative_to(ROOT).as_posix()],
-            extra_compile_args=["-O2", "-g0"],  # debug information would be three quarters of the file
+            extra_compile_args=OPTIONS,
             optional=not REQUIRED,
         )
         for module in compiled.modules(SOURCES)
