@@ -160,7 +160,7 @@ def test_a_violation_is_waived_if_one_of_all_waivers_covers_it(
 ) -> None:
     modes = Modes([], SERVICES, waivers)
     found = violation(rule, entry=entry)._replace(key=key.encode())
-    expected = best_waiver(waivers, service, rule, entry, command, key.encode())
+    expected = best_waiver(waivers, Waiver(service, rule, entry, command), key.encode())
     assert modes.waived(found, service, command) == (expected is not None)
 
 
@@ -168,9 +168,9 @@ def test_few_of_many_waivers_are_looked_at() -> None:
     many = [Waiver("one", "scope.write", keys=f"user:{at}:*") for at in range(500)]
     many += [Waiver("one", "scope.write", entry=f"entry-{at}") for at in range(500)]
     held = ServiceWaivers([*many, Waiver("one", "scope.write", "e", keys="user:<int>:cart")])
-    assert len(held.near("scope.write", "e", b"user:17:cart")) == 2
-    assert len(held.near("scope.write", "entry-7", b"team:17")) == 1
-    assert held.near("scope.write", "e", b"team:17") == []
+    assert len(held.near(Waiver("one", "scope.write", "e"), b"user:17:cart")) == 2
+    assert len(held.near(Waiver("one", "scope.write", "entry-7"), b"team:17")) == 1
+    assert held.near(Waiver("one", "scope.write", "e"), b"team:17") == []
 
 
 def test_a_waiver_does_not_enable_a_disabled_rule() -> None:

@@ -15,7 +15,7 @@ from keyfence.commands.extract import extract
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.diagnostics import FileError
 from keyfence.policy.enforcement.baseline import baseline
-from keyfence.policy.enforcement.modes import ModeRule, Modes, Waiver, best_waiver
+from keyfence.policy.enforcement.modes import ModeRule, Modes, Waiver, as_waiver, best_waiver
 from keyfence.policy.enforcement.waiver_keys import keys_of_shape, waived_keys, waiver_keys
 from keyfence.policy.enforcement.waivers import read_waivers, uses, waiver_faults
 from keyfence.policy.engine.asker import Asker
@@ -260,7 +260,10 @@ def test_each_unregistered_script_gets_its_own_waiver(tmp_path: Path) -> None:
     assert faults(tmp_path, text) == []
     [waiver] = [one.waiver for one in read_waivers(tmp_path / "w.yaml")[0]]
     found = [
-        best_waiver([waiver], "two", "script.unregistered", "", "EVALSHA", b"", sha1) for sha1 in (one, other)
+        best_waiver(
+            [waiver], as_waiver("two", "script.unregistered", "", "EVALSHA", sha1, is_covered=False), b""
+        )
+        for sha1 in (one, other)
     ]
     assert found == [waiver, None]
 
@@ -393,7 +396,7 @@ def test_a_violation_is_waived_if_any_waiver_covers_it(
         and (not one.keys or Glob(one.keys.encode()).matches(key))
         for one in waivers
     )
-    found = best_waiver(waivers, "one", "scope.read", entry, command, key, scope=scope)
+    found = best_waiver(waivers, Waiver("one", "scope.read", entry, command, scope=scope), key)
     assert (found is not None) == expected
 
 

@@ -16,14 +16,13 @@ from keyfence.policy.compiled.names import Names
 from keyfence.policy.compiled.policy import CompiledPolicy, Entry, Grant, Home, Target
 from keyfence.policy.compiled.requirements import REQUIREMENTS
 from keyfence.policy.compiled.scripts import Registration, Template
-from keyfence.policy.enforcement.modes import Modes
+from keyfence.policy.enforcement.modes import Modes, as_waiver
 from keyfence.policy.enforcement.waiver_keys import keys_of_shape
 from keyfence.policy.engine.authorizer import basis_of
 from keyfence.policy.engine.evidence import place_of
 from keyfence.policy.patterns.patterns import ClassExpression, KeyPattern
 from keyfence.policy.patterns.value_forms import Form
 from keyfence.policy.rules import PARTS, RULES, Part, rules_with
-from keyfence.policy.verdict import entry_and_scope, script_in
 
 DIGEST_BYTES = 5
 # The rules on keys, by the part of the policy that decides. All rules of a part change together.
@@ -50,17 +49,9 @@ class InForce(NamedTuple):
     def waives_all(self, service: str, rule: str, entry: str, command: str, shape: str) -> bool:
         """Whether one waiver covers everything that a finding with these names can hold."""
         held = self.modes.waivers_of(service, rule) if self.modes is not None else ()
-        script = script_in(rule, shape)
-        keys = "" if script else keys_of_shape(shape)
-        entry, scope = entry_and_scope(entry, is_covered=not shape)
-        return any(
-            one.entry in ("", entry)
-            and one.scope in ("", scope)
-            and one.command in ("", command)
-            and one.script in ("", script)
-            and one.keys in ("", keys)
-            for one in held
-        )
+        found = as_waiver(service, rule, entry, command, shape, is_covered=not shape)
+        keys = "" if found.script else keys_of_shape(shape)
+        return any(one.covers(found) and one.keys in ("", keys) for one in held)
 
 
 def described(policy: CompiledPolicy, modes: Modes) -> Described:

@@ -13,11 +13,10 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from keyfence.policy.compiled.tenants import OWN
-from keyfence.policy.enforcement.modes import Waiver
+from keyfence.policy.enforcement.modes import Waiver, as_waiver
 from keyfence.policy.enforcement.waiver_keys import exactly, is_wide, keys_of_shape, waiver_keys
 from keyfence.policy.enforcement.waivers import command_as_waived
 from keyfence.policy.units import counted
-from keyfence.policy.verdict import entry_and_scope, script_in
 from keyfence.shapes.shapes import is_older
 
 OTHER = "other"
@@ -92,19 +91,20 @@ def row_of_finding(finding: Mapping[str, Any]) -> dict[str, Any]:
 
 def _waiver(row: Mapping[str, Any]) -> Waiver | None:
     """Returns the waiver for a row; None if only a waiver for everything would cover it."""
-    script = script_in(row["rule"], row["shape"])
-    if OTHER in (row["service"], row["rule"], row["shape"], script):
+    if OTHER in (row["service"], row["rule"], row["shape"]):
         return None
+    command = "" if row["command"] == OTHER else command_as_waived(row["command"])
+    found = as_waiver(
+        row["service"], row["rule"], row["entry"], command, row["shape"], is_covered=not row["shape"]
+    )
     seen = [row["example"], *(one["key"] for one in row.get("examples", ()))]
     older = is_older(row["shape"], seen)
-    keys = "" if script or older else keys_of_shape(row["shape"])
-    if row["shape"] and not script:
+    keys = "" if found.script or older else keys_of_shape(row["shape"])
+    if row["shape"] and not found.script:
         keys = _narrowest(row, keys, only_example=older)
         if not keys:
             return None
-    command = "" if row["command"] == OTHER else command_as_waived(row["command"])
-    entry, scope = entry_and_scope(row["entry"], is_covered=not row["shape"])
-    return Waiver(row["service"], row["rule"], entry, command, keys, script, scope)
+    return found._replace(keys=keys)
 
 
 def _narrowest(row: Mapping[str, Any], keys: str, *, only_example: bool) -> str:

@@ -75,30 +75,31 @@ class Waiver(NamedTuple):
     script: str = ""  # the SHA-1 of an unregistered script, or a function's name
     scope: str = ""  # only keys of this scope that no entry covers
 
+    def covers(self, violation: Waiver) -> bool:
+        """Returns whether it covers a violation (`as_waiver`) on a key that it names."""
+        return (
+            (self.service, self.rule) == (violation.service, violation.rule)
+            and self.entry in ("", violation.entry)
+            and self.command in ("", violation.command)
+            and self.script in ("", violation.script)
+            and self.scope in ("", violation.scope)
+        )
 
-def best_waiver(
-    waivers: Iterable[Waiver],
-    service: str,
-    rule: str,
-    entry: str,
-    command: str,
-    key: bytes,
-    script: str = "",
-    scope: str = "",
-) -> Waiver | None:
-    """Returns the waiver that covers a violation, the most specific one of several; None if none does.
 
-    `entry` is "" for a violation of a scope, and `scope` for all others (`verdict.entry_and_scope`).
-    """
+def as_waiver(service: str, rule: str, name: str, command: str, shape: str, *, is_covered: bool) -> Waiver:
+    """Returns the narrowest waiver for a violation that names no keys. `name` and `shape` are the violation's
+    `entry` and `shape`, or those of a report's row. `is_covered`: an entry or a channel covers the key."""
+    entry, scope = entry_and_scope(name, is_covered=is_covered)
+    return Waiver(service, rule, entry, command, script=script_in(rule, shape), scope=scope)
+
+
+def best_waiver(waivers: Iterable[Waiver], violation: Waiver, key: bytes) -> Waiver | None:
+    """Returns the waiver that covers a violation (`as_waiver`), the most specific one of several; None if
+    none does."""
     fits = (
         one
         for one in waivers
-        if (one.service, one.rule) == (service, rule)
-        and one.entry in ("", entry)
-        and one.scope in ("", scope)
-        and one.command in ("", command)
-        and one.script in ("", script)
-        and (not one.keys or waiver_keys(one.keys).matches(key))
+        if one.covers(violation) and (not one.keys or waiver_keys(one.keys).matches(key))
     )
     return max(fits, key=_specificity, default=None)
 
@@ -112,17 +113,24 @@ class ServiceWaivers:
 
     def __init__(self, waivers: Iterable[Waiver]) -> None:
         self._of_keys: list[Waiver] = []
+        self._by_keys: set[str] = set()  # the rules that some of them waive
         self._others: dict[tuple[str, str, str], list[Waiver]] = {}  # by rule, entry and scope
         for one in waivers:
             if one.keys:
                 self._of_keys.append(one)
+                self._by_keys.add(one.rule)
             else:
                 self._others.setdefault((one.rule, one.entry, one.scope), []).append(one)
         # Tells apart the keys that they name. None: they name none, or these are too many.
         self.automaton = waived_keys(tuple(one.keys for one in self._of_keys))
 
-    def near(self, rule: str, entry: str, key: bytes, scope: str = "") -> list[Waiver]:
-        """Returns those that may cover a violation, and few others."""
+    def tells(self, rule: str) -> bool:
+        """Returns whether command, entry and `automaton` decide if a violation of the rule is waived."""
+        return self.automaton is not None or rule not in self._by_keys
+
+    def near(self, violation: Waiver, key: bytes) -> list[Waiver]:
+        """Returns those that may cover a violation (`as_waiver`), and few others."""
+        rule, entry, scope = violation.rule, violation.entry, violation.scope
         found = [*self._others.get((rule, "", ""), ())]
         if entry or scope:
             found += self._others.get((rule, entry, scope), ())
@@ -225,18 +233,15 @@ class Modes:
 
     def tells_waived(self, service: int, rule: str) -> bool:
         """Returns whether command, entry and `waived_keys` decide if a violation of the rule is waived."""
-        waivers = self._waivers.get((self.services[service], rule), ())
-        return not any(one.keys for one in waivers) or self.waived_keys(service) is not None
+        return self._of_service[self.services[service]].tells(rule)
 
     def waived(self, violation: Violation | Found, service: str, command: str) -> bool:
         """Returns whether a waiver covers a violation by this command of the service."""
-        rule, entry, key = violation.rule, violation.entry, violation.key or b""
+        rule, entry, shape, key = violation.rule, violation.entry, violation.shape, violation.key or b""
         if (service, rule) not in self._waivers:
             return False
-        entry, scope = entry_and_scope(entry, is_covered=violation.shape == entry)
-        near = self._of_service[service].near(rule, entry, key, scope)
-        script = script_in(rule, violation.shape)
-        return best_waiver(near, service, rule, entry, command, key, script, scope) is not None
+        found = as_waiver(service, rule, entry, command, shape, is_covered=shape == entry)
+        return best_waiver(self._of_service[service].near(found, key), found, key) is not None
 
     def rule_on(
         self, verdict: Verdict, service: int, command: str, now: float, glass: Sequence[BreakGlass] = ()
@@ -276,7 +281,7 @@ class Modes:
         refused_by: Violation | None = None
         name = self.services[service]
         for violation, action in found:
-            if action == "refused" and any(one.covers(violation.rule, name, now) for one in glass):
+            if glass and action == "refused" and any(one.covers(violation.rule, name, now) for one in glass):
                 action = "observed"
             findings.append(Finding(violation, action))
             if action == "refused":

@@ -20,9 +20,9 @@ from keyfence.policy.diagnostics import Diagnostic, FileError, did_you_mean
 from keyfence.policy.source.model import Date, RuleName
 from keyfence.policy.source.validate import file_kind, validate
 from keyfence.policy.source.yaml import Source, read_source
-from keyfence.policy.verdict import NAMELESS, entry_and_scope, script_in
+from keyfence.policy.verdict import NAMELESS
 
-from .modes import Waiver, best_waiver
+from .modes import Waiver, as_waiver, best_waiver
 from .waiver_keys import KINDS, keys_of_shape, unknown_placeholders
 
 NOTICE = datetime.timedelta(days=14)  # a waiver whose last day is this near is `ending`
@@ -204,10 +204,11 @@ def _state(waiver: WaiverModel, rows: object, count: int, today: datetime.date, 
 
 def _waiver_of(row: Mapping[str, Any], waivers: Sequence[Waiver]) -> Waiver | None:
     """Returns the waiver that covered a row's violations. The row's example represents all of its keys."""
-    script = script_in(row["rule"], row["shape"])
-    shape = "" if script else keys_of_shape(row["shape"])
+    found = as_waiver(
+        row["service"], row["rule"], row["entry"], row["command"], row["shape"], is_covered=not row["shape"]
+    )
+    shape = "" if found.script else keys_of_shape(row["shape"])
     alike = [one._replace(keys="") if one.keys and one.keys == shape else one for one in waivers]
     key = row["example"].encode("utf-8", "surrogateescape")
-    entry, scope = entry_and_scope(row["entry"], is_covered=not row["shape"])
-    best = best_waiver(alike, row["service"], row["rule"], entry, row["command"], key, script, scope)
+    best = best_waiver(alike, found, key)
     return None if best is None else waivers[alike.index(best)]
