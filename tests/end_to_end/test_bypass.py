@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
+import socket
 import socketserver
 import subprocess
 import threading
@@ -17,6 +18,7 @@ import pytest
 import redis
 from redis.maint_notifications import MaintNotificationsConfig
 
+from keyfence.resp.encode import command
 from tests.clients.running import POLICY, ask, configure, eventually, metric
 from tests.cluster import NO_CLUSTER, Cluster, cluster_binary, running_cluster
 from tests.sentinel import Watched, running_sentinels
@@ -135,8 +137,11 @@ def test_a_redirect_names_no_address_in_enforce(
     assert metric(keyfence, "keyfence_upstream_errors_total", error="MOVED") > 0
 
 
+MOVING = b">4\r\n$6\r\nMOVING\r\n:1\r\n:15\r\n$13\r\n10.0.0.7:6379\r\n"
+
+
 class Managed(socketserver.BaseRequestHandler):
-    """A connection of a managed Redis that sends notices to who asks for them."""
+    """A connection of a managed Redis that sends notices: one comes before the reply to CLIENT GETNAME."""
 
     def handle(self) -> None:
         reader = hiredis.Reader()
@@ -151,6 +156,8 @@ class Managed(socketserver.BaseRequestHandler):
         if argv[0] == b"HELLO":
             header = b"%2\r\n" if argv[1] == b"3" else b"*4\r\n"
             return header + b"$5\r\nproto\r\n:" + argv[1] + b"\r\n$4\r\nrole\r\n$6\r\nmaster\r\n"
+        if argv[:2] == [b"CLIENT", b"GETNAME"]:
+            return MOVING + b"_\r\n"
         return b"*0\r\n" if argv[0] == b"COMMAND" else b"+PONG\r\n" if argv[0] == b"PING" else b"+OK\r\n"
 
 
@@ -209,6 +216,24 @@ def test_redis_py_gets_notices_of_keyfence_only(
     asked = {"command": "CLIENT MAINT_NOTIFICATIONS"}
     assert metric(keyfence, "keyfence_commands_total", outcome="local", **asked) > 0
     assert metric(keyfence, "keyfence_rule_violations_total", rule="redis.address") == 0
+
+
+def test_a_notice_that_comes_all_the_same_is_dropped_in_enforce(
+    with_notices: int, start_keyfence: Start, tmp_path: Path
+) -> None:
+    for mode, expected in (("enforce", b"_\r\n"), ("observe", MOVING + b"_\r\n")):
+        folder = tmp_path / mode
+        folder.mkdir()
+        config = configure(folder, f"redis://127.0.0.1:{with_notices}", mode=mode)
+        keyfence = start_keyfence("--config", config)
+        with socket.create_connection(keyfence.address(SERVICE), PATIENCE_SECONDS) as client:
+            client.sendall(command(b"HELLO", b"3") + command(b"CLIENT", b"GETNAME"))
+            received = b""
+            while not received.endswith(b"_\r\n"):
+                received += client.recv(1024)
+        assert received.partition(b"master\r\n")[2] == expected
+        hidden = metric(keyfence, "keyfence_addresses_hidden_total", where="MOVING")
+        assert hidden == (mode == "enforce")
 
 
 # -- a failover that only clients hear of

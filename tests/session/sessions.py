@@ -69,6 +69,7 @@ class RecordingObserver:
         self.logins_failed = 0
         self.upstream_errors: list[str] = []
         self.upstream_showed: list[str] = []
+        self.hidden: list[str] = []  # where addresses were kept from the client
         self.recorder: Callable[..., None] | None = None
 
     @property
@@ -149,6 +150,9 @@ class RecordingObserver:
 
     def upstream_error(self, word: str) -> None:
         self.upstream_errors.append(word)
+
+    def address_hidden(self, where: str) -> None:
+        self.hidden.append(where)
 
     def upstream_shown(self, word: str) -> None:
         self.upstream_showed.append(word)

@@ -13,6 +13,7 @@ from keyfence.session.session import Session
 from tests.resp.pieces import CUTS, cut
 from tests.session.sessions import (
     ADMITTED,
+    PUSH,
     RecordingObserver,
     cmd,
     granting,
@@ -36,9 +37,9 @@ RULE = ModeRule("enforce", "redis.address")
 UNKNOWN = b"-ERR unknown subcommand 'MAINT_NOTIFICATIONS'. Try CLIENT HELP.\r\n"
 
 
-def enforced(**more: object) -> tuple[object, RecordingObserver]:
+def enforced(service: str = "CubeProxy", *, sharing: bool = False) -> tuple[Session, RecordingObserver]:
     observer = RecordingObserver()
-    return session(rules=[RULE, ModeRule("observe")], observer=observer, **more), observer
+    return session(service, rules=[RULE, ModeRule("observe")], observer=observer, sharing=sharing), observer
 
 
 # -- redirects
@@ -289,3 +290,98 @@ def test_a_redis_without_notices_answers_itself_if_the_policy_names_them() -> No
     assert sent(one) == UNKNOWN
     assert not observer.found
     assert not observer.upstream_showed
+
+
+# -- pushes of notices
+
+
+MOVING = b">4\r\n$6\r\nMOVING\r\n:1\r\n:15\r\n$13\r\n" + ADDRESS + b"\r\n"
+SHORT_MOVING = b">4\r\n+MOVING\r\n:1\r\n:15\r\n+" + ADDRESS + b"\r\n"
+MIGRATED = b">2\r\n$8\r\nMIGRATED\r\n:1\r\n"
+HELLO = cmd("HELLO 3")
+WELCOME = b"%1\r\n$5\r\nproto\r\n:3\r\n"
+
+
+def speaking_resp3(one: Session) -> Session:
+    one.from_client(HELLO)
+    one.from_upstream(WELCOME)
+    assert sent(one) == WELCOME
+    passed(one)
+    return one
+
+
+def split_up(one: Session, stream: bytes, cuts: list[int]) -> bytes:
+    """What the client gets if the stream comes in these pieces."""
+    for piece in cut(stream, cuts):
+        one.from_upstream(piece)
+    assert not one.closing
+    return sent(one)
+
+
+@settings(max_examples=100)
+@given(CUTS)
+def test_no_notice_passes_between_replies_in_any_pieces(cuts: list[int]) -> None:
+    one, observer = enforced()
+    speaking_resp3(one).from_client(ADMITTED * 3)
+    stream = MOVING + b"*0\r\n" + PUSH + SHORT_MOVING + b"%0\r\n" + MIGRATED + b"*0\r\n" + MOVING
+    assert split_up(one, stream, cuts) == b"*0\r\n" + PUSH + b"%0\r\n" + b"*0\r\n"
+    assert observer.hidden == ["MOVING", "MOVING", "MIGRATED", "MOVING"]
+    assert not observer.found
+
+
+@settings(max_examples=50)
+@given(CUTS)
+def test_no_notice_passes_while_nothing_is_due_or_a_reply_is_awaited(cuts: list[int]) -> None:
+    one, _ = enforced()
+    speaking_resp3(one)
+    assert split_up(one, MOVING + PUSH + MOVING, cuts) == PUSH
+    one.from_client(HELLO)  # its reply is inspected
+    assert split_up(one, MOVING + PUSH + WELCOME + MOVING, cuts) == PUSH + WELCOME
+    one.from_client(cmd("CLIENT REPLY SKIP") + ADMITTED)  # its reply is dropped
+    one.from_upstream(b"+OK\r\n")
+    assert split_up(one, MOVING + PUSH + b"*0\r\n" + PUSH, cuts) == PUSH + PUSH
+
+
+@settings(max_examples=50)
+@given(CUTS)
+def test_no_notice_passes_among_messages(cuts: list[int]) -> None:
+    one, _ = enforced("CubeMaster")
+    speaking_resp3(one).from_client(cmd("SUBSCRIBE cube:v1:shared:sandbox:events"))
+    assert passed(one)
+    confirmed = b">3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n"
+    message = b">3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$6\r\nMOVING\r\n"
+    stream = MOVING + confirmed + MOVING + message + MOVING
+    assert split_up(one, stream, cuts) == confirmed + message
+
+
+@settings(max_examples=50)
+@given(CUTS)
+def test_no_notice_passes_on_a_kept_connection(cuts: list[int]) -> None:
+    one, _ = enforced(sharing=True)
+    speaking_resp3(one)
+    for piece in cut(MOVING + PUSH + MOVING[:20], cuts):
+        one.from_kept(piece)
+    assert sent(one) == PUSH
+    one.leave_shared()
+    assert split_up(one, MOVING[20:] + PUSH, cuts) == PUSH
+
+
+@settings(max_examples=50)
+@given(CUTS)
+def test_a_local_answer_waits_for_the_end_of_a_dropped_notice(cuts: list[int]) -> None:
+    one, _ = enforced()
+    speaking_resp3(one)
+    one.from_upstream(MOVING[:20])
+    one.from_client(NOTICES)
+    assert sent(one) == b""
+    assert split_up(one, MOVING[20:] + PUSH, cuts) == UNKNOWN + PUSH
+
+
+@pytest.mark.parametrize("notice", [MOVING, SHORT_MOVING, MIGRATED])
+def test_notices_pass_in_observe(notice: bytes) -> None:
+    observer = RecordingObserver()
+    one = speaking_resp3(observed(observer=observer))
+    one.from_client(ADMITTED)
+    one.from_upstream(notice + b"*0\r\n" + notice)
+    assert sent(one) == notice + b"*0\r\n" + notice
+    assert not observer.hidden

@@ -152,7 +152,7 @@ def test_a_client_that_awaits_a_reply_is_closed_without_an_error_when_the_upstre
 
 
 @pytest.mark.parametrize(
-    "part", [b"$10\r\nabc", b"*2\r\n:1\r\n", b"+O", b"$", b"|1\r\n+a\r\n:1\r\n", PUSH[:9]]
+    "part", [b"$10\r\nabc", b"*2\r\n:1\r\n", b"+O", b"$", b"|1\r\n+a\r\n:1\r\n", PUSH[:20]]
 )
 def test_no_error_is_put_inside_a_reply_when_the_upstream_goes(part: bytes) -> None:
     one = session()

@@ -190,11 +190,11 @@ def test_an_answer_comes_between_messages() -> None:
     one = granted()
     one.from_client(ADMITTED + STATS)
     passed(one)
-    one.from_upstream(b"*0\r\n>2\r\n+invalid")
+    one.from_upstream(b"*0\r\n>2\r\n+invalidate\r\n:")
     question_of(one).answered(FOUND)
-    assert sent(one) == b"*0\r\n>2\r\n+invalid"
-    one.from_upstream(b"ate\r\n:1\r\n")
-    assert sent(one) == b"ate\r\n:1\r\n" + answer(FOUND, 2)
+    assert sent(one) == b"*0\r\n>2\r\n+invalidate\r\n:"
+    one.from_upstream(b"1\r\n")
+    assert sent(one) == b"1\r\n" + answer(FOUND, 2)
 
 
 def test_no_answer_in_time_is_an_error_reply_and_the_session_goes_on() -> None:

@@ -161,9 +161,10 @@ def test_a_local_reply_never_stands_inside_a_push(at: int) -> None:
     one = session()
     one.from_upstream(PUSH[:at])
     one.from_client(REFUSED + ADMITTED + REFUSED)
-    assert sent(one) == PUSH[:at]
+    begun = sent(one)  # nothing until the push's first word has come
+    assert PUSH[:at].startswith(begun)
     one.from_upstream(PUSH[at:] + b":1\r\n")
-    first, second, third, last = replies(PUSH[:at] + sent(one))
+    first, second, third, last = replies(begun + sent(one))
     assert (first, third) == (PUSH, b":1\r\n")
     assert is_refusal(second, "scope.write")
     assert is_refusal(last, "scope.write")
@@ -171,12 +172,12 @@ def test_a_local_reply_never_stands_inside_a_push(at: int) -> None:
 
 def test_a_protocol_error_waits_for_the_end_of_a_push() -> None:
     one = session()
-    one.from_upstream(PUSH[:5])
+    one.from_upstream(PUSH[:20])
     one.from_client(b"*x\r\n")
-    assert sent(one) == PUSH[:5]
+    assert sent(one) == PUSH[:20]
     assert not one.closing
-    one.from_upstream(PUSH[5:])
-    assert replies(PUSH[:5] + sent(one))[1].startswith(b"-ERR Protocol error")
+    one.from_upstream(PUSH[20:])
+    assert replies(PUSH[:20] + sent(one))[1].startswith(b"-ERR Protocol error")
     assert one.closing
 
 

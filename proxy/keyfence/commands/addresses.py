@@ -22,6 +22,7 @@ class Fate(Enum):
     NO_ADDRESS = "passes, for it names no address"
     PASSES = "passes"
     NEVER_ASKED = "keyfence answers `+OK` with RESP3, and otherwise `-ERR unknown subcommand`"
+    DROPPED = "dropped"
     REFUSED = "`-NOPERM [redis.address]`"
 
 
@@ -35,8 +36,12 @@ class Answer(NamedTuple):
 
 _ADMINISTRATIVE = "No client asks by itself. It is administrative, so a policy must grant it."
 
-# The command by which a client asks a managed Redis for notices.
+# The command by which a client asks a managed Redis for notices, and the first words of these pushes. MOVING
+# and SMIGRATED name addresses; without them the others are of no use to a client.
 NOTICES: Final = "CLIENT MAINT_NOTIFICATIONS"
+NOTICE_WORDS: Final = frozenset(
+    (b"MOVING", b"MIGRATING", b"MIGRATED", b"FAILING_OVER", b"FAILED_OVER", b"SMIGRATING", b"SMIGRATED")
+)
 
 # By full name: `CLUSTER SLOTS`. A command without a row names no address.
 ANSWERS: Final[Mapping[str, Answer]] = together(
@@ -108,7 +113,7 @@ ANSWERS: Final[Mapping[str, Answer]] = together(
         "CLIENT|CAPA",
         Answer(
             Fate.PASSES,
-            "none; after `CLIENT CAPA redirect` a replica answers REDIRECT, Valkey",
+            "none; after `CLIENT CAPA redirect` replicas of Valkey answer with the error REDIRECT",
             "Only the error leads away.",
         ),
     ),
@@ -141,6 +146,11 @@ UNASKED: Final[Mapping[str, Answer]] = together(
     {
         "an error MOVED or ASK": Answer(
             Fate.REFUSED, "the node that has the key", "Clients for a cluster go there."
+        ),
+        "a push MOVING, MIGRATING, MIGRATED, FAILING_OVER, FAILED_OVER, SMIGRATING or SMIGRATED": Answer(
+            Fate.DROPPED,
+            "the place to which Redis moves",
+            "Clients that have asked for notices go there. Others are not sent any.",
         ),
     },
 )

@@ -54,7 +54,7 @@ cdef class ReplyFramer:
     cdef Py_ssize_t _finish_line(self, bytes data, Py_ssize_t at) except -1
     @cython.locals(
         raw="const unsigned char *", size=Py_ssize_t, stop=Py_ssize_t, digits=Py_ssize_t, number="long long",
-        type_="unsigned char", shape=int, byte="unsigned char",
+        type_="unsigned char", shape=int, byte="unsigned char", may_be_noted=bint,
     )
     cdef Py_ssize_t _read_header(self, bytes data, Py_ssize_t at) except -1
     @cython.locals(newline=Py_ssize_t, stop=Py_ssize_t, header=bytes, text=bytes)

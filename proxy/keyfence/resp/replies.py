@@ -3,7 +3,7 @@
 
 Rule: this module finds boundaries only. It builds no values, changes no bytes, and keeps at most the few
 bytes of an incomplete header. So memory does not grow with a reply, and the client gets exactly the server's
-bytes. Of errors' lines it notes those that begin with MOVED, ASK or READONLY, at any depth (`errors`).
+bytes. Of errors' lines in replies it notes those that begin with one of `NOTED`, at any depth (`errors`).
 
 It reads RESP2 and RESP3, with all types of the RESP3 specification except the streamed ones (`$?`, `*?`, `;`,
 `.`), which no server sends. A simple string or number ends at the first CRLF; its content is not checked.
@@ -308,7 +308,8 @@ class ReplyFramer:
         if shape == _LINE:
             self._type = type_
             self._after_cr = False
-            return self._read_error(data, at + 1) if type_ == _MINUS else self._finish_line(data, at + 1)
+            may_be_noted = type_ == _MINUS and self.kind != _PUSH
+            return self._read_error(data, at + 1) if may_be_noted else self._finish_line(data, at + 1)
         digits = at + 1
         at = digits
         if type_ in (_BULK_STRING, _ARRAY) and _is_null(raw, at, size):

@@ -67,7 +67,8 @@ class Counters(Sink):
     upstream_connect_failures: dict[str, int] = field(default_factory=dict)
     upstream_failovers: dict[str, int] = field(default_factory=dict)
     upstream_faults: dict[str, int] = field(default_factory=dict)  # unexpected replies of Redis, by kind
-    upstream_errors: dict[str, int] = field(default_factory=dict)  # MOVED, ASK and READONLY
+    upstream_errors: dict[str, int] = field(default_factory=dict)  # by word, one of `resp.replies.NOTED`
+    addresses_hidden: dict[str, int] = field(default_factory=dict)  # of Redis, by where clients would read it
     sessions_opaque: dict[tuple[str, str], int] = field(default_factory=dict)  # (service, reason)
     opaque_open: dict[str, int] = field(default_factory=dict)  # sessions passed on unread now, by service
     internal_errors: dict[str, int] = field(default_factory=dict)  # by place in keyfence
@@ -290,6 +291,10 @@ class Counters(Sink):
     def upstream_error(self, word: str) -> None:
         """Redis answered a client's command with an error that begins with this word, one of a closed set."""
         self._add("upstream_errors", word, OTHER, MAX_REASONS)
+
+    def address_hidden(self, where: str) -> None:
+        """An address of Redis was kept from a client. `where` is one of a closed set."""
+        self._add("addresses_hidden", where, OTHER, MAX_REASONS)
 
     def session_opaque(self, service: str, reason: str) -> None:
         """A session is passed on unread from now on. `reason` is one of a closed set."""

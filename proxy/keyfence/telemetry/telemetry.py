@@ -212,6 +212,9 @@ class Telemetry:
         self._counters.upstream_error(word)
         self.on_upstream_shown(word)
 
+    def address_hidden(self, where: str) -> None:
+        self._counters.address_hidden(where)
+
     def upstream_shown(self, word: str) -> None:
         """Pass on what a session has seen of Redis itself; `word` is one of a closed set."""
         self._shown.pop(word, None)

@@ -88,6 +88,12 @@ class SessionBase:
         del errors, at  # a session that reads nothing has none
         return data
 
+    def hides_notice(self, word: bytes) -> bool:
+        """Redis sends a notice that begins with this word, one of `commands.addresses.NOTICE_WORDS`. Returns
+        whether the client must not get it."""
+        del word  # a session that reads nothing finds none
+        return False
+
     def from_kept(self, data: bytes) -> None:
         """Take in bytes from Redis on the client's dedicated connection while the client uses a shared
         one."""

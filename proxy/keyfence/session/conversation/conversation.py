@@ -363,13 +363,13 @@ class Conversation(SessionBase):
         self.route.stay()
         self.route.is_shared = False
         self.counts.clear()
-        self.replies.go_on_with_kept()
+        self.replies.go_on_with_kept(self)
         if self.shapeable:
             self._doubt_pending()
 
     def leave_shared(self) -> None:
         self.route.is_shared = False
-        self.replies.go_on_with_kept()
+        self.replies.go_on_with_kept(self)
         self.is_behind = True
 
     def settle(self) -> None:
@@ -415,7 +415,7 @@ class Conversation(SessionBase):
 
     def from_kept(self, data: bytes) -> None:
         try:
-            self.replies.feed_kept(data)
+            self.replies.feed_kept(data, self)
         except ReplyError as exc:
             self.closing = upstream_sent(f"bytes that are not a reply: {exc}")
 

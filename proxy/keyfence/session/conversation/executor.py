@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+from keyfence.commands.addresses import NOTICES
 from keyfence.net.closures import PROTOCOL_ERROR
 from keyfence.net.host_port import host_port
 from keyfence.policy.compiled.tenants import NOBODY, Caller
@@ -262,6 +263,12 @@ class Executor(Conversation):
                 self._redirect_hidden_by = self.rule_on_address(error.word)
         hides = self._redirect_hidden_by
         return data if hides is None else without_redirects(data, errors, at, hides)
+
+    def hides_notice(self, word: bytes) -> bool:
+        hides = not self.current_authorizer().admits_address(self.asker().service, NOTICES)
+        if hides:
+            self.observer.address_hidden(word.decode())
+        return hides
 
     def become(self, service: str, user: bytes | None = None) -> None:
         """From now on the client is another service, logged in as `user` (None: as no user)."""

@@ -83,7 +83,10 @@ class Observer(Protocol):
         """A client of this service gave a wrong password for a user that keyfence itself checks."""
 
     def upstream_error(self, word: str) -> None:
-        """Redis answered with an error that begins with MOVED, ASK or READONLY."""
+        """Redis answered with an error that begins with this word, one of `resp.replies.NOTED`."""
+
+    def address_hidden(self, where: str) -> None:
+        """An address was kept from a client: one of `commands.addresses.NOTICE_WORDS`."""
 
     def upstream_shown(self, word: str) -> None:
         """Redis has shown what it is, in a reply that no client can word: `master` or `replica` to HELLO; or

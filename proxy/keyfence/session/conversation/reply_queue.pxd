@@ -5,7 +5,7 @@ from keyfence.session.conversation.reply_slots cimport Confirm, Drop, Forward, I
 from keyfence.session.conversation.base cimport Outlet, SessionBase
 from keyfence.resp.replies cimport ReplyFramer
 
-cdef int _PUSH, _STATUS, _UNDECIDED, _PASSED, _ANSWER, _DROPPED, _WHOLE
+cdef int _PUSH, _STATUS, _UNDECIDED, _PASSED, _ANSWER, _DROPPED, _WHOLE, _SILENCED
 cdef ReplyFramer _UNUSED
 
 
@@ -34,19 +34,21 @@ cdef class ReplyQueue(Outlet):
     cpdef bint feed_shared(self, bytes data, long long completed, bint whole) except -1
     cpdef Py_ssize_t feed(self, bytes data, Py_ssize_t at, SessionBase session) except -1
     cdef bytes _piece(self, bytes data, Py_ssize_t at, Py_ssize_t end, SessionBase session)
+    @cython.locals(framer=ReplyFramer, end=Py_ssize_t, begin=Py_ssize_t)
     cdef Py_ssize_t _forward_replies(
         self, bytes data, Py_ssize_t at, Forward head, SessionBase session
     ) except -1
     cdef Py_ssize_t _drop_reply(
         self, bytes data, Py_ssize_t at, Drop head, SessionBase session
     ) except -1
-    cdef Py_ssize_t _forward_push(self, bytes data, Py_ssize_t at) except -1
+    cdef Py_ssize_t _forward_push(self, bytes data, Py_ssize_t at, SessionBase session) except -1
+    cdef object _take_push(self, bytes data, Py_ssize_t at, Py_ssize_t end, SessionBase session)
     cdef Py_ssize_t _capture(self, bytes data, Py_ssize_t at, SessionBase session) except -1
     @cython.locals(framer=ReplyFramer, end=Py_ssize_t, piece=bytes, owner=cython.int)
     cdef Py_ssize_t _follow_frame(self, bytes data, Py_ssize_t at, SessionBase session) except -1
     @cython.locals(count=cython.int)
     cdef bint _is_message(self, bytes frame) except -1
-    cdef int _owner_of_frame(self) except -1
-    cdef int _owner_of_reply(self, bytes word) except -1
+    cdef int _owner_of_frame(self, SessionBase session) except -1
+    cdef int _owner_of_reply(self, bytes word, SessionBase session) except -1
     cdef object _end_frame(self)
     cdef object _slot_done(self)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+from keyfence.commands.addresses import NOTICE_WORDS
 from keyfence.net.closures import upstream_sent
 from keyfence.resp import encode
 from keyfence.resp.replies import ReplyFramer
@@ -25,7 +26,7 @@ MAX_INSPECTED = 1024 * 1024
 _PUSH = ord(">")
 _STATUS = ord("+")
 _ERRORS = b"-!"
-# The kind of the incoming frame.
+# The kind of the incoming frame, if it is a push or frames are followed one by one.
 _UNDECIDED = 0  # not known yet
 _PASSED = 1  # a message, which is passed on
 _ANSWER = 2  # for the head slot, and passed on as it comes
@@ -66,7 +67,7 @@ class ReplyQueue(Outlet):
         self.slot_done = False
         self._framer = _UNUSED
         self._captured = _NOTHING
-        self._frame = _UNDECIDED  # the kind of the incoming frame, if frames are followed one by one
+        self._frame = _UNDECIDED  # the kind of the incoming frame
         self._in_shared_reply = False
         self._kept = b""  # part of a push on the dedicated connection, while the client uses a shared one
         # Complete pushes that wait for the end of a shared reply. Most clients get none in their life.
@@ -159,17 +160,11 @@ class ReplyQueue(Outlet):
         """Look at every frame from now on."""
         if self.subscriptions is None:
             self.subscriptions = Subscriptions()
-            self._start_following()
         return self.subscriptions
 
     def follow_monitor(self) -> None:
         """MONITOR was accepted. From now on, its lines come between the replies."""
-        if not self.monitoring:
-            self.monitoring = True
-            self._start_following()
-
-    def _start_following(self) -> None:
-        self._frame = _UNDECIDED if self._framer.at_boundary else _PASSED
+        self.monitoring = True
 
     def reset(self) -> None:
         """RESET was carried out."""
@@ -220,7 +215,7 @@ class ReplyQueue(Outlet):
 
     # -- from the client's own connection while it shares another
 
-    def feed_kept(self, data: bytes) -> None:
+    def feed_kept(self, data: bytes, session: SessionBase) -> None:
         """Pass on pushes, which come there if another client names this connection (CLIENT TRACKING …
         REDIRECT). Nothing else can be due. Raises ReplyError."""
         data = self._kept + data
@@ -233,22 +228,25 @@ class ReplyQueue(Outlet):
                 return
             if not framer.at_boundary:
                 break
-            if self._in_shared_reply:
-                self._late_pushes = [*(self._late_pushes or ()), data[at:end]]
-            else:
-                self.to_client.append(data[at:end])
+            push = data[at:end]
             at = end
+            if _kind_of_push(leading_word(push) or b"", session) == _SILENCED:
+                continue
+            if self._in_shared_reply:
+                self._late_pushes = [*(self._late_pushes or ()), push]
+            else:
+                self.to_client.append(push)
         self._kept = data[at:]
         if len(self._kept) > MAX_INSPECTED:
             self.closing = upstream_sent("an oversized push")
 
-    def go_on_with_kept(self) -> None:
+    def go_on_with_kept(self, session: SessionBase) -> None:
         """The client has left the shared connection: `feed` will take in the rest of an incomplete push."""
         if self._kept:
             self._framer = ReplyFramer()
             self._captured = bytearray()
             self._framer.advance(self._kept, 0, 1)
-            self.to_client.append(self._kept)
+            self._take_push(self._kept, 0, len(self._kept), session)
             self._kept = b""
 
     # -- from the client's own connection
@@ -269,7 +267,7 @@ class ReplyQueue(Outlet):
             return self._drop_reply(data, at, head, session)
         if isinstance(head, Inspect | Replace):
             return self._capture(data, at, session)
-        return self._forward_push(data, at)
+        return self._forward_push(data, at, session)
 
     def _piece(self, data: bytes, at: int, end: int, session: SessionBase) -> bytes:
         """The bytes that the framer has just followed, as the client may see them."""
@@ -279,46 +277,67 @@ class ReplyQueue(Outlet):
         return piece
 
     def _forward_replies(self, data: bytes, at: int, head: Forward, session: SessionBase) -> int:
-        end = self._framer.advance(data, at, head.count)
-        self.to_client.append(self._piece(data, at, end, session))
-        if self.slots.answer_run(self._framer.completed):
+        framer = self._framer
+        end = framer.advance(data, at, head.count, stop_after_push=True)
+        begin = framer.frame_at if framer.kind == _PUSH else end  # of the push, which comes last
+        if begin > at:
+            self.to_client.append(self._piece(data, at, begin, session))
+        if self.slots.answer_run(framer.completed):
             self._slot_done()
+        elif begin < end:
+            self._take_push(data, begin, end, session)
         return end
 
     def _drop_reply(self, data: bytes, at: int, head: Drop, session: SessionBase) -> int:
         """CLIENT REPLY silences replies, not pushes."""
         end = self._framer.advance(data, at, 1, stop_after_push=True)
-        piece = self._piece(data, at, end, session)
         if self._framer.kind == _PUSH:
-            self.to_client.append(piece)
-        elif self._framer.at_boundary and self.slots.answered(head, 1):
+            self._take_push(data, at, end, session)
+            return end
+        self._piece(data, at, end, session)
+        if self._framer.at_boundary and self.slots.answered(head, 1):
             self._slot_done()
         return end
 
-    def _forward_push(self, data: bytes, at: int) -> int:
+    def _forward_push(self, data: bytes, at: int, session: SessionBase) -> int:
         """With no reply due from upstream, only a push may come."""
         end = self._framer.advance(data, at, 1, stop_after_push=True)
         if self._framer.kind not in (0, _PUSH):
             self.closing = upstream_sent("a reply that no request asked for")
         else:
-            self.to_client.append(data[at:end])
+            self._take_push(data, at, end, session)
             if self.slots and self._framer.at_boundary:
                 self._slot_done()  # a local reply has waited for the push's end
         return end
 
+    def _take_push(self, data: bytes, at: int, end: int, session: SessionBase) -> None:
+        """Pass on a part of a push, or drop it. The beginning is kept back until its first word has come."""
+        if self._frame == _UNDECIDED:
+            self._captured += data[at:end]
+            word = leading_word(self._captured)
+            if word is not None or self._framer.at_boundary:
+                self._frame = _kind_of_push(word or b"", session)
+                if self._frame == _PASSED:
+                    self.to_client.append(bytes(self._captured))
+                self._captured.clear()
+        elif self._frame == _PASSED:
+            self.to_client.append(data[at:end])
+        if self._framer.at_boundary:
+            self._frame = _UNDECIDED
+
     def _capture(self, data: bytes, at: int, session: SessionBase) -> int:
         """Collect one reply that is inspected or replaced. Pushes before it are passed on."""
         end = self._framer.advance(data, at, 1, stop_after_push=True)
+        if self._framer.kind == _PUSH:
+            self._take_push(data, at, end, session)
+            return end
         self._captured += self._piece(data, at, end, session)
         if len(self._captured) > MAX_INSPECTED:
             self.closing = upstream_sent("an oversized reply")
         elif self._framer.at_boundary:
             reply = bytes(self._captured)
             self._captured.clear()
-            if self._framer.push:
-                self.to_client.append(reply)
-            else:
-                self._captured_reply(reply)
+            self._captured_reply(reply)
         return end
 
     def _captured_reply(self, reply: bytes) -> None:
@@ -352,7 +371,7 @@ class ReplyQueue(Outlet):
         elif self._frame not in (_DROPPED, _SILENCED):
             self.to_client.append(piece)
         if self._frame == _UNDECIDED:
-            owner = self._owner_of_frame()
+            owner = self._owner_of_frame(session)
             if owner == _UNDECIDED:
                 return end
             self._frame = owner
@@ -376,26 +395,26 @@ class ReplyQueue(Outlet):
         count: int = self.subscriptions.count
         return count > 0
 
-    def _owner_of_frame(self) -> int:
+    def _owner_of_frame(self, session: SessionBase) -> int:
         """The kind of the frame that begins with the captured bytes, as soon as they show it."""
         if self.monitoring and self._framer.kind == _STATUS:
             if _MONITOR_LINE.match(self._captured):
                 return _SILENCED if self.mode == OFF else _PASSED
             if len(self._captured) < _MONITOR_LEAD and not self._framer.at_boundary:
                 return _UNDECIDED
-            return self._owner_of_reply(b"")
+            return self._owner_of_reply(b"", session)
         word = leading_word(self._captured)
         if word is None and not self._framer.at_boundary:
             return _UNDECIDED
-        return self._owner_of_reply(word or b"")
+        return self._owner_of_reply(word or b"", session)
 
-    def _owner_of_reply(self, word: bytes) -> int:
+    def _owner_of_reply(self, word: bytes, session: SessionBase) -> int:
         head = self.slots.head
         kind = self._framer.kind
         if isinstance(head, Confirm) and word == head.word:
             return _ANSWER
         if kind == _PUSH:
-            return _PASSED
+            return _kind_of_push(word, session)
         subscribed = bool(self.subscriptions) or isinstance(head, Confirm)
         if self.resp == 2 and subscribed and is_unasked(word):
             return _PASSED
@@ -425,6 +444,11 @@ class ReplyQueue(Outlet):
                 self._slot_done()
         elif self.slots:
             self._slot_done()  # a local reply has waited for the end of a message
+
+
+def _kind_of_push(word: bytes, session: SessionBase) -> int:
+    """Whether a push that begins with this word is passed on."""
+    return _SILENCED if word in NOTICE_WORDS and session.hides_notice(word) else _PASSED
 
 
 def unreachable(reason: str) -> bytes:

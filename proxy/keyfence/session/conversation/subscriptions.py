@@ -30,7 +30,9 @@ COMMANDS: dict[bytes, tuple[bytes, str, bool]] = {
 # Unrequested arrays in RESP2 begin with these: messages, and the end of shard channels that have moved.
 _UNASKED = frozenset({b"message", b"pmessage", b"smessage", b"sunsubscribe"})
 
-_LEADING_WORD = re.compile(rb"[*>][0-9]{1,10}\r\n\$[0-9]{1,10}\r\n([a-z]{1,16})\r\n")
+_LEADING_WORD = re.compile(
+    rb"(?:[*>][0-9]{1,10}\r\n\$[0-9]{1,10}\r\n|>[0-9]{1,10}\r\n\+)([A-Za-z_]{1,16})\r\n"
+)
 LONGEST_LEAD = 64  # bytes that suffice to show whether a frame's first word is one of these
 
 

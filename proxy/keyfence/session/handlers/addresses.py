@@ -1,4 +1,4 @@
-"""Requests whose answers lead past keyfence: CLUSTER NODES, SHARDS and SLOTS, and CLIENT MAINT_NOTIFICATIONS.
+"""Requests whose answers may lead past keyfence (`commands.addresses`).
 
 Rule: only an answer that names addresses is a violation. Clients try these commands at connect, and most
 servers answer with an error, which the client gets. So Redis is asked before anything is refused. Redis is

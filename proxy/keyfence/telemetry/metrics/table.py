@@ -192,6 +192,12 @@ TOPICS: dict[str, tuple[Metric, ...]] = {
             query="sum by (error) (increase(keyfence_upstream_errors_total[5m]))",
         ),
         _counter(
+            "addresses_hidden",
+            ("where",),
+            "Addresses of Redis that were kept from clients, without a violation.",
+            query="sum by (where) (increase(keyfence_addresses_hidden_total[1d]))",
+        ),
+        _counter(
             "upstream_reconnects", ("upstream",), "Upstream connections made again.", unit="connections"
         ),
         _counter(
@@ -303,7 +309,7 @@ LABELS: dict[str, str] = {
     "([operations.md](operations.md#redis-cluster-and-sentinel))",
     "listener": "the address that the client connected to; for admin requests: `admin` or `metrics`",
     "metric": "a metric's name",
-    "outcome": "`forwarded` or `refused`",
+    "outcome": "`forwarded`, `refused`, or `local` (keyfence answers)",
     "owner": "`owner: team` of the policy file",
     "place": "the part of keyfence: `decision`, `relay`, `late`",
     "policy": "`policy` of the policy file; in other metrics, the policy as a whole",
@@ -315,4 +321,6 @@ LABELS: dict[str, str] = {
     "service": "a service of the policy; `unknown` for clients that are none",
     "upstream": "the address of Redis, without a password",
     "version": "keyfence's version",
+    "where": "a notice: `MOVING`, `MIGRATING`, `MIGRATED`, `FAILING_OVER`, `FAILED_OVER`, "
+    "`SMIGRATING`, `SMIGRATED`",
 }
