@@ -22,7 +22,7 @@ from keyfence.resp.encode import command
 from tests.clients.running import POLICY, ask, configure, eventually, metric
 from tests.cluster import NO_CLUSTER, Cluster, cluster_binary, running_cluster
 from tests.sentinel import Watched, running_sentinels
-from tests.servers import PATIENCE_SECONDS, PROJECT, Keyfence, running_redis
+from tests.servers import PATIENCE_SECONDS, PROJECT, Keyfence, RedisServer, running_redis
 
 Start = Callable[..., Keyfence]
 NODE = PROJECT / "tests" / "node"
@@ -289,6 +289,30 @@ def test_a_keyfence_that_starts_before_a_replica_is_ready_and_says_so(
     eventually(lambda: metric(keyfence, "keyfence_upstream_standing", **read_only) == 1, "the metric is 1")
     warnings = answer(keyfence, "/readyz")[1]["warnings"]
     assert warnings == [warning, warning.replace("is a replica, which refuses writes", REFUSES)]
+
+
+def test_info_names_neither_replicas_nor_the_primary_in_enforce(
+    watched: Watched, start_keyfence: Start, tmp_path: Path
+) -> None:
+    def asked(server: RedisServer, stderr: str) -> dict[str, object]:
+        folder = tmp_path / str(server.port)
+        folder.mkdir()
+        keyfence = start_keyfence(
+            "--config", configure(folder, server.url, mode="enforce"), expect_stderr=stderr
+        )
+        with server.client() as direct:
+            told = direct.info("replication")
+        for protocol in (2, 3):
+            with keyfence.client(SERVICE, protocol=protocol) as client:
+                info: dict[str, object] = client.info("replication")
+            assert told.keys() == info.keys()
+        assert metric(keyfence, "keyfence_addresses_hidden_total", where="INFO") == 2
+        return info
+
+    replica, primary = asked(watched.primary, "")["slave0"], asked(watched.replica, "is a replica")
+    assert isinstance(replica, dict)
+    assert (replica["ip"], replica["port"], replica["state"]) == ("?", "?", "online")
+    assert (primary["master_host"], primary["master_port"], primary["role"]) == ("?", "?", "slave")
 
 
 def test_a_keyfence_that_is_pointed_at_a_sentinel_says_so(

@@ -29,6 +29,7 @@ from tests.session.sessions import (
 ADDRESS = b"10.0.0.7:6379"
 MOVED = b"-MOVED 866 10.0.0.7:6379\r\n"
 ASK = b"-ASK 866 10.0.0.7:6379\r\n"
+REDIRECT = b"-REDIRECT 10.0.0.7:6379\r\n"
 READ_ONLY = b"-READONLY You can't write against a read only replica.\r\n"
 TOPOLOGY = ["CLUSTER SLOTS", "cluster shards", "CLUSTER NODES"]
 SLOTS = b"*1\r\n*3\r\n:0\r\n:1\r\n*2\r\n$8\r\n10.0.0.7\r\n:6379\r\n"
@@ -45,7 +46,7 @@ def enforced(service: str = "CubeProxy", *, sharing: bool = False) -> tuple[Sess
 # -- redirects
 
 
-@pytest.mark.parametrize("redirect", [MOVED, ASK])
+@pytest.mark.parametrize("redirect", [MOVED, ASK, REDIRECT])
 def test_a_redirect_reaches_no_client_in_enforce(redirect: bytes) -> None:
     one, observer = enforced()
     one.from_client(ADMITTED * 3)
@@ -102,14 +103,14 @@ def test_no_address_of_a_redirect_passes_in_any_pieces_and_at_any_depth(cuts: li
     one, _ = enforced()
     one.from_client(ADMITTED * 5)
     nested = b"*3\r\n+OK\r\n*1\r\n" + MOVED + ASK
-    stream = MOVED + nested + READ_ONLY + ASK + b"+OK\r\n"
+    stream = MOVED + nested + READ_ONLY + REDIRECT + b"+OK\r\n"
     for piece in cut(stream, cuts):
         one.from_upstream(piece)
     answers = replies(sent(one))
     assert len(answers) == 5
     out = b"".join(answers)
     assert ADDRESS not in out
-    assert not any(line.startswith((b"-MOVED ", b"-ASK ")) for line in out.split(b"\r\n"))
+    assert not any(line.startswith((b"-MOVED ", b"-ASK ", b"-REDIRECT ")) for line in out.split(b"\r\n"))
     assert answers[2] == READ_ONLY
 
 
@@ -385,3 +386,67 @@ def test_notices_pass_in_observe(notice: bytes) -> None:
     one.from_upstream(notice + b"*0\r\n" + notice)
     assert sent(one) == notice + b"*0\r\n" + notice
     assert not observer.hidden
+
+
+# -- INFO
+
+REPLICATION = (
+    b"# Replication\r\nrole:master\r\nconnected_slaves:2\r\n"
+    b"slave0:ip=%b,port=%b,state=online,offset=14,lag=0\r\n"
+    b"slave1:ip=%b,port=%b,state=online,offset=14,lag=1,type=replica\r\nmaster_replid:10.0.0.7\r\n"
+)
+OF_REPLICA = b"# Replication\r\nrole:slave\r\nmaster_host:%b\r\nmaster_port:%b\r\nmaster_link_status:up\r\n"
+TOLD = [
+    (REPLICATION % (b"10.0.0.7", b"6379", b"fd00::7", b"6380"), REPLICATION % (b"?", b"?", b"?", b"?")),
+    (OF_REPLICA % (b"redis-0.redis", b"6379"), OF_REPLICA % (b"?", b"?")),
+]
+
+
+def bulk(text: bytes, kind: bytes = b"$") -> bytes:
+    return b"%b%d\r\n%b\r\n" % (kind, len(text), text)
+
+
+@pytest.mark.parametrize(("told", "shown"), TOLD)
+@pytest.mark.parametrize("kind", [b"$", b"="])
+def test_info_names_no_address_in_enforce(told: bytes, shown: bytes, kind: bytes) -> None:
+    one, observer = enforced()
+    lead = b"txt:" if kind == b"=" else b""
+    requests = cmd("INFO replication") + ADMITTED + cmd("info") + ADMITTED
+    one.from_client(requests)
+    assert passed(one) == requests  # it holds nothing up
+    one.from_upstream((bulk(lead + told, kind) + b"*0\r\n") * 2)
+    assert sent(one) == (bulk(lead + shown, kind) + b"*0\r\n") * 2
+    assert observer.hidden == ["INFO"] * 2
+    assert not observer.found
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        bulk(b"# Server\r\ntcp_port:6379\r\nlistener0:name=tcp,bind=10.0.0.7,port=6379\r\n"),
+        bulk(b"# Keyspace\r\ndb0:keys=1,expires=0,avg_ttl=0\r\nslave_repl_offset:14\r\n"),
+        b"-NOPERM no\r\n",
+        bulk(b""),
+    ],
+)
+def test_info_without_such_addresses_passes_byte_for_byte(reply: bytes) -> None:
+    one, observer = enforced()
+    one.from_client(cmd("INFO"))
+    one.from_upstream(reply)
+    assert sent(one) == reply
+    assert not observer.hidden
+
+
+def test_info_passes_byte_for_byte_in_observe_and_inside_multi() -> None:
+    for one in (observed(), in_multi(enforced()[0])):
+        one.from_client(cmd("INFO"))
+        assert passed(one) == cmd("INFO")
+        one.from_upstream(bulk(TOLD[0][0]))
+        assert sent(one) == bulk(TOLD[0][0])
+
+
+def test_a_client_that_wants_no_replies_gets_no_info() -> None:
+    one, _ = enforced()
+    one.from_client(cmd("CLIENT REPLY SKIP") + cmd("INFO") + ADMITTED)
+    one.from_upstream(b"+OK\r\n" + bulk(TOLD[0][0]) + b"*0\r\n")
+    assert sent(one) == b"*0\r\n"

@@ -126,6 +126,11 @@ def test_errors_that_redirect_show_a_cluster_unless_redis_says_otherwise(standin
     assert kinds(standing) == ["cluster"]
 
 
+def test_a_replica_that_redirects_to_its_primary_shows_no_cluster(standing: Standing) -> None:
+    standing.shown("REDIRECT")
+    assert kinds(standing) == []
+
+
 def test_a_client_that_gets_notices_is_a_concern_for_a_day(standing: Standing, clock: Clock) -> None:
     standing.told(hello("master"))
     standing.shown("notices")

@@ -21,6 +21,7 @@ class Fate(Enum):
 
     NO_ADDRESS = "passes, for it names no address"
     PASSES = "passes"
+    EDITED = "`?` in place of each address and port"
     NEVER_ASKED = "keyfence answers `+OK` with RESP3, and otherwise `-ERR unknown subcommand`"
     DROPPED = "dropped"
     REFUSED = "`-NOPERM [redis.address]`"
@@ -61,9 +62,10 @@ ANSWERS: Final[Mapping[str, Answer]] = together(
     each(
         "INFO",
         Answer(
-            Fate.PASSES,
+            Fate.EDITED,
             "replicas (`slave0:ip=…,port=…`), or the primary (`master_host`, `master_port`)",
-            "Clients need it to start.",
+            "Clients need it to start. Lettuce (`MasterReplica`) and Predis (`autodiscovery`) connect to the "
+            "addresses; without them they stay with keyfence. Inside MULTI it passes.",
         ),
     ),
     each(
@@ -146,6 +148,11 @@ UNASKED: Final[Mapping[str, Answer]] = together(
     {
         "an error MOVED or ASK": Answer(
             Fate.REFUSED, "the node that has the key", "Clients for a cluster go there."
+        ),
+        "an error REDIRECT": Answer(
+            Fate.REFUSED,
+            "the primary",
+            "Clients that have sent `CLIENT CAPA redirect` go there (rueidis, Jedis, Relay, valkey-swift).",
         ),
         "a push MOVING, MIGRATING, MIGRATED, FAILING_OVER, FAILED_OVER, SMIGRATING or SMIGRATED": Answer(
             Fate.DROPPED,

@@ -49,8 +49,10 @@ _ORDINARY = 0
 _UNDECIDED = 1
 _NOTED = 2
 # The words of errors that are noted. A cluster's node answers with the first two, which name another node's
-# address; a replica answers writes with the third.
-REDIRECTS = ("MOVED", "ASK")
+# address. A replica of Valkey names its primary's to clients that have sent CLIENT CAPA redirect. A replica
+# answers writes with the last.
+TO_NODES = ("MOVED", "ASK")
+REDIRECTS = (*TO_NODES, "REDIRECT")
 READ_ONLY = "READONLY"
 NOTED = (*REDIRECTS, READ_ONLY)
 _NOTED_WORDS = tuple(word.encode() + b" " for word in NOTED)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from keyfence.resp.encode import command
-from keyfence.resp.replies import READ_ONLY
+from keyfence.resp.replies import READ_ONLY, TO_NODES
 from keyfence.resp.role import MASTER, REPLICA
 
 # Every user may send it, and on a connection that speaks RESP2 it changes nothing. Its reply has `mode` and
@@ -94,9 +94,9 @@ class Standing:
             self._refused_write = self._clock()
         elif word == NOTICES:
             self._sent_notices = self._clock()
-        elif word not in (MASTER, REPLICA):
+        elif word in TO_NODES:
             self._redirected = True
-        elif not self._answers_prober:
+        elif word in (MASTER, REPLICA) and not self._answers_prober:
             self._has_role(word)
             if word == MASTER:
                 self._refused_write = None

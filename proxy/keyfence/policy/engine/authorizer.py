@@ -377,15 +377,18 @@ class Authorizer:
 
     def address(self, service: int, command: str) -> Ruling:
         """Returns the ruling on an answer of Redis that names addresses: to this command, or a redirect
-        (MOVED, ASK) in place of the answer to some command."""
+        (MOVED, ASK, REDIRECT) in place of the answer to some command."""
         who = self.evaluator.checks.wording.who(service)
+        hint = "use a client for a single Redis, and a Redis that is no cluster"
         if command in ("MOVED", "ASK"):
             message = f"{who} may not follow {command} past keyfence: another node of the cluster has the key"
+        elif command == "REDIRECT":
+            message = f"{who} may not follow REDIRECT past keyfence: Redis is a replica"
+            hint = "point keyfence at the primary"
         else:
             message = (
                 f"{who} may not use {command} through keyfence: Redis answers with addresses that bypass it"
             )
-        hint = "use a client for a single Redis, and a Redis that is no cluster"
         violation = Violation("redis.address", "must", 0, None, "", "", "", message, hint)
         return self._rule_on(Verdict((violation,)), service, command)
 

@@ -86,7 +86,7 @@ class Observer(Protocol):
         """Redis answered with an error that begins with this word, one of `resp.replies.NOTED`."""
 
     def address_hidden(self, where: str) -> None:
-        """An address was kept from a client: one of `commands.addresses.NOTICE_WORDS`."""
+        """An address was kept from a client: `INFO`, or one of `commands.addresses.NOTICE_WORDS`."""
 
     def upstream_shown(self, word: str) -> None:
         """Redis has shown what it is, in a reply that no client can word: `master` or `replica` to HELLO; or

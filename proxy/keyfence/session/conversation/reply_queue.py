@@ -109,6 +109,11 @@ class ReplyQueue(Outlet):
 
         self.drop(answered)
 
+    def edit(self, edited: Callable[[bytes], bytes]) -> None:
+        """The next reply is the client's as `edited` returns it."""
+        is_silent = self._is_silent()
+        self.drop(None if is_silent else lambda reply: self.to_client.append(edited(reply)))
+
     def local(self, reply: bytes) -> None:
         """The client gets `reply` in its turn."""
         if self._is_silent():

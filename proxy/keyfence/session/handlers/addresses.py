@@ -3,9 +3,12 @@
 Rule: only an answer that names addresses is a violation. Clients try these commands at connect, and most
 servers answer with an error, which the client gets. So Redis is asked before anything is refused. Redis is
 not asked for notices, which may come at any time from its answer on, unless the policy names the command.
+INFO is never a violation, because clients need it to start: what it names is hidden.
 """
 
 from __future__ import annotations
+
+import re
 
 from keyfence.commands.addresses import NOTICES
 from keyfence.commands.arguments import word
@@ -17,6 +20,11 @@ from .effects import inspect_effect
 from .transactions import OK
 
 _ERRORS = (b"-", b"!")
+# Lines of INFO, with what comes before the addresses and between address and port (`src/server.c`,
+# genRedisInfoString).
+_REPLICA = re.compile(rb"^(slave\d+:ip=)[^,\r\n]*(,port=)\d+", re.MULTILINE)
+_PRIMARY = re.compile(rb"^(master_(?:host|port):)[^\r\n]*", re.MULTILINE)
+_BULK = re.compile(rb"([$=])\d+\r\n(.*)\r\n", re.DOTALL)
 
 
 def topology(session: Executor, _argv: Argv) -> None:
@@ -46,6 +54,35 @@ def _ask(session: Executor) -> None:
     session.to_upstream.append(session.request)
     session.replies.drop(answered)
     session.hold()
+
+
+def info(session: Executor, _argv: Argv) -> None:
+    """INFO: the addresses of replicas or of the primary are hidden from a client that may not know them.
+    Inside MULTI the answer comes only with EXEC's, and no client connects to what it reads there."""
+    may_know = session.current_authorizer().admits_address(session.asker().service, "INFO")
+    if may_know or session.transaction is not None:
+        session.forward_one()
+        return
+
+    def edited(reply: bytes) -> bytes:
+        hidden = without_addresses(reply)
+        if hidden != reply:
+            session.observer.address_hidden("INFO")
+        return hidden
+
+    session.count_forwarded()
+    session.to_upstream.append(session.request)
+    session.replies.edit(edited)
+
+
+def without_addresses(reply: bytes) -> bytes:
+    """Returns INFO's reply with `?` for each address and port. The reply to a client of RESP3 is a verbatim
+    string. Nothing else changes."""
+    bulk = _BULK.fullmatch(reply)
+    if bulk is None:
+        return reply
+    text = _PRIMARY.sub(rb"\1?", _REPLICA.sub(rb"\1?\2?", bulk[2]))
+    return b"%b%d\r\n%b\r\n" % (bulk[1], len(text), text)
 
 
 def notices(session: Executor, argv: Argv) -> None:

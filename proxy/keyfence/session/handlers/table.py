@@ -26,6 +26,7 @@ HANDLERS: dict[bytes, Handler] = {
     b"EXEC": Handler(transactions.execute, awaits_multi=False),
     b"HELLO": Handler(auth.hello),
     b"HOST:": HANG_UP,
+    b"INFO": Handler(addresses.info),
     b"MONITOR": Handler(connection.monitor),
     b"MULTI": Handler(transactions.multi),
     b"POST": HANG_UP,

@@ -302,7 +302,7 @@ LABELS: dict[str, str] = {
     "direction": "`client_in`, `client_out`: from and to clients; `upstream_in`, `upstream_out`: from and to "
     "Redis",
     "entry": "the entry, legacy form, scope or channel of the policy that decided; empty if none did",
-    "error": "`MOVED`, `ASK`, `READONLY`",
+    "error": "`MOVED`, `ASK`, `REDIRECT`, `READONLY`",
     "kind": "exceptions: `legacy`, `grants`, `waivers`; faults: `push`, `out_of_step` "
     "([operations.md](operations.md#unrequested-data-from-redis)); the standing of Redis: `cluster`, "
     "`sentinel`, `replica`, `read_only`, `notices` "
@@ -321,6 +321,6 @@ LABELS: dict[str, str] = {
     "service": "a service of the policy; `unknown` for clients that are none",
     "upstream": "the address of Redis, without a password",
     "version": "keyfence's version",
-    "where": "a notice: `MOVING`, `MIGRATING`, `MIGRATED`, `FAILING_OVER`, `FAILED_OVER`, "
+    "where": "`INFO`, or a notice: `MOVING`, `MIGRATING`, `MIGRATED`, `FAILING_OVER`, `FAILED_OVER`, "
     "`SMIGRATING`, `SMIGRATED`",
 }
