@@ -66,6 +66,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         *("resp", "commands", "net", "session.conversation", "session.handlers"),
         *("policy", "policy.compiled", "policy.engine"),
     },
+    "session.sentinel": {"commands", "net", "resp", "session.conversation"},
     "telemetry": {"policy", "policy.engine", "shapes"},
     "telemetry.reports": {"policy", "telemetry"},
     "telemetry.metrics": {"telemetry"},
@@ -88,8 +89,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "config": {"policy", "policy.enforcement", "policy.source", "resp", "net", "identity", "upstream"},
     "downstream": {
-        *("config", "identity", "net", "resp", "session", "session.conversation", "telemetry", "upstream"),
-        *("policy", "policy.engine", "policy.source"),
+        *("config", "identity", "net", "resp", "session", "session.conversation", "session.sentinel"),
+        *("policy", "policy.engine", "policy.source", "telemetry", "upstream"),
     },
     "admin": {
         *("config", "downstream", "findings", "net", "telemetry", "telemetry.metrics", "upstream"),

@@ -66,6 +66,7 @@ OTHERS = {
     ("commands/extract.py", "_one_key_commands"): "the table's names",
     ("commands/extract.py", "_compile_all"): "the table's names",
     ("commands/extract.py", "_keyless_commands"): "the table's names",
+    ("session/sentinel/commands.py", "_lower"): "the table's names",
     ("policy/compiler/commands.py", "*"): "the policy's text",
     ("policy/compiler/requirements.py", "*"): "the policy's text",
     ("policy/compiler/scripts.py", "*"): "the policy's text",

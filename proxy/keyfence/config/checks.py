@@ -9,7 +9,8 @@ from keyfence.policy.diagnostics import Diagnostic
 from keyfence.upstream.url import parse_upstream
 
 from .fields import parse_network
-from .models import ConfigModel
+from .models import ConfigModel, ListenerModel
+from .sentinel import is_reachable
 from .settings import Settings
 
 
@@ -18,6 +19,7 @@ def faults_of(model: ConfigModel, settings: Settings) -> list[Diagnostic]:
     return [
         *network_faults(settings),
         *listener_faults(settings),
+        *sentinel_faults(model, settings),
         *password_faults(settings),
         *upstream_faults(model, settings),
         *notify_faults(settings),
@@ -59,6 +61,38 @@ def listener_faults(settings: Settings) -> list[Diagnostic]:
             settings.fault(("listeners", index, name), text) for name, (is_so, text) in wrong.items() if is_so
         ]
     return faults
+
+
+def sentinel_faults(model: ConfigModel, settings: Settings) -> list[Diagnostic]:
+    """Sentinel listeners whose primaries have no name, or no address that clients can reach."""
+    faults = []
+    for index, one in enumerate(settings.listeners):
+        path = ("listeners", index, "sentinel")
+        is_list = bool(one.primaries) and isinstance(model.listeners[index].sentinel, list)
+        names = [primary.name for primary in one.primaries]
+        for number, primary in enumerate(one.primaries):
+            at = (*path, number) if is_list else path
+            if not primary.name:
+                text = "no name that clients ask for; write sentinel: {name: NAME}, as their settings have it"
+                faults.append(settings.fault(at, text))
+            elif names.index(primary.name) < number:
+                faults.append(settings.fault((*at, "name"), f"{primary.name!r} is named twice; remove one"))
+            if not primary.address and (why := _unnameable(settings, one)):
+                faults.append(settings.fault(at, f"{why}; write sentinel: {{address: HOST:PORT}}"))
+    if settings.listeners and all(one.primaries for one in settings.listeners):
+        text = "every listener answers as a Sentinel; add one without sentinel, for Redis' clients"
+        faults.append(settings.fault(("listeners",), text))
+    return faults
+
+
+def _unnameable(settings: Settings, listener: ListenerModel) -> str:
+    """Why a Sentinel listener that is not told an address can name none; "": it can."""
+    named = settings.named_by_default(listener)
+    if named is None:
+        return "keyfence does not know which listener's address to name"
+    if not is_reachable(named.address):
+        return f"clients cannot be told to connect to {named.listen}"
+    return ""
 
 
 def password_faults(settings: Settings) -> list[Diagnostic]:

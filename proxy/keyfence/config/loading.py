@@ -146,7 +146,24 @@ def _listeners(model: ConfigModel, flags: Overrides, folder: Path) -> tuple[List
     if not model.listeners:
         return (ListenerModel(listen=DEFAULT_LISTEN, service=flags.service),)
     named = {"service": flags.service} if flags.service else {}
-    return tuple(one.model_copy(update=named | _resolved(one, folder)) for one in model.listeners)
+    return tuple(
+        one.model_copy(update=named | _resolved(one, folder) | _primaries(one, model))
+        for one in model.listeners
+    )
+
+
+def _primaries(one: ListenerModel, model: ConfigModel) -> dict[str, Any]:
+    """The primaries of a Sentinel listener, each with a name if there is any."""
+    if not one.primaries:
+        return {}
+    by_default = model.upstream.sentinel.name if model.upstream.sentinel is not None else ""
+    names = (primary.name or by_default for primary in one.primaries)
+    return {
+        "sentinel": [
+            primary.model_copy(update={"name": name})
+            for primary, name in zip(one.primaries, names, strict=True)
+        ]
+    }
 
 
 def _resolved(one: ListenerModel, folder: Path) -> dict[str, Any]:

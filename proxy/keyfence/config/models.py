@@ -35,6 +35,7 @@ from .fields import (
 )
 from .identify import IdentifyModel
 from .limits import ANY_SERVICE, ClientLimits
+from .sentinel import Primaries, PrimaryModel
 from .upstream import UpstreamModel
 
 Change = Literal["new", "open", "waived", "quiet", "reopened", "resolved"]
@@ -67,10 +68,18 @@ class ListenerModel(_Model):
     tls: ListenerTlsModel | None = None
     proxy_protocol: Flag = False  # each connection begins with a header of the PROXY protocol, version 2
     trusted: list[Network] = []  # networks that may send it; empty: all
+    sentinel: Primaries = None  # it answers as a Sentinel that names keyfence: true, a mapping, or a list
 
     @property
     def address(self) -> Address:
         return Address(self.listen)
+
+    @property
+    def primaries(self) -> list[PrimaryModel]:
+        """The primaries that it names; empty: it serves Redis' clients."""
+        if self.sentinel is None:
+            return []
+        return self.sentinel if isinstance(self.sentinel, list) else [self.sentinel]
 
 
 class ModeModel(_Model):

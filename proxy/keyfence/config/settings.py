@@ -83,8 +83,18 @@ class Settings:
         """The number of HTTP listeners."""
         return (self.admin is not None) + (self.metrics is not None)
 
+    def named_by_default(self, listener: ListenerModel) -> ListenerModel | None:
+        """The listener whose address a Sentinel listener names if it is not told one: the one for Redis'
+        clients of the same service, or else of all. None: there is not exactly one."""
+        serving = [one for one in self.listeners if not one.primaries]
+        found = [one for one in serving if one.service == listener.service] or serving
+        return found[0] if len(found) == 1 else None
+
     def whose(self, listener: ListenerModel) -> str:
-        """The service of a listener, or by what its clients are told apart: `by certificate`."""
+        """The service of a listener, or by what its clients are told apart: `by certificate`. The names of
+        the primaries, if it answers as a Sentinel."""
+        if listener.primaries:
+            return f"Sentinel for {' and '.join(one.name for one in listener.primaries)}"
         if listener.service:
             return listener.service
         known, is_local = self.identify, bool(listener.address.unix_path)

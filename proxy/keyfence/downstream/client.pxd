@@ -35,6 +35,7 @@ cdef class Client(Owner):
     cdef str _host
     cdef int _port
     cdef object _quota
+    cdef object _opens
     cdef str _counted_as
     cdef object _counters
     cdef Traffic _traffic

@@ -63,6 +63,9 @@ _IS_CLIENT = states_where(lambda admits: admits.is_client)
 
 _UNIDENTIFIED = Passthrough("")  # stands for the session until the client is identified
 
+# Makes the session of a client of this service and origin.
+OpensSession = Callable[[str, str], SessionBase]
+
 
 def _not_answered(question: Question) -> None:
     asyncio.get_running_loop().call_soon(question.answered, None)
@@ -137,15 +140,17 @@ class Client(Owner):
         host: str,
         port: int,
         quota: ConnectionQuota,
+        opens: OpensSession | None = None,
     ) -> None:
         """`host` and a non-zero `port` show the client's origin in logs. `quota` is released when the client
-        goes."""
+        goes. `opens` makes the session of a client that does not speak to Redis."""
         self._context = context
         self._listener = listener
         self._known: Evidence | None = known  # until the client is identified
         self._host = host
         self._port = port
         self._quota = quota
+        self._opens = opens
         self._counted_as = ""
         self._counters = context.counters
         self._traffic = Traffic()  # its service's, once the client is identified
@@ -167,6 +172,10 @@ class Client(Owner):
     @property
     def service(self) -> str:
         return self._session.service
+
+    @property
+    def speaks_to_redis(self) -> bool:
+        return self._opens is None
 
     @property
     def peer(self) -> Peer:
@@ -198,7 +207,9 @@ class Client(Owner):
             return
         context.clients.add(self)
         self._life = next_state(self._life, _SERVE)
-        if context.sessions is None:
+        if self._opens is not None:
+            self._session = self._opens(service, self.shown)
+        elif context.sessions is None:
             self._session = Passthrough(service, context.upstream.address.database)
         else:
             origin = ClientOrigin(service, self._host, self._port, names, known_by)

@@ -12,7 +12,7 @@ import ipaddress
 import socket
 import ssl
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any
 
@@ -22,11 +22,13 @@ from keyfence.identity.networks import Network, forwarded, is_trusted
 from keyfence.identity.unix_users import UCRED_SIZE, with_unix_peer
 from keyfence.net.addresses import Bound, bind
 from keyfence.net.proxy_protocol import HeaderError, HeaderReader, Source
+from keyfence.session.sentinel.facts import Primary, Sentinel
+from keyfence.session.sentinel.session import SentinelSession
 from keyfence.telemetry.operator_log import notice
 from keyfence.upstream.handshake import keep_alive
 
 from .accepting import Acceptor
-from .client import Client, ServerContext
+from .client import Client, OpensSession, ServerContext
 from .drain import DRAIN_SECONDS, drain
 from .idle import interval, look
 from .quotas import ConnectionQuota, too_many
@@ -90,11 +92,19 @@ class Listeners:
         return [(one.name, one.service) for one in self._listeners]
 
     def open(
-        self, listener: ListenerModel, bound: Bound | None = None, tls: ssl.SSLContext | None = None
+        self,
+        listener: ListenerModel,
+        bound: Bound | None = None,
+        tls: ssl.SSLContext | None = None,
+        primaries: Sequence[Primary] = (),
     ) -> None:
-        """Add a listener. Bind its address, unless sockets are `bound` already. Raises OSError."""
+        """Add a listener. Bind its address, unless sockets are `bound` already. With `primaries` it answers
+        as a Sentinel that names them. Raises OSError."""
         bound = bound or bind(listener.address, unix_mode=listener.unix_mode)
-        self._listeners.append(_Listener(self._context, listener, bound, tls))
+        one = _Listener(self._context, listener, bound, tls)
+        if primaries:
+            one.opens = partial(SentinelSession, Sentinel(bound.name, primaries))
+        self._listeners.append(one)
 
     def replace_tls(self, contexts: list[ssl.SSLContext | None]) -> None:
         """Use renewed certificates for new connections: one context per listener, in the order of `open`."""
@@ -134,6 +144,7 @@ class _Listener:
         self.name = bound.name
         self.service = model.service
         self.tls = tls
+        self.opens: OpensSession | None = None  # for clients that do not speak to Redis
         self._context = context
         self._sockets = bound.sockets
         self._acceptor = Acceptor(bound, self._arrived, self._no_room, ACCEPTS_PER_TURN)
@@ -211,7 +222,7 @@ class _Listener:
             text = f"{known.address} has as many connections as limits.connections_per_address allows"
             raise _Refused("address", text, b"" if self.tls is not None else too_many())
         host = known.address or ("unknown" if self._proxied else "unix")
-        return partial(Client, self._context, self.name, known, host, port, quota)
+        return partial(Client, self._context, self.name, known, host, port, quota, self.opens)
 
     async def _serve(self, sock: socket.socket, deadline: float, client: Any) -> None:
         """Create the client's transport, with TLS if configured. Raises _Refused, OSError."""

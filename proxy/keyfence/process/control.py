@@ -194,10 +194,12 @@ class ProcessControl(Control):
 
     async def addresses(self) -> list[dict[str, str]]:
         settings = self._runtime.settings
-        return [
-            {"address": address, "service": service, "whose": settings.whose(model)}
-            for (address, service), model in zip(self._backend.bound, settings.listeners, strict=True)
-        ]
+        rows = []
+        for (address, service), model in zip(self._backend.bound, settings.listeners, strict=True):
+            rows.append({"address": address, "service": service, "whose": settings.whose(model)})
+            if model.primaries:
+                rows[-1]["sentinel"] = " ".join(one.name for one in model.primaries)
+        return rows
 
     async def policy(self) -> dict[str, Any]:
         policy = self._evaluating().policy

@@ -12,6 +12,7 @@ import os
 import shutil
 import signal
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 from keyfence.admin.access import Access
@@ -199,12 +200,14 @@ def _announce(
         parts.append("SPLICE: nothing is read")
     print("; ".join(parts), flush=True)
     if embedded is not None:
-        print(_things_to_try(backend, admin, embedded), flush=True)
+        bound = zip(backend.bound, settings.listeners, strict=True)
+        serving = [one for one, model in bound if not model.primaries]
+        print(_things_to_try(serving, admin, embedded), flush=True)
 
 
-def _things_to_try(backend: Backend, admin: str, embedded: EmbeddedRedis) -> str:
-    """Commands for a newcomer to try, with the addresses in force."""
-    by_service = {service: _redis_cli(address) for address, service in backend.bound}
+def _things_to_try(serving: Sequence[tuple[str, str]], admin: str, embedded: EmbeddedRedis) -> str:
+    """Commands for a newcomer to try, with the addresses in force and their services."""
+    by_service = {service: _redis_cli(address) for address, service in serving}
     first = next(iter(by_service.values()))
     master, proxy = by_service.get("CubeMaster", first), by_service.get("CubeProxy", first)
     lines = [

@@ -29,7 +29,7 @@ def addresses_of(admin: str) -> dict[str, tuple[str, int]]:
     found = {
         one["service"]: host_port(one["address"], host)
         for one in reversed(asked(admin, "/listeners"))
-        if not one["address"].startswith("unix:")
+        if not one["address"].startswith("unix:") and not one.get("sentinel")
     }
     missing = [service for service in SERVICES if service not in found]
     if missing:

@@ -143,7 +143,8 @@ def _variables(
     """The variables to set, each with the service that its address is for; "" is unknown."""
     own = [one for one in policy.services if one != UNKNOWN]
     if not service:
-        listening = {one.service for one in settings.listeners if settings.source is not None}
+        serving = [one for one in settings.listeners if not one.primaries]
+        listening = {one.service for one in serving if settings.source is not None}
         service = next(iter(listening)) if len(listening) == 1 else ""
     if not service and len(own) != 1:
         fail(f"--service is missing: which one is the command? {', '.join(own) or UNKNOWN}")

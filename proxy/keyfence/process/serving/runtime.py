@@ -21,6 +21,7 @@ from keyfence.commands.learned import learn
 from keyfence.commands.model import Touches
 from keyfence.config.limits import ClientLimits
 from keyfence.config.settings import Settings
+from keyfence.downstream.announced import primaries_of
 from keyfence.downstream.client import Client, ServerContext
 from keyfence.downstream.listeners import Listeners
 from keyfence.downstream.tls import listener_context, upstream_context
@@ -390,7 +391,8 @@ class Runtime:
         listeners = Listeners(self.server_context(upstream))
         contexts = contexts_of(self.settings)
         for model, sockets, context in zip(self.settings.listeners, bound, contexts, strict=True):
-            listeners.open(model, sockets, context)
+            primaries = primaries_of(self.settings, model, bound)
+            listeners.open(model, sockets, context, primaries)
         return listeners
 
     # -- time
@@ -414,7 +416,8 @@ class Runtime:
         while True:
             await asyncio.sleep(1)
             for number, client in enumerate(list(self.clients) if upstream.given_up_at else ()):
-                if client.is_idle and client.connected_at < upstream.given_up_at:
+                is_concerned = client.speaks_to_redis and client.connected_at < upstream.given_up_at
+                if is_concerned and client.is_idle:
                     client.give_up(UPSTREAM_LOST)
                 if number % CLOSED_AT_ONCE == CLOSED_AT_ONCE - 1:
                     await asyncio.sleep(0)
