@@ -10,7 +10,7 @@ from keyfence.config.loading import load_settings
 from keyfence.config.settings import Overrides, Settings
 from keyfence.policy.diagnostics import FileError
 
-DATA = '{listen: "127.0.0.1:6380", service: app}'
+DATA = '{listen: "10.0.0.9:6380", service: app}'
 
 
 def load(folder: Path, *listeners: str, more: str = "", flags: Overrides | None = None) -> Settings:
@@ -55,7 +55,7 @@ def test_a_listener_is_an_ordinary_one_with_no(tmp_path: Path) -> None:
 
 
 def test_the_listener_of_the_same_service_is_the_default(tmp_path: Path) -> None:
-    web = '{listen: "127.0.0.1:6381", service: web}'
+    web = '{listen: "10.0.0.9:6381", service: web}'
     sentinel = '{listen: ":26379", service: web, sentinel: {name: m}}'
     found = load(tmp_path, DATA, web, sentinel)
     assert found.named_by_default(found.listeners[2]) is found.listeners[1]
@@ -81,6 +81,16 @@ def test_an_address_that_clients_cannot_reach_is_no_default(tmp_path: Path, list
     load(tmp_path, data, ROOM % '{name: m, address: "10.0.0.9:6380"}')
 
 
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::1]"])
+def test_a_loopback_address_is_for_clients_of_the_same_machine(tmp_path: Path, host: str) -> None:
+    data = f'{{listen: "{host}:6380", service: app}}'
+    expected = f"4:34: clients of other machines cannot connect to {host}:6380; {WRITE}"
+    assert faults(tmp_path, data, ROOM % "{name: m}") == [expected]
+    load(tmp_path, data, ROOM % f'{{name: m, address: "{host}:6380"}}')
+    for listen in ("127.0.0.1:26379", "unix:/run/sentinel.sock"):
+        load(tmp_path, data, f'{{listen: "{listen}", sentinel: {{name: m}}}}')
+
+
 def test_faults_say_what_to_write(tmp_path: Path) -> None:
     no_name = "no name that clients ask for; write sentinel: {name: NAME}, as their settings have it"
     unreachable = "; write HOST:PORT, as they reach it"
@@ -100,7 +110,7 @@ def test_faults_say_what_to_write(tmp_path: Path) -> None:
 
 
 def test_keyfence_must_know_which_listener_is_meant(tmp_path: Path) -> None:
-    web = '{listen: "127.0.0.1:6381", service: web}'
+    web = '{listen: "10.0.0.9:6381", service: web}'
     expected = f"5:34: keyfence does not know which listener's address to name; {WRITE}"
     assert faults(tmp_path, DATA, web, ROOM % "{name: m}") == [expected]
 

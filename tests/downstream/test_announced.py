@@ -16,9 +16,9 @@ def test_the_default_has_the_port_that_was_bound(tmp_path: Path) -> None:
         tmp_path,
         '{listen: "[::1]:0", service: web}',
         '{listen: "127.0.0.1:0", service: app}',
-        f'{{listen: ":26379", service: app, sentinel: {several}}}',
+        f'{{listen: "127.0.0.1:26379", service: app, sentinel: {several}}}',
     )
-    bound = [Bound(name, []) for name in ("[::1]:5001", "127.0.0.1:5002", ":26379")]
+    bound = [Bound(name, []) for name in ("[::1]:5001", "127.0.0.1:5002", "127.0.0.1:26379")]
     first, _, sentinel = settings.listeners
     assert primaries_of(settings, sentinel, bound) == [
         Primary("a", "127.0.0.1", 5002, []),

@@ -245,6 +245,7 @@ def test_clients_stay_with_keyfence_over_a_failover(place: Place) -> None:
             assert node.stdout.readline().strip() == shown
             assert writes(node, "before") == "OK"
         until_it_writes(client, "before")
+        assert client.role()[0] == b"master"  # some clients ask, and trust no other answer
         assert reader.get("app:sync") == b"before"  # there is no replica: it reads from the primary
         place.watched.primary.kill()
         until_it_writes(client, "after")

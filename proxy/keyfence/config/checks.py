@@ -10,7 +10,7 @@ from keyfence.upstream.url import parse_upstream
 
 from .fields import parse_network
 from .models import ConfigModel, ListenerModel
-from .sentinel import is_reachable
+from .sentinel import is_local, is_reachable
 from .settings import Settings
 
 
@@ -92,6 +92,8 @@ def _unnameable(settings: Settings, listener: ListenerModel) -> str:
         return "keyfence does not know which listener's address to name"
     if not is_reachable(named.address):
         return f"clients cannot be told to connect to {named.listen}"
+    if is_local(named.address) and not listener.address.unix_path and not is_local(listener.address):
+        return f"clients of other machines cannot connect to {named.listen}"
     return ""
 
 

@@ -19,8 +19,9 @@ from keyfence.session.conversation.routing import Route
 from .commands import Asker, answer
 from .facts import Sentinel
 
+# The longest request takes 2 ms, which is a client's turn.
 LIMITS = RequestLimits(
-    max_arguments=1024, max_bulk=16 * KIB, max_inline=16 * KIB, max_request=64 * KIB, max_held=64 * KIB
+    max_arguments=128, max_bulk=16 * KIB, max_inline=16 * KIB, max_request=64 * KIB, max_held=64 * KIB
 )
 _numbers = itertools.count(1)
 
