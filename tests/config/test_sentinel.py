@@ -33,6 +33,7 @@ def test_the_name_of_the_upstreams_primary_is_the_default(tmp_path: Path) -> Non
     found = load(tmp_path, DATA, '{listen: ":26379", sentinel: true}', more=upstream)
     assert [one.name for one in found.listeners[1].primaries] == ["main"]
     assert found.listeners[0].primaries == []
+    assert found.serving == [found.listeners[0]]
     assert found.named_by_default(found.listeners[1]) is found.listeners[0]
     assert found.whose(found.listeners[1]) == "Sentinel for main"
     flags = Overrides(upstream="redis://elsewhere")

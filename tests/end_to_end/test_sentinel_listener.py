@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import shutil
 import socket
 import subprocess
 import time
+import urllib.request
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import hiredis
@@ -22,7 +25,7 @@ import redis.sentinel
 
 from keyfence.resp import encode
 from tests.sentinel import NAME, Watched, running_sentinels
-from tests.servers import PATIENCE_SECONDS, PROJECT, Keyfence
+from tests.servers import PATIENCE_SECONDS, PROJECT, Keyfence, running_redis
 
 NODE = PROJECT / "tests" / "node"
 HAS_NODE = shutil.which("node") and (NODE / "node_modules").is_dir()
@@ -49,6 +52,7 @@ class Place(NamedTuple):
     watched: Watched
     data: Address  # of keyfence
     sentinel: Address  # of keyfence
+    admin: str
 
     def real(self) -> Address:
         return "127.0.0.1", self.watched.sentinels[0]
@@ -63,7 +67,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
         (folder / "keyfence.yaml").write_text(CONFIG.format(hosts=hosts, name=NAME))
         with Keyfence("--config", folder / "keyfence.yaml", expect_stderr="unreachable|is 127") as keyfence:
             found = keyfence.ready.listeners
-            yield Place(watched, found["app"], found[f"Sentinel for {NAME}"])
+            yield Place(watched, found["app"], found[f"Sentinel for {NAME}"], keyfence.ready.admin)
 
 
 # -- the same answers as a real Sentinel's
@@ -175,6 +179,18 @@ def test_no_answer_names_the_real_addresses(place: Place) -> None:
     assert [port for port in hidden if str(port).encode() in said] == []
 
 
+def test_operators_see_which_listener_answers_as_a_sentinel(place: Place) -> None:
+    with urllib.request.urlopen(f"{place.admin}/listeners", timeout=PATIENCE_SECONDS) as response:
+        first, second = json.load(response)
+    assert first == {"address": "{}:{}".format(*place.data), "service": "app", "whose": "app"}
+    assert second == {
+        "address": "{}:{}".format(*place.sentinel),
+        "service": "app",
+        "whose": f"Sentinel for {NAME}",
+        "sentinel": NAME,
+    }
+
+
 # -- real clients, over a failover
 
 
@@ -254,3 +270,26 @@ def test_clients_stay_with_keyfence_over_a_failover(place: Place) -> None:
         assert sentinel.discover_master(NAME) == place.data
         with place.watched.replica.client() as direct:
             assert direct.get("app:ioredis") == direct.get("app:redis") == direct.get("app:sync")
+
+
+def test_an_outage_of_redis_does_not_close_those_that_ask(tmp_path: Path) -> None:
+    (tmp_path / "policy.yaml").write_text(POLICY)
+    with running_redis(tcp=True) as server:
+        (tmp_path / "keyfence.yaml").write_text(
+            f"policy: policy.yaml\nupstream: {{url: '{server.url}', connect_timeout: 200ms}}\n"
+            "listeners:\n"
+            "  - {listen: '127.0.0.1:0', service: app}\n"
+            "  - {listen: '127.0.0.1:0', service: app, sentinel: {name: main}}\n"
+            "admin: none\nfindings: none\n"
+        )
+        with (
+            Keyfence("--config", tmp_path / "keyfence.yaml", expect_stderr="unreachable") as keyfence,
+            keyfence.connect("app") as idle,
+            keyfence.connect("Sentinel for main") as asking,
+        ):
+            idle.sendall(encode.command("PING"))
+            assert idle.recv(100) == b"+PONG\r\n"
+            server.kill()
+            assert idle.recv(100) == b""
+            asking.sendall(encode.command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", "main"))
+            assert asking.recv(100).startswith(b"*2\r\n$9\r\n127.0.0.1\r\n")

@@ -79,7 +79,7 @@ def sentinel_faults(model: ConfigModel, settings: Settings) -> list[Diagnostic]:
                 faults.append(settings.fault((*at, "name"), f"{primary.name!r} is named twice; remove one"))
             if not primary.address and (why := _unnameable(settings, one)):
                 faults.append(settings.fault(at, f"{why}; write sentinel: {{address: HOST:PORT}}"))
-    if settings.listeners and all(one.primaries for one in settings.listeners):
+    if not settings.serving:
         text = "every listener answers as a Sentinel; add one without sentinel, for Redis' clients"
         faults.append(settings.fault(("listeners",), text))
     return faults

@@ -83,11 +83,15 @@ class Settings:
         """The number of HTTP listeners."""
         return (self.admin is not None) + (self.metrics is not None)
 
+    @property
+    def serving(self) -> list[ListenerModel]:
+        """The listeners for Redis' clients."""
+        return [one for one in self.listeners if not one.primaries]
+
     def named_by_default(self, listener: ListenerModel) -> ListenerModel | None:
         """The listener whose address a Sentinel listener names if it is not told one: the one for Redis'
         clients of the same service, or else of all. None: there is not exactly one."""
-        serving = [one for one in self.listeners if not one.primaries]
-        found = [one for one in serving if one.service == listener.service] or serving
+        found = [one for one in self.serving if one.service == listener.service] or self.serving
         return found[0] if len(found) == 1 else None
 
     def whose(self, listener: ListenerModel) -> str:

@@ -10,7 +10,8 @@ import pytest
 import redis
 from click.testing import CliRunner
 
-from keyfence.cli.demo.running import difference, host_port
+from keyfence.cli.demo import running
+from keyfence.cli.demo.running import addresses_of, difference, host_port
 from keyfence.cli.demo.traffic import EVENTS, META, SERVICES, Minute
 from keyfence.cli.main import cli
 from tests.policy.cases import POLICIES
@@ -30,6 +31,14 @@ class Result(NamedTuple):
 def _a_redis() -> None:
     if not server_binaries():
         pytest.fail("the demo needs a redis-server")
+
+
+def test_a_sentinel_listener_is_not_a_services_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = [{"service": one, "address": f"10.0.0.9:{port}"} for port, one in enumerate(SERVICES, 7000)]
+    others = [{**one, "address": "10.0.0.9:26379", "sentinel": "main"} for one in own]
+    served = {"/modes": {}, "/listeners": [*others, *own, *others]}
+    monkeypatch.setattr(running, "asked", lambda _admin, path: served[path])
+    assert addresses_of("http://10.0.0.9:9464")[SERVICES[0]] == ("10.0.0.9", 7000)
 
 
 def connect(*arguments: str) -> Result:

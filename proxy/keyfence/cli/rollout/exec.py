@@ -143,8 +143,7 @@ def _variables(
     """The variables to set, each with the service that its address is for; "" is unknown."""
     own = [one for one in policy.services if one != UNKNOWN]
     if not service:
-        serving = [one for one in settings.listeners if not one.primaries]
-        listening = {one.service for one in serving if settings.source is not None}
+        listening = {one.service for one in settings.serving if settings.source is not None}
         service = next(iter(listening)) if len(listening) == 1 else ""
     if not service and len(own) != 1:
         fail(f"--service is missing: which one is the command? {', '.join(own) or UNKNOWN}")

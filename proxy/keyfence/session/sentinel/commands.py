@@ -104,12 +104,12 @@ def _is_plain(name: bytes) -> bool:
 # -- SENTINEL
 
 
-def _of_primary(found: Callable[[Asker, Primary], bytes], missing: bytes = _NO_MASTER) -> Command:
+def _of_primary(found: Callable[[Asker, Primary], bytes]) -> Command:
     """A subcommand about the primary that its argument names."""
 
     def about(asker: Asker, argv: Argv) -> bytes:
         primary = asker.sentinel.find(argv[2])
-        return missing if primary is None else found(asker, primary)
+        return _NO_MASTER if primary is None else found(asker, primary)
 
     return Command(3, about)
 
