@@ -51,6 +51,7 @@ cdef class Client(Owner):
     cdef int _until_timed
     cdef object _timed
     cdef bint _asks
+    cdef bint _must_renew
     cdef readonly double connected_at
 
     @cython.locals(before=Py_ssize_t, session=SessionBase)

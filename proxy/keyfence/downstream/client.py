@@ -9,20 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, cast
 
 from keyfence.config.limits import ClientLimits
 from keyfence.identity.certificates import with_certificate
 from keyfence.identity.evidence import Evidence
 from keyfence.identity.resolver import Resolver
-from keyfence.net.closures import (
-    HALF_CLOSED,
-    OUTPUT,
-    SERVICE_CONNECTIONS,
-    SHUTDOWN,
-    Closure,
-)
+from keyfence.net.closures import HALF_CLOSED, OUTPUT, SERVICE_CONNECTIONS, SHUTDOWN, Closure
 from keyfence.net.host_port import host_port
 from keyfence.policy.engine.authorizer import InForce
 from keyfence.policy.verdict import Peer
@@ -121,12 +115,18 @@ class ServerContext:
             for client in list(self.clients):
                 client.tick(now)
 
-    def upstream_moved(self, reason: str) -> None:
-        """Another node is the primary now: close what stands on the former one. Clients stay if their
-        requests were not sent yet, or if they have no connection of their own and wait for nothing."""
-        self.pools.move(reason)
+    def upstream_moved(self, reason: str, held: Collection[str]) -> None:
+        """Another node is the primary now: close what stands on others than the `held` addresses. Clients
+        stay if nothing of theirs was sent, or if they share a connection and wait for nothing."""
+        self.pools.move(reason, held)
         for client in list(self.clients):
-            client.upstream_moved(reason)
+            client.upstream_moved(reason, held)
+
+    def renew(self) -> None:
+        """Replace the connections to Redis, each as soon as its clients would not notice."""
+        self.pools.drain()
+        for client in list(self.clients):
+            client.renew()
 
 
 class Client(Owner):
@@ -167,6 +167,7 @@ class Client(Owner):
         self._until_timed = FIRST_TIMED
         self._timed: TimedRequest | None = None
         self._asks = False  # whether a question of the session awaits its answer
+        self._must_renew = False  # its dedicated connection, as soon as it would not notice
         self.connected_at = 0.0  # in the loop's time
 
     @property
@@ -231,6 +232,8 @@ class Client(Owner):
             return
         self._traffic.client_in += len(data)
         self.active = True
+        if self._must_renew:
+            self.renew()
         before = self._session.backlog()
         self._until_timed -= 1
         if self._until_timed < 0:
@@ -492,21 +495,27 @@ class Client(Owner):
     def policy_replaced(self) -> None:
         self._session.forget_policy()
 
-    def upstream_moved(self, reason: str) -> None:
-        self._guarded(self._links.move, reason)
+    def upstream_moved(self, reason: str, held: Collection[str]) -> None:
+        self._guarded(lambda why: self._links.move(why, held), reason)
+
+    def renew(self) -> None:
+        """Replace the dedicated connection; if the client would notice, close it if that leads to a replica.
+        If a reply is due, do so later."""
+        self._must_renew = self._links.has_own and not self._session.give_up_own()
+        self._drop_own_if_asked()
+        if self._must_renew and self._session.may_ask_on_own():
+            self._must_renew = False
+            self._links.ask_role()
 
     def tick(self, now: float) -> None:
         """Close the dedicated connection if the client no longer needs it; otherwise keep it alive."""
         try:
-            self._settle()
+            if not self._session.route.is_shared:
+                self._session.settle()
+                self._drop_own_if_asked()
             self._links.keep_alive(now)
         except Exception as exc:
             self._failed(exc)
-
-    def _settle(self) -> None:
-        if not self._session.route.is_shared:
-            self._session.settle()
-            self._drop_own_if_asked()
 
     def _drop_own_if_asked(self) -> None:
         if self._session.reopen:

@@ -3,7 +3,7 @@
 
 Rule: this module finds boundaries only. It builds no values, changes no bytes, and keeps at most the few
 bytes of an incomplete header. So memory does not grow with a reply, and the client gets exactly the server's
-bytes. Of errors' lines in replies it notes those that begin with one of `NOTED`, at any depth (`errors`).
+bytes. Of errors' lines it notes those that begin with one of NOTED, at any depth (`errors`).
 
 It reads RESP2 and RESP3, with all types of the RESP3 specification except the streamed ones (`$?`, `*?`, `;`,
 `.`), which no server sends. A simple string or number ends at the first CRLF; its content is not checked.
@@ -50,13 +50,14 @@ _UNDECIDED = 1
 _NOTED = 2
 # The words of errors that are noted. A cluster's node answers with the first two, which name another node's
 # address. A replica of Valkey names its primary's to clients that have sent CLIENT CAPA redirect. A replica
-# answers writes with the last.
+# answers writes with READONLY. The other ones say that a node does not serve now.
 TO_NODES = ("MOVED", "ASK")
 REDIRECTS = (*TO_NODES, "REDIRECT")
 READ_ONLY = "READONLY"
-NOTED = (*REDIRECTS, READ_ONLY)
+DOUBTS = (READ_ONLY, "MASTERDOWN", "LOADING", "CLUSTERDOWN")
+NOTED = (*REDIRECTS, *DOUBTS)
 _NOTED_WORDS = tuple(word.encode() + b" " for word in NOTED)
-_LONGEST_WORD = 9
+_LONGEST_WORD = max(map(len, _NOTED_WORDS))
 
 # What follows a frame's first byte.
 _LINE = 1  # the rest of one line

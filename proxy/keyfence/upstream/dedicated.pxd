@@ -29,6 +29,7 @@ cdef class DedicatedLink:
     cdef bint _full
     cdef bint _may_wait
     cdef long long _pongs
+    cdef bytes _pong
     cdef ReplyFramer _framer
 
     cpdef object send(self, list chunks)

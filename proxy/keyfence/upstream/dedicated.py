@@ -8,15 +8,17 @@ the client's first request; bytes sent before it is open wait here.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import cast
 
 from keyfence.net.closures import OTHER
 from keyfence.resp.replies import ReplyError, ReplyFramer
+from keyfence.resp.role import REPLICA, role_in
 
 from .exchange import Sharer
-from .handshake import GreetingError, Handshake, Misplaced, describe, give_up, introduces
+from .handshake import ASK_ROLE, GreetingError, Handshake, Misplaced, describe, give_up, introduces
 from .health import Upstream, UpstreamDown
+from .names import is_at
 from .own_commands import PING
 
 LARGE = 1024 * 1024  # bytes
@@ -72,7 +74,8 @@ class DedicatedLink:
         self._full = False
         self._may_wait = False  # whether the client waits for the end of an outage
         self._pongs = 0  # replies to PINGs that are still to come, before any reply to the client
-        self._framer: ReplyFramer | None = None  # finds the ends of these replies
+        self._pong = b""  # the last of these replies, as far as it has come
+        self._framer: ReplyFramer | None = None  # finds their ends
 
     def send(self, chunks: list[bytes]) -> None:
         self.is_kept = False
@@ -97,11 +100,19 @@ class DedicatedLink:
     def ping(self) -> bool:
         """Have Redis answer, so that its `timeout` does not close the connection. Returns False if the last
         answer is still due. No reply to the client may be due."""
+        return self._ask(_PING)
+
+    def ask_role(self) -> bool:
+        """Have Redis say its role, and give up the connection if it is a replica. As `ping`."""
+        return self._ask(ASK_ROLE)
+
+    def _ask(self, request: bytes) -> bool:
         if self._pongs:
             return False
         self._pongs += 1
+        self._pong = b""
         self._framer = ReplyFramer()
-        self._write([_PING])
+        self._write([request])
         return True
 
     def unsent(self) -> int:
@@ -218,12 +229,16 @@ class DedicatedLink:
         if self._paused and self._transport is not None:
             self._transport.pause_reading()
 
-    def move(self, reason: str) -> None:
-        """Another node is the primary now. If nothing was sent yet, connect to that; otherwise give up."""
+    def move(self, reason: str, held: Collection[str] = ()) -> None:
+        """Another node is the primary now. If nothing was sent yet, connect to that; otherwise give up. A
+        connection to one of the `held` addresses stays."""
+        if held and (self._transport is None or is_at(self._transport, held)):
+            return
         if self._is_open:
             transport, self._transport = self._transport, None
             if transport is not None:
                 transport.abort()
+                self._upstream.lost()
                 self._lose(reason)
         elif self._transport is not None or self._connecting is not None:
             self._connect_again()
@@ -268,7 +283,8 @@ class DedicatedLink:
             self._owner.upstream_data(self, data)
 
     def _without_pong(self, data: bytes) -> bytes:
-        """Remove the reply to a PING from the start of `data`. Any reply will do."""
+        """Remove the reply to keyfence's own request from the start of `data`. Any reply will do, but if it
+        says that Redis is a replica, the client is closed."""
         assert self._framer is not None
         try:
             at = self._framer.advance(data, 0, 1)
@@ -276,6 +292,9 @@ class DedicatedLink:
             self._pongs = 0  # the session will report the error
             return data
         self._pongs -= self._framer.completed
+        self._pong += data[:at]
+        if not self._pongs and role_in(self._pong) == REPLICA:
+            self.move(f"upstream {self._upstream.address.shown} is a replica now")
         return data[at:]
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -287,6 +306,8 @@ class DedicatedLink:
         self._transport, self._is_open = None, False
         if handshake is not None and self._owner is not None and not self._ended:
             self._upstream.dropped(describe(exc))
+        if self._owner is not None and not self._ended:
+            self._upstream.lost()
         self._lose(f"upstream {self._upstream.address.shown} is gone: {describe(exc)}")
 
     def eof_received(self) -> None:

@@ -15,16 +15,20 @@ import random
 import socket
 import ssl
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from typing import Literal
 
 import hiredis
 
 from keyfence.net.host_port import host_port
 from keyfence.resp import encode
+from keyfence.resp.replies import READ_ONLY
 from keyfence.resp.role import REPLICA
 
+from .doubt import Doubt, Renewals
+from .failovers import Failover, Failovers
 from .handshake import Answers, Greeting, GreetingError, Misplaced, describe
+from .names import HeldAddresses, addresses_of, is_name
 from .own_commands import PING, SELECT
 from .patience import at_most
 from .standing import HELLO, Standing
@@ -112,6 +116,19 @@ class Upstream:
         self.connects = 0
         self.failures = 0
         self.moved_at = 0.0  # when another node became the primary; 0.0: never
+        # Called when another node is the primary: connections must leave all others, but not these addresses.
+        # None: nothing has to leave, because the same address leads to a primary again.
+        self.on_failover: Callable[[Failover, Collection[str] | None], None] = lambda _now, _held: None
+        self.on_served: Callable[[float], None] = lambda _seconds: None  # how long a failover took
+        # Called when connections are to be replaced, as far as nobody notices.
+        self.on_renewal: Callable[[], None] = lambda: None
+        self.on_remade: Callable[[], None] = lambda: None  # a connection took the place of an earlier one
+        self._to_remake = 0  # connections that were given up, and not made again
+        self._failovers = Failovers()
+        self._renewals = Renewals()
+        self._held = HeldAddresses()
+        self._doubt = Doubt()  # the prober's
+        self._lookers: list[Doubt] = []  # of others who look who the primary is
         self._tls = tls
         self._on_change = on_change
         self._on_failure = on_failure
@@ -131,16 +148,55 @@ class Upstream:
         self.address = dataclasses.replace(address, host=known.host, port=known.port, shown=known.shown)
         self._tls = tls
 
-    def move(self, host: str, port: int) -> None:
-        """Connect to this node from now on, because it is the primary now. What stands on the former one is
-        the caller's to close."""
+    def move(self, host: str, port: int, why: str) -> None:
+        """Connect to this node from now on, because it is the primary now."""
         is_first = not self.address.host
         self.address = dataclasses.replace(self.address, host=host, port=port)
-        if is_first:
-            return
+        self._held = HeldAddresses()
+        if not is_first:
+            self._moved(host_port(host, port), why)
+
+    def _moved(self, node: str, why: str, held: Collection[str] = ()) -> None:
+        """What stands on other nodes must leave them, but not what stands on one of the `held` addresses."""
+        self._failovers.moved(node, why)
         self.moved_at = time.time()
         self.standing.moved()
         self._can_connect()
+        assert self._failovers.last is not None
+        self.on_failover(self._failovers.last, held)
+        self.look_again()
+
+    @property
+    def last_failover(self) -> Failover | None:
+        """The last time that another node became the primary; None: never."""
+        return self._failovers.last
+
+    def looked_for_by(self, looker: Doubt) -> None:
+        """Somebody else looks who the primary is."""
+        self._lookers.append(looker)
+
+    def look_again(self) -> None:
+        """There is a sign that another node may be the primary: look at once."""
+        self._doubt.look_again()
+        for one in self._lookers:
+            one.look_again()
+
+    def remake(self) -> None:
+        """A connection is given up that had been used, and another one may take its place."""
+        self._to_remake += 1
+
+    def lost(self) -> None:
+        """A connection ended that had been used."""
+        self.remake()
+        self._failovers.doubted()
+        self.look_again()
+
+    def answered(self, error: str) -> None:
+        """Redis answered a client with an error that begins with one of `resp.replies.DOUBTS`."""
+        if error == READ_ONLY:
+            self._failovers.doubted()
+            self._renewals.refused()
+        self.look_again()
 
     @property
     def node(self) -> str:
@@ -184,9 +240,25 @@ class Upstream:
         return 0.0 if self._back.is_set() or self.is_patient else self._patient_until
 
     def succeeded(self) -> None:
+        """A connection for clients can be used."""
+        if self._to_remake:
+            self._to_remake -= 1
+            self.on_remade()
+        self._came_up()
+
+    def _came_up(self) -> None:
         self.connects += 1
         self._can_connect()
         self._set(up=True, reason="")
+        self._serves()
+
+    def _serves(self) -> None:
+        """A connection can be used."""
+        if self.standing.is_demoted:
+            return
+        seconds = self._failovers.served()
+        if seconds is not None:
+            self.on_served(seconds)
 
     def _can_connect(self) -> None:
         self._backoff = self._retry_at = self._patient_until = 0.0
@@ -208,6 +280,9 @@ class Upstream:
         """A connection attempt failed. The next ones wait longer each time, with jitter to spread them.
         `is_refused`: Redis refused keyfence's login, which no client should wait for."""
         self.failures += 1
+        self._failovers.doubted()
+        for one in self._lookers:
+            one.look_again()
         self._on_failure()
         now = asyncio.get_running_loop().time()
         self._backoff = min(max(self._backoff * 2, FIRST_BACKOFF), LONGEST_BACKOFF)
@@ -281,17 +356,35 @@ class Upstream:
     async def _connect(
         self, protocol: Callable[[], asyncio.Protocol]
     ) -> tuple[asyncio.Transport, asyncio.Protocol]:
-        loop = asyncio.get_running_loop()
         address = self.address
         if address.sentinels is not None and not address.host:
             raise ConnectionError(self.unnamed)
         async with at_most(self.connect_timeout):
             if address.kind == "unix":
+                loop = asyncio.get_running_loop()
                 return await loop.create_unix_connection(protocol, address.path)
-            name = (address.server_name or address.host) if self._tls is not None else None
-            return await loop.create_connection(
-                protocol, address.host, address.port, ssl=self._tls, server_hostname=name
-            )
+            hosts = await self._resolved(address) if is_name(address.host) else [address.host]
+            for host in hosts[:-1]:
+                with contextlib.suppress(OSError):
+                    async with at_most(self.connect_timeout / len(hosts)):
+                        return await self._connect_to(host, protocol)
+            return await self._connect_to(hosts[-1], protocol)
+
+    async def _connect_to(
+        self, host: str, protocol: Callable[[], asyncio.Protocol]
+    ) -> tuple[asyncio.Transport, asyncio.Protocol]:
+        address = self.address
+        name = (address.server_name or address.host) if self._tls is not None else None
+        loop = asyncio.get_running_loop()
+        return await loop.create_connection(protocol, host, address.port, ssl=self._tls, server_hostname=name)
+
+    async def _resolved(self, address: UpstreamAddress) -> list[str]:
+        """The addresses that a name has now. If one has gone, what stands there must leave it."""
+        found = await addresses_of(address.host, address.port)
+        if address is self.address and self._held.answered(found) and address.sentinels is None:
+            node = " or ".join(host_port(one, address.port) for one in sorted(self._held.held))
+            self._moved(node, f"the name {address.host}", self._held.held)
+        return found
 
     @contextlib.asynccontextmanager
     async def _asking(self, protocol: asyncio.Protocol, requests: Sequence[bytes]) -> AsyncIterator[None]:
@@ -313,22 +406,26 @@ class Upstream:
             return await answers.raw
 
     async def probe_forever(self) -> None:
-        """Probe Redis each second, so that its state is known without any client."""
+        """Probe Redis each second, and at once in doubt, so that its state is known without any client."""
         while True:
             await self.probe()
-            await asyncio.sleep(PROBE_INTERVAL_WAITED if self.is_patient else PROBE_INTERVAL)
+            await self._doubt.wait(PROBE_INTERVAL_WAITED if self.is_patient else PROBE_INTERVAL)
 
     async def probe(self) -> bool:
         """Connect, send the greeting and PING, and record the state. Returns whether Redis is up.
 
         Any reply to PING counts, but no greeting command may fail.
         """
+        moved_at = self.moved_at
         try:
             probe = await self._ask()
         except OSError as exc:
-            self._failed_by(exc)
+            if moved_at == self.moved_at:  # else it says nothing about the node that is the primary now
+                self._failed_by(exc)
             return False
         reason = probe.trouble
+        if moved_at != self.moved_at:
+            return not reason
         if not reason and self.is_followed and self.standing.role == REPLICA:
             reason = str(Misplaced())
         if probe.dropped:
@@ -340,8 +437,12 @@ class Upstream:
             self.failed(reason, is_refused=probe.is_refused)
         elif self.up:
             self._drops = 0
+            self._serves()
         else:
-            self.succeeded()
+            self._came_up()
+        is_wanted = self.is_followed or (not reason and self.standing.role != REPLICA)
+        if is_wanted and self._renewals.take():
+            self.on_renewal()
         return not reason
 
     async def _ask(self) -> _Probe:
@@ -350,8 +451,21 @@ class Upstream:
         async with self._asking(probe, [*greeting, PING.request(), HELLO]):
             await probe.settled
             await asyncio.wait([probe.told], timeout=PROBE_INTERVAL)
+            was_demoted = self.standing.is_demoted
             self.standing.told(probe.about)
+            self._role_seen(was_demoted)
         return probe
+
+    def _role_seen(self, was_demoted: bool) -> None:
+        """Redis has said its role. If its address led to a replica for a while, connections of that time and
+        before may still lead there."""
+        if self.standing.is_demoted:
+            self._failovers.doubted()
+        elif was_demoted and not self.is_followed:
+            self._renewals.refused()
+            self._failovers.moved(self.address.shown, "its role")
+            assert self._failovers.last is not None
+            self.on_failover(self._failovers.last, None)
 
 
 class UpstreamDown(Exception):

@@ -8,6 +8,8 @@ client shares another one: CLIENT LIST shows the client there, and killing that 
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from keyfence.resp.profile import Profile
 
 from .dedicated import DedicatedLink, Owner
@@ -42,6 +44,16 @@ class Links:
     def is_open(self) -> bool:
         """Whether any request was sent."""
         return self._share is not None or (self._own is not None and not self._own.is_closed)
+
+    @property
+    def has_own(self) -> bool:
+        """Whether there is a dedicated connection."""
+        return self._own is not None and not self._own.is_closed
+
+    def ask_role(self) -> None:
+        """Give up the dedicated connection, and the client, if it leads to a replica. No reply may be due."""
+        if self._own is not None:
+            self._own.ask_role()
 
     @property
     def is_held(self) -> bool:
@@ -105,10 +117,10 @@ class Links:
         if now - self._pinged_at >= KEEP_ALIVE_SECONDS and own.ping():
             self._worked, self._pinged_at = False, now
 
-    def move(self, reason: str) -> None:
-        """Another node is the primary now, and the dedicated connection stands on the former one."""
+    def move(self, reason: str, held: Collection[str]) -> None:
+        """Another node is the primary now. A dedicated connection to one of the `held` addresses stays."""
         if self._own is not None:
-            self._own.move(reason)
+            self._own.move(reason, held)
 
     def drop_own(self) -> None:
         """Close the dedicated connection. No reply may be due on it."""

@@ -7,6 +7,7 @@ one least recently used is evicted, but never one on which a reply is due.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 
 from keyfence.resp.profile import Profile
 
@@ -55,9 +56,11 @@ class Pool:
     def connection(self, link: SharedLink) -> SharedConnection:
         """The connection with the fewest clients. Opens a new one below the pool's size."""
         open_ones = self.connections = [one for one in self.connections if not one.is_closed]
-        if len(open_ones) < self._size:
-            open_ones.append(SharedConnection(self._upstream, next(reversed(self._logins)), self.refused))
-        chosen = min(open_ones, key=lambda one: len(one.links))
+        used = [one for one in open_ones if not one.is_drained]
+        if len(used) < self._size:
+            used.append(SharedConnection(self._upstream, next(reversed(self._logins)), self.refused))
+            open_ones.append(used[-1])
+        chosen = min(used, key=lambda one: len(one.links))
         chosen.links[link] = None
         return chosen
 
@@ -131,11 +134,17 @@ class Pools:
             if pool.is_empty:
                 del self._pools[kind]
 
-    def move(self, reason: str) -> None:
-        """Another node is the primary now."""
+    def move(self, reason: str, held: Collection[str]) -> None:
+        """Another node is the primary now. Connections to the `held` addresses stay."""
         for pool in self._pools.values():
             for one in pool.connections:
-                one.move(reason)
+                one.move(reason, held)
+
+    def drain(self) -> None:
+        """Let new connections take the place of all that are open."""
+        for pool in self._pools.values():
+            for one in pool.connections:
+                one.drain()
 
     def close(self) -> None:
         for pool in self._pools.values():

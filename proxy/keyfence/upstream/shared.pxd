@@ -18,6 +18,7 @@ cdef class SharedLink(Share):
 
     @cython.locals(connection=SharedConnection)
     cpdef object send(self, list chunks, list counts, bint shapeable=*)
+    cpdef object leave_connection(self)
 
 
 @cython.final
@@ -25,6 +26,7 @@ cdef class SharedConnection:
     cdef readonly dict links
     cdef readonly bint is_closed
     cdef readonly bint is_full
+    cdef readonly bint is_drained
     cdef object _upstream
     cdef object _profile
     cdef object _on_refused

@@ -13,7 +13,7 @@ once. `pools` chooses a client's connection.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Protocol, cast
 
 from keyfence.resp.limits import MIB
@@ -22,6 +22,7 @@ from keyfence.resp.profile import Profile
 from .exchange import Exchange, Share, Sharer
 from .handshake import GreetingError, Handshake, Misplaced, describe, give_up
 from .health import Upstream, UpstreamDown
+from .names import is_at
 
 IDLE_SECONDS = 60.0  # after which a connection without clients is closed
 # Bytes that may wait for Redis on a connection, also of clients that have gone. With more, it takes none.
@@ -68,6 +69,9 @@ class SharedLink(Share):
     def send(self, chunks: list[bytes], counts: list[int], shapeable: bool = False) -> None:
         """Send chunks with `counts` requests each. `shapeable`: the client's text might shape a reply."""
         connection = self._connection
+        if connection is not None and connection.is_drained and not self.awaited:
+            self.leave_connection()
+            connection = None
         if connection is None or connection.is_closed:
             if self._is_refused:
                 return
@@ -94,14 +98,19 @@ class SharedLink(Share):
 
     def close(self) -> None:
         """The client no longer uses this link. No callback comes after this."""
+        if self._connection is not None:
+            self.leave_connection()
         sharer, self.sharer = self.sharer, None
         if sharer is not None:
             self._pool.holders -= 1
-        if self._connection is not None:
-            if self._connection.is_full and sharer is not None:
-                sharer.upstream_full(self, False)
-            self._connection.leave(self)
-            self._connection = None
+
+    def leave_connection(self) -> None:
+        """Use another connection from the next request on."""
+        connection, self._connection = self._connection, None
+        assert connection is not None
+        if connection.is_full and self.sharer is not None:
+            self.sharer.upstream_full(self, False)
+        connection.leave(self)
 
 
 class SharedConnection:
@@ -117,6 +126,7 @@ class SharedConnection:
         self.links: dict[SharedLink, None] = {}  # takes less memory than a set
         self.is_closed = False
         self.is_full = False  # whether Redis reads too slowly
+        self.is_drained = False  # whether it serves only those who still await replies
         self._upstream = upstream
         self._profile = profile
         self._on_refused = on_refused
@@ -194,8 +204,18 @@ class SharedConnection:
         """Whether no reply is due."""
         return self._exchange.due is None
 
+    def drain(self) -> None:
+        """Leave new requests to another connection, except those of links that still await replies here."""
+        if self._exchange.is_open and not self.is_drained:
+            self.is_drained = True
+            self._upstream.remake()
+
     def close_if_idle(self, now: float) -> None:
-        if not self.links and self.is_idle and now - self._idle_since > IDLE_SECONDS:
+        if self.is_drained:
+            for link in [one for one in self.links if not one.awaited]:
+                link.leave_connection()
+        is_over = self.is_drained or now - self._idle_since > IDLE_SECONDS
+        if not self.links and self.is_idle and is_over:
             self.close()
 
     def close(self) -> None:
@@ -251,9 +271,10 @@ class SharedConnection:
             reason = self._upstream.login_failed(failure)
         (self._refuse if failure.refusal else self._lose)(reason)
 
-    def move(self, reason: str) -> None:
-        """Another node is the primary now. If nothing was sent yet, connect to that; otherwise give up."""
-        if self.is_closed:
+    def move(self, reason: str, held: Collection[str] = ()) -> None:
+        """Another node is the primary now. If nothing was sent yet, connect to that; otherwise give up. A
+        connection to one of the `held` addresses stays."""
+        if self.is_closed or (held and (self._transport is None or is_at(self._transport, held))):
             return
         if self._exchange.is_open:
             self._abandon(reason)
@@ -298,6 +319,7 @@ class SharedConnection:
             if self._handshake.cut_short(exc):
                 return
             self._upstream.dropped(describe(exc))
+        self._upstream.lost()
         self._lose(f"upstream {self._upstream.address.shown} is gone: {describe(exc)}")
 
     def eof_received(self) -> None:
@@ -323,7 +345,9 @@ class SharedConnection:
             exchange.end_turn()
 
     def _abandon(self, reason: str) -> None:
-        """Close the connection, because the owner of the next reply is unknown."""
+        """Close the connection, because the owner of the next reply is unknown, or it leads to a former
+        primary."""
+        self._upstream.lost()
         transport = self._transport
         self._lose(reason)
         if transport is not None:

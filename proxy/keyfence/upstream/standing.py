@@ -101,6 +101,11 @@ class Standing:
             if word == MASTER:
                 self._refused_write = None
 
+    @property
+    def is_demoted(self) -> bool:
+        """Whether it was a primary and is a replica now."""
+        return self.role == REPLICA and self._was_primary
+
     def concerns(self) -> list[Concern]:
         """What operators should know now."""
         found = []
@@ -108,11 +113,10 @@ class Standing:
             found.append(_CLUSTER)
         elif self.mode == "sentinel":
             found.append(_SENTINEL)
-        is_demoted = self.role == REPLICA and self._was_primary
         if self.role == REPLICA:
-            found.append(_DEMOTED if is_demoted else _REPLICA)
+            found.append(_DEMOTED if self.is_demoted else _REPLICA)
         seconds = RECENT_SECONDS if self.role == MASTER else REFUSED_SECONDS
-        if self._was_within(self._refused_write, seconds) and not is_demoted:
+        if self._was_within(self._refused_write, seconds) and not self.is_demoted:
             found.append(_REFUSES)
         if self._was_within(self._sent_notices, NOTICES_SECONDS):
             found.append(_NOTICES)

@@ -173,7 +173,7 @@ def test_after_a_failover_the_new_primary_is_asked() -> None:
             bench.now = 5.0
             look()
             assert bench.late == {"one ttl.required HSET late": 1}
-            bench.upstream.move("127.0.0.1", new.port)
+            bench.upstream.move("127.0.0.1", new.port, "the test")
             bench.hset("k:2")
             bench.now = 10.0
             look()

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import uvloop
 
+from keyfence.upstream.failovers import Failover
 from keyfence.upstream.health import Sentinels, Upstream, UpstreamAddress
 from keyfence.upstream.sentinel.answers import Named
 from keyfence.upstream.sentinel.follower import Follower
@@ -45,10 +46,12 @@ class Followed:
         address = UpstreamAddress("tcp", port=0, shown=f"sentinel:{name}", sentinels=self.sentinels)
         self.upstream = Upstream(address, connect_timeout=2.0)
         self.failovers: list[tuple[int, str]] = []
-        self.follower = Follower(self.upstream, self.sentinels, self._failed_over)
+        self.follower = Follower(self.upstream, self.sentinels)
+        self.upstream.on_failover = self._failed_over
 
-    def _failed_over(self, now: Named, who: str) -> None:
-        self.failovers.append((now.port, who))
+    def _failed_over(self, now: Failover, held: Collection[str] | None) -> None:
+        assert held == ()  # nothing stays on another node
+        self.failovers.append((self.upstream.address.port, now.why))
 
     @contextlib.asynccontextmanager
     async def following(self) -> AsyncIterator[None]:
@@ -98,8 +101,9 @@ async def test_a_failover_is_followed_by_asking_if_no_report_comes(
     monkeypatch.setattr("keyfence.upstream.sentinel.follower.POLL_SECONDS", 1e6)
     one = Followed(watched.sentinels)
     one.follower.followed = Named("127.0.0.1", free_port(), -1)  # an earlier primary
+    one.upstream.move("127.0.0.1", one.follower.followed.port, "the test")
     async with one.following():
-        one.follower.look_again()
+        one.upstream.look_again()
         await one.until(lambda: one.upstream.address.port == watched.primary.port)
     assert one.failovers == [(watched.primary.port, "the Sentinels")]
 

@@ -35,7 +35,7 @@ from keyfence.policy.engine.pending import PendingTtls
 from keyfence.policy.rules import RULES
 from keyfence.policy.units import counted
 from keyfence.policy.wording.command_log import as_line
-from keyfence.resp.replies import READ_ONLY
+from keyfence.resp.replies import DOUBTS
 from keyfence.session.conversation.questions import Question
 from keyfence.session.conversation.shown_ids import ShownIds
 from keyfence.telemetry.candidate.changes import Changes
@@ -43,11 +43,11 @@ from keyfence.telemetry.operator_log import notice, report_fault, tell, warn
 from keyfence.telemetry.telemetry import Telemetry
 from keyfence.telemetry.usage import Usage
 from keyfence.upstream.discovery import CannotLearn, Learner, NotAllowed
+from keyfence.upstream.failovers import Failover
 from keyfence.upstream.health import Upstream, UpstreamAddress
 from keyfence.upstream.outages import Outages
 from keyfence.upstream.own_commands import COMMAND, OwnCommand
 from keyfence.upstream.own_user import missing_permissions, what_is_missing
-from keyfence.upstream.sentinel.answers import Named
 from keyfence.upstream.sentinel.follower import Follower
 from keyfence.upstream.standing import KINDS, Concern
 
@@ -196,9 +196,12 @@ class Runtime:
             on_fault=self._upstream_fault,
             on_state=self._outages.seen if self._outages is not None else lambda _up, _reason: None,
         )
+        self.upstream.on_failover = self._failed_over
+        self.upstream.on_renewal = self._renew
+        self.upstream.on_remade = self._reconnected
         self.telemetry.on_upstream_shown = self._upstream_shown
         if address.sentinels is not None:
-            self.follower = Follower(self.upstream, address.sentinels, self._failed_over)
+            self.follower = Follower(self.upstream, address.sentinels)
         self._report_concerns(self.upstream)
         if self.authorizer is not None:
             self.learner = Learner(self.upstream, self._adopt_commands, self._cannot_learn)
@@ -239,28 +242,35 @@ class Runtime:
     def _connect_failed(self) -> None:
         assert self.upstream is not None
         self.telemetry.counters.upstream_connect_failed(self.upstream.address.shown)
-        if self.follower is not None:
-            self.follower.look_again()
 
     def _upstream_shown(self, word: str) -> None:
         """A session has seen something of the upstream (`Standing.shown`)."""
         assert self.upstream is not None
         self.upstream.standing.shown(word)
-        if word == READ_ONLY and self.follower is not None:
-            self.follower.look_again()
+        if word in DOUBTS:
+            self.upstream.answered(word)
 
-    def _failed_over(self, now: Named, who: str) -> None:
-        """Another node is the primary now, as a Sentinel says."""
+    def _failed_over(self, now: Failover, held: Collection[str] | None) -> None:
+        """Another node is the primary now. Connections to the `held` addresses stay; None: all do."""
         assert self.upstream is not None
         shown = self.upstream.address.shown
-        if self._context is not None:
-            self._context.upstream_moved(f"upstream {shown} is {now.shown} now")
+        if self._context is not None and held is not None:
+            self._context.upstream_moved(f"upstream {shown} is {now.node} now", held)
         if not self._quiet:  # a worker's parent has followed it too
             self.telemetry.counters.upstream_failed_over(shown)
-            notice(f"failover {now.shown}", f"upstream {shown} is {now.shown} now, as {who} says")
+            notice(f"failover {now.node}", f"upstream {shown} is {now.node} now, as {now.why} says")
         if self.learner is not None:
             self.learner.upstream_changed(True)
         self._user_changed.set()
+
+    def _reconnected(self) -> None:
+        assert self.upstream is not None
+        self.telemetry.counters.upstream_reconnected(self.upstream.address.shown)
+
+    def _renew(self) -> None:
+        """Connections may lead to a replica, and new ones to a primary."""
+        if self._context is not None:
+            self._context.renew()
 
     def _upstream_changed(self, up: bool) -> None:
         assert self.upstream is not None

@@ -132,6 +132,15 @@ class SessionBase:
     def settle(self) -> None:
         """Return to a shared connection if nothing keeps the client on its dedicated one any more."""
 
+    def give_up_own(self) -> bool:
+        """Have the dedicated connection replaced by a new one, if the client would not notice. Returns
+        whether it is."""
+        return False
+
+    def may_ask_on_own(self) -> bool:
+        """Whether keyfence may send a request of its own on the dedicated connection now."""
+        return False
+
     def take_own(self, *, for_good: bool) -> None:
         """Leave the shared connection, because there is none for this client now, or ever (`for_good`)."""
 

@@ -378,6 +378,15 @@ class Conversation(SessionBase):
             if not self.route.knows_id:  # otherwise that connection is kept, and the client will return to it
                 self._give_up_own()
 
+    def give_up_own(self) -> bool:
+        if self.route.is_shared or not self.route.leaves_nothing or not self._is_at_rest():
+            return False
+        self._give_up_own()
+        return True
+
+    def may_ask_on_own(self) -> bool:
+        return not self.route.is_shared and not self.route.pinned and self._is_at_rest()
+
     def _give_up_own(self) -> None:
         """Replace the client's dedicated connection by a new one, on which no reply is in doubt."""
         self.reopen = True
@@ -388,14 +397,20 @@ class Conversation(SessionBase):
         return (
             not self.route.is_shared
             and self.route.may_share()
-            and self.state == _READING
+            and self._is_at_rest()
+            and not self.exceeds_share(self.reader.announced(), 0)
+        )
+
+    def _is_at_rest(self) -> bool:
+        """Whether nothing of the client is under way on its dedicated connection."""
+        return (
+            self.state == _READING
             and not self.wants_turn
             and not self.partly_sent
             and not self.to_upstream
             and not self.closing
             and self.transaction is None
             and self.replies.is_at_rest()
-            and not self.exceeds_share(self.reader.announced(), 0)
         )
 
     # -- from upstream

@@ -103,6 +103,12 @@ class Route:
         """Stay on the dedicated connection for a while, because more such commands are likely."""
         self._until = self._clock() + STAY
 
+    @property
+    def leaves_nothing(self) -> bool:
+        """Whether another dedicated connection could take the place of the client's, as far as this object
+        knows."""
+        return not self.pinned and not self.watching and not self.knows_id
+
     def may_share(self) -> bool:
         """Whether the client may leave its dedicated connection, as far as this object knows."""
         return (

@@ -198,7 +198,10 @@ TOPICS: dict[str, tuple[Metric, ...]] = {
             query="sum by (where) (increase(keyfence_addresses_hidden_total[1d]))",
         ),
         _counter(
-            "upstream_reconnects", ("upstream",), "Upstream connections made again.", unit="connections"
+            "upstream_reconnects",
+            ("upstream",),
+            "Upstream connections for clients that took the place of one that was lost or given up.",
+            unit="connections",
         ),
         _counter(
             "upstream_connect_failures",
@@ -209,7 +212,7 @@ TOPICS: dict[str, tuple[Metric, ...]] = {
         _counter(
             "upstream_failovers",
             ("upstream",),
-            "How often Sentinels named another primary, which keyfence has followed.",
+            "How often another node became the primary, which keyfence has followed.",
             query="sum by (upstream) (increase(keyfence_upstream_failovers_total[1d]))",
         ),
         _counter(
@@ -302,7 +305,7 @@ LABELS: dict[str, str] = {
     "direction": "`client_in`, `client_out`: from and to clients; `upstream_in`, `upstream_out`: from and to "
     "Redis",
     "entry": "the entry, legacy form, scope or channel of the policy that decided; empty if none did",
-    "error": "`MOVED`, `ASK`, `REDIRECT`, `READONLY`",
+    "error": "`MOVED`, `ASK`, `REDIRECT`, `READONLY`, `MASTERDOWN`, `LOADING`, `CLUSTERDOWN`",
     "kind": "exceptions: `legacy`, `grants`, `waivers`; faults: `push`, `out_of_step` "
     "([operations.md](operations.md#unrequested-data-from-redis)); the standing of Redis: `cluster`, "
     "`sentinel`, `replica`, `read_only`, `notices` "

@@ -8,13 +8,13 @@ grow.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import AbstractAsyncContextManager
 
 import hiredis
 
+from keyfence.upstream.doubt import LEAST_SECONDS, MOST_SECONDS, Doubt
 from keyfence.upstream.handshake import describe
 from keyfence.upstream.health import Sentinels, Upstream
 
@@ -22,8 +22,6 @@ from .answers import SWITCHED, Named, NotNamed, chosen, is_about, named_in, why_
 from .conversation import Conversation, conversation
 
 POLL_SECONDS = 10.0  # on average, between two questions to all Sentinels while nothing happens
-LEAST_SECONDS = 0.05  # between two questions while the primary is in doubt, …
-MOST_SECONDS = 2.0  # … growing to this
 LATE_SECONDS = 0.5  # for which other answers are awaited after the first one
 SILENT_SECONDS = 5.0  # after which a Sentinel that says nothing gets a PING
 
@@ -31,16 +29,13 @@ SILENT_SECONDS = 5.0  # after which a Sentinel that says nothing gets a PING
 class Follower:
     """Has an upstream connect to the primary that its Sentinels name."""
 
-    def __init__(
-        self, upstream: Upstream, sentinels: Sentinels, on_failover: Callable[[Named, str], None]
-    ) -> None:
-        """`on_failover` gets each further primary, and who named it."""
+    def __init__(self, upstream: Upstream, sentinels: Sentinels) -> None:
         self.followed: Named | None = None
         self.troubles: dict[str, str] = {}  # by Sentinel: why it names no primary now
         self._upstream = upstream
         self._sentinels = sentinels
-        self._on_failover = on_failover
-        self._in_doubt = asyncio.Event()
+        self._doubt = Doubt()
+        upstream.looked_for_by(self._doubt)
 
     @property
     def trouble(self) -> str:
@@ -49,10 +44,6 @@ class Follower:
             return ""
         each = "; ".join(f"{host}: {why}" for host, why in self.troubles.items())
         return f"no Sentinel names the primary ({each})"
-
-    def look_again(self) -> None:
-        """The primary is in doubt: ask soon."""
-        self._in_doubt.set()
 
     async def find(self) -> bool:
         """Ask all Sentinels once. Returns whether a primary is known; never raises."""
@@ -77,18 +68,12 @@ class Follower:
         await asyncio.gather(self._ask_forever(), *hearing)
 
     async def _ask_forever(self) -> None:
-        pause = LEAST_SECONDS
         while True:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(POLL_SECONDS * random.uniform(0.5, 1.5)):
-                    await self._in_doubt.wait()
-            pause = min(2 * pause, MOST_SECONDS) if self._in_doubt.is_set() else LEAST_SECONDS
-            self._in_doubt.clear()
+            await self._doubt.wait(POLL_SECONDS * random.uniform(0.5, 1.5))
             before = self.followed
             await self.find()
             if self.followed != before:
-                pause = LEAST_SECONDS
-            await asyncio.sleep(pause * random.uniform(0.5, 1.0))
+                self._doubt.calm()
 
     async def _hear_forever(self, host: str, port: int) -> None:
         """Subscribe to one Sentinel, again and again."""
@@ -143,6 +128,4 @@ class Follower:
         now = self.followed = chosen(named, before, len(self._sentinels.hosts))
         if now is None or (before is not None and now.is_at(before)):
             return
-        self._upstream.move(now.host, now.port)
-        if before is not None:
-            self._on_failover(now, who)
+        self._upstream.move(now.host, now.port, who)
