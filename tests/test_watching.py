@@ -35,6 +35,8 @@ ALERTS = {
     "SessionsOpaque",
     "RedisBypassed",
     "RedisReadOnly",
+    "RedisWithoutPrimary",
+    "FailoverTookLong",
     "RedisMisplaced",
     "DecisionsDropped",
     "UpstreamDown",

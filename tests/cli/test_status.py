@@ -40,3 +40,14 @@ def test_without_a_warning_there_is_no_such_line(monkeypatch: pytest.MonkeyPatch
 def test_what_makes_it_not_ready_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     code, lines = said(monkeypatch, ready=False, reasons=["upstream r was a primary"])
     assert (code, lines[1]) == (1, "ready       no: upstream r was a primary")
+
+
+@pytest.mark.parametrize(("seconds", "end"), [(None, ""), (2.34, "; 2.3 s without service")])
+def test_the_last_failover_is_a_line(
+    seconds: float | None, end: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failover = {"node": "10.0.0.2:6379", "why": "the Sentinels", "at": 0.0, "seconds": seconds}
+    upstream = {"address": "sentinel:main", "up": True, "since": 1e9, "reason": "", "last_failover": failover}
+    [line] = [one for one in said(monkeypatch, upstream=upstream)[1] if one.startswith("failover")]
+    assert line.startswith("failover    to 10.0.0.2:6379 at ")
+    assert line.endswith(f", as the Sentinels says{end}")

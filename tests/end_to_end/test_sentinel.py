@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 import redis
 
+from tests.clients.running import ask, eventually, metric
 from tests.sentinel import NAME, Watched, running_sentinels
 from tests.servers import PATIENCE_SECONDS, Keyfence
 
@@ -53,6 +55,18 @@ def until_it_writes(client: redis.Redis, value: str) -> None:
             time.sleep(0.02)
 
 
+def check_it_is_told(keyfence: Keyfence, node: str) -> None:
+    """What operators see of a failover to this node."""
+
+    def last() -> dict[str, object]:
+        return dict(json.loads(ask(keyfence, "/status")[1])["upstream"]["last_failover"])
+
+    assert last()["node"] == node
+    eventually(lambda: last()["seconds"] is not None, "the failover is over")
+    assert metric(keyfence, "keyfence_upstream_failover_seconds") == last()["seconds"]
+    eventually(lambda: metric(keyfence, "keyfence_upstream_role", role="master") == 1, "the role is known")
+
+
 def test_a_graceful_failover_is_followed(tmp_path: Path) -> None:
     alone, several = tmp_path / "alone", tmp_path / "several"
     alone.mkdir()
@@ -71,6 +85,9 @@ def test_a_graceful_failover_is_followed(tmp_path: Path) -> None:
         for it in (client, of_worker):
             until_it_writes(it, "after")
             assert it.get("app:k") == "after"
+        for keyfence in (one, other):
+            check_it_is_told(keyfence, f"127.0.0.1:{watched.replica.port}")
+        assert metric(one, "keyfence_upstream_reconnects_total") > 0
         with watched.replica.client() as direct:
             assert direct.get("app:k") in ("after", b"after")
 

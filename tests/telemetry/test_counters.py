@@ -221,3 +221,15 @@ def test_the_files_of_a_policy_are_those_of_the_last_load() -> None:
     counters.policy_made_of([("shop", "team-shop", "#shop"), ("pay", "team-pay", "#pay")], "r1")
     counters.policy_made_of([("shop", "team-shop", "#shop")], "r2")
     assert counters.policy_files == {("shop", "team-shop", "#shop", "r2"): 1}
+
+
+def test_the_role_and_the_last_failover_are_those_of_the_parent() -> None:
+    parent = Counters()
+    parent.upstream_has_role("redis", "master", True)
+    parent.upstream_has_role("redis", "replica", False)
+    parent.upstream_failover_took("redis", 2.5)
+    total = Counters()
+    total.absorb(parent.snapshot())
+    total.absorb_gauges(Counters().gauges())
+    assert total.upstream_role == {("redis", "master"): 1, ("redis", "replica"): 0}
+    assert total.upstream_failover_seconds == {"redis": 2.5}

@@ -91,7 +91,10 @@ class Stage(FakeControl):
             "warnings": [],
             "policy": {"name": "cubesandbox", "revision": "r1", "file": "p.yaml", "loaded": 1e9},
             "candidate": None,
-            "upstream": {"address": "redis://up:6379", "up": True, "since": 1e9, "reason": ""},
+            "upstream": {
+                **{"address": "redis://up:6379", "up": True, "since": 1e9, "reason": ""},
+                **{"node": "", "role": "master", "last_failover": None},
+            },
             "listeners": await self.addresses(),
             "workers": [{"slot": 0, "pid": 1, "state": "serving", "connections": 1}],
             "break_glass": [],

@@ -72,11 +72,19 @@ def _status_lines(answer: Mapping[str, Any]) -> list[tuple[str, str]]:
         lines.append(
             ("upstream", f"{upstream['address']}{node}, {state} since {clock_text(upstream['since'])}")
         )
+        if upstream.get("last_failover"):
+            lines.append(("failover", _failover_text(upstream["last_failover"])))
     lines += [("listener", f"{one['address']}, {one['whose']}") for one in answer["listeners"]]
     lines += [("process", _worker_text(one)) for one in answer["workers"]]
     clients = {service: number for service, number in sorted(answer["clients"].items()) if number}
     of = ", ".join(f"{service} {number}" for service, number in clients.items())
     return [*lines, ("clients", f"{sum(clients.values())}{f' ({of})' if of else ''}")]
+
+
+def _failover_text(one: Mapping[str, Any]) -> str:
+    """Returns to which node, when, why, and how long it took."""
+    text = f"to {one['node']} at {clock_text(one['at'])}, as {one['why']} says"
+    return text if one["seconds"] is None else f"{text}; {one['seconds']:.1f} s without service"
 
 
 def _candidate_text(one: Mapping[str, Any]) -> str:

@@ -171,9 +171,12 @@ class ProcessControl(Control):
         upstream = self._runtime.upstream
         if upstream is None:
             return None
+        failover = upstream.last_failover
         return {
             "address": upstream.address.shown,
             "node": upstream.node,
+            "role": upstream.role,
+            "last_failover": failover and failover._asdict(),
             "up": bool(upstream.up),
             "since": upstream.since,
             "reason": "" if upstream.up else upstream.reason,

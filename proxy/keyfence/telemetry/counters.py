@@ -41,6 +41,7 @@ TRAFFIC = ("client_in", "client_out", "upstream_in", "upstream_out")
 # The counters that hold only while the process lives.
 GAUGES = (
     *("connections_open", "opaque_open", "upstream_up", "upstream_standing", "exceptions_lapsed"),
+    *("upstream_role", "upstream_failover_seconds"),
     *("policy_files", "policies", "break_glass", "workers"),
 )
 
@@ -63,6 +64,10 @@ class Counters(Sink):
     connections_rejected: dict[tuple[str, str], int] = field(default_factory=dict)  # (listener, reason)
     upstream_up: dict[str, int] = field(default_factory=dict)  # upstream: 1 or 0
     upstream_standing: dict[tuple[str, str], int] = field(default_factory=dict)  # (upstream, kind): 1 or 0
+    upstream_role: dict[tuple[str, str], int] = field(default_factory=dict)  # (upstream, role): 1 or 0
+    upstream_failover_seconds: dict[str, float] = field(
+        default_factory=dict
+    )  # the last one took, by upstream
     upstream_reconnects: dict[str, int] = field(default_factory=dict)
     upstream_connect_failures: dict[str, int] = field(default_factory=dict)
     upstream_failovers: dict[str, int] = field(default_factory=dict)
@@ -275,6 +280,16 @@ class Counters(Sink):
         if (name, kind) in self.upstream_standing or len(self.upstream_standing) < MAX_REASONS:
             self.upstream_standing[name, kind] = int(stands)
 
+    def upstream_has_role(self, name: str, role: str, has: bool) -> None:
+        """Whether this is the upstream's role; `role` is one of `upstream.standing.ROLES`."""
+        if (name, role) in self.upstream_role or len(self.upstream_role) < MAX_REASONS:
+            self.upstream_role[name, role] = int(has)
+
+    def upstream_failover_took(self, name: str, seconds: float) -> None:
+        """How long the upstream was out of service in its last failover."""
+        if name in self.upstream_failover_seconds or len(self.upstream_failover_seconds) < MAX_REASONS:
+            self.upstream_failover_seconds[name] = seconds
+
     def upstream_reconnected(self, name: str) -> None:
         self._add("upstream_reconnects", name, OTHER, MAX_REASONS)
 
@@ -413,6 +428,10 @@ class Counters(Sink):
             self.upstream_state(name, bool(up and self.upstream_up.get(name, 1)))
         for name, kind, stands in shot["upstream_standing"]:
             self.upstream_stands(name, kind, bool(stands or self.upstream_standing.get((name, kind))))
+        for name, role, has in shot["upstream_role"]:
+            self.upstream_has_role(name, role, bool(has))
+        for name, seconds in shot["upstream_failover_seconds"]:
+            self.upstream_failover_took(name, seconds)
         for kind, number in shot["exceptions_lapsed"]:
             self.set_exceptions_lapsed(kind, max(number, self.exceptions_lapsed.get(kind, 0)))
         for name, revision, at in shot["policies"]:

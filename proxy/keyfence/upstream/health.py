@@ -31,7 +31,7 @@ from .handshake import Answers, Greeting, GreetingError, Misplaced, describe
 from .names import HeldAddresses, addresses_of, is_name
 from .own_commands import PING, SELECT
 from .patience import at_most
-from .standing import HELLO, Standing
+from .standing import HELLO, ROLES, Standing
 
 FIRST_BACKOFF = 0.05  # seconds
 LONGEST_BACKOFF = 1.0
@@ -165,6 +165,11 @@ class Upstream:
         assert self._failovers.last is not None
         self.on_failover(self._failovers.last, held)
         self.look_again()
+
+    @property
+    def role(self) -> str:
+        """One of `standing.ROLES`."""
+        return (self.standing.role if self.up or self.standing.is_demoted else "") or ROLES[-1]
 
     @property
     def last_failover(self) -> Failover | None:

@@ -53,6 +53,7 @@ _NOTICES = Concern(
     "sends notices that name its addresses to a client (CLIENT MAINT_NOTIFICATIONS ON, within the last day): "
     "the client may go past keyfence",
 )
+ROLES = (MASTER, REPLICA, "unknown")
 KINDS = ("cluster", "sentinel", "replica", "read_only", "notices")
 
 

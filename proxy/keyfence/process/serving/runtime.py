@@ -49,7 +49,7 @@ from keyfence.upstream.outages import Outages
 from keyfence.upstream.own_commands import COMMAND, OwnCommand
 from keyfence.upstream.own_user import missing_permissions, what_is_missing
 from keyfence.upstream.sentinel.follower import Follower
-from keyfence.upstream.standing import KINDS, Concern
+from keyfence.upstream.standing import KINDS, ROLES, Concern
 
 from .explainer import Explainer
 from .garbage import FullCollections, release_slowly
@@ -197,6 +197,7 @@ class Runtime:
             on_state=self._outages.seen if self._outages is not None else lambda _up, _reason: None,
         )
         self.upstream.on_failover = self._failed_over
+        self.upstream.on_served = self._served
         self.upstream.on_renewal = self._renew
         self.upstream.on_remade = self._reconnected
         self.telemetry.on_upstream_shown = self._upstream_shown
@@ -267,6 +268,12 @@ class Runtime:
         assert self.upstream is not None
         self.telemetry.counters.upstream_reconnected(self.upstream.address.shown)
 
+    def _served(self, seconds: float) -> None:
+        """A failover is over that took this long."""
+        assert self.upstream is not None
+        if not self._quiet:
+            self.telemetry.counters.upstream_failover_took(self.upstream.address.shown, seconds)
+
     def _renew(self) -> None:
         """Connections may lead to a replica, and new ones to a primary."""
         if self._context is not None:
@@ -293,6 +300,8 @@ class Runtime:
             self.telemetry.counters.upstream_stands(upstream.address.shown, kind, kind in kinds)
         if self._quiet:
             return
+        for role in ROLES:
+            self.telemetry.counters.upstream_has_role(upstream.address.shown, role, role == upstream.role)
         for one in self._concerns:
             if one not in before:
                 notice(f"upstream {one.kind}", f"upstream {upstream.address.shown} {one.text}")

@@ -184,6 +184,12 @@ TOPICS: dict[str, tuple[Metric, ...]] = {
             "Whether Redis is in a state that needs attention (1) or not (0).",
             query="max by (kind) (keyfence_upstream_standing) > 0",
         ),
+        _gauge(
+            "upstream_role",
+            ("upstream", "role"),
+            "Whether this is the role that Redis says it has (1) or not (0).",
+            query='max by (upstream) (keyfence_upstream_role{role="master"}) == 0',
+        ),
         _counter(
             "upstream_errors",
             ("error",),
@@ -200,7 +206,7 @@ TOPICS: dict[str, tuple[Metric, ...]] = {
         _counter(
             "upstream_reconnects",
             ("upstream",),
-            "Upstream connections for clients that took the place of one that was lost or given up.",
+            "Upstream connections for clients that took the place of one that its process lost or gave up.",
             unit="connections",
         ),
         _counter(
@@ -214,6 +220,13 @@ TOPICS: dict[str, tuple[Metric, ...]] = {
             ("upstream",),
             "How often another node became the primary, which keyfence has followed.",
             query="sum by (upstream) (increase(keyfence_upstream_failovers_total[1d]))",
+        ),
+        _gauge(
+            "upstream_failover_seconds",
+            ("upstream",),
+            "How long Redis was out of service in the last failover: from the first sign that the former "
+            "primary was lost until a connection to the new one could be used. No row before the first one.",
+            query="max by (upstream) (keyfence_upstream_failover_seconds)",
         ),
         _counter(
             "upstream_faults",
@@ -320,6 +333,7 @@ LABELS: dict[str, str] = {
     "[operations.md](operations.md#what-takes-the-slow-path); admin requests: "
     "[operations.md](operations.md#limits-of-the-admin-and-metrics-listeners)",
     "revision": "the beginning of a hash over all policy files",
+    "role": "`master`, `replica`, or `unknown`: Redis is away, or does not say it before a login",
     "rule": "[a rule](policy.md#the-rules)",
     "service": "a service of the policy; `unknown` for clients that are none",
     "upstream": "the address of Redis, without a password",
