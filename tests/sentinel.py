@@ -1,4 +1,4 @@
-"""Real Sentinels on loopback, and the primary and replica that they watch.
+"""Real Sentinels on loopback, and the primary and replicas that they watch.
 
 Rule: as for all servers of tests: child processes, ended by their own pids, on free ports.
 """
@@ -21,39 +21,51 @@ SENTINELS = 3
 
 
 class Watched(NamedTuple):
-    """A primary, its replica, and the ports of the Sentinels that watch them."""
+    """A primary, its replicas, and the ports of the Sentinels that watch them."""
 
     primary: RedisServer
-    replica: RedisServer
+    replicas: list[RedisServer]
     sentinels: list[int]
+
+    @property
+    def replica(self) -> RedisServer:
+        """The only replica."""
+        [replica] = self.replicas
+        return replica
+
+    def begin_to_fail_over(self) -> None:
+        """Has the Sentinels make a replica the primary."""
+        with _client(self.sentinels[0]) as sentinel:
+            _until(lambda: _answers(sentinel, "SENTINEL", "FAILOVER", NAME))
 
     def fail_over(self) -> None:
         """Has the Sentinels make the replica the primary. Returns once the former primary is a replica."""
-        with _client(self.sentinels[0]) as sentinel:
-            _until(lambda: _answers(sentinel, "SENTINEL", "FAILOVER", NAME))
+        self.begin_to_fail_over()
         with self.primary.client() as former:
             _until(lambda: former.role()[0] == b"slave")
 
 
 @contextlib.contextmanager
-def running_sentinels(folder: Path, down_after: int = 60_000) -> Iterator[Watched]:
+def running_sentinels(folder: Path, down_after: int = 60_000, replicas: int = 1) -> Iterator[Watched]:
     """Starts the servers and waits until the Sentinels know all of them. A primary that does not answer for
     `down_after` milliseconds is replaced."""
     with contextlib.ExitStack() as servers:
         at_once = ["--repl-diskless-sync-delay", "0"]
         primary = servers.enter_context(running_redis(tcp=True, arguments=at_once))
-        replica = servers.enter_context(
-            running_redis(tcp=True, arguments=["--replicaof", "127.0.0.1", str(primary.port)])
-        )
-        with replica.client() as client:
-            _until(lambda: client.info("replication")["master_link_status"] == "up")
+        of_primary = ["--replicaof", "127.0.0.1", str(primary.port), *at_once]
+        others = [
+            servers.enter_context(running_redis(tcp=True, arguments=of_primary)) for _ in range(replicas)
+        ]
+        for one in others:
+            with one.client() as client:
+                _until(lambda client=client: client.info("replication")["master_link_status"] == "up")  # type: ignore[misc]
         ports = [free_port() for _ in range(SENTINELS)]
         for port in ports:
             servers.enter_context(_sentinel(folder, port, primary, down_after))
         for port in ports:
             with _client(port) as sentinel:
-                _until(lambda client=sentinel: _knows_all(client))  # type: ignore[misc]
-        yield Watched(primary, replica, ports)
+                _until(lambda client=sentinel: _knows_all(client, replicas))  # type: ignore[misc]
+        yield Watched(primary, others, ports)
 
 
 @contextlib.contextmanager
@@ -77,12 +89,12 @@ def _client(port: int) -> redis.Redis:
     return redis.Redis(port=port, retry=redis.retry.Retry(redis.backoff.ConstantBackoff(0.05), 100))
 
 
-def _knows_all(sentinel: redis.Redis) -> bool:
+def _knows_all(sentinel: redis.Redis, replicas: int) -> bool:
     known = sentinel.execute_command("SENTINEL", "MASTER", NAME)
     if not isinstance(known, dict):
         known = dict(zip(known[::2], known[1::2], strict=True))
     known = {_text(name): _text(value) for name, value in known.items()}
-    return (known["num-slaves"], known["num-other-sentinels"]) == ("1", str(SENTINELS - 1))
+    return (known["num-slaves"], known["num-other-sentinels"]) == (str(replicas), str(SENTINELS - 1))
 
 
 def _text(value: object) -> str:
