@@ -50,4 +50,4 @@ def test_the_last_failover_is_a_line(
     upstream = {"address": "sentinel:main", "up": True, "since": 1e9, "reason": "", "last_failover": failover}
     [line] = [one for one in said(monkeypatch, upstream=upstream)[1] if one.startswith("failover")]
     assert line.startswith("failover    to 10.0.0.2:6379 at ")
-    assert line.endswith(f", as the Sentinels says{end}")
+    assert line.endswith(f", known from the Sentinels{end}")

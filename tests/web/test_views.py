@@ -202,6 +202,20 @@ def test_an_empty_store_has_nothing_new(stage: Stage, monkeypatch: pytest.Monkey
     assert "No command has been evaluated yet." in text
 
 
+def test_the_overview_says_how_long_the_last_failover_took(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = Stage(None)
+    status = asyncio.run(stage.status())
+    failover = {"node": "10.0.0.2:6379", "why": "the Sentinels", "at": 1e9, "seconds": 2.34}
+
+    async def failed_over() -> dict[str, Any]:
+        return status | {"upstream": status["upstream"] | {"last_failover": failover}}
+
+    monkeypatch.setattr(stage, "status", failed_over)
+    text = shown(stage, "/")
+    assert "10.0.0.2:6379" in text
+    assert "known from the Sentinels, 2.3 s without service" in text
+
+
 # -- findings
 
 

@@ -83,7 +83,7 @@ def _status_lines(answer: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def _failover_text(one: Mapping[str, Any]) -> str:
     """Returns to which node, when, why, and how long it took."""
-    text = f"to {one['node']} at {clock_text(one['at'])}, as {one['why']} says"
+    text = f"to {one['node']} at {clock_text(one['at'])}, known from {one['why']}"
     return text if one["seconds"] is None else f"{text}; {one['seconds']:.1f} s without service"
 
 
