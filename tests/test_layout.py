@@ -71,7 +71,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "telemetry.reports": {"policy", "telemetry"},
     "telemetry.metrics": {"telemetry"},
     "telemetry.candidate": {"policy", "policy.engine", "shapes", "telemetry"},
-    "upstream": {"net", "resp", "telemetry"},
+    "upstream.credentials": set(),
+    "upstream": {"net", "resp", "telemetry", "upstream.credentials"},
     "upstream.sentinel": {"net", "resp", "upstream"},
     "findings.proof": {
         *("shapes", "telemetry", "policy"),
@@ -87,7 +88,16 @@ MAY_IMPORT: dict[str, set[str]] = {
         *("audit.servers", "commands", "findings", "shapes"),
         *("policy", "policy.compiled", "policy.engine", "policy.patterns", "policy.wording"),
     },
-    "config": {"policy", "policy.enforcement", "policy.source", "resp", "net", "identity", "upstream"},
+    "config": {
+        "policy",
+        "policy.enforcement",
+        "policy.source",
+        "resp",
+        "net",
+        "identity",
+        "upstream",
+        "upstream.credentials",
+    },
     "downstream": {
         *("config", "identity", "net", "resp", "session", "session.conversation", "session.sentinel"),
         *("policy", "policy.engine", "policy.source", "telemetry", "upstream"),
@@ -111,6 +121,7 @@ MAY_IMPORT: dict[str, set[str]] = {
             "telemetry",
             "telemetry.candidate",
             "upstream",
+            "upstream.credentials",
             "upstream.sentinel",
         ),
         *(
@@ -162,7 +173,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "cli.keyspace": {
         *("audit", "audit.servers", "authoring.export", "cli.terminal", "config", "downstream", "findings"),
-        *("policy", "policy.loading", "upstream"),
+        *("policy", "policy.loading", "upstream", "upstream.credentials"),
     },
     "cli.demo": {
         *("admin", "cli.rollout", "telemetry", "telemetry.reports"),

@@ -23,6 +23,7 @@ from keyfence.policy.diagnostics import FileError
 from keyfence.policy.enforcement.modes import ModeRule, Waiver
 from keyfence.policy.source.validate import _model_in
 from keyfence.resp.limits import IDENTIFIED, RequestLimits
+from keyfence.upstream.credentials.local import FromCommand, FromEnvironment, FromFile
 from keyfence.upstream.health import Sentinels
 from keyfence.upstream.url import parse_upstream, without_password
 from tests.servers import PROJECT
@@ -525,6 +526,69 @@ def test_sentinels_name_the_primary(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 )
 def test_a_fault_about_sentinels_is_told_with_its_place(tmp_path: Path, upstream: str, message: str) -> None:
     (tmp_path / "keyfence.yaml").write_text(f"policy: p\nupstream: {{sentinel: {upstream}}}\n")
+    with pytest.raises(FileError) as caught:
+        load_settings(str(tmp_path / "keyfence.yaml"), Overrides())
+    assert message in str(caught.value)
+
+
+# -- credentials that change
+
+CREDENTIALS = """policy: p
+upstream:
+  url: redis://h
+  username: keyfence
+  credentials:
+    {source}
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("file: secrets/redis", FromFile("{folder}/secrets/redis", "keyfence")),
+        ("env: REDIS_LOGIN", FromEnvironment("REDIS_LOGIN", "keyfence")),
+        ("command: [vault, read, x]", FromCommand(("vault", "read", "x"), "keyfence")),
+        ("command: [./token]", FromCommand(("{folder}/token",), "keyfence")),
+        ("command: [/bin/token]", FromCommand(("/bin/token",), "keyfence")),
+    ],
+)
+def test_the_upstreams_credentials_have_a_source(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, expected: object
+) -> None:
+    monkeypatch.setenv("REDIS_LOGIN", "secret")
+    (tmp_path / "keyfence.yaml").write_text(CREDENTIALS.format(source=source))
+    settings = load_settings(str(tmp_path / "keyfence.yaml"), Overrides())
+    assert settings.upstream is not None
+    found = settings.upstream.credentials
+    assert found is not None
+    assert repr(found).partition(", where=")[0] == (
+        repr(expected).partition(", where=")[0].replace("{folder}", str(tmp_path))
+    )
+    assert found.where == f"{tmp_path}/keyfence.yaml:6: {source.partition(':')[0]}"
+    assert settings.upstream.has_login
+    assert settings.upstream.password == ""
+    assert settings.secret_files == ((f"{tmp_path}/secrets/redis",) if "file" in source else ())
+
+
+@pytest.mark.parametrize(
+    ("upstream", "message"),
+    [
+        ("{url: 'redis://h', credentials: {}}", "name one source of credentials: file, command, env"),
+        ("{url: 'redis://h', credentials: {file: a, env: B}}", "name one source of credentials"),
+        ("{url: 'redis://h', credentials: {command: []}}", "name one source of credentials"),
+        (
+            "{url: 'redis://h', credentials: {env: NOT_THERE}}",
+            "error: the environment has no NOT_THERE",
+        ),
+        ("{url: 'redis://h', password: p, credentials: {file: a}}", "the upstream's password is given too"),
+        ("{url: 'redis://u:p@h', credentials: {file: a}}", "the upstream's password is given too"),
+        ("{credentials: {file: a}}", "credentials need a url; name the Redis that they are for"),
+    ],
+)
+def test_a_fault_about_credentials_is_told_with_its_place(
+    tmp_path: Path, upstream: str, message: str
+) -> None:
+    (tmp_path / "keyfence.yaml").write_text(f"policy: p\nupstream: {upstream}\n")
     with pytest.raises(FileError) as caught:
         load_settings(str(tmp_path / "keyfence.yaml"), Overrides())
     assert message in str(caught.value)

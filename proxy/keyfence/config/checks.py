@@ -5,6 +5,8 @@ Rule: a check returns every fault, each at the setting to change. A single value
 
 from __future__ import annotations
 
+import os
+
 from keyfence.policy.diagnostics import Diagnostic
 from keyfence.upstream.url import parse_upstream
 
@@ -22,6 +24,7 @@ def faults_of(model: ConfigModel, settings: Settings) -> list[Diagnostic]:
         *sentinel_faults(model, settings),
         *password_faults(settings),
         *upstream_faults(model, settings),
+        *credentials_faults(model, settings),
         *notify_faults(settings),
     ]
 
@@ -126,7 +129,7 @@ def upstream_faults(model: ConfigModel, settings: Settings) -> list[Diagnostic]:
             faults.append(settings.fault(("upstream", "sentinel"), text))
     elif (said.username or said.password) and said.sentinel is None:
         faults.append(settings.fault(("upstream",), "a login needs a url; name the Redis that it is for"))
-    if said.username and settings.upstream is not None and not settings.upstream.password:
+    if said.username and not said.credentials and settings.upstream and not settings.upstream.password:
         text = "a username needs its password; write password: file:PATH or ${NAME}"
         faults.append(settings.fault(("upstream", "username"), text))
     for name, other in (("cert", "key"), ("key", "cert")):
@@ -139,6 +142,24 @@ def upstream_faults(model: ConfigModel, settings: Settings) -> list[Diagnostic]:
             for name in ("cert", "key", "server_name")
             if getattr(said, name)
         ]
+    return faults
+
+
+def credentials_faults(model: ConfigModel, settings: Settings) -> list[Diagnostic]:
+    """A login that is given twice, or a source of credentials that cannot give any."""
+    said = model.upstream
+    if said.credentials is None:
+        return []
+    faults = []
+    if said.password or (said.url and parse_upstream(said.url).password):
+        text = "the upstream's password is given too; give it in one place"
+        faults.append(settings.fault(("upstream", "credentials"), text))
+    if not said.url and said.sentinel is None:
+        text = "credentials need a url; name the Redis that they are for"
+        faults.append(settings.fault(("upstream", "credentials"), text))
+    if said.credentials.env and said.credentials.env not in os.environ:
+        text = f"the environment has no {said.credentials.env}; set it"
+        faults.append(settings.fault(("upstream", "credentials", "env"), text))
     return faults
 
 

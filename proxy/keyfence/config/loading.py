@@ -16,7 +16,9 @@ from keyfence.policy.diagnostics import Diagnostic, FileError
 from keyfence.policy.enforcement.modes import ModeRule
 from keyfence.policy.enforcement.waivers import WaiverModel, read_waivers
 from keyfence.policy.source.validate import other_kind, validate
-from keyfence.policy.source.yaml import Source, read_source
+from keyfence.policy.source.yaml import Source as YamlSource
+from keyfence.policy.source.yaml import read_source
+from keyfence.upstream.credentials.model import Source
 
 from .checks import faults_of
 from .defaults import DEFAULT_LISTEN
@@ -59,7 +61,7 @@ def named_files(path: str, overrides: Overrides) -> tuple[str, list[Diagnostic]]
     return policy, _waivers(folder, named.get("waivers", ""))[2]
 
 
-def _waivers(folder: Path, name: str) -> tuple[tuple[WaiverModel, ...], Source | None, list[Diagnostic]]:
+def _waivers(folder: Path, name: str) -> tuple[tuple[WaiverModel, ...], YamlSource | None, list[Diagnostic]]:
     """The waivers that a configuration names, their source, and their faults."""
     if not name:
         return (), None, []
@@ -77,9 +79,10 @@ def _settings(model: ConfigModel, source: Resolved | None, flags: Overrides, fol
     if not flags.decision_log and log not in ("", "-"):
         log = str(folder / log)
     admin = _address(flags.admin or model.admin.listen)
+    said = model.upstream.credentials
     return Settings(
         policy=flags.policy or _in(folder, model.policy),
-        upstream=address_of(model.upstream, flags.upstream),
+        upstream=address_of(model.upstream, flags.upstream, _credentials(model, source, folder)),
         upstream_ca=_in(folder, model.upstream.ca),
         upstream_cert=_in(folder, model.upstream.cert),
         upstream_key=_in(folder, model.upstream.key),
@@ -108,7 +111,7 @@ def _settings(model: ConfigModel, source: Resolved | None, flags: Overrides, fol
         workers=parse_workers(flags.workers) if flags.workers else model.workers,
         drain=(parse_drain(flags.drain) if flags.drain else model.drain) / 1000,
         record=flags.record,
-        secret_files=_secret_files(source, flags),
+        secret_files=_secret_files(source, flags, _in(folder, said.file) if said is not None else ""),
         source=source,
     )
 
@@ -134,10 +137,18 @@ def _in(folder: Path, path: str) -> str:
     return str(folder / path) if path else ""
 
 
-def _secret_files(source: Resolved | None, flags: Overrides) -> tuple[str, ...]:
+def _credentials(model: ConfigModel, source: Resolved | None, folder: Path) -> Source | None:
+    said = model.upstream.credentials
+    if said is None or source is None:
+        return None
+    place = source.place(("upstream", "credentials", said.kind))
+    return said.source(model.upstream.username, folder, f"{place.file}:{place.line}: {said.kind}")
+
+
+def _secret_files(source: Resolved | None, flags: Overrides, credentials: str) -> tuple[str, ...]:
+    """The files that hold secrets. `credentials` is one, or empty."""
     files = source.files if source is not None else set()
-    named = file_of(flags.upstream, Path())
-    return tuple(sorted({*files, *([named] if named else [])}))
+    return tuple(sorted({*files, file_of(flags.upstream, Path()), credentials} - {""}))
 
 
 def _listeners(model: ConfigModel, flags: Overrides, folder: Path) -> tuple[ListenerModel, ...]:

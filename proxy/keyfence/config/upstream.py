@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, Field
+from pydantic import AfterValidator, BaseModel, Field, model_validator
 
 from keyfence.net.addresses import Address, parse_address
 from keyfence.policy.diagnostics import file_error
 from keyfence.policy.source.model import Duration, Flag
+from keyfence.upstream.credentials.local import FromCommand, FromEnvironment, FromFile
+from keyfence.upstream.credentials.model import Source
 from keyfence.upstream.health import Sentinels, UpstreamAddress
 from keyfence.upstream.url import parse_upstream
 
@@ -50,6 +52,38 @@ class SentinelModel(BaseModel):
         return Sentinels(hosts, self.name, self.username, self.password)
 
 
+class CredentialsModel(BaseModel):
+    """Where keyfence's own login comes from, if it changes: one of these."""
+
+    model_config = STRICT
+
+    file: str = ""  # with the password as its only line, or JSON
+    command: list[Annotated[str, Field(min_length=1)]] = []  # that prints the same
+    env: str = ""  # the name of a variable that holds the same
+
+    @model_validator(mode="after")
+    def _is_one(self) -> Self:
+        if not self.kind:
+            raise ValueError(f"name one source of credentials: {', '.join(type(self).model_fields)}")
+        return self
+
+    @property
+    def kind(self) -> str:
+        """The setting that is given; "" if it is not exactly one."""
+        given = [name for name in type(self).model_fields if getattr(self, name)]
+        return given[0] if len(given) == 1 else ""
+
+    def source(self, username: str, folder: Path, where: str) -> Source:
+        """The source, for this user if it gives none itself. Paths are relative to `folder`."""
+        if self.file:
+            return FromFile(str(folder / self.file), username, where)
+        if self.env:
+            return FromEnvironment(self.env, username, where)
+        program, *rest = self.command
+        is_path = "/" in program  # otherwise it is looked for in PATH
+        return FromCommand((str(folder / program) if is_path else program, *rest), username, where)
+
+
 class UpstreamModel(BaseModel):
     """The Redis that keyfence connects to. Without a URL or Sentinels, keyfence starts one of its own."""
 
@@ -59,6 +93,9 @@ class UpstreamModel(BaseModel):
     sentinel: SentinelModel | None = None  # in place of the URL: who names the primary
     username: str = ""  # beside the URL: the user that keyfence logs in as …
     password: str = Field("", repr=False)  # … and its password, as file:PATH or ${NAME} too
+    credentials: CredentialsModel | None = (
+        None  # in place of the password: where a login that changes is from
+    )
     ca: str = ""  # a PEM file of the authorities that rediss:// servers' certificates must come from
     cert: str = ""  # a PEM file of the certificate that keyfence shows to a rediss:// server …
     key: str = ""  # … and its key
@@ -75,8 +112,9 @@ def upstream_of(flag: str) -> UpstreamAddress:
     return parse_upstream(resolved_url(flag, Path()))
 
 
-def address_of(said: UpstreamModel, flag: str) -> UpstreamAddress | None:
-    """The upstream that file and command line name; None: neither names one. Raises FileError."""
+def address_of(said: UpstreamModel, flag: str, credentials: Source | None) -> UpstreamAddress | None:
+    """The upstream that file and command line name; None: neither names one. `credentials` are those of the
+    file. Raises FileError."""
     if flag:
         try:
             address = upstream_of(flag)
@@ -94,6 +132,7 @@ def address_of(said: UpstreamModel, flag: str) -> UpstreamAddress | None:
         server_name=said.server_name,
         username=said.username or address.username,
         password=said.password or address.password,
+        credentials=credentials,
     )
 
 

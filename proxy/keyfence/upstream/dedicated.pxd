@@ -31,6 +31,7 @@ cdef class DedicatedLink:
     cdef long long _pongs
     cdef bytes _pong
     cdef ReplyFramer _framer
+    cdef object _login
 
     cpdef object send(self, list chunks)
     cdef object _write(self, list chunks)

@@ -16,7 +16,7 @@ from keyfence.resp.replies import ReplyError, ReplyFramer
 from keyfence.resp.role import REPLICA, role_in
 
 from .exchange import Sharer
-from .handshake import ASK_ROLE, GreetingError, Handshake, Misplaced, describe, give_up, introduces
+from .handshake import ASK_ROLE, GreetingError, Handshake, describe, give_up, introduces
 from .health import Upstream, UpstreamDown
 from .names import is_at
 from .own_commands import PING
@@ -76,6 +76,7 @@ class DedicatedLink:
         self._pongs = 0  # replies to PINGs that are still to come, before any reply to the client
         self._pong = b""  # the last of these replies, as far as it has come
         self._framer: ReplyFramer | None = None  # finds their ends
+        self._login = 0  # the number of keyfence's login with which it was opened
 
     def send(self, chunks: list[bytes]) -> None:
         self.is_kept = False
@@ -199,6 +200,7 @@ class DedicatedLink:
         self._connecting = None
         self._transport = transport
         address = self._upstream.address
+        self._login = self._upstream.logins
         commands = [*address.login(), *self._settings]
         self._handshake = Handshake(self, self._upstream.succeeded)
         self._handshake.begin(
@@ -253,8 +255,7 @@ class DedicatedLink:
     def login_failed(self, failure: GreetingError) -> None:
         """If Redis has not refused it, this is the same for the client as a failed connection. If Redis
         refuses the client's settings, the upstream's state does not change."""
-        if isinstance(failure, Misplaced):
-            self._upstream.login_failed(failure)
+        if self._upstream.may_try_again(failure, self._login):
             self._connect_again()
             return
         self._handshake = self._transport = None

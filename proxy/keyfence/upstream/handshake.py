@@ -32,12 +32,16 @@ class GreetingError(Exception):
     """A connection cannot be used: Redis sent no RESP, or refused one of the commands. `str` says why.
 
     `refusal` is Redis' own text, or empty. `unanswered` is the number of commands after the refused one.
+    `is_first`: it is the first one, which is keyfence's login if there is one.
     """
 
-    def __init__(self, reason: str, refusal: str = "", unanswered: int = 0) -> None:
+    def __init__(
+        self, reason: str, refusal: str = "", unanswered: int = 0, *, is_first: bool = False
+    ) -> None:
         super().__init__(reason)
         self.refusal = refusal
         self.unanswered = unanswered
+        self.is_first = is_first
 
 
 class Misplaced(GreetingError):
@@ -57,6 +61,7 @@ class Greeting:
         `asks_role`: the last reply is that to ASK_ROLE. `introductions`: the number of replies to CLIENT
         SETINFO at the end (before ASK_ROLE's), which a Redis that a script keeps busy refuses."""
         self.expected = expected
+        self._is_first = True  # whether the next reply is the first one
         self._tolerated = b"-NOAUTH" if logs_in_later else None
         self._may_be_busy = introductions + asks_role if introductions else 0  # the last replies
         self._asks_role = asks_role
@@ -81,7 +86,9 @@ class Greeting:
                     self._check_role()
                 elif self._reply.startswith(b"-") and not self._is_tolerated():
                     refusal = self._reply[1:].decode("utf-8", "replace").strip()
-                    raise GreetingError(f"it refused keyfence's login: {refusal}", refusal, self.expected)
+                    text = f"it refused keyfence's login: {refusal}"
+                    raise GreetingError(text, refusal, self.expected, is_first=self._is_first)
+                self._is_first = False
                 self._reply.clear()
         return data[at:] if at else data
 

@@ -25,6 +25,7 @@ from keyfence.resp import encode
 from keyfence.resp.replies import READ_ONLY
 from keyfence.resp.role import REPLICA
 
+from .credentials.model import Credentials, Source
 from .doubt import Doubt, Renewals
 from .failovers import Failover, Failovers
 from .handshake import Answers, Greeting, GreetingError, Misplaced, describe
@@ -41,6 +42,7 @@ DROPS_IN_A_ROW = 3
 ATTEMPTS_AT_ONCE = 16  # concurrent connection attempts for clients; the other clients wait for their result
 # The errors of a Redis that is reachable but not ready.
 _NOT_READY = ("LOADING", "MASTERDOWN")
+_FULL = "max number of clients"  # in the error of a Redis that has as many as it takes
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -68,6 +70,7 @@ class UpstreamAddress:
     shown: str = ""
     server_name: str = ""  # the name that its TLS certificate must have; "": the host
     sentinels: Sentinels | None = None  # who name the host and port; None: they do not change
+    credentials: Source | None = None  # what gives username and password; None: they do not change
 
     def login(self) -> list[bytes]:
         """The command that logs keyfence in, if there are credentials."""
@@ -75,9 +78,14 @@ class UpstreamAddress:
             return [encode.command(b"AUTH", self.username, self.password)]
         return [encode.command(b"AUTH", self.password)] if self.password else []
 
+    @property
+    def has_login(self) -> bool:
+        """Whether keyfence logs in, also if what it logs in with is not known yet."""
+        return self.credentials is not None or bool(self.login())
+
     def without_login(self) -> UpstreamAddress:
         """The same address without credentials."""
-        return dataclasses.replace(self, username="", password="", shown="")
+        return dataclasses.replace(self, username="", password="", shown="", credentials=None)
 
     def greeting(self) -> list[bytes]:
         """The commands sent first on a connection. None may be answered with an error."""
@@ -87,7 +95,7 @@ class UpstreamAddress:
     @property
     def selects_later(self) -> bool:
         """Whether the database may only be selectable after the client has logged in."""
-        return bool(self.database) and not self.login()
+        return bool(self.database) and not self.has_login
 
 
 class Upstream:
@@ -129,6 +137,9 @@ class Upstream:
         self._held = HeldAddresses()
         self._doubt = Doubt()  # the prober's
         self._lookers: list[Doubt] = []  # of others who look who the primary is
+        self.logins = 0  # how many logins `log_in_with` has been given
+        # Told that Redis refused the login of this number; answers whether there may be another one soon.
+        self.on_refused: Callable[[int], bool] = lambda _number: False
         self._tls = tls
         self._on_change = on_change
         self._on_failure = on_failure
@@ -145,8 +156,22 @@ class Upstream:
     def take(self, address: UpstreamAddress, tls: ssl.SSLContext | None) -> None:
         """Use this login and these certificates for new connections. The host and port do not change."""
         known = self.address
-        self.address = dataclasses.replace(address, host=known.host, port=known.port, shown=known.shown)
+        address = dataclasses.replace(address, host=known.host, port=known.port, shown=known.shown)
+        if address.credentials is not None:
+            address = dataclasses.replace(address, username=known.username, password=known.password)
+        self.address = address
         self._tls = tls
+
+    def log_in_with(self, credentials: Credentials, number: int) -> None:
+        """Use this login for new connections, which are made at once if they wait for it."""
+        user, password = credentials.username, credentials.password
+        self.address = dataclasses.replace(self.address, username=user, password=password)
+        self.logins = number
+        self.try_again()
+
+    def try_again(self) -> None:
+        """Connections that wait for the end of an outage are made at once."""
+        self._can_connect()
 
     def move(self, host: str, port: int, why: str) -> None:
         """Connect to this node from now on, because it is the primary now."""
@@ -305,10 +330,27 @@ class Upstream:
         self.failed(str(failure), is_refused=bool(failure.refusal))
         return self.state
 
+    def may_try_again(self, failure: GreetingError, login: int) -> bool:
+        """Whether a connection that could not be used is worth being made anew. If so, this is recorded: it
+        has led to a replica, or Redis has refused keyfence's login of this number, and there may be
+        another."""
+        is_renewed = failure.is_first and self._renews(failure.refusal, login)
+        if is_renewed or isinstance(failure, Misplaced):
+            self.failed(str(failure))
+            return True
+        return False
+
+    def _renews(self, refusal: str, login: int) -> bool:
+        """Whether there may soon be another login than the one of this number, which Redis has refused."""
+        return _FULL not in refusal and self.on_refused(login)
+
     def _failed_by(self, exc: OSError) -> None:
         """An attempt failed. With a broken pipe, the connection was made, and ended before anything was
         written."""
-        (self.dropped if isinstance(exc, BrokenPipeError) else self.failed)(describe(exc))
+        if isinstance(exc, BrokenPipeError):
+            self.dropped(describe(exc))
+        else:
+            self.failed(describe(exc), is_refused=isinstance(exc, NoLogin))
 
     def _set(self, *, up: bool, reason: str) -> None:
         before = self.up, self.reason
@@ -364,6 +406,8 @@ class Upstream:
         address = self.address
         if address.sentinels is not None and not address.host:
             raise ConnectionError(self.unnamed)
+        if address.credentials is not None and not address.password:
+            raise NoLogin
         async with at_most(self.connect_timeout):
             if address.kind == "unix":
                 loop = asyncio.get_running_loop()
@@ -422,6 +466,7 @@ class Upstream:
         Any reply to PING counts, but no greeting command may fail.
         """
         moved_at = self.moved_at
+        login = self.logins
         try:
             probe = await self._ask()
         except OSError as exc:
@@ -439,7 +484,7 @@ class Upstream:
             self._can_connect()  # clients get Redis' own error
             self._set(up=False, reason=reason)
         elif reason:
-            self.failed(reason, is_refused=probe.is_refused)
+            self.failed(reason, is_refused=probe.is_refused and not self._renews(reason, login))
         elif self.up:
             self._drops = 0
             self._serves()
@@ -471,6 +516,13 @@ class Upstream:
             self._failovers.moved(self.address.shown, "its role")
             assert self._failovers.last is not None
             self.on_failover(self._failovers.last, None)
+
+
+class NoLogin(ConnectionError):
+    """keyfence has no login for the upstream yet. The operators' log has the reason."""
+
+    def __init__(self) -> None:
+        super().__init__("keyfence has no credentials for it")
 
 
 class UpstreamDown(Exception):

@@ -31,7 +31,7 @@ async def missing_permissions(upstream: Upstream) -> list[OwnCommand] | None:
 def what_is_missing(address: UpstreamAddress, missing: Sequence[OwnCommand]) -> str:
     """One sentence for operators: the missing permissions, their effects, and the remedy."""
     user = address.username or "default"
-    remedy = f"ACL SETUSER {user}" if address.login() else "give the upstream's URL a user with"
+    remedy = f"ACL SETUSER {user}" if address.has_login else "give the upstream's URL a user with"
     effects = "; ".join(f"{one.name.decode()}: {one.without}" for one in missing)
     permissions = " ".join(one.permission for one in missing)
     return (

@@ -40,6 +40,7 @@ cdef class SharedConnection:
     cdef object _idle_since
     cdef bint _worked
     cdef SharedLink _timed
+    cdef object _login
 
     @cython.locals(exchange=Exchange, is_timed=bint)
     cpdef object send(self, SharedLink link, list chunks, list counts, bint shapeable)

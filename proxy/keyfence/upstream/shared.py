@@ -20,7 +20,7 @@ from keyfence.resp.limits import MIB
 from keyfence.resp.profile import Profile
 
 from .exchange import Exchange, Share, Sharer
-from .handshake import GreetingError, Handshake, Misplaced, describe, give_up
+from .handshake import GreetingError, Handshake, describe, give_up
 from .health import Upstream, UpstreamDown
 from .names import is_at
 
@@ -139,6 +139,7 @@ class SharedConnection:
         self._alone = 0  # how many sends in a row happened while no reply was due
         self._idle_since = self._loop.time()
         self._worked = False  # whether a request was sent since the last tick
+        self._login = 0  # the number of keyfence's login with which it was opened
         self._timed: SharedLink | None = None  # the link that is told when the waiting requests are written
 
     # -- requests
@@ -247,6 +248,7 @@ class SharedConnection:
         if self.is_closed:
             transport.abort()
             return
+        self._login = self._upstream.logins
         commands = [*self._upstream.address.login(), *self._profile.commands()]
         self._handshake = Handshake(self, self._upstream.succeeded)
         asks_role = self._upstream.is_followed
@@ -259,8 +261,7 @@ class SharedConnection:
     def login_failed(self, failure: GreetingError) -> None:
         """If a client's login failed, the upstream's state does not change. If Redis has not refused it, the
         clients are closed, as Redis itself would have closed them."""
-        if isinstance(failure, Misplaced):
-            self._upstream.login_failed(failure)
+        if self._upstream.may_try_again(failure, self._login):
             self._connect_again()
             return
         if failure.refusal:

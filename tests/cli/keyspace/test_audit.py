@@ -140,6 +140,30 @@ def test_the_configuration_names_policy_redis_and_store(
     assert services == {(AT_REST,)}
 
 
+def test_the_configurations_credentials_are_fetched(
+    policy: Path, shop: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tmp_path / "keyfence.yaml"
+    upstream = {"url": shop.embedded.url, "username": "auditor", "credentials": {"file": "password"}}
+    config.write_text(yaml.safe_dump({"policy": policy.name, "upstream": upstream}))
+    monkeypatch.chdir(tmp_path)
+    code, _, err = keyfence("audit", "--config", config)
+    assert code == 2
+    assert re.search(r"keyfence\.yaml:\d+: file: \S*password cannot be read: No such file", err)
+    (tmp_path / "password").write_text("secret\n")
+    with shop.client() as admin:
+        admin.acl_setuser(
+            "auditor", enabled=True, passwords=["+secret"], keys=["*"], categories=["+@read", "+@connection"]
+        )
+        admin.execute_command("ACL", "SETUSER", "auditor", "+scan", "+info")
+        try:
+            code, out, err = keyfence("audit", "--config", config)
+        finally:
+            admin.acl_deluser("auditor")
+    assert (code, err) == (1, "")
+    assert "36 keys" in out
+
+
 def test_a_second_audit_resolves_what_is_gone(policy: Path, shop: RedisServer, tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'findings.db'}"
     audit(policy, shop, "--store", url)

@@ -6,7 +6,9 @@ apply to it.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import dataclasses
 from collections.abc import Iterator
 
 from keyfence.audit.servers.links import Endpoint
@@ -15,7 +17,9 @@ from keyfence.cli.terminal.output import fail
 from keyfence.config.loading import load_settings
 from keyfence.config.settings import Overrides, Settings
 from keyfence.downstream.tls import upstream_context
+from keyfence.upstream.credentials.model import NoCredentials, fetched
 from keyfence.upstream.embedded import EmbeddedRedisError
+from keyfence.upstream.health import UpstreamAddress
 
 from .asked import is_file
 
@@ -41,4 +45,16 @@ def opened(settings: Settings, source: str) -> Iterator[Endpoint]:
             yield endpoint
         return
     assert settings.upstream is not None
-    yield Endpoint(settings.upstream, upstream_context(settings), settings.connect_timeout)
+    address = _logged_in(settings.upstream, settings.connect_timeout)
+    yield Endpoint(address, upstream_context(settings), settings.connect_timeout)
+
+
+def _logged_in(address: UpstreamAddress, seconds: float) -> UpstreamAddress:
+    """The address with the login of now. If there is none, the command ends."""
+    if address.credentials is None:
+        return address
+    try:
+        login = asyncio.run(fetched(address.credentials, seconds))
+    except NoCredentials as exc:
+        fail(f"{exc}{f'; it wrote: {exc.detail}' if exc.detail else ''}")
+    return dataclasses.replace(address, username=login.username, password=login.password)

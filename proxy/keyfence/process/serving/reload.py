@@ -183,7 +183,7 @@ def admit(before: Settings, new: Settings) -> tuple[Settings, list[str]]:
 def _only_the_login_changed(before: Settings, new: Settings) -> bool:
     """Whether the upstream is the same and keyfence has a login there, before and now."""
     old, now = before.upstream, new.upstream
-    if old is None or now is None or not old.login() or not now.login():
+    if old is None or now is None or not old.has_login or not now.has_login:
         return False
     return old.without_login() == now.without_login()
 

@@ -42,6 +42,7 @@ from keyfence.telemetry.candidate.changes import Changes
 from keyfence.telemetry.operator_log import notice, report_fault, tell, warn
 from keyfence.telemetry.telemetry import Telemetry
 from keyfence.telemetry.usage import Usage
+from keyfence.upstream.credentials.keeper import Keeper
 from keyfence.upstream.discovery import CannotLearn, Learner, NotAllowed
 from keyfence.upstream.failovers import Failover
 from keyfence.upstream.health import Upstream, UpstreamAddress
@@ -94,6 +95,7 @@ class Runtime:
         self.upstream: Upstream | None = None
         self.learner: Learner | None = None
         self.follower: Follower | None = None  # of Sentinels
+        self.keeper: Keeper | None = None  # of credentials that change
         self._context: ServerContext | None = None
         self._outages: Outages | None = None
         self._concerns: list[Concern] = []  # about the upstream, as last reported
@@ -111,6 +113,8 @@ class Runtime:
         """
         if self.upstream is not None and settings.upstream is not None:
             self.upstream.take(settings.upstream, upstream_context(settings))
+            if self.keeper is not None:
+                self.keeper.take(settings.upstream.credentials)
             self._user_changed.set()
         counters = self.telemetry.counters
         self.settings = settings
@@ -203,6 +207,9 @@ class Runtime:
         self.telemetry.on_upstream_shown = self._upstream_shown
         if address.sentinels is not None:
             self.follower = Follower(self.upstream, address.sentinels)
+        self.keeper = Keeper(self.upstream, self.upstream.connect_timeout, self._credentials_fetched)
+        self.keeper.take(address.credentials)
+        self.upstream.on_refused = self.keeper.refused
         self._report_concerns(self.upstream)
         if self.authorizer is not None:
             self.learner = Learner(self.upstream, self._adopt_commands, self._cannot_learn)
@@ -211,6 +218,8 @@ class Runtime:
     async def reach_upstream(self, address: UpstreamAddress) -> Upstream:
         """Open the upstream, probe it once, and learn its commands if it answers."""
         upstream = self.open_upstream(address)
+        if self.keeper is not None:
+            await self.keeper.fetch()
         if self.follower is not None:
             await self.follower.find()
         is_up = await upstream.probe()
@@ -220,6 +229,15 @@ class Runtime:
             self._user_changed.clear()
             await self.learner.learn()
         return upstream
+
+    def _credentials_fetched(self) -> None:
+        """Credentials of the upstream were fetched, or could not be."""
+        assert self.upstream is not None
+        assert self.keeper is not None
+        trouble, shown = self.keeper.trouble, self.upstream.address.shown
+        if trouble and not self._quiet:
+            detail = f"; it wrote: {self.keeper.detail}" if self.keeper.detail else ""
+            notice("credentials", f"no new credentials for upstream {shown}: {trouble}{detail}")
 
     async def _check_user(self, upstream: Upstream) -> None:
         """Report the permissions that keyfence's own user lacks, and each change. Without a login of
@@ -231,7 +249,7 @@ class Runtime:
             return
         self._missing = missing
         if missing:
-            (warn if upstream.address.login() else self.tell)(what_is_missing(upstream.address, missing))
+            (warn if upstream.address.has_login else self.tell)(what_is_missing(upstream.address, missing))
 
     async def _check_user_forever(self, upstream: Upstream) -> None:
         """Check again each time the upstream comes back or keyfence's login changes."""
@@ -444,7 +462,8 @@ class Runtime:
     def chores(self) -> list[Coroutine[Any, Any, None]]:
         """The background jobs of the process."""
         assert self.upstream is not None
-        jobs = [self.upstream.probe_forever(), self.tick_forever()]
+        assert self.keeper is not None
+        jobs = [self.upstream.probe_forever(), self.tick_forever(), self.keeper.keep_forever()]
         if self.follower is not None:
             jobs.append(self.follower.follow_forever())
         if self._context is not None:

@@ -1,0 +1,1 @@
+"""Logins at the upstream that change: where they come from, and when they are renewed."""
