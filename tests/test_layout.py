@@ -100,7 +100,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "downstream": {
         *("config", "identity", "net", "resp", "session", "session.conversation", "session.sentinel"),
-        *("policy", "policy.engine", "policy.source", "telemetry", "upstream"),
+        *("policy", "policy.engine", "policy.source", "telemetry", "upstream", "upstream.credentials"),
     },
     "admin": {
         *("config", "downstream", "findings", "net", "telemetry", "telemetry.metrics", "upstream"),

@@ -41,6 +41,8 @@ ALERTS = {
     "DecisionsDropped",
     "UpstreamDown",
     "KeyfenceDown",
+    "LoginNotRenewed",
+    "LoginEnds",
 }
 needs_prometheus = pytest.mark.skipif(not is_installed(), reason=MISSING)
 

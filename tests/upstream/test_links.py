@@ -90,6 +90,21 @@ async def test_the_reply_to_a_ping_reaches_no_client() -> None:
 
 
 @in_loop
+async def test_the_reply_to_keyfences_own_request_is_found_behind_pushes() -> None:
+    client, replies = Asked(), list[bytes]()
+    link, _ = opened_link(client)
+    client.got.clear()
+    link.is_kept = True
+    assert link.ask(b"AUTH", replies.append)
+    link.data_received(b">1\r\n+one\r\n>1\r\n+t")
+    link.data_received(b"wo\r\n+O")
+    link.data_received(b"K\r\n>1\r\n+three\r\n")
+    assert replies == [b"+OK\r\n"]
+    pushes = b"".join(got[2] for got in client.got)  # type: ignore[misc]
+    assert pushes == b">1\r\n+one\r\n>1\r\n+two\r\n>1\r\n+three\r\n"
+
+
+@in_loop
 async def test_a_full_connection_that_is_closed_holds_its_client_up_no_longer() -> None:
     client = Asked()
     link, _ = opened_link(client)

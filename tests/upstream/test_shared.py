@@ -6,7 +6,9 @@ import asyncio
 
 import pytest
 
+from keyfence.net.closures import CREDENTIALS, lost
 from keyfence.resp.profile import Profile
+from keyfence.upstream.credentials.login import Login
 from keyfence.upstream.exchange import Sharer
 from keyfence.upstream.health import Upstream, UpstreamAddress
 from keyfence.upstream.pools import Pools
@@ -234,3 +236,70 @@ async def test_a_reply_without_a_request_ends_the_connection_for_all_that_wait(
     assert shared.connection.is_closed
     shared.links[0].send([b"a"], [1])
     assert shared.links[0]._connection is not shared.connection
+
+
+# -- keyfence's login
+
+
+LOGIN = Login(2, b"AUTH keyfence token", 1000.0, 2000.0)
+
+
+@in_loop
+async def test_the_answer_to_keyfences_login_reaches_no_client(patch: pytest.MonkeyPatch) -> None:
+    for answer in (b"+OK\r\n", b"-WRONGPASS no\r\n", b"-READONLY no\r\n"):
+        shared = Shared(patch, 2)
+        await shared.open()
+        shared.all_send(1)
+        answers: list[bytes] = []
+        assert shared.connection.log_in_again(LOGIN, answers.append)
+        assert not shared.connection.log_in_again(LOGIN, answers.append)  # one is under way
+        shared.links[0].send([b"b"], [1])
+        await asyncio.sleep(0)
+        assert b"".join(shared.taken()) == b"aa" + LOGIN.request + b"b"
+        for byte in b":1\r\n:2\r\n" + answer + b":3\r\n":
+            shared.connection.data_received(bytes([byte]))
+        assert answers == [answer]
+        texts = [b"".join(data for data, _, _ in one.replies) for one in shared.clients]
+        assert texts == [b":1\r\n:3\r\n", b":2\r\n"]
+        assert shared.connection.login is (LOGIN if answer == b"+OK\r\n" else None)
+        assert not shared.connection.is_logging_in
+
+
+@in_loop
+async def test_keyfence_does_not_log_in_where_a_client_has(patch: pytest.MonkeyPatch) -> None:
+    shared = Shared(patch, 0)
+    of_client = SharedConnection(shared.upstream, Profile(user=b"u", password=b"p"))
+    assert of_client.is_clients
+    assert not of_client.log_in_again(LOGIN, lambda _reply: None)
+    not_open = SharedConnection(shared.upstream, Profile())
+    assert not not_open.log_in_again(LOGIN, lambda _reply: None)
+
+
+@in_loop
+async def test_a_connection_whose_login_ends_is_left_by_those_who_await_nothing(
+    patch: pytest.MonkeyPatch,
+) -> None:
+    shared = Shared(patch, 2)
+    await shared.open()
+    shared.links[0].send([b"a"], [1])
+    shared.connection.login_ends(at_once=False)
+    shared.links[0].send([b"a"], [1])  # its reply must not overtake the first one
+    shared.links[1].send([b"a"], [1])
+    assert shared.links[0]._connection is shared.connection
+    assert shared.links[1]._connection is not shared.connection
+    shared.connection.data_received(b":1\r\n:2\r\n")
+    shared.connection.close_if_idle(0.0)
+    assert shared.connection.is_closed
+    assert [one.lost for one in shared.clients] == ["", ""]
+    shared.links[0].send([b"a"], [1])
+    assert shared.links[0]._connection is shared.links[1]._connection
+
+
+@in_loop
+async def test_at_its_end_a_connection_is_closed_with_those_who_wait(patch: pytest.MonkeyPatch) -> None:
+    shared = Shared(patch, 2)
+    await shared.open()
+    shared.links[0].send([b"a"], [1])
+    shared.connection.login_ends(at_once=True)
+    assert [one.lost for one in shared.clients] == ["upstream fake: the login ends", ""]
+    assert lost(shared.clients[0].lost).closure is CREDENTIALS

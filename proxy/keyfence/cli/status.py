@@ -74,6 +74,8 @@ def _status_lines(answer: Mapping[str, Any]) -> list[tuple[str, str]]:
         )
         if upstream.get("last_failover"):
             lines.append(("failover", _failover_text(upstream["last_failover"])))
+        if upstream.get("credentials"):
+            lines.append(("credentials", _credentials_text(upstream["credentials"])))
     lines += [("listener", f"{one['address']}, {one['whose']}") for one in answer["listeners"]]
     lines += [("process", _worker_text(one)) for one in answer["workers"]]
     clients = {service: number for service, number in sorted(answer["clients"].items()) if number}
@@ -85,6 +87,18 @@ def _failover_text(one: Mapping[str, Any]) -> str:
     """Returns to which node, when, why, and how long it took."""
     text = f"to {one['node']} at {clock_text(one['at'])}, known from {one['why']}"
     return text if one["seconds"] is None else f"{text}; {one['seconds']:.1f} s without service"
+
+
+def _credentials_text(one: Mapping[str, Any]) -> str:
+    """Returns where keyfence's login comes from, since when it is in force, and when it ends."""
+    parts = [one["source"]]
+    if one["since"]:
+        parts.append(f"of {clock_text(one['since'])}")
+    if one["expires_at"]:
+        parts.append(f"until {clock_text(one['expires_at'])}")
+    if one["failures"]:
+        parts.append(f"{counted(one['failures'], 'failure')} since")
+    return ", ".join(parts)
 
 
 def _candidate_text(one: Mapping[str, Any]) -> str:

@@ -25,6 +25,7 @@ cdef class ServerContext:
     cdef public object ask
     cdef public bint sharing
     cdef public object pools
+    cdef readonly object logins
     cdef readonly object turns
 
 

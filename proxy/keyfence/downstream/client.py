@@ -31,7 +31,7 @@ from keyfence.session.session import Session
 from keyfence.telemetry.operator_log import notice, report_fault
 from keyfence.telemetry.telemetry import Telemetry
 from keyfence.telemetry.traffic import Traffic
-from keyfence.upstream.dedicated import Owner
+from keyfence.upstream.dedicated import DedicatedLink, Owner
 from keyfence.upstream.health import Upstream, send_with_end
 from keyfence.upstream.links import Links
 from keyfence.upstream.pools import Pools
@@ -40,6 +40,7 @@ from .dismissal import end_then_close
 from .flow import Flow, Leaving
 from .half_closed import HalfClosed
 from .life import Event, Life, next_state, states_where
+from .logins import LoginSweep
 from .quotas import ConnectionQuota, ConnectionQuotas, too_many
 from .timing import FIRST_TIMED, RETRIED_AFTER, TIMED_EACH, Phase, TimedRequest
 from .turns import Turns
@@ -89,6 +90,7 @@ class ServerContext:
         self.ask: Callable[[Question], None] = _not_answered  # takes the questions of sessions
         self.sharing = shared_connections > 0 and in_force is not None
         self.pools = Pools(upstream, shared_connections)
+        self.logins = LoginSweep(upstream, self.counters)
         self.turns = Turns()
         self.identities = identities
         self.sessions: SessionContext | None = None
@@ -110,6 +112,7 @@ class ServerContext:
     def tick(self) -> None:
         """Close connections that are no longer needed. Call this about once a second."""
         self.pools.tick()
+        self.logins.tick(self.pools.connections(), self.clients)
         if self.sharing:
             now = asyncio.get_running_loop().time()
             for client in list(self.clients):
@@ -506,6 +509,11 @@ class Client(Owner):
         if self._must_renew and self._session.may_ask_on_own():
             self._must_renew = False
             self._links.ask_role()
+
+    @property
+    def own(self) -> tuple[DedicatedLink | None, SessionBase]:
+        """The client's own connection to Redis, if it is open, and its session."""
+        return self._links.own, self._session
 
     def tick(self, now: float) -> None:
         """Close the dedicated connection if the client no longer needs it; otherwise keep it alive."""

@@ -180,6 +180,7 @@ class ProcessControl(Control):
             "up": bool(upstream.up),
             "since": upstream.since,
             "reason": "" if upstream.up else upstream.reason,
+            "credentials": self._runtime.keeper.status() if self._runtime.keeper is not None else None,
         }
 
     def _mode_counts(self) -> dict[str, dict[str, int]]:

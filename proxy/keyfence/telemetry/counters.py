@@ -41,7 +41,7 @@ TRAFFIC = ("client_in", "client_out", "upstream_in", "upstream_out")
 # The counters that hold only while the process lives.
 GAUGES = (
     *("connections_open", "opaque_open", "upstream_up", "upstream_standing", "exceptions_lapsed"),
-    *("upstream_role", "upstream_failover_seconds"),
+    *("upstream_role", "upstream_failover_seconds", "upstream_credentials_expire"),
     *("policy_files", "policies", "break_glass", "workers"),
 )
 
@@ -68,6 +68,11 @@ class Counters(Sink):
     upstream_failover_seconds: dict[str, float] = field(
         default_factory=dict
     )  # the last one took, by upstream
+    # upstream: Unix time at which keyfence's login there ends
+    upstream_credentials_expire: dict[str, float] = field(default_factory=dict)
+    upstream_credentials_failures: dict[str, int] = field(default_factory=dict)
+    # (upstream, accepted or refused): connections that were sent keyfence's new login
+    upstream_reauthentications: dict[tuple[str, str], int] = field(default_factory=dict)
     upstream_reconnects: dict[str, int] = field(default_factory=dict)
     upstream_connect_failures: dict[str, int] = field(default_factory=dict)
     upstream_failovers: dict[str, int] = field(default_factory=dict)
@@ -299,6 +304,22 @@ class Counters(Sink):
     def upstream_failed_over(self, name: str) -> None:
         self._add("upstream_failovers", name, OTHER, MAX_REASONS)
 
+    def upstream_credentials(self, name: str, expires_at: float | None) -> None:
+        """When keyfence's login at the upstream ends, in Unix seconds; None: it does not."""
+        if expires_at is None:
+            self.upstream_credentials_expire.pop(name, None)
+        elif name in self.upstream_credentials_expire or len(self.upstream_credentials_expire) < MAX_REASONS:
+            self.upstream_credentials_expire[name] = expires_at
+
+    def upstream_credentials_failed(self, name: str) -> None:
+        """New credentials for the upstream could not be fetched."""
+        self._add("upstream_credentials_failures", name, OTHER, MAX_REASONS)
+
+    def upstream_reauthenticated(self, name: str, *, accepted: bool) -> None:
+        """A connection was sent keyfence's new login, and Redis has answered."""
+        key = (name, "accepted" if accepted else "refused")
+        self._add("upstream_reauthentications", key, (OTHER, OTHER), MAX_REASONS)
+
     def upstream_fault(self, kind: str) -> None:
         """Redis sent an unexpected reply on a shared connection. `kind` is one of a closed set."""
         self._add("upstream_faults", kind, OTHER, MAX_REASONS)
@@ -399,8 +420,9 @@ class Counters(Sink):
     def absorb(self, shot: Mapping[str, Any], *, live: bool = True) -> None:
         """Add the snapshot of a worker. `live=False`: the worker has ended, so only its totals are added.
 
-        An upstream is up if all live workers say so. Policies, break-glass and lapsed exceptions should be
-        the same in all workers: the newest, any and the largest are taken.
+        An upstream is up if all live workers say so, and the login that ends first counts. Policies,
+        break-glass and lapsed exceptions should be the same in all workers: the newest, any and the largest
+        are taken.
         """
         for name in SCALARS:
             setattr(self, name, getattr(self, name) + shot[name])
@@ -432,6 +454,8 @@ class Counters(Sink):
             self.upstream_has_role(name, role, bool(has))
         for name, seconds in shot["upstream_failover_seconds"]:
             self.upstream_failover_took(name, seconds)
+        for name, at in shot["upstream_credentials_expire"]:
+            self.upstream_credentials(name, min(at, self.upstream_credentials_expire.get(name, at)))
         for kind, number in shot["exceptions_lapsed"]:
             self.set_exceptions_lapsed(kind, max(number, self.exceptions_lapsed.get(kind, 0)))
         for name, revision, at in shot["policies"]:

@@ -29,9 +29,12 @@ cdef class DedicatedLink:
     cdef bint _full
     cdef bint _may_wait
     cdef long long _pongs
-    cdef bytes _pong
     cdef ReplyFramer _framer
-    cdef object _login
+    cdef bytes _pong
+    cdef object _answered
+    cdef public object login
+    cdef public bint is_logging_in
+    cdef public object logged_in_as
 
     cpdef object send(self, list chunks)
     cdef object _write(self, list chunks)

@@ -8,13 +8,14 @@ the client's first request; bytes sent before it is open wait here.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import cast
 
 from keyfence.net.closures import OTHER
 from keyfence.resp.replies import ReplyError, ReplyFramer
 from keyfence.resp.role import REPLICA, role_in
 
+from .credentials.login import Login
 from .exchange import Sharer
 from .handshake import ASK_ROLE, GreetingError, Handshake, describe, give_up, introduces
 from .health import Upstream, UpstreamDown
@@ -23,6 +24,7 @@ from .own_commands import PING
 
 LARGE = 1024 * 1024  # bytes
 _PING = PING.request()
+_PUSH = ord(">")
 
 
 def _only_introduces(requests: list[bytes]) -> bool:
@@ -74,9 +76,12 @@ class DedicatedLink:
         self._full = False
         self._may_wait = False  # whether the client waits for the end of an outage
         self._pongs = 0  # replies to PINGs that are still to come, before any reply to the client
-        self._pong = b""  # the last of these replies, as far as it has come
-        self._framer: ReplyFramer | None = None  # finds their ends
-        self._login = 0  # the number of keyfence's login with which it was opened
+        self._framer: ReplyFramer | None = None  # finds the ends of these replies
+        self._pong = b""  # the last of these replies, as far as it has come, …
+        self._answered: Callable[[bytes], None] | None = None  # … and who gets it
+        self.login: Login | None = None  # keyfence's, if it changes
+        self.is_logging_in = False  # whether an answer to another one is due
+        self.logged_in_as: tuple[bytes, bytes] | None = None  # the client's own login, as seen last
 
     def send(self, chunks: list[bytes]) -> None:
         self.is_kept = False
@@ -101,20 +106,30 @@ class DedicatedLink:
     def ping(self) -> bool:
         """Have Redis answer, so that its `timeout` does not close the connection. Returns False if the last
         answer is still due. No reply to the client may be due."""
-        return self._ask(_PING)
+        return self.ask(_PING)
 
     def ask_role(self) -> bool:
         """Have Redis say its role, and give up the connection if it is a replica. As `ping`."""
-        return self._ask(ASK_ROLE)
+        return self.ask(ASK_ROLE, self._has_role)
 
-    def _ask(self, request: bytes) -> bool:
+    def _has_role(self, reply: bytes) -> None:
+        if role_in(reply) == REPLICA:
+            self.move(f"upstream {self._upstream.address.shown} is a replica now")
+
+    def ask(self, request: bytes, answered: Callable[[bytes], None] | None = None) -> bool:
+        """Send a request of keyfence's own; `answered` gets the reply. As `ping`."""
         if self._pongs:
             return False
         self._pongs += 1
-        self._pong = b""
+        self._pong, self._answered = b"", answered
         self._framer = ReplyFramer()
         self._write([request])
         return True
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the client's bytes may be sent."""
+        return self._is_open
 
     def unsent(self) -> int:
         """The number of bytes that wait for the connection to open."""
@@ -200,7 +215,7 @@ class DedicatedLink:
         self._connecting = None
         self._transport = transport
         address = self._upstream.address
-        self._login = self._upstream.logins
+        self.login = self._upstream.login
         commands = [*address.login(), *self._settings]
         self._handshake = Handshake(self, self._upstream.succeeded)
         self._handshake.begin(
@@ -255,7 +270,7 @@ class DedicatedLink:
     def login_failed(self, failure: GreetingError) -> None:
         """If Redis has not refused it, this is the same for the client as a failed connection. If Redis
         refuses the client's settings, the upstream's state does not change."""
-        if self._upstream.may_try_again(failure, self._login):
+        if self._upstream.may_try_again(failure, self.login):
             self._connect_again()
             return
         self._handshake = self._transport = None
@@ -284,19 +299,26 @@ class DedicatedLink:
             self._owner.upstream_data(self, data)
 
     def _without_pong(self, data: bytes) -> bytes:
-        """Remove the reply to keyfence's own request from the start of `data`. Any reply will do, but if it
-        says that Redis is a replica, the client is closed."""
-        assert self._framer is not None
-        try:
-            at = self._framer.advance(data, 0, 1)
-        except ReplyError:
-            self._pongs = 0  # the session will report the error
-            return data
-        self._pongs -= self._framer.completed
-        self._pong += data[:at]
-        if not self._pongs and role_in(self._pong) == REPLICA:
-            self.move(f"upstream {self._upstream.address.shown} is a replica now")
-        return data[at:]
+        """Remove the reply to keyfence's own request from `data`. Pushes before it are the client's."""
+        framer = self._framer
+        assert framer is not None
+        pushes, at = b"", 0
+        while self._pongs and at < len(data):
+            begin = at
+            try:
+                at = framer.advance(data, begin, 1, True)
+            except ReplyError:
+                self._pongs = 0  # the session will report the error
+                return data
+            if framer.kind == _PUSH:
+                pushes += data[begin:at]
+            else:
+                self._pong += data[begin:at]
+                self._pongs -= framer.completed
+        if not self._pongs and self._answered is not None:
+            answered, self._answered = self._answered, None
+            answered(self._pong)
+        return pushes + data[at:]
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._transport is None:

@@ -25,6 +25,7 @@ from keyfence.resp import encode
 from keyfence.resp.replies import READ_ONLY
 from keyfence.resp.role import REPLICA
 
+from .credentials.login import Login
 from .credentials.model import Credentials, Source
 from .doubt import Doubt, Renewals
 from .failovers import Failover, Failovers
@@ -40,6 +41,7 @@ PROBE_INTERVAL = 1.0
 PROBE_INTERVAL_WAITED = 0.25  # in the first seconds of an outage, in which clients wait
 DROPS_IN_A_ROW = 3
 ATTEMPTS_AT_ONCE = 16  # concurrent connection attempts for clients; the other clients wait for their result
+SLACK_SECONDS = 1.0  # beyond the time that a login may take to be fetched
 # The errors of a Redis that is reachable but not ready.
 _NOT_READY = ("LOADING", "MASTERDOWN")
 _FULL = "max number of clients"  # in the error of a Redis that has as many as it takes
@@ -137,7 +139,7 @@ class Upstream:
         self._held = HeldAddresses()
         self._doubt = Doubt()  # the prober's
         self._lookers: list[Doubt] = []  # of others who look who the primary is
-        self.logins = 0  # how many logins `log_in_with` has been given
+        self.login: Login | None = None  # of new connections, if it changes
         # Told that Redis refused the login of this number; answers whether there may be another one soon.
         self.on_refused: Callable[[int], bool] = lambda _number: False
         self._tls = tls
@@ -159,6 +161,8 @@ class Upstream:
         address = dataclasses.replace(address, host=known.host, port=known.port, shown=known.shown)
         if address.credentials is not None:
             address = dataclasses.replace(address, username=known.username, password=known.password)
+        else:
+            self.login = None
         self.address = address
         self._tls = tls
 
@@ -166,7 +170,8 @@ class Upstream:
         """Use this login for new connections, which are made at once if they wait for it."""
         user, password = credentials.username, credentials.password
         self.address = dataclasses.replace(self.address, username=user, password=password)
-        self.logins = number
+        now = time.time()
+        self.login = Login(number, self.address.login()[0], now, credentials.ends_at(now))
         self.try_again()
 
     def try_again(self) -> None:
@@ -330,19 +335,25 @@ class Upstream:
         self.failed(str(failure), is_refused=bool(failure.refusal))
         return self.state
 
-    def may_try_again(self, failure: GreetingError, login: int) -> bool:
-        """Whether a connection that could not be used is worth being made anew. If so, this is recorded: it
-        has led to a replica, or Redis has refused keyfence's login of this number, and there may be
-        another."""
-        is_renewed = failure.is_first and self._renews(failure.refusal, login)
-        if is_renewed or isinstance(failure, Misplaced):
+    def may_try_again(self, failure: GreetingError, login: Login | None) -> bool:
+        """Whether a connection that could not be used is worth being made anew: it has led to a replica, or
+        Redis has refused this login of keyfence's, and there may be another."""
+        if isinstance(failure, Misplaced):
             self.failed(str(failure))
             return True
-        return False
+        return failure.is_first and self._renews(failure.refusal, login)
 
-    def _renews(self, refusal: str, login: int) -> bool:
-        """Whether there may soon be another login than the one of this number, which Redis has refused."""
-        return _FULL not in refusal and self.on_refused(login)
+    def _renews(self, refusal: str, login: Login | None) -> bool:
+        """Whether there may be another login than this one, which Redis has refused. Until it is known,
+        connections wait."""
+        if login is None or _FULL in refusal or not self.on_refused(login.number):
+            return False
+        if login is self.login and self._back.is_set():
+            self._back.clear()
+            self._retry_at = self._patient_until = (
+                asyncio.get_running_loop().time() + self.connect_timeout + SLACK_SECONDS
+            )
+        return True
 
     def _failed_by(self, exc: OSError) -> None:
         """An attempt failed. With a broken pipe, the connection was made, and ended before anything was
@@ -466,7 +477,7 @@ class Upstream:
         Any reply to PING counts, but no greeting command may fail.
         """
         moved_at = self.moved_at
-        login = self.logins
+        login = self.login
         try:
             probe = await self._ask()
         except OSError as exc:
@@ -478,13 +489,15 @@ class Upstream:
             return not reason
         if not reason and self.is_followed and self.standing.role == REPLICA:
             reason = str(Misplaced())
+        if probe.is_refused and self._renews(reason, login):
+            return False  # it is not known yet whether it is up
         if probe.dropped:
             self.dropped(reason)
         elif reason.startswith(_NOT_READY):
             self._can_connect()  # clients get Redis' own error
             self._set(up=False, reason=reason)
         elif reason:
-            self.failed(reason, is_refused=probe.is_refused and not self._renews(reason, login))
+            self.failed(reason, is_refused=probe.is_refused)
         elif self.up:
             self._drops = 0
             self._serves()

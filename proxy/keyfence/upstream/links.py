@@ -56,6 +56,12 @@ class Links:
             self._own.ask_role()
 
     @property
+    def own(self) -> DedicatedLink | None:
+        """The dedicated connection, if it is open."""
+        own = self._own
+        return own if own is not None and own.is_open and not own.is_closed else None
+
+    @property
     def is_held(self) -> bool:
         """Whether Redis is away, and nothing that the client waits for was sent to it."""
         if self._upstream.up is not False:

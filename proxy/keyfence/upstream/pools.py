@@ -7,7 +7,7 @@ one least recently used is evicted, but never one on which a reply is due.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 
 from keyfence.resp.profile import Profile
 
@@ -133,6 +133,11 @@ class Pools:
             pool.tick(now)
             if pool.is_empty:
                 del self._pools[kind]
+
+    def connections(self) -> Iterator[SharedConnection]:
+        """All connections that are not closed."""
+        for pool in self._pools.values():
+            yield from (one for one in pool.connections if not one.is_closed)
 
     def move(self, reason: str, held: Collection[str]) -> None:
         """Another node is the primary now. Connections to the `held` addresses stay."""

@@ -40,7 +40,8 @@ cdef class SharedConnection:
     cdef object _idle_since
     cdef bint _worked
     cdef SharedLink _timed
-    cdef object _login
+    cdef readonly object login
+    cdef readonly bint is_logging_in
 
     @cython.locals(exchange=Exchange, is_timed=bint)
     cpdef object send(self, SharedLink link, list chunks, list counts, bint shapeable)

@@ -16,13 +16,16 @@ import asyncio
 from collections.abc import Callable, Collection
 from typing import Protocol, cast
 
+from keyfence.net.closures import CREDENTIALS
 from keyfence.resp.limits import MIB
 from keyfence.resp.profile import Profile
 
+from .credentials.login import ACCEPTED, Login
 from .exchange import Exchange, Share, Sharer
 from .handshake import GreetingError, Handshake, describe, give_up
 from .health import Upstream, UpstreamDown
 from .names import is_at
+from .own_reply import OwnReply
 
 IDLE_SECONDS = 60.0  # after which a connection without clients is closed
 # Bytes that may wait for Redis on a connection, also of clients that have gone. With more, it takes none.
@@ -139,7 +142,8 @@ class SharedConnection:
         self._alone = 0  # how many sends in a row happened while no reply was due
         self._idle_since = self._loop.time()
         self._worked = False  # whether a request was sent since the last tick
-        self._login = 0  # the number of keyfence's login with which it was opened
+        self.login: Login | None = None  # keyfence's, if it changes
+        self.is_logging_in = False  # whether the answer to `log_in_again` is due
         self._timed: SharedLink | None = None  # the link that is told when the waiting requests are written
 
     # -- requests
@@ -161,6 +165,35 @@ class SharedConnection:
                 self._flush()
             else:
                 self._flush_soon()
+
+    @property
+    def is_clients(self) -> bool:
+        """Whether a client's login counts there, not keyfence's."""
+        return self._profile.is_logged_in
+
+    def log_in_again(self, login: Login, answered: Callable[[bytes], None]) -> bool:
+        """Send this login of keyfence's between the clients' requests; `answered` gets Redis' reply. Returns
+        False if that is not possible."""
+        if self.is_clients or self.is_logging_in or not self._exchange.is_open:
+            return False
+
+        def take(reply: bytes) -> None:
+            self.is_logging_in = False
+            if reply == ACCEPTED:
+                self.login = login
+            answered(reply)
+
+        self.is_logging_in = True
+        self._exchange.send(Share(OwnReply(take)), [login.request], [1], False)
+        self._flush_soon()
+        return True
+
+    def login_ends(self, *, at_once: bool) -> None:
+        """Have another connection take its place, because its login ends: once no reply is due, or
+        `at_once`."""
+        self.drain()
+        if at_once and self._exchange.is_open:
+            self._abandon(CREDENTIALS.because(f"upstream {self._upstream.address.shown}: the login ends"))
 
     def tick(self) -> bool:
         """Have the order of the requests since the last call proved. Call this about once a second.
@@ -248,7 +281,7 @@ class SharedConnection:
         if self.is_closed:
             transport.abort()
             return
-        self._login = self._upstream.logins
+        self.login = self._upstream.login
         commands = [*self._upstream.address.login(), *self._profile.commands()]
         self._handshake = Handshake(self, self._upstream.succeeded)
         asks_role = self._upstream.is_followed
@@ -261,7 +294,7 @@ class SharedConnection:
     def login_failed(self, failure: GreetingError) -> None:
         """If a client's login failed, the upstream's state does not change. If Redis has not refused it, the
         clients are closed, as Redis itself would have closed them."""
-        if self._upstream.may_try_again(failure, self._login):
+        if self._upstream.may_try_again(failure, self.login):
             self._connect_again()
             return
         if failure.refusal:

@@ -54,7 +54,8 @@ _NOTICES = Concern(
     "the client may go past keyfence",
 )
 ROLES = (MASTER, REPLICA, "unknown")
-KINDS = ("cluster", "sentinel", "replica", "read_only", "notices")
+CREDENTIALS = "credentials"
+KINDS = ("cluster", "sentinel", "replica", "read_only", "notices", CREDENTIALS)
 
 
 class Standing:

@@ -50,7 +50,7 @@ from keyfence.upstream.outages import Outages
 from keyfence.upstream.own_commands import COMMAND, OwnCommand
 from keyfence.upstream.own_user import missing_permissions, what_is_missing
 from keyfence.upstream.sentinel.follower import Follower
-from keyfence.upstream.standing import KINDS, ROLES, Concern
+from keyfence.upstream.standing import CREDENTIALS, KINDS, ROLES, Concern
 
 from .explainer import Explainer
 from .garbage import FullCollections, release_slowly
@@ -209,6 +209,8 @@ class Runtime:
             self.follower = Follower(self.upstream, address.sentinels)
         self.keeper = Keeper(self.upstream, self.upstream.connect_timeout, self._credentials_fetched)
         self.keeper.take(address.credentials)
+        if self.keeper.is_used and not self._quiet:
+            self.telemetry.counters.declare("upstream_credentials_failures", [address.shown])
         self.upstream.on_refused = self.keeper.refused
         self._report_concerns(self.upstream)
         if self.authorizer is not None:
@@ -234,10 +236,13 @@ class Runtime:
         """Credentials of the upstream were fetched, or could not be."""
         assert self.upstream is not None
         assert self.keeper is not None
-        trouble, shown = self.keeper.trouble, self.upstream.address.shown
-        if trouble and not self._quiet:
-            detail = f"; it wrote: {self.keeper.detail}" if self.keeper.detail else ""
-            notice("credentials", f"no new credentials for upstream {shown}: {trouble}{detail}")
+        shown, current = self.upstream.address.shown, self.keeper.rotation.current
+        counters = self.telemetry.counters
+        counters.upstream_credentials(shown, current.expires_at if current is not None else None)
+        if self.keeper.trouble:
+            counters.upstream_credentials_failed(shown)
+            if self.keeper.detail and not self._quiet:
+                notice("credentials detail", f"the command for the credentials wrote: {self.keeper.detail}")
 
     async def _check_user(self, upstream: Upstream) -> None:
         """Report the permissions that keyfence's own user lacks, and each change. Without a login of
@@ -308,7 +313,12 @@ class Runtime:
     @property
     def concerns(self) -> list[Concern]:
         """What operators should know about the upstream now."""
-        return [] if self.upstream is None else self.upstream.standing.concerns()
+        if self.upstream is None:
+            return []
+        found = self.upstream.standing.concerns()
+        if self.keeper is not None and self.keeper.trouble:
+            found.append(Concern(CREDENTIALS, f"has no new credentials: {self.keeper.trouble}"))
+        return found
 
     def _report_concerns(self, upstream: Upstream) -> None:
         """Report where the upstream stands, and each change."""

@@ -56,7 +56,8 @@ class TtlWatch:
         self._reported: set[str] = set()
         self._dropped = self._dropped_sizes = 0  # `dropped` of the tables when last counted
         self._link: _Link | None = None
-        self._linked_after = upstream.moved_at  # the move of the upstream before `_link` was opened
+        # The move of the upstream before `_link` was opened, and its login.
+        self._linked_after = upstream.moved_at, upstream.login
 
     async def watch_forever(self) -> None:
         """Check the due keys twice a second. Cancelling closes the connection."""
@@ -173,14 +174,15 @@ class TtlWatch:
 
     async def _connected(self) -> _Link:
         upstream = self._upstream
-        if self._linked_after != upstream.moved_at:
-            self._close()  # it leads to the former primary
+        stands = upstream.moved_at, upstream.login
+        if self._linked_after != stands:
+            self._close()  # it leads to the former primary, or has a former login
         if self._link is not None and not self._link.lost:
             return self._link
         if upstream.up is False or upstream.must_wait:
             raise CannotAsk(upstream.reason)
         link = _Link(upstream.address.greeting(), upstream.address.database)
-        self._linked_after = upstream.moved_at
+        self._linked_after = stands
         await upstream.attempt(lambda: link)
         self._link = link
         return link

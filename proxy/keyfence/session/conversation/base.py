@@ -7,7 +7,7 @@ these classes, so that compiled modules reach it without a look-up by name.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from time import perf_counter
 
 from keyfence.net.closures import STAYS_OPEN, Reason
@@ -106,6 +106,12 @@ class SessionBase:
     def upstream_lost(self, reason: str) -> None:
         """The connection ended."""
         raise NotImplementedError
+
+    def ask_beside(self, request: bytes, answered: Callable[[bytes], None]) -> bool:
+        """Have a request of the owner's sent to Redis on the client's dedicated connection; `answered` gets
+        the reply, which the client never sees. Returns False if that is not possible now."""
+        del request, answered
+        return False
 
     def turn_is_over(self) -> bool:
         """Whether the client has used up its turn. The first question of a turn begins it."""

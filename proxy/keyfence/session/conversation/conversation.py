@@ -21,7 +21,7 @@ from keyfence.resp.replies import ReplyError
 from keyfence.resp.requests import RequestReader
 
 from .base import SessionBase
-from .reply_queue import ReplyQueue, unreachable
+from .reply_queue import ON, ReplyQueue, unreachable
 from .routing import Route
 from .states import ADMITS, Event, Input, State, next_state, states_where
 from .transactions import OpenTransaction
@@ -290,6 +290,24 @@ class Conversation(SessionBase):
         self._closing_then = reason
         if not self.replies.slots:
             self.closing = reason
+
+    def ask_beside(self, request: bytes, answered: Callable[[bytes], None]) -> bool:
+        """It is sent between two requests, whatever replies are due: not inside MULTI, nor if Redis would not
+        answer it, or only in another way."""
+        can_ask = (
+            self.state == _READING
+            and not self.route.is_shared
+            and self.transaction is None
+            and not self.partly_sent
+            and not self.closing
+            and not self.is_subscriber
+            and not self.replies.monitoring
+            and self.replies.mode == ON
+        )
+        if can_ask:
+            self.to_upstream.append(request)
+            self.replies.drop(answered)
+        return can_ask
 
     # -- requests that are too large to be held
 

@@ -190,6 +190,26 @@ TOPICS: dict[str, tuple[Metric, ...]] = {
             "Whether this is the role that Redis says it has (1) or not (0).",
             query='max by (upstream) (keyfence_upstream_role{role="master"}) == 0',
         ),
+        _gauge(
+            "upstream_credentials_expire_timestamp_seconds",
+            ("upstream",),
+            "When keyfence's own login ends, if it does; of all processes, the one that ends first.",
+            "upstream_credentials_expire",
+            unit="Unix seconds",
+            query="min by (instance) (keyfence_upstream_credentials_expire_timestamp_seconds) - time()",
+        ),
+        _counter(
+            "upstream_credentials_failures",
+            ("upstream",),
+            "Fetches of new credentials for keyfence's own login that failed. The login in force stays.",
+            unit="fetches",
+        ),
+        _counter(
+            "upstream_reauthentications",
+            ("upstream", "answer"),
+            "Open connections that were sent keyfence's new login.",
+            unit="connections",
+        ),
         _counter(
             "upstream_errors",
             ("error",),
@@ -312,6 +332,7 @@ BY_TABLE: dict[str, str] = {metric.table: metric.name for metric in METRICS}
 # The values of each label. All sets are closed: no value comes from a key or from any text of a client.
 LABELS: dict[str, str] = {
     "action": "`observed`, `refused`, `waived`, or `late` (found when it could no longer be refused)",
+    "answer": "of Redis: `accepted` or `refused`",
     "change": "`new`, `same` or `gone`",
     "command": "a command of the command table, such as `CLIENT SETINFO`; `other` for an unknown one",
     "contact": "`owner: contact` of the policy file, or else its team",
@@ -322,7 +343,8 @@ LABELS: dict[str, str] = {
     "kind": "exceptions: `legacy`, `grants`, `waivers`; faults: `push`, `out_of_step` "
     "([operations.md](operations.md#unrequested-data-from-redis)); the standing of Redis: `cluster`, "
     "`sentinel`, `replica`, `read_only`, `notices` "
-    "([operations.md](operations.md#redis-cluster-and-sentinel))",
+    "([operations.md](operations.md#redis-cluster-and-sentinel)), `credentials` "
+    "([operations.md](operations.md#a-login-that-changes))",
     "listener": "the address that the client connected to; for admin requests: `admin` or `metrics`",
     "metric": "a metric's name",
     "outcome": "`forwarded`, `refused`, or `local` (keyfence answers)",

@@ -58,10 +58,10 @@ class Rotation:
         return True
 
     def obtained(self, credentials: Credentials) -> bool:
-        """A fetch has brought these. Returns whether they are another login than before."""
+        """A fetch has brought these. Returns whether they are others than before, or last longer."""
         now = self._clock()
-        is_new = not credentials.same_login(self.current)
-        if is_new:
+        is_new = credentials != self.current
+        if not credentials.same_login(self.current):
             self.number += 1
             self._vain = 0
         elif self.is_doubted:
