@@ -8,12 +8,14 @@ from __future__ import annotations
 import os
 
 from keyfence.policy.diagnostics import Diagnostic
+from keyfence.upstream.credentials.clouds import missing
 from keyfence.upstream.url import parse_upstream
 
 from .fields import parse_network
 from .models import ConfigModel, ListenerModel
 from .sentinel import is_local, is_reachable
 from .settings import Settings
+from .upstream import UpstreamModel
 
 
 def faults_of(model: ConfigModel, settings: Settings) -> list[Diagnostic]:
@@ -157,10 +159,25 @@ def credentials_faults(model: ConfigModel, settings: Settings) -> list[Diagnosti
     if not said.url and said.sentinel is None:
         text = "credentials need a url; name the Redis that they are for"
         faults.append(settings.fault(("upstream", "credentials"), text))
+    faults += _cloud_faults(said, settings)
     if said.credentials.env and said.credentials.env not in os.environ:
         text = f"the environment has no {said.credentials.env}; set it"
         faults.append(settings.fault(("upstream", "credentials", "env"), text))
     return faults
+
+
+def _cloud_faults(said: UpstreamModel, settings: Settings) -> list[Diagnostic]:
+    """What a cloud's credentials lack."""
+    upstream, credentials = settings.upstream, said.credentials
+    assert credentials is not None
+    if upstream is None or upstream.credentials is None:
+        return []
+    texts = [missing(upstream.credentials)]
+    if credentials.aws_iam is not None:
+        texts.append("" if said.username else "AWS IAM needs the user; write username: beside credentials:")
+        texts.append("" if upstream.kind == "tls" else f"AWS IAM is for TLS only; {_TLS[not said.sentinel]}")
+    path = ("upstream", "credentials", credentials.kind)
+    return [settings.fault(path, text) for text in texts if text]
 
 
 # How TLS is asked for: without and with a URL.

@@ -29,6 +29,7 @@ SECRETS: tuple[PathKey, ...] = (
     ("upstream", "url"),
     ("upstream", "username"),
     ("upstream", "password"),
+    ("upstream", "credentials", "entra", "client_secret"),
     ("upstream", "sentinel", "username"),
     ("upstream", "sentinel", "password"),
     ("identify", "passwords", "*", "sha256"),

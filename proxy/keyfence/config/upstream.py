@@ -14,6 +14,7 @@ from pydantic import AfterValidator, BaseModel, Field, model_validator
 from keyfence.net.addresses import Address, parse_address
 from keyfence.policy.diagnostics import file_error
 from keyfence.policy.source.model import Duration, Flag
+from keyfence.upstream.credentials.clouds import FromAws, FromEntra, FromGoogle
 from keyfence.upstream.credentials.local import FromCommand, FromEnvironment, FromFile
 from keyfence.upstream.credentials.model import Source
 from keyfence.upstream.health import Sentinels, UpstreamAddress
@@ -52,6 +53,41 @@ class SentinelModel(BaseModel):
         return Sentinels(hosts, self.name, self.username, self.password)
 
 
+class AwsModel(BaseModel):
+    """A user of ElastiCache or MemoryDB that logs in by IAM. keyfence's rights are those of this machine."""
+
+    model_config = STRICT
+
+    cache: Annotated[str, Field(min_length=1)]  # the replication group, serverless cache or cluster
+    region: str = ""  # empty: as this machine's AWS configuration says
+    service: Literal["elasticache", "memorydb"] = "elasticache"
+    serverless: Flag = False
+
+
+class EntraModel(BaseModel):
+    """An identity of Microsoft Entra ID: a service principal, or without a secret the one of this machine."""
+
+    model_config = STRICT
+
+    tenant: str = ""
+    client_id: str = ""
+    client_secret: str = Field("", repr=False)  # as file:PATH or ${NAME} too
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> Self:
+        if self.client_secret and not (self.tenant and self.client_id):
+            raise ValueError("a client_secret needs its tenant and client_id")
+        if self.tenant and not self.client_secret:
+            raise ValueError("a tenant is for a service principal, which needs its client_secret")
+        return self
+
+
+class GcpModel(BaseModel):
+    """The account that this machine's environment names."""
+
+    model_config = STRICT
+
+
 class CredentialsModel(BaseModel):
     """Where keyfence's own login comes from, if it changes: one of these."""
 
@@ -60,6 +96,9 @@ class CredentialsModel(BaseModel):
     file: str = ""  # with the password as its only line, or JSON
     command: list[Annotated[str, Field(min_length=1)]] = []  # that prints the same
     env: str = ""  # the name of a variable that holds the same
+    aws_iam: AwsModel | None = None
+    entra: EntraModel | None = None
+    gcp_iam: GcpModel | None = None
 
     @model_validator(mode="after")
     def _is_one(self) -> Self:
@@ -79,6 +118,14 @@ class CredentialsModel(BaseModel):
             return FromFile(str(folder / self.file), username, where)
         if self.env:
             return FromEnvironment(self.env, username, where)
+        if self.aws_iam is not None:
+            aws = self.aws_iam
+            return FromAws(aws.cache, username, aws.region, aws.service, aws.serverless, where)
+        if self.entra is not None:
+            entra = self.entra
+            return FromEntra(username, entra.tenant, entra.client_id, entra.client_secret, where)
+        if self.gcp_iam is not None:
+            return FromGoogle(username, where)
         program, *rest = self.command
         is_path = "/" in program  # otherwise it is looked for in PATH
         return FromCommand((str(folder / program) if is_path else program, *rest), username, where)
