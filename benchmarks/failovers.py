@@ -158,12 +158,34 @@ class Subscriber(threading.Thread):
         return next((at - since for at in self.signs if at >= since), PATIENCE_SECONDS)
 
 
+class Listener(threading.Thread):
+    """Notes when a Sentinel first reports that another node is the primary."""
+
+    def __init__(self, ports: Sequence[int]) -> None:
+        super().__init__(daemon=True)
+        self.switched: float | None = None
+        self.ends = False
+        self._ports = ports
+
+    def run(self) -> None:
+        with contextlib.ExitStack() as stack:
+            heard = []
+            for port in self._ports:
+                client = stack.enter_context(redis.Redis(port=port))
+                heard.append(stack.enter_context(client.pubsub(ignore_subscribe_messages=True)))
+                heard[-1].subscribe("+switch-master")
+            while not self.ends and self.switched is None:
+                if any(one.get_message(timeout=0.001) for one in heard):
+                    self.switched = time.monotonic()
+
+
 @dataclasses.dataclass
 class Outcome:
     """What one path has shown in one failover."""
 
     path: str
     without_service: float  # seconds, of the client that had to wait longest
+    after_report: float = 0.0  # seconds from the Sentinels' report until all clients had written again
     confirmed: int = 0
     lost: int = 0  # confirmed writes that the new primary does not have
     twice: int = 0
@@ -204,7 +226,9 @@ def measure(kind: str, folder: Path, *, control: bool = True) -> list[Outcome]:
             for p in (2, 3):
                 writers.append(Writer(path, lambda make=make, p=p: make(p), p))  # type: ignore[misc]
             subscribers += [Subscriber(path, lambda make=make, p=p: make(p)) for p in (2, 3)]  # type: ignore[misc]
-        _work(kind, watched, [*writers, *subscribers], writers)
+        listener = Listener(watched.sentinels)
+        _work(kind, watched, [listener, *writers, *subscribers], writers)
+        assert listener.switched is not None
         host, port = sentinel.discover_master(NAME)
         with redis.Redis(host, port, decode_responses=True) as primary:
             lists = {one.list: primary.lrange(one.list, 0, -1) for one in writers}
@@ -214,13 +238,14 @@ def measure(kind: str, folder: Path, *, control: bool = True) -> list[Outcome]:
             [one for one in writers if one.path == path],
             [one for one in subscribers if one.path == path],
             lists,
+            listener.switched,
         )
         for path in paths
     ]
 
 
 def _work(
-    kind: str, watched: Watched, threads: Sequence[Writer | Subscriber], writers: Sequence[Writer]
+    kind: str, watched: Watched, threads: Sequence[Writer | Subscriber | Listener], writers: Sequence[Writer]
 ) -> None:
     """Have all clients work during a failover, until each writes again."""
     for one in threads:
@@ -267,6 +292,7 @@ def _outcome(
     writers: Sequence[Writer],
     subscribers: Sequence[Subscriber],
     lists: dict[str, list[str]],
+    switched: float,
 ) -> Outcome:
     outcome = Outcome(path, max(one.without_service() for one in writers))
     for writer in writers:
@@ -284,6 +310,7 @@ def _outcome(
         outcome.falls += seen.falls
         outcome.errors += seen.errors
     again = max(one.served_again() for one in writers)
+    outcome.after_report = again - switched
     outcome.subscriber = max(one.back(again) for one in subscribers)
     return outcome
 
@@ -302,22 +329,28 @@ def _following(folder: Path, watched: Watched) -> Iterator[Keyfence]:
         yield keyfence
 
 
-HEAD = f"{'':24}{'ms':>7}{'confirmed':>11}{'lost':>6}{'twice':>7}{'wrong':>7}{'fell':>6}{'sub ms':>8}  errors"
+HEAD = (
+    f"{'':24}{'ms':>7}{'report':>8}{'confirmed':>11}"
+    f"{'lost':>6}{'twice':>7}{'wrong':>7}{'fell':>6}{'sub ms':>8}  errors"
+)
 
 
 def row(outcome: Outcome) -> str:
     errors = ", ".join(f"{name} {number}" for name, number in sorted(outcome.errors.items()))
     return (
-        f"{outcome.path:24}{1000 * outcome.without_service:7.0f}{outcome.confirmed:11}{outcome.lost:6}"
+        f"{outcome.path:24}{1000 * outcome.without_service:7.0f}{1000 * outcome.after_report:8.0f}"
+        f"{outcome.confirmed:11}{outcome.lost:6}"
         f"{outcome.twice:7}{outcome.wrong:7}{outcome.falls:6}{1000 * outcome.subscriber:8.0f}  {errors}"
     )
 
 
 def summary(outcomes: Sequence[Outcome]) -> Iterator[str]:
     for path in (THROUGH, CONTROL):
-        times = sorted(1000 * one.without_service for one in outcomes if one.path == path)
-        if times:
-            yield f"{path:24}{statistics.median(times):7.0f} in the middle, {times[0]:.0f} to {times[-1]:.0f}"
+        of_path = [one for one in outcomes if one.path == path]
+        for what in ("without_service", "after_report"):
+            times = sorted(1000 * getattr(one, what) for one in of_path)
+            middle = statistics.median(times)
+            yield f"{path:24}{middle:7.0f} in the middle, {times[0]:.0f} to {times[-1]:.0f}: {what}"
 
 
 def main() -> None:
