@@ -20,7 +20,8 @@ MIB = 1024 * 1024
 # The lines that keyfence may print on stderr while its Redis fails.
 ILL = (
     r"\A(keyfence: (the upstream does not list its commands|[^\n]*does not read its replies|"
-    r"upstream \S+ (is unreachable|is up again|has refused writes))[^\n]*\n)*\Z"
+    r"upstream \S+ (is unreachable|is up again|has refused writes|was a primary|is a primary again))"
+    r"[^\n]*\n)*\Z"
 )
 # The connections that keyfence opens when they are needed and then keeps, to Redis and to the findings store.
 POOLED = 4

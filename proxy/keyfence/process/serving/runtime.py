@@ -282,7 +282,8 @@ class Runtime:
             self._context.upstream_moved(f"upstream {shown} is {now.node} now", held)
         if not self._quiet:  # a worker's parent has followed it too
             self.telemetry.counters.upstream_failed_over(shown)
-            notice(f"failover {now.node}", f"upstream {shown} is {now.node} now, as {now.why} says")
+            what = "a primary again" if held is None else f"{now.node} now"
+            notice(f"failover {now.node}", f"upstream {shown} is {what}, as {now.why} says")
         if self.learner is not None:
             self.learner.upstream_changed(True)
         self._user_changed.set()
