@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 from collections.abc import AsyncIterator, Callable, Collection
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from keyfence.resp.replies import DOUBTS, READ_ONLY
 from keyfence.upstream import health
 from keyfence.upstream.failovers import Failover
-from keyfence.upstream.health import Upstream, UpstreamAddress
+from keyfence.upstream.health import Sentinels, Upstream, UpstreamAddress
 from tests.downstream.test_client import in_loop
 from tests.servers import PATIENCE_SECONDS, free_port
 
@@ -121,6 +122,19 @@ async def test_connections_are_renewed_once_new_ones_lead_to_a_primary() -> None
         node.role = "master"
         assert await followed.upstream.probe()
         assert followed.renewals == 1
+
+
+@in_loop
+async def test_nothing_stays_on_a_replica_if_sentinels_will_name_a_primary() -> None:
+    """New connections wait for it."""
+    async with Node("replica").running() as node:
+        followed = Followed("127.0.0.1", node.port)
+        sentinels = Sentinels((("127.0.0.1", 1),), "main")
+        followed.upstream.address = dataclasses.replace(followed.upstream.address, sentinels=sentinels)
+        followed.upstream.answered(READ_ONLY)
+        assert not await followed.upstream.probe()
+    assert followed.renewals == 1
+    assert "it is a replica" in followed.upstream.reason
 
 
 @in_loop

@@ -469,7 +469,8 @@ class Upstream:
         """Probe Redis each second, and at once in doubt, so that its state is known without any client."""
         while True:
             await self.probe()
-            await self._doubt.wait(PROBE_INTERVAL_WAITED if self.is_patient else PROBE_INTERVAL)
+            interval = PROBE_INTERVAL_WAITED if self.is_patient else PROBE_INTERVAL
+            await self._doubt.wait(interval * random.uniform(0.9, 1.1))  # not in step with other keyfences
 
     async def probe(self) -> bool:
         """Connect, send the greeting and PING, and record the state. Returns whether Redis is up.
