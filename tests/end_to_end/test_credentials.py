@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import signal
 import sys
 import threading
 import time
@@ -138,7 +139,7 @@ def until_it_answers(client: redis.Redis) -> None:
             time.sleep(0.05)
 
 
-def test_a_command_that_fails_is_named_with_its_setting_and_clients_get_an_error(
+def test_a_command_that_fails_is_named_with_its_setting_and_costs_no_login_in_force(
     tmp_path: Path, server: RedisServer
 ) -> None:
     change_password(server, "first")
@@ -156,9 +157,29 @@ def test_a_command_that_fails_is_named_with_its_setting_and_clients_get_an_error
         assert credentials["failures"] > 0
         assert "hidden" not in warnings + str(credentials)
         assert metric(keyfence, "keyfence_upstream_credentials_failures_total") > 0
-        (tmp_path / "token.py").write_text("""print('{"username": "keyfence", "password": "first"}')""")
+        printed = login("first", 2)
+        (tmp_path / "token.py").write_text(f"print({printed!r})")
         until_it_answers(client)
-        assert not admin(keyfence, "/readyz")["warnings"]
+        assert not warnings_of(keyfence)
+        (tmp_path / "token.py").write_text("import sys; sys.exit(1)")
+        while not warnings_of(keyfence):
+            assert client.set("app:k", "v") is True  # the login in force stays
+            time.sleep(0.1)
+        (tmp_path / "keyfence.yaml").write_text(
+            CONFIG.format(url=server.url, source="file: password", more="")
+        )
+        put(tmp_path / "password", "first")
+        keyfence.process.send_signal(signal.SIGHUP)  # the remedy needs no restart
+        while warnings_of(keyfence):
+            assert client.set("app:k", "v") is True
+            time.sleep(0.1)
+        assert admin(keyfence, "/status")["upstream"]["credentials"]["source"] == f"file {tmp_path}/password"
+        assert metric(keyfence, "keyfence_upstream_credentials_expire_timestamp_seconds") == 0
+
+
+def warnings_of(keyfence: Keyfence) -> list[str]:
+    found: list[str] = admin(keyfence, "/readyz")["warnings"]
+    return found
 
 
 class Load:
@@ -215,9 +236,9 @@ def alone(client: redis.Redis, name: str, value: str) -> None:
 def test_a_login_that_changes_every_two_seconds_costs_no_client_a_reply(
     tmp_path: Path, server: RedisServer
 ) -> None:
-    """Each login ends after three seconds, and Redis takes none but the newest."""
+    """Each login ends after six seconds, and Redis takes none but the newest."""
     change_password(server, "number0")
-    put(tmp_path / "password", login("number0", 3))
+    put(tmp_path / "password", login("number0", 6))
     with (
         keyfence_with(tmp_path, server, "file: password", told="|.") as keyfence,
         contextlib.ExitStack() as stack,
@@ -239,17 +260,17 @@ def test_a_login_that_changes_every_two_seconds_costs_no_client_a_reply(
                 direct.acl_setuser(
                     "keyfence", enabled=True, reset_passwords=True, passwords=[f"+number{number}"]
                 )
-            put(tmp_path / "password", login(f"number{number}", 3))
+            put(tmp_path / "password", login(f"number{number}", 6))
             time.sleep(2)
         assert [load.error for load in loads] == [""] * 4
         assert min(load.rounds for load in loads) > 10
+        with pytest.raises(redis.ConnectionError):  # AUTH cannot be sent to a RESP2 subscriber
+            deaf.get_message(timeout=PATIENCE_SECONDS)
         with server.client() as direct:
             assert direct.publish("news", "text") == 1
         message = listener.get_message(timeout=PATIENCE_SECONDS)
         assert message is not None
         assert message["data"] == "text"
-        with pytest.raises(redis.ConnectionError):  # AUTH cannot be sent to a RESP2 subscriber
-            deaf.get_message(timeout=PATIENCE_SECONDS)
         assert metric(keyfence, 'keyfence_closures_total{reason="credentials"}') == 1
         assert metric(keyfence, 'keyfence_upstream_reauthentications_total{answer="accepted"') >= 12
         assert metric(keyfence, "keyfence_upstream_credentials_expire_timestamp_seconds") > time.time() - 3

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 import time
 from pathlib import Path
@@ -42,6 +43,21 @@ def test_a_file_is_read_again_and_shows_that_it_has_changed(tmp_path: Path) -> N
         (tmp_path / "next").replace(path)
         assert source.mark() != before
         assert await source.fetch(PATIENCE_SECONDS) == Credentials("keyfence", "other")
+
+    run(pytest.MonkeyPatch())
+
+
+def test_what_a_file_says_about_its_end_counts_from_when_it_was_written(tmp_path: Path) -> None:
+    @in_loop
+    async def run() -> None:
+        path = tmp_path / "password"
+        path.write_text('{"password": "s", "expires_in": 900}')
+        written = time.time() - 600
+        os.utime(path, (written, written))
+        found = await FromFile(str(path)).fetch(PATIENCE_SECONDS)
+        assert found.expires_at == pytest.approx(written + 900, abs=0.01)
+        os.utime(path, (written - 600, written - 600))
+        assert "gives credentials that have expired" in str(await fault(FromFile(str(path))))
 
     run(pytest.MonkeyPatch())
 

@@ -41,14 +41,15 @@ class FromFile:
 
     def _read(self) -> Credentials:
         try:
-            if not stat.S_ISREG(os.stat(self.path).st_mode):  # a pipe would wait for a writer
+            found = os.stat(self.path)
+            if not stat.S_ISREG(found.st_mode):  # a pipe would wait for a writer
                 raise NoCredentials(f"{self.path} is not a regular file; name one")
             with Path(self.path).open("rb") as file:
                 data = file.read(MAX_BYTES + 1)
         except OSError as exc:
             raise NoCredentials(f"{self.path} cannot be read: {exc.strerror}") from None
         try:
-            return read_text(data, self.username, time.time())
+            return read_text(data, self.username, found.st_mtime)
         except NoCredentials as exc:
             raise NoCredentials(f"{self.path} {exc}") from None
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import datetime
 import json
 import math
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,9 +18,9 @@ MAX_BYTES = 64 * 1024
 _KEYS = '{"username": …, "password": …, "expires_at": …} or the password as the only line'
 
 
-def read_text(data: bytes, username: str, now: float) -> Credentials:
-    """The credentials that a text holds; `username` is the one of the setting. The message of NoCredentials
-    continues after the name of what has written the text."""
+def read_text(data: bytes, username: str, written_at: float) -> Credentials:
+    """The credentials that a text holds, which was written at that time; `username` is the one of the
+    setting. The message of NoCredentials continues after the name of what has written the text."""
     if len(data) > MAX_BYTES:
         raise NoCredentials(f"gives more than {MAX_BYTES} bytes; have it give {_KEYS}")
     try:
@@ -28,7 +29,7 @@ def read_text(data: bytes, username: str, now: float) -> Credentials:
         raise NoCredentials(f"gives no UTF-8 text; have it give {_KEYS}") from None
     fields = _object(text)
     if fields is not None:
-        return _of_fields(fields, username, now)
+        return _of_fields(fields, username, written_at)
     line = text.removesuffix("\n").removesuffix("\r")
     if not line:
         raise NoCredentials(f"gives nothing; have it give {_KEYS}")
@@ -48,19 +49,19 @@ def _object(text: str) -> Mapping[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-def _of_fields(fields: Mapping[str, Any], username: str, now: float) -> Credentials:
+def _of_fields(fields: Mapping[str, Any], username: str, written_at: float) -> Credentials:
     password, user = fields.get("password"), fields.get("username", username)
     if not isinstance(password, str) or not password or not isinstance(user, str):
         raise NoCredentials(f"gives JSON without a password, or with a username that is no text: {_KEYS}")
-    expires_at = _expiry(fields, now)
-    if expires_at is not None and expires_at <= now:
+    expires_at = _expiry(fields, written_at)
+    if expires_at is not None and expires_at <= time.time():
         raise NoCredentials("gives credentials that have expired; is the clock right?")
     return Credentials(user, password, expires_at)
 
 
-def _expiry(fields: Mapping[str, Any], now: float) -> float | None:
+def _expiry(fields: Mapping[str, Any], written_at: float) -> float | None:
     if (seconds := fields.get("expires_in")) is not None:
-        return now + _number(seconds, "expires_in")
+        return written_at + _number(seconds, "expires_in")
     at = fields.get("expires_at")
     if at is None:
         return None
@@ -76,7 +77,7 @@ def _number(value: object, name: str) -> float:
     is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     if not is_number:
         how = (
-            "seconds from now"
+            "seconds from then"
             if name == "expires_in"
             else "Unix seconds, or a time such as 2026-01-31T12:00:00Z"
         )
