@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
+from keyfence.config import checks
 from keyfence.config.defaults import DEFAULT_ADMIN, DEFAULT_LISTEN
 from keyfence.config.limits import ClientLimits
 from keyfence.config.loading import load_settings
@@ -570,6 +571,15 @@ def test_the_upstreams_credentials_have_a_source(
     assert settings.secret_files == ((f"{tmp_path}/secrets/redis",) if "file" in source else ())
 
 
+def test_the_user_of_credentials_may_stand_in_the_url(tmp_path: Path) -> None:
+    (tmp_path / "keyfence.yaml").write_text(
+        "policy: p\nupstream: {url: 'redis://someone@h', credentials: {file: f}}\n"
+    )
+    settings = load_settings(str(tmp_path / "keyfence.yaml"), Overrides())
+    assert settings.upstream is not None
+    assert settings.upstream.credentials == FromFile(f"{tmp_path}/f", "someone")
+
+
 @pytest.mark.parametrize(
     ("upstream", "message"),
     [
@@ -730,6 +740,7 @@ def test_every_example_of_the_documentation_is_right(
     example: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("REDIS_PASSWORD", "secret")
+    monkeypatch.setattr(checks, "missing", lambda _source: "")  # the library of each cloud is installed
     settings = load(tmp_path, f"policy: p\n{example}")
     settings.check_against((*SERVICES, "CubeAPI", "cube-proxy-sidecar"))
 

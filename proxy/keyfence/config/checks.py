@@ -174,7 +174,7 @@ def _cloud_faults(said: UpstreamModel, settings: Settings) -> list[Diagnostic]:
         return []
     texts = [missing(upstream.credentials)]
     if credentials.aws_iam is not None:
-        texts.append("" if said.username else "AWS IAM needs the user; write username: beside credentials:")
+        texts.append("" if said.user else "AWS IAM needs the user; write username: beside credentials:")
         texts.append("" if upstream.kind == "tls" else f"AWS IAM is for TLS only; {_TLS[not said.sentinel]}")
     path = ("upstream", "credentials", credentials.kind)
     return [settings.fault(path, text) for text in texts if text]

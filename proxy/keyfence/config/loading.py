@@ -142,7 +142,7 @@ def _credentials(model: ConfigModel, source: Resolved | None, folder: Path) -> S
     if said is None or source is None:
         return None
     place = source.place(("upstream", "credentials", said.kind))
-    return said.source(model.upstream.username, folder, f"{place.file}:{place.line}: {said.kind}")
+    return said.source(model.upstream.user, folder, f"{place.file}:{place.line}: {said.kind}")
 
 
 def _secret_files(source: Resolved | None, flags: Overrides, credentials: str) -> tuple[str, ...]:

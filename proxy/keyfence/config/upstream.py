@@ -153,6 +153,11 @@ class UpstreamModel(BaseModel):
     mode: Literal["shared", "dedicated"] = "shared"
     shared_connections: Annotated[int, Field(ge=1, le=64)] = 2  # of one kind: database, protocol, login
 
+    @property
+    def user(self) -> str:
+        """The user that keyfence logs in as, as far as the settings name one."""
+        return self.username or (parse_upstream(self.url).username if self.url else "")
+
 
 def upstream_of(flag: str) -> UpstreamAddress:
     """The upstream that the command line names, with its references resolved. Raises ValueError."""

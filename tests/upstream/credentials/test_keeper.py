@@ -122,6 +122,18 @@ async def test_a_refusal_has_them_fetched_at_once_and_the_upstream_tried_again()
 
 
 @in_loop
+async def test_a_reload_without_a_source_leaves_no_trouble_behind() -> None:
+    source = Given(Credentials("u", "a", 4e9))
+    keeper, _, outcomes = kept(source)
+    await keeper.fetch()
+    source.next = NoCredentials("p is empty")
+    await keeper.fetch()
+    keeper.take(None)
+    assert outcomes == ["", "keyfence.yaml:3: file: p is empty", ""]
+    assert keeper.rotation.current is None
+
+
+@in_loop
 async def test_a_reload_has_another_source_asked_at_once_and_the_same_one_not() -> None:
     first, second = Given(Credentials("u", "a")), Given(Credentials("u", "b"))
     keeper, target, _ = kept(first)

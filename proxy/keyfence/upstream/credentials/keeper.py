@@ -56,9 +56,13 @@ class Keeper:
         the source has given others."""
         is_same = source == self._source
         self._source = source  # its place may have changed in any case
-        if not is_same:
-            self.rotation.due()
-            self._wanted.set()
+        if is_same:
+            return
+        self.rotation.due()
+        self._wanted.set()
+        if source is None:
+            self.rotation.current, self.trouble, self.detail = None, "", ""
+            self._on_fetched()
 
     def refused(self, number: int) -> bool:
         """Redis has refused the credentials of this number. Returns whether there may be others soon."""
