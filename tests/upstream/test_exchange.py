@@ -2,8 +2,8 @@
 
 The search plays random schedules: clients pipeline requests, leave and come, before the connection is open
 and later; the stream of replies is cut anywhere; Redis refuses barriers; hostile clients shape replies that
-look like more or fewer than one. All replies to a client consist of one byte, which no other client has. So a
-client that gets a byte of another shows it.
+look like more or fewer than one; keyfence sends requests of its own in between. All replies to a client
+consist of one byte, which no other client has. So a client that gets a byte of another shows it.
 
 `make adversary` runs the search for longer, and `KEYFENCE_ADVERSARY_SECONDS=600 pytest` does so too.
 """
@@ -21,11 +21,13 @@ from keyfence.resp.replies import ErrorPart
 from keyfence.resp.requests import RequestReader
 from keyfence.upstream import exchange as exchange_module
 from keyfence.upstream.exchange import Exchange, Share, Sharer
+from keyfence.upstream.own_reply import OwnReply
 from tests.adversary.conftest import Search
 from tests.adversary.resp import Frames, is_push
 
 FIRST_MARK = 0x80  # no byte of RESP, of a barrier or of a forged reply is as high
 MOST_CLIENTS = 100
+OWN_REPLIES = [b"+OK\xff\r\n", b"-WRONGPASS \xff\r\n", b"-READONLY \xff\r\n"]  # to keyfence's own requests
 LEAST_ATTEMPTS = 300
 PUSH = b">2\r\n$10\r\ninvalidate\r\n*1\r\n$3\r\nkey\r\n"
 FORGED = [  # what looks like a reply; each is one frame
@@ -163,6 +165,8 @@ class Scene:
         self.is_shifted = False  # whether a reply was sent that is not exactly one
         self.is_unproven = False  # whether an ECHO was refused that followed a reply that may be shaped
         self.doubt = ""
+        self.own_asked: list[bytes] = []  # the replies that keyfence's own requests will get …
+        self.own_replies: list[bytes] = []  # … and have got
         self._reader = RequestReader(IDENTIFIED)
         self._stream = b""  # sent by Redis, not yet received
         self._refuses_echo = rng.random() < 0.3
@@ -229,9 +233,18 @@ class Scene:
         written = b"".join(self.exchange.output)
         assert not any(mark in written for mark in gone)
 
+    def ask(self) -> None:
+        """keyfence sends a request of its own between those of the clients."""
+        reply = self.rng.choice(OWN_REPLIES)
+        self.own_asked.append(reply)
+        own = Share(OwnReply(self.own_replies.append))
+        self.exchange.send(own, [command(b"AUTH", reply)], [1], False)
+
     def step(self) -> None:
         kind = self.rng.random()
-        if kind < 0.5:
+        if kind < 0.05:
+            self.ask()
+        elif kind < 0.5:
             self.rng.choice(self.present).send()
         elif kind < 0.6:
             self.exchange.prove()
@@ -261,7 +274,7 @@ class Scene:
     def fail(self) -> None:
         """The order is in doubt: exactly those clients that wait are told."""
         waiting = [player for player in self.present if player.awaits]
-        told = [share for share in self.exchange.fail() if share.sharer is not None]
+        told = [share for share in self.exchange.fail() if isinstance(share.sharer, Player)]
         assert {id(share) for share in told} == {id(player.share) for player in waiting}
         assert len(told) == len(waiting)
         for player in waiting:
@@ -286,6 +299,9 @@ class Scene:
             assert not any(player.awaits for player in self.present)
             honest = [player for player in self.present if not player.is_hostile]
             assert all(bytes(player.got) == b"".join(player.due) for player in honest)
+            assert len(self.own_replies) == len(self.own_asked)
+        if not self.is_shifted:
+            assert self.own_asked[: len(self.own_replies)] == self.own_replies
 
 
 def is_one_reply(data: bytes) -> bool:
