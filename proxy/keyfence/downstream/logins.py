@@ -137,8 +137,12 @@ class LoginSweep:
             report_fault(exc)
 
     def _sweep(self, shared: Iterable[Connected], clients: Iterable[Owner], login: Login) -> None:
-        found = [(one, *one.own) for one in clients]
-        owns = [OwnConnection(one, link, session, login) for one, link, session in found if link is not None]
+        owns = []
+        for client in clients:
+            link, session = client.own
+            # There may be thousands, almost all of which have the login.
+            if link is not None and (link.login is not login or session.profile.is_logged_in):
+                owns.append(OwnConnection(client, link, session, login))
         now = self._clock()
         old = [one for one in (*shared, *owns) if one.login is not login]
         waiting = [one for one in old if not one.is_logging_in and not one.is_clients]
