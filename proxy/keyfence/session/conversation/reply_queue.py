@@ -42,6 +42,8 @@ _MONITOR_LEAD = 40  # bytes that suffice to decide that
 # with the second.
 _PUSHED_MESSAGE = b">3\r\n$7\r\nmessage\r\n"
 _MESSAGE = b"*3\r\n$7\r\nmessage\r\n"
+# So do most pushes to a client that has not subscribed (CLIENT TRACKING).
+_INVALIDATION = b">2\r\n$10\r\ninvalidate\r\n"
 
 # Modes of CLIENT REPLY
 ON, OFF, SKIP = range(3)
@@ -317,6 +319,8 @@ class ReplyQueue(Outlet):
 
     def _take_push(self, data: bytes, at: int, end: int, session: SessionBase) -> None:
         """Pass on a part of a push, or drop it. The beginning is kept back until its first word has come."""
+        if self._frame == _UNDECIDED and not self._captured and data.startswith(_INVALIDATION, at):
+            self._frame = _PASSED
         if self._frame == _UNDECIDED:
             self._captured += data[at:end]
             word = leading_word(self._captured)
