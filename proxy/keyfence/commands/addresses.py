@@ -35,7 +35,8 @@ class Answer(NamedTuple):
     why: str = ""
 
 
-_ADMINISTRATIVE = "No client asks by itself. It is administrative, so a policy must grant it."
+_GRANTED = "It is administrative, so a policy must grant it."
+_ADMINISTRATIVE = f"No client asks by itself. {_GRANTED}"
 
 # The command by which a client asks a managed Redis for notices, and the first words of these pushes. MOVING
 # and SMIGRATED name addresses; without them the others are of no use to a client.
@@ -73,7 +74,7 @@ ANSWERS: Final[Mapping[str, Answer]] = together(
         Answer(
             Fate.PASSES,
             "replicas, or the primary",
-            "Clients read no more than the role and the state. It is administrative, too.",
+            f"Clients read no more than the role and the state. {_GRANTED}",
         ),
     ),
     each(
@@ -100,7 +101,7 @@ ANSWERS: Final[Mapping[str, Answer]] = together(
         Answer(
             Fate.PASSES,
             "`bind`, `port`, `replicaof`, `cluster-announce-ip` and similar settings",
-            "Clients ask for other settings (`databases`, `timeout`). It is administrative, too.",
+            f"Clients ask for other settings (`databases`, `timeout`). {_GRANTED}",
         ),
     ),
     each(
