@@ -18,7 +18,7 @@ from keyfence.policy.engine.authorizer import Authorizer, Candidate, InForce
 from keyfence.policy.engine.pending import PendingTtls
 from keyfence.policy.loading.load import load_policy, parse_policy
 from keyfence.resp.encode import command
-from keyfence.session.conversation import base
+from keyfence.session.conversation import conversation
 from keyfence.session.conversation.context import ClientOrigin, SessionContext
 from keyfence.session.session import Session
 from keyfence.telemetry.candidate.changes import Changes
@@ -27,7 +27,7 @@ from keyfence.telemetry.telemetry import Telemetry
 POLICY = Path(__file__).parents[1] / "policies" / "cubesandbox.yaml"
 SEVERAL = Path(__file__).with_name("several.yaml")
 VALUE = b"x" * 64
-base.TURN_SECONDS = 3600.0  # a load is one turn, also under callgrind
+conversation.TURN_SECONDS = 3600.0  # a load is one turn, also under callgrind
 
 # Entries with forms that policies/cubesandbox.yaml has none of.
 ELEMENTS = """
@@ -123,15 +123,16 @@ def session_for(load: Load) -> Session:
 
 def serve(session: Session, reads: Reads) -> None:
     """Feeds each read to the session, then the replies to the requests that it forwards."""
+    conversation = session.conversation
     for data, size in reads:
         session.from_client(data)
-        for count in session.counts:
+        for count in conversation.counts:
             session.from_shared(b"+OK\r\n" * count, count, True)
-        if not session.route.is_shared:  # blocking commands and scripts are on a connection of its own
+        if not conversation.route.is_shared:  # blocking commands and scripts are on a connection of its own
             session.from_upstream(b"+OK\r\n" * size)
-        session.counts = []
-        session.to_upstream = []
-        session.to_client = []
+        conversation.counts = []
+        conversation.to_upstream = []
+        conversation.replies.to_client = []
 
 
 def sets(count: int, prefix: str = "cube:v1:master:instance:meta:", end: str = "") -> list[bytes]:

@@ -28,7 +28,7 @@ from keyfence.resp.requests import RequestReader
 
 with instrumented("keyfence.session"):
     from keyfence.session import fastpath
-    from keyfence.session.conversation import base
+    from keyfence.session.conversation import conversation
     from keyfence.session.conversation.conversation import ABORT_MARKER, MULTI, ROOM
 
 from tests.session.fake_redis import PASSWORD, FakeRedis
@@ -108,12 +108,12 @@ class TurnClock:
 
     def __call__(self) -> float:
         self.looks -= self.looks > 0
-        self.now += base.TURN_SECONDS * (self.looks == 1)
+        self.now += conversation.TURN_SECONDS * (self.looks == 1)
         return self.now
 
 
 CLOCK = TurnClock()
-base.perf_counter = CLOCK
+conversation.perf_counter = CLOCK
 
 
 class Talk:

@@ -11,7 +11,7 @@ from contextlib import ExitStack
 import pytest
 from hypothesis import settings
 
-from keyfence.session.conversation import base
+from keyfence.session.conversation import conversation
 from tests.servers import (
     NO_SERVER,
     Certificates,
@@ -46,7 +46,9 @@ def pytest_configure(config: pytest.Config) -> None:
     state = tempfile.TemporaryDirectory(prefix="keyfence-state-")
     config.add_cleanup(state.cleanup)
     os.environ["XDG_STATE_HOME"] = state.name
-    base.TURN_SECONDS = 3600.0  # no turn ends because the machine is slow; tests of turns set their own
+    conversation.TURN_SECONDS = (
+        3600.0  # no turn ends because the machine is slow; tests of turns set their own
+    )
     if getattr(config.option, "numprocesses", None) and not server_binaries():
         pytest.exit(NO_SERVER, returncode=3)
 
@@ -79,7 +81,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.fixture
 def shortest_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """A client's turn ends as soon as it may."""
-    monkeypatch.setattr(base, "TURN_SECONDS", 0.0)
+    monkeypatch.setattr(conversation, "TURN_SECONDS", 0.0)
 
 
 @pytest.fixture(scope="session")

@@ -19,6 +19,18 @@ MAX_LINES = 600  # of a file
 MAX_FUNCTION = 60  # lines of a function
 MAX_PARAMETERS = 7  # of a function, without self
 
+MAX_METHODS = 60  # of a class, inherited ones and properties included
+MAX_ATTRIBUTES = 15  # of a class with more than …
+MAX_FLAGS = 4  # … this many flags, inherited ones included
+# The classes beyond, and why.
+MANY_ATTRIBUTES = {
+    "policy/compiled/policy.py:Target": "what the compiler finds out about one target, for look-ups in C",
+    "policy/engine/forms.py:KeyKind": "the evaluator's answer for one kind of key, for look-ups in C",
+    "resp/replies.py:ReplyFramer": "a parser's state between two bytes",
+    "upstream/dedicated.py:DedicatedLink": "its flags are to become a table of states",
+    "upstream/shared.py:SharedConnection": "as DedicatedLink",
+}
+
 # Every room, and the rooms it may import. A room is a folder; its own modules, `keyfence._compiled` and
 # `keyfence.__version__` are open to it. "policy" means only the modules directly in that folder.
 LEAVES = {"policy"}  # verdict, services, diagnostics, units, show: values that every part of the policy uses
@@ -63,10 +75,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "session.handlers": {"resp", "commands", "identity", "net", "policy", "session.conversation"},
     "session": {
-        *("resp", "commands", "net", "session.conversation", "session.handlers"),
+        *("resp", "commands", "session.conversation", "session.handlers"),
         *("policy", "policy.compiled", "policy.engine"),
     },
-    "session.sentinel": {"commands", "net", "resp", "session.conversation"},
+    "session.sentinel": {"commands", "net", "resp", "session", "session.conversation"},
     "telemetry": {"policy", "policy.engine", "shapes"},
     "telemetry.reports": {"policy", "telemetry"},
     "telemetry.metrics": {"telemetry"},
@@ -360,6 +372,114 @@ def test_no_function_has_many_parameters_but_those_listed() -> None:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and parameters(node) > MAX_PARAMETERS
     }
     assert not many
+
+
+CLASSES = {
+    (module, node.name): node
+    for module in modules()
+    for node in ast.walk(ast.parse(module.read_bytes()))
+    if isinstance(node, ast.ClassDef)
+}
+Class = tuple[Path, str]
+
+
+def shown(one: Class) -> str:
+    return f"{one[0].relative_to(PACKAGE).as_posix()}:{one[1]}"
+
+
+def lineage(one: Class) -> Iterator[Class]:
+    """Yields a class and those of its bases that are this project's: of the same module, or imported by it by
+    their names."""
+    module, _ = one
+    yield one
+    known = {
+        name.rpartition(".")[2]: MODULES[name.rpartition(".")[0]]
+        for name in imported(module)
+        if name.rpartition(".")[0] in MODULES
+    }
+    for base in (ast.unparse(base) for base in CLASSES[one].bases):
+        found = module if (module, base) in CLASSES else known.get(base)
+        if found is not None and (found, base) in CLASSES:
+            yield from lineage((found, base))
+
+
+def methods(one: Class) -> set[str]:
+    return {
+        each.name
+        for owner in lineage(one)
+        for each in CLASSES[owner].body
+        if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)
+    }
+
+
+def is_flag(annotation: ast.expr | None, value: ast.expr | None) -> bool:
+    """Whether an attribute is a flag: by its annotation, or because it is first True, False, a comparison, or
+    `not` or `in` something."""
+    if annotation is not None:
+        return ast.unparse(annotation) in ("bool", "Flag")
+    if isinstance(value, ast.UnaryOp):
+        return isinstance(value.op, ast.Not)
+    return isinstance(value, ast.Compare) or (
+        isinstance(value, ast.Constant) and isinstance(value.value, bool)
+    )
+
+
+def set_in_init(node: ast.ClassDef) -> Iterator[tuple[str, bool]]:
+    """Yields what `__init__` sets on self, and whether it is a flag."""
+    bodies = [one for one in node.body if isinstance(one, ast.FunctionDef) and one.name == "__init__"]
+    for statement in (each for body in bodies for each in ast.walk(body)):
+        if isinstance(statement, ast.Assign):
+            targets, annotation = statement.targets, None
+        elif isinstance(statement, ast.AnnAssign):
+            targets, annotation = [statement.target], statement.annotation
+        else:
+            continue
+        for target in targets:
+            if isinstance(target, ast.Attribute) and ast.unparse(target.value) == "self":
+                yield target.attr, is_flag(annotation, statement.value)
+
+
+def declared_in_c(one: Class) -> Iterator[tuple[str, bool]]:
+    """Yields what the .pxd declares for a class; a `bint` is a flag."""
+    module, name = one
+    types = module.with_suffix(".pxd")
+    body = re.search(
+        rf"^cdef class {name}\b.*:\n((?:    .*\n|\n)*)",
+        types.read_text() if types.exists() else "",
+        re.MULTILINE,
+    )
+    for line in body[1].splitlines() if body else ():
+        found = re.fullmatch(r"    cdef (?:public |readonly )?(.+) (\w+)", line)
+        if found:
+            yield found[2], found[1] == "bint"
+
+
+def attributes(one: Class) -> dict[str, bool]:
+    """Returns the attributes of a class's instances, and whether each is a flag: what `__init__` sets, the
+    fields of a dataclass or named tuple, and what the .pxd declares."""
+    found: dict[str, bool] = {}
+    for owner in lineage(one):
+        fields = [each for each in CLASSES[owner].body if isinstance(each, ast.AnnAssign)]
+        for name, flag in (
+            *set_in_init(CLASSES[owner]),
+            *declared_in_c(owner),
+            *((ast.unparse(each.target), is_flag(each.annotation, each.value)) for each in fields),
+        ):
+            found[name] = found.get(name, False) or flag
+    return found
+
+
+def test_no_class_has_many_methods() -> None:
+    assert {shown(one): len(methods(one)) for one in CLASSES if len(methods(one)) > MAX_METHODS} == {}
+
+
+def test_no_class_has_many_attributes_and_flags_but_those_listed() -> None:
+    many = {
+        shown(one)
+        for one in CLASSES
+        if len(found := attributes(one)) > MAX_ATTRIBUTES and sum(found.values()) > MAX_FLAGS
+    }
+    assert many == MANY_ATTRIBUTES.keys()
 
 
 def test_the_root_of_the_package_holds_rooms_and_nothing_else() -> None:

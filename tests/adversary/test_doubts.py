@@ -8,9 +8,8 @@ from __future__ import annotations
 import random
 
 from keyfence.session.conversation.routing import STAY
-from keyfence.session.session import Session
 from tests.adversary.conftest import Search
-from tests.session.sessions import ADMITTED, cmd, replies, sent, session
+from tests.session.sessions import ADMITTED, Session, cmd, replies, sent, session
 from tests.session.test_doubts import OTHER, SHARED, sharing_scripts
 
 BARRIER = b"*3\r\n$5\r\nHELLO\r\n$1\r\n2\r\n$32\r\n"

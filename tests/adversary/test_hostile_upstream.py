@@ -14,11 +14,10 @@ from collections.abc import Callable
 import pytest
 
 from keyfence.process.serving.ttl_check import CannotAsk, _Link
-from keyfence.session.session import Session
 from keyfence.upstream.discovery import MAX_REPLY, CannotLearn, _decoded
 from keyfence.upstream.handshake import LONGEST_GREETING, Answers, Greeting, GreetingError
 from tests.adversary.conftest import Search
-from tests.session.sessions import ADMITTED, cmd, observed, passed, sent
+from tests.session.sessions import ADMITTED, Session, cmd, observed, passed, sent
 from tests.upstream.test_shared import Shared, Written
 
 LINES = [

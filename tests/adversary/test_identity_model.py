@@ -14,10 +14,9 @@ import re
 import pytest
 
 from keyfence.policy.enforcement.modes import ModeRule
-from keyfence.session.session import Session
 from tests.adversary.conftest import Search
 from tests.session.fake_redis import PASSWORD, FakeRedis
-from tests.session.sessions import ROUTE, USERS, cmd, passed, sent, session
+from tests.session.sessions import ROUTE, USERS, Session, cmd, passed, sent, session
 
 HGET = cmd("HGET", ROUTE, "f")
 FORGED = [

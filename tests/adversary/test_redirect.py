@@ -13,9 +13,8 @@ from keyfence.policy.enforcement.modes import ModeRule
 from keyfence.policy.engine.authorizer import InForce
 from keyfence.session.conversation.context import ClientOrigin, SessionContext
 from keyfence.session.conversation.shown_ids import ShownIds
-from keyfence.session.session import Session
 from tests.adversary.conftest import Search
-from tests.session.sessions import RecordingObserver, authorizer_with, cmd, identities, passed, sent
+from tests.session.sessions import RecordingObserver, Session, authorizer_with, cmd, identities, passed, sent
 
 SERVICES = ("CubeMaster", "CubeProxy", "unknown")
 USERS = {"CubeMaster": "master", "CubeProxy": "proxy"}
@@ -120,10 +119,10 @@ class World:
         return named is client or named.session.service == client.session.service != "unknown"
 
     def answer(self, client: Client) -> None:
-        question, client.session.question = client.session.question, None
+        question = client.session.question
         if question is not None:
             others = [ids for ids in self.processes if ids is not client.ids]
-            question.answered(any(ids.is_of(*question.content) for ids in others))
+            client.session.answer(any(ids.is_of(*question.content) for ids in others))
 
 
 def test_no_other_service_s_connection_can_be_named(search: Search) -> None:

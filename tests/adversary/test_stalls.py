@@ -43,16 +43,16 @@ from keyfence.process.serving.command_recorder import Recorder
 from keyfence.process.serving.explainer import Explainer
 from keyfence.process.serving.garbage import without_collections
 from keyfence.resp.encode import command
-from keyfence.session.conversation import base
+from keyfence.session.conversation import conversation
 from keyfence.session.conversation.context import ClientOrigin, SessionContext
-from keyfence.session.conversation.questions import Question
-from keyfence.session.session import Session
+from keyfence.session.conversation.owner_questions import Question
 from keyfence.telemetry.candidate.changes import Changes
 from keyfence.telemetry.increments import Increments
 from keyfence.telemetry.telemetry import Telemetry
 from keyfence.telemetry.usage import Usage
 from tests.adversary.conftest import Search
 from tests.adversary.rollouts import random_policy
+from tests.session.sessions import Session
 
 TURN = 0.002  # seconds, as outside of tests
 # What CI's machine may be slower than the one that these limits are for. `make adversary` does without.
@@ -211,7 +211,7 @@ class Run:
     def go(self, stream: bytes) -> None:
         one, sent = self.one, 0
         for number in range(STEPS):
-            if one.outlet.closing:
+            if one.closing:
                 break
             if one.wants_turn:
                 self._timed("take_turn", one.take_turn)
@@ -223,7 +223,7 @@ class Run:
                 question, one.question = one.question, None
                 answer = self._answer(question)
                 one.turn_ends = 0.0
-                self._timed("answered", question.answered, answer)
+                self._timed("answered", one.take_answer, question, answer)
             elif one.outstanding:
                 one.turn_ends = 0.0
                 self._timed("from_upstream", one.from_upstream, b"+OK\r\n" * min(one.outstanding, 1_000))
@@ -339,7 +339,7 @@ def shortest(found: Iterator[Run], most: int) -> Run:
 
 @pytest.mark.search_seconds(60)
 def test_no_request_stops_the_loop(search: Search, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(base, "TURN_SECONDS", TURN)
+    monkeypatch.setattr(conversation, "TURN_SECONDS", TURN)
     for rng in search.attempts_of_at_least(5):
         best = shortest(runs(rng.getrandbits(48), tmp_path), 3)
         assert best.longest < LONGEST, f"{best.at} took {1000 * best.longest:.0f} ms"

@@ -21,13 +21,12 @@ from keyfence.policy.enforcement.modes import ModeRule, Modes
 from keyfence.policy.engine.authorizer import Authorizer, InForce
 from keyfence.policy.loading.load import parse_policy
 from keyfence.session.conversation.context import ClientOrigin, SessionContext
-from keyfence.session.session import Session
 from tests.adversary.conftest import Search
 from tests.adversary.resp import requests
 from tests.adversary.stage import Client, Ended
 from tests.servers import Keyfence, RedisServer, ServerBinary, running_redis
 from tests.session.fake_redis import PASSWORD, FakeRedis
-from tests.session.sessions import RecordingObserver, passed
+from tests.session.sessions import RecordingObserver, Session, passed
 
 POLICY = Path(__file__).with_name("tenants.yaml")
 LUA = POLICY.with_name("tenants.lua").read_bytes()

@@ -29,11 +29,10 @@ from keyfence.resp.limits import IDENTIFIED
 from keyfence.resp.replies import ReplyFramer
 from keyfence.resp.requests import HEAD, RequestReader, StreamedBulk
 from keyfence.session.conversation.context import ClientOrigin, SessionContext
-from keyfence.session.conversation.conversation import ROOM
-from keyfence.session.session import Session
+from keyfence.session.conversation.conversation import ROOM, Doubt
 from tests.adversary.conftest import Search
 from tests.servers import PATIENCE_SECONDS, RedisServer, ServerBinary, running_redis
-from tests.session.sessions import RecordingObserver
+from tests.session.sessions import RecordingObserver, Session
 
 Argv = list[bytes]
 
@@ -271,7 +270,7 @@ class Followed(Wire):
     def believes_no_reply(self) -> bool:
         """Returns whether the session is inside MULTI after a reply that may be shaped (`Actor.effect`)."""
         transaction = self.session.transaction
-        return transaction is not None and (self.session.is_doubtful or transaction.is_shapeable)
+        return transaction is not None and (self.session.talk.doubt == Doubt.OPEN or transaction.is_shapeable)
 
     def send(self, argv: Argv, piece: int = 0) -> bytes:
         """Sends a request, in pieces of this size or as one.

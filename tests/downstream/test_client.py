@@ -370,7 +370,7 @@ async def test_the_end_has_a_deadline() -> None:
     async with Stage(silent_until_end(ended)) as stage:
         reader, writer = await stage.client()
         writer.write(ADMITTED)
-        while not any(client._session.outstanding for client in stage.context.clients):
+        while not any(client._session.conversation.outstanding for client in stage.context.clients):
             await asyncio.sleep(0.001)
         await stage.listeners.close(0.01)
         assert await reader.read() == b""
@@ -439,12 +439,12 @@ async def test_a_long_evaluation_gives_other_clients_a_turn() -> None:
         for _ in range(3):
             other_writer.write(ADMITTED)
             assert await other.readexactly(4) == b"*0\r\n"
-            assert any(client._session.wants_turn for client in stage.context.clients)
+            assert any(client._session.conversation.wants_turn for client in stage.context.clients)
         assert (await hostile.readuntil(b"\r\n")).startswith(b"-NOPERM")
 
 
 async def evaluation_begins(stage: Stage) -> None:
-    while not any(client._session.wants_turn for client in stage.context.clients):
+    while not any(client._session.conversation.wants_turn for client in stage.context.clients):
         await asyncio.sleep(0)
 
 

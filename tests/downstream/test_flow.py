@@ -7,8 +7,9 @@ import asyncio
 import pytest
 
 from keyfence.downstream.flow import MOST_LEFT_WAITING, Flow, Leaving
+from keyfence.resp.limits import IDENTIFIED
 from keyfence.resp.profile import unchanged
-from keyfence.session.conversation.base import Outlet, SessionBase
+from keyfence.session.conversation.conversation import Conversation
 from keyfence.session.conversation.routing import Route
 from keyfence.upstream.dedicated import Owner
 from keyfence.upstream.health import Upstream, UpstreamAddress
@@ -16,11 +17,11 @@ from keyfence.upstream.links import Links
 from keyfence.upstream.pools import Pools
 
 
-class Talk(SessionBase):
-    """A session of which a test says what it wants and what is due."""
+class Talk(Conversation):
+    """A conversation of which a test says what it wants and what is due."""
 
     def __init__(self, *, sharing: bool) -> None:
-        super().__init__("app", unchanged(0), Outlet(), Route(sharing, lambda: 0.0))
+        super().__init__(unchanged(0), Route(sharing, lambda: 0.0), IDENTIFIED)
         self.wanted = True
         self.due = 0
         self.queues = False
@@ -61,23 +62,23 @@ class Play:
         upstream = Upstream(UpstreamAddress("tcp", "127.0.0.1", 1, shown="fake"))
         self.flow = Flow()
         self.pipe = Pipe()
-        self.session = Talk(sharing=sharing)
+        self.talk = Talk(sharing=sharing)
         self.links = Links(upstream, Pools(upstream, 1), Owner())
 
     def settle(self) -> list[str]:
         """Returns what the transport is told."""
         self.pipe.told.clear()
-        self.flow.settle_reading(self.pipe, self.session, self.links)
+        self.flow.settle_reading(self.pipe, self.talk, self.links)
         return self.pipe.told
 
 
 def test_a_client_is_told_only_what_changes() -> None:
     play = Play()
     assert play.settle() == []
-    play.session.wanted = False
+    play.talk.wanted = False
     assert play.settle() == ["pause"]
     assert play.settle() == []
-    play.session.wanted = True
+    play.talk.wanted = True
     assert play.settle() == ["resume"]
 
 
@@ -100,18 +101,18 @@ def test_a_client_that_does_not_read_is_read_on_with_its_own_connection(
 
 def test_at_the_end_of_the_process_only_a_transaction_is_read_on() -> None:
     play = Play()
-    play.session.queues = True
+    play.talk.queues = True
     play.flow.leaving = int(Leaving.AFTER_REPLY)
     assert play.settle() == []
     play.flow.leaving = int(Leaving.AT_REST)
     assert play.settle() == []
-    play.session.queues = False
+    play.talk.queues = False
     assert play.settle() == ["pause"]
 
 
 def test_a_closing_transport_is_told_nothing() -> None:
     play = Play()
-    play.pipe.closing, play.session.wanted = True, False
+    play.pipe.closing, play.talk.wanted = True, False
     assert play.settle() == []
     play.flow.read_on(play.pipe)
     assert play.pipe.told == []
@@ -119,7 +120,7 @@ def test_a_closing_transport_is_told_nothing() -> None:
 
 def test_a_client_may_be_read_whatever_its_requests_wait_for() -> None:
     play = Play()
-    play.session.wanted = False
+    play.talk.wanted = False
     play.settle()
     play.flow.read_on(play.pipe)
     assert play.pipe.told == ["pause", "resume"]
@@ -130,6 +131,6 @@ def test_the_output_limit_applies_once_many_replies_are_due() -> None:
     play = Play(sharing=False)
     play.flow.is_full = True
     for due, paused in ((1, True), (MOST_LEFT_WAITING, True), (MOST_LEFT_WAITING + 1, False)):
-        play.session.due = due
-        play.flow.settle_upstream(play.session, play.links)
+        play.talk.due = due
+        play.flow.settle_upstream(play.talk, play.links)
         assert play.flow.upstream_is_paused == paused

@@ -21,7 +21,7 @@ class Ending(Play):
         self.half_closed = HalfClosed(self.given_up.set)
 
     def pass_end(self) -> None:
-        self.half_closed.pass_end(self.session, self.links)
+        self.half_closed.pass_end(self.talk, self.links)
 
 
 @in_loop
@@ -36,11 +36,11 @@ async def test_a_client_whose_end_redis_cannot_learn_waits_only_so_long(patch: p
 async def test_the_wait_begins_once_the_clients_turn_has_come(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(half_closed, "LINGER_SECONDS", 0.001)
     ending = Ending()
-    ending.session.wants_turn = True
+    ending.talk.wants_turn = True
     ending.pass_end()
     await asyncio.sleep(0.01)
     assert not ending.given_up.is_set()
-    ending.session.wants_turn = False
+    ending.talk.wants_turn = False
     ending.pass_end()
     await ending.given_up.wait()
 

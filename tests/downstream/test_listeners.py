@@ -106,7 +106,7 @@ class OneListener:
         writer.write(before + ADMITTED)
         assert await reader.readline() != b""
         (client,) = self.context.clients - there
-        return client._session.service
+        return client._session.client.service
 
     async def turned_away(self, before: bytes = b"", tls: ssl.SSLContext | None = None) -> bytes:
         """The reply to a client that sends these bytes and is closed."""
@@ -326,7 +326,7 @@ async def test_a_proxy_header_comes_before_tls(files: Certificates) -> None:
         writer.write(ADMITTED)
         assert await reader.readline() != b""
         (client,) = place.context.clients - there
-        assert client._session.service == "CubeMaster"
+        assert client._session.client.service == "CubeMaster"
 
 
 @with_files

@@ -10,7 +10,7 @@ import pytest
 from keyfence.downstream.logins import LoginSweep, OwnConnection
 from keyfence.net.closures import CREDENTIALS, Closure
 from keyfence.resp.profile import Profile
-from keyfence.session.conversation.base import SessionBase
+from keyfence.session.conversation.conversation import Conversation
 from keyfence.telemetry.counters import Counters
 from keyfence.upstream.credentials.login import ACCEPTED, Login
 from keyfence.upstream.health import Upstream, UpstreamAddress
@@ -167,7 +167,7 @@ class Client:
         self.is_idle = True
         self.closed: Closure | None = None
         self.session = session()
-        self.own: tuple[Link | None, SessionBase] = (link, self.session)
+        self.own: tuple[Link | None, Conversation] = (link, self.session.conversation)
         self.passed = b""
 
     def shared_turn(self, link: None) -> None:  # noqa: ARG002
@@ -184,7 +184,7 @@ def test_a_clients_own_connection_has_the_login_once_redis_has_accepted_it(
 ) -> None:
     link, replies = Link(is_kept=is_kept), list[bytes]()
     client = Client(link)
-    own = OwnConnection(client, link, client.session, SECOND)
+    own = OwnConnection(client, link, client.session.conversation, SECOND)
     assert own.log_in_again(SECOND, replies.append)
     assert own.is_logging_in
     assert own.login is FIRST
@@ -205,11 +205,11 @@ def test_a_client_that_logs_in_has_a_login_of_the_same_life_each_time() -> None:
     client = Client(link)
     client.session.profile = Profile(user=b"u", password=b"one")
     before = time.time()
-    own = OwnConnection(client, link, client.session, SECOND)
+    own = OwnConnection(client, link, client.session.conversation, SECOND)
     first = own.login
     assert own.is_clients
     assert first is not None
     assert first.ends_at >= before + 1000
-    assert OwnConnection(client, link, client.session, SECOND).login is first
+    assert OwnConnection(client, link, client.session.conversation, SECOND).login is first
     client.session.profile = Profile(user=b"u", password=b"two")
-    assert OwnConnection(client, link, client.session, SECOND).login is not first
+    assert OwnConnection(client, link, client.session.conversation, SECOND).login is not first

@@ -21,10 +21,11 @@ from keyfence.policy.verdict import Finding
 from keyfence.resp import encode, requests
 from keyfence.resp.limits import IDENTIFIED, RequestLimits
 from keyfence.resp.replies import ReplyFramer
+from keyfence.session import session as under_test
 from keyfence.session.conversation.context import ClientOrigin, SessionContext
 from keyfence.session.conversation.conversation import ROOM
 from keyfence.session.conversation.observer import Observer, Sent
-from keyfence.session.session import Session
+from keyfence.session.conversation.states import State
 
 if TYPE_CHECKING:  # the fuzzer of sessions imports this module, and needs no pytest
     import pytest
@@ -172,6 +173,78 @@ class OrderedObserver(RecordingObserver):
         if admitted.name:
             self.command(service, admitted.name, "forwarded", admitted.times)
         admitted.times = 0
+
+
+def _at(path: str) -> Any:
+    """An attribute that is another one of the same session."""
+    *owners, name = path.split(".")
+
+    def owner(one: object) -> object:
+        for each in owners:
+            one = getattr(one, each)
+        return one
+
+    return property(lambda one: getattr(owner(one), name), lambda one, to: setattr(owner(one), name, to))
+
+
+class Session(under_test.Session):
+    """A session, with what tests look at within reach."""
+
+    talk = _at("conversation")
+    closing = _at("talk.replies.closing")
+    to_client = _at("talk.replies.to_client")
+    replies = _at("talk.replies")
+    to_upstream = _at("talk.to_upstream")
+    counts = _at("talk.counts")
+    shapeable = _at("talk.shapeable")
+    question = _at("talk.question")
+    wants_turn = _at("talk.wants_turn")
+    turn_ends = _at("talk.turn_ends")
+    route = _at("talk.route")
+    reopen = _at("talk.route.reopen")
+    profile = _at("talk.profile")
+    state = _at("talk.state")
+    transaction = _at("talk.transaction")
+    reader = _at("talk.reader")
+    outstanding = _at("talk.outstanding")
+    awaits_more = _at("talk.awaits_more")
+    holds_back = _at("talk.holds_back")
+    in_transaction = _at("talk.in_transaction")
+    waits = _at("talk.waits")
+    settle = _at("talk.settle")
+    wants_input = _at("talk.wants_input")
+    backlog = _at("talk.backlog")
+    leave_shared = _at("talk.leave_shared")
+    take_own = _at("talk.take_own")
+    give_up_own = _at("talk.give_up_own")
+    may_ask_on_own = _at("talk.may_ask_on_own")
+    ask_beside = _at("talk.ask_beside")
+    tell = _at("talk.replies.tell")
+    takes_notices = _at("talk.replies.takes_notices")
+    upstream_lost = _at("talk.upstream_lost")
+    may_evaluate = _at("talk.may_evaluate")
+    service = _at("client.service")
+    caller = _at("client.caller")
+    context = _at("client.context")
+    peer = _at("client.peer")
+    asker = _at("client.asker")
+    errors_came = _at("client.errors_came")
+    current_authorizer = _at("client.current_authorizer")
+
+    @property
+    def is_opaque(self) -> bool:
+        """Whether every byte passes unread."""
+        return bool(self.state == State.OPAQUE)
+
+    @property
+    def is_streaming(self) -> bool:
+        """Whether a request too large to be held is under way."""
+        return bool(self.talk.partly_sent or self.reader.is_large)
+
+    def answer(self, to: Any) -> None:
+        """Answer the question that the session asks of its owner."""
+        question, self.question = self.question, None
+        self.take_answer(question, to)
 
 
 def session(

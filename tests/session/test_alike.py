@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from keyfence.policy.enforcement.modes import BreakGlass, ModeRule, Modes
 from keyfence.policy.engine.authorizer import Authorizer, InForce
 from keyfence.session.conversation.conversation import ABORT_MARKER
-from keyfence.session.session import Session
 from keyfence.telemetry.telemetry import Telemetry
 from keyfence.telemetry.usage import Usage, Use
 from tests.session.sessions import (
     RecordingObserver,
+    Session,
     authorizer_with,
     cmd,
     passed,

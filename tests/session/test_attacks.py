@@ -14,11 +14,11 @@ from keyfence.resp import encode, requests
 from keyfence.resp.profile import Profile
 from keyfence.session.conversation.context import ClientOrigin, SessionContext
 from keyfence.session.conversation.conversation import ABORT_MARKER, ROOM
-from keyfence.session.session import Session
 from tests.session.sessions import (
     ADMITTED,
     REFUSED,
     RecordingObserver,
+    Session,
     authorizer_with,
     cmd,
     granting,

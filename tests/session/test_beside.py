@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from keyfence.session.session import Session
-from tests.session.sessions import ADMITTED, REFUSED, cmd, in_multi, observed, passed, sent, session
+from tests.session.sessions import ADMITTED, REFUSED, Session, cmd, in_multi, observed, passed, sent, session
 from tests.session.test_subscriptions import frame, message, subscribed
 
 LOGIN = cmd("AUTH", "keyfence", "token")

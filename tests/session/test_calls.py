@@ -18,14 +18,13 @@ from keyfence.policy.loading.load import parse_policy
 from keyfence.session.conversation.context import ClientOrigin, SessionContext
 from keyfence.session.conversation.routing import BLOCKING, SCRIPTS, SHAREABLE
 from keyfence.session.fastpath import KNOWN, PLAIN
-from keyfence.session.session import Session
 from keyfence.telemetry.candidate.changes import Changes
 from keyfence.telemetry.candidate.rows import rows_of
 from keyfence.telemetry.telemetry import Telemetry
 from keyfence.telemetry.usage import Usage
 from tests.policy.engine.test_calls import FORMS, SHA1S, SHOP, random_call
 from tests.session.fake_redis import FakeRedis
-from tests.session.sessions import RecordingObserver, cmd, passed, sent, session
+from tests.session.sessions import RecordingObserver, Session, cmd, passed, sent, session
 
 POLICY = parse_policy(SHOP)
 RELOADED = parse_policy(
@@ -123,7 +122,7 @@ class Client:
             "answers": re.sub(rb"\(d-[0-9a-f]+\)", b"", self.answers),
             "shared": self.shared.received,
             "own": self.own.received,
-            "route": (one.route.is_shared, one.route.pinned, one.shapeable, one.is_doubtful),
+            "route": (one.route.is_shared, one.route.pinned, one.shapeable, one.talk.doubt),
             "commands": dict(counters.commands),
             "evidence": self.evidence(),
             "findings": Counter({(row["rule"], row["entry"], row["command"]): row["count"] for row in rows}),

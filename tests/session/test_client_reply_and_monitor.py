@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from keyfence.policy.enforcement.modes import ModeRule
 from keyfence.session.conversation.conversation import ABORT_MARKER
-from keyfence.session.session import Session
 from tests.session.sessions import (
     ADMITTED,
     PUSH,
     REFUSED,
+    Session,
     cmd,
     in_multi,
     observed,

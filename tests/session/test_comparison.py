@@ -23,11 +23,10 @@ from keyfence.policy.engine.authorizer import Authorizer, Candidate, InForce
 from keyfence.policy.loading.load import parse_policy
 from keyfence.policy.wording.command_log import as_line
 from keyfence.session.conversation.context import ClientOrigin, SessionContext
-from keyfence.session.session import Session
 from keyfence.telemetry.candidate.changes import Changes
 from keyfence.telemetry.candidate.rows import ChangedRow, rows_of
 from keyfence.telemetry.telemetry import Telemetry
-from tests.session.sessions import cmd, passed, sent
+from tests.session.sessions import Session, cmd, passed, sent
 
 OLD_TEXT = """policy: p
 claims: ["a:"]
@@ -230,7 +229,7 @@ def test_a_candidate_changes_no_byte_and_no_count(
         answer(one.session)
         answer(other)
         assert without_ids(sent(one.session)) == without_ids(sent(other))
-    told = other.observer
+    told = other.executor.client.observer
     assert isinstance(told, Telemetry)
     assert one.told.counters.commands == told.counters.commands
     assert one.told.counters.violations == told.counters.violations
@@ -314,7 +313,7 @@ def test_each_second_some_of_the_recurring_changes_are_recorded_in_full() -> Non
     set_ = cmd("SET a:note:1 v")
     one.serve(*[set_] * 5)
     one.told.flush()
-    one.session.set_library(name=b"redis-py")
+    one.session.executor.client.set_library(name=b"redis-py")
     one.serve(*[set_] * 5)
     (row,) = one.rows
     assert row["count"] == 10

@@ -9,7 +9,7 @@ from keyfence.policy.enforcement.modes import ModeRule, Modes
 from keyfence.policy.engine.authorizer import Authorizer, InForce
 from keyfence.policy.loading.load import parse_policy
 from keyfence.resp import requests
-from keyfence.session.conversation.conversation import ROOM
+from keyfence.session.conversation.conversation import ROOM, Doubt
 from keyfence.session.conversation.routing import STAY
 from keyfence.session.conversation.states import State
 from tests.session.sessions import (
@@ -55,7 +55,7 @@ def test_a_doubt_ends_only_with_its_connection() -> None:
     one.from_client(OTHER)
     assert passed(one) == OTHER
     one.from_upstream(b":1\r\n")
-    assert one.is_doubtful
+    assert one.talk.doubt == Doubt.OPEN
     now[0] = STAY + 1
     one.from_client(cmd("AUTH u p"))
     assert passed(one) == cmd("AUTH u p")  # without a barrier, since it goes on a new connection
@@ -100,7 +100,7 @@ def test_an_exec_that_waits_for_a_barrier_gets_one_error_without_a_connection(
 
 def test_a_request_that_waits_for_a_barrier_gets_its_error_without_a_connection() -> None:
     one = observed()
-    one.doubt_replies()
+    one.talk.doubt_replies()
     one.from_client(cmd("AUTH u p"))
     assert b"HELLO" in passed(one)
     one.upstream_refused("gone")

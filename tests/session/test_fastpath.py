@@ -8,8 +8,7 @@ from keyfence.policy.enforcement.modes import Modes
 from keyfence.policy.engine.authorizer import Authorizer, InForce
 from keyfence.policy.loading.load import parse_policy
 from keyfence.session.fastpath import EMPTY, EVALUATE, LEAVES, NOTHING, REFUSED, FastPath, Outcome
-from keyfence.session.session import Session
-from tests.session.sessions import ADMITTED, ROUTE, authorizer_with, cmd, passed, session
+from tests.session.sessions import ADMITTED, ROUTE, Session, authorizer_with, cmd, passed, session
 from tests.session.sessions import REFUSED as FOREIGN
 
 MULTI = cmd("MULTI")
@@ -26,9 +25,13 @@ def served() -> Session:
     return other
 
 
+def fast_path(one: Session) -> FastPath:
+    return FastPath(one.executor.client, one.executor.conversation)
+
+
 def read(one: Session, fast: FastPath, data: bytes) -> Outcome:
     one.reader.feed(data)
-    return fast.read(one, fast.current_cache(one))
+    return fast.read(fast.current_cache())
 
 
 @pytest.mark.parametrize(
@@ -44,13 +47,15 @@ def read(one: Session, fast: FastPath, data: bytes) -> Outcome:
     ],
 )
 def test_the_outcome_is_what_comes_after_the_admitted_requests(data: bytes, kind: int, joined: int) -> None:
-    fast = FastPath()
-    found = read(served(), fast, data)
+    one = served()
+    fast = fast_path(one)
+    found = read(one, fast, data)
     assert (found.kind, fast.count) == (kind, joined)
 
 
 def test_a_request_to_evaluate_comes_with_what_the_cache_knows_of_it() -> None:
-    one, fast = served(), FastPath()
+    one = served()
+    fast = fast_path(one)
     found = read(one, fast, cmd("GET nobody:1"))
     assert found.argv == [b"GET", b"nobody:1"]
     assert found.lookup is not None
@@ -60,7 +65,8 @@ def test_a_request_to_evaluate_comes_with_what_the_cache_knows_of_it() -> None:
 
 
 def test_a_refusal_that_the_cache_holds_comes_with_the_outcome() -> None:
-    one, fast = served(), FastPath()
+    one = served()
+    fast = fast_path(one)
     for _ in range(2):  # the first one of a session is read as a list, the second one in place
         found = read(one, fast, FOREIGN)
         assert found.kind == REFUSED
@@ -72,7 +78,7 @@ def test_a_blocking_command_leaves_the_shared_connection() -> None:
         "policy: p\nservices: [a]\nplaceholders: {id: '[0-9]'}\nkeys: {k: {key: 'k:<id>', writers: a}}\n"
     )
     one = session("a", in_force=InForce(Authorizer(loaded, Modes((), loaded.services))), sharing=True)
-    fast = FastPath()
+    fast = fast_path(one)
     for _ in range(2):
         found = read(one, fast, cmd("BLPOP k:1 k:2 0"))
         assert found.kind == LEAVES
@@ -83,14 +89,16 @@ def test_a_blocking_command_leaves_the_shared_connection() -> None:
 
 
 def test_the_next_read_knows_nothing_of_the_last_outcome() -> None:
-    one, fast = served(), FastPath()
+    one = served()
+    fast = fast_path(one)
     assert read(one, fast, FOREIGN).kind == REFUSED
     assert read(one, fast, ADMITTED).kind == NOTHING
     assert read(one, fast, cmd("GET nobody:1")).kind == EVALUATE
 
 
 def test_without_a_cache_each_request_is_evaluated() -> None:
-    one, fast = session(in_force=InForce(authorizer_with())), FastPath()
+    one = session(in_force=InForce(authorizer_with()))
+    fast = fast_path(one)
     one.reader.feed(ADMITTED + b"\r\n")
-    assert fast.read(one, None).argv == [b"HGETALL", ROUTE]
-    assert [fast.read(one, None).kind for _ in range(2)] == [EMPTY, NOTHING]
+    assert fast.read(None).argv == [b"HGETALL", ROUTE]
+    assert [fast.read(None).kind for _ in range(2)] == [EMPTY, NOTHING]

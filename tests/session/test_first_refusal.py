@@ -22,8 +22,7 @@ from keyfence.policy.enforcement.modes import ModeRule, Modes
 from keyfence.policy.engine.authorizer import Authorizer, InForce
 from keyfence.policy.loading.load import parse_policy
 from keyfence.policy.patterns.automaton import Classifier
-from keyfence.session.session import Session
-from tests.session.sessions import cmd, session
+from tests.session.sessions import Session, cmd, session
 
 if any(_compiled.status().values()):
     pytest.skip("compiled functions cannot be counted", allow_module_level=True)

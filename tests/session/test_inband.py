@@ -13,12 +13,12 @@ from keyfence.policy.loading.load import parse_policy
 from keyfence.policy.rules import RULES
 from keyfence.resp.values import answer
 from keyfence.session.conversation.context import ClientOrigin, SessionContext
-from keyfence.session.conversation.questions import Question
-from keyfence.session.session import Session
+from keyfence.session.conversation.owner_questions import Question
 from tests.session.sessions import (
     ADMITTED,
     ROUTE,
     RecordingObserver,
+    Session,
     cmd,
     granting,
     identities,
@@ -154,7 +154,7 @@ def test_what_the_session_does_not_know_it_asks_and_the_answer_is_the_reply(call
     assert (question.kind, question.content) == ASKING[call]
     assert one.awaits_more
     assert sent(one) == b""
-    question.answered(FOUND)
+    one.take_answer(question, FOUND)
     assert sent(one) == answer(FOUND, 2)
     assert not one.awaits_more
 
@@ -164,7 +164,7 @@ def test_explain_asks_for_the_caller_and_runs_nothing() -> None:
     one.from_client(cmd("KEYFENCE EXPLAIN DEL") + b"")
     question = question_of(one)
     assert question.content == ("CubeProxy", (b"DEL",), one.caller)
-    question.answered({"verdict": "allow"})
+    one.take_answer(question, {"verdict": "allow"})
     assert passed(one) == b""
 
 
@@ -174,10 +174,10 @@ def test_replies_keep_the_order_of_their_requests() -> None:
     assert passed(one) == ADMITTED
     assert one.question is None, "it waits for the reply that is due"
     one.from_upstream(b"*1\r\n+first\r\n")
-    question_of(one).answered(FOUND)
+    one.take_answer(question_of(one), FOUND)
     assert passed(one) == ADMITTED
     one.from_upstream(b"*1\r\n+last\r\n")
-    question_of(one).answered(FOUND)
+    one.take_answer(question_of(one), FOUND)
     first, found, usage, refused, last, again = replies(sent(one))
     assert (first, last) == (b"*1\r\n+first\r\n", b"*1\r\n+last\r\n")
     assert found == again == answer(FOUND, 2)
@@ -191,7 +191,7 @@ def test_an_answer_comes_between_messages() -> None:
     one.from_client(ADMITTED + STATS)
     passed(one)
     one.from_upstream(b"*0\r\n>2\r\n+invalidate\r\n:")
-    question_of(one).answered(FOUND)
+    one.take_answer(question_of(one), FOUND)
     assert sent(one) == b"*0\r\n>2\r\n+invalidate\r\n:"
     one.from_upstream(b"1\r\n")
     assert sent(one) == b"1\r\n" + answer(FOUND, 2)
@@ -200,7 +200,7 @@ def test_an_answer_comes_between_messages() -> None:
 def test_no_answer_in_time_is_an_error_reply_and_the_session_goes_on() -> None:
     one = granted()
     one.from_client(STATS + ADMITTED)
-    question_of(one).answered(None)
+    one.take_answer(question_of(one), None)
     assert sent(one).startswith(b"-ERR keyfence: no answer in time")
     assert passed(one) == ADMITTED
 
@@ -208,7 +208,7 @@ def test_no_answer_in_time_is_an_error_reply_and_the_session_goes_on() -> None:
 def test_an_answer_may_be_an_error() -> None:
     one = granted()
     one.from_client(cmd("KEYFENCE EXPLAIN GET x"))
-    question_of(one).answered({"error": "'CubeProxy' is not a service of the policy"})
+    one.take_answer(question_of(one), {"error": "'CubeProxy' is not a service of the policy"})
     assert sent(one) == b"-ERR keyfence: 'CubeProxy' is not a service of the policy\r\n"
 
 
@@ -216,20 +216,20 @@ def test_an_answer_that_comes_twice_or_too_late_does_nothing() -> None:
     one = granted()
     one.from_client(STATS)
     question = question_of(one)
-    question.answered(FOUND)
-    question.answered(FOUND)
+    one.take_answer(question, FOUND)
+    one.take_answer(question, FOUND)
     assert sent(one) == answer(FOUND, 2)
     one.from_client(STATS)
     question = question_of(one)
     one.upstream_lost("gone")
-    question.answered(FOUND)
+    one.take_answer(question, FOUND)
     assert sent(one) == b""
 
 
 def test_on_a_shared_connection_nothing_is_left_behind() -> None:
     one = granted(sharing=True)
     one.from_client(STATS)
-    question_of(one).answered(FOUND)
+    one.take_answer(question_of(one), FOUND)
     one.from_client(cmd("KEYFENCE HELP") + ADMITTED)
     assert one.route.is_shared
     assert not one.route.pinned
@@ -288,11 +288,11 @@ def test_client_reply_off_and_skip_silence_it() -> None:
     one.from_client(cmd("CLIENT REPLY SKIP") + STATS + cmd("KEYFENCE HELP"))
     passed(one)
     one.from_upstream(b"+OK\r\n")
-    question_of(one).answered(FOUND)
+    one.take_answer(question_of(one), FOUND)
     assert sent(one).startswith(b"*19\r\n+KEYFENCE ")
     one.from_client(cmd("CLIENT REPLY OFF") + STATS)
     one.from_upstream(b"+OK\r\n")
-    question_of(one).answered(FOUND)
+    one.take_answer(question_of(one), FOUND)
     one.from_client(cmd("KEYFENCE HELP") + cmd("CLIENT REPLY ON"))
     assert sent(one) == b""
 

@@ -6,10 +6,10 @@ import pytest
 
 from keyfence.policy.enforcement.modes import ModeRule
 from keyfence.session.conversation.conversation import ABORT_MARKER
-from keyfence.session.session import Session
 from tests.session.sessions import (
     ADMITTED,
     ROUTE,
+    Session,
     cmd,
     in_multi,
     is_refusal,

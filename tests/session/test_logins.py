@@ -12,13 +12,13 @@ from keyfence.policy.enforcement.modes import ModeRule
 from keyfence.policy.engine.authorizer import InForce
 from keyfence.resp.profile import Profile
 from keyfence.session.conversation.context import ClientOrigin, SessionContext
-from keyfence.session.session import Session
 from tests.session.sessions import (
     ADMITTED,
     PUSH,
     REFUSED,
     ROUTE,
     RecordingObserver,
+    Session,
     at_barrier,
     authorizer_with,
     cmd,

@@ -82,5 +82,5 @@ def test_a_session_turns_opaque_only_once_its_replies_are_in() -> None:
 
 def test_the_reasons_are_those_of_the_closed_set() -> None:
     sources = (PROJECT / "proxy" / "keyfence" / "session").rglob("*.py")
-    given = re.compile(r'become_opaque\(\s*"([^"]+)"')
+    given = re.compile(r'_opaque\(\s*"([^"]+)"')
     assert {reason for path in sources for reason in given.findall(path.read_text())} == set(OPAQUE_REASONS)

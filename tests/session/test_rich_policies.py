@@ -21,9 +21,8 @@ from keyfence.policy.enforcement.modes import ModeRule, Modes, Waiver
 from keyfence.policy.engine.asker import Asker, Transaction
 from keyfence.policy.engine.authorizer import Authorizer, InForce
 from keyfence.policy.loading.load import parse_policy
-from keyfence.session.session import Session
 from tests.session.fake_redis import FakeRedis
-from tests.session.sessions import RecordingObserver, cmd, passed, replies, sent, session
+from tests.session.sessions import RecordingObserver, Session, cmd, passed, replies, sent, session
 from tests.session.test_comparison import pair
 
 HEAD = """policy: shop

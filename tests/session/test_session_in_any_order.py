@@ -25,7 +25,6 @@ from keyfence.resp.replies import ReplyFramer
 from keyfence.resp.requests import RequestReader
 from keyfence.resp.values import answer
 from keyfence.session.conversation.refusal import refusal
-from keyfence.session.session import Session
 from keyfence.telemetry.candidate.changes import Changes
 from keyfence.telemetry.counters import Counters
 from tests.session.fake_redis import PASSWORD, FakeRedis
@@ -33,6 +32,7 @@ from tests.session.sessions import (
     ROUTE,
     USERS,
     RecordingObserver,
+    Session,
     authorizer_with,
     cmd,
     granting,
@@ -222,9 +222,8 @@ class Conversation:
         self.to_send = self.to_send[size:]
 
     def _owner(self) -> None:
-        question, self.one.question = self.one.question, None
-        assert question is not None
-        question.answered(COUNTED)
+        assert self.one.question is not None
+        self.one.answer(COUNTED)
 
     def _upstream(self) -> None:
         size = self._piece(self.due)

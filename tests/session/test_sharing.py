@@ -10,11 +10,11 @@ from keyfence.policy.enforcement.modes import ModeRule
 from keyfence.resp.profile import Profile
 from keyfence.session.conversation.conversation import ROOM
 from keyfence.session.conversation.routing import STAY
-from keyfence.session.session import Session
 from tests.session.sessions import (
     ADMITTED,
     REFUSED,
     RecordingObserver,
+    Session,
     cmd,
     is_refusal,
     passed,

@@ -7,11 +7,11 @@ import pytest
 from keyfence.policy.enforcement.modes import ModeRule
 from keyfence.policy.engine.authorizer import InForce
 from keyfence.session.conversation.context import ClientOrigin, SessionContext
-from keyfence.session.conversation.questions import Question
+from keyfence.session.conversation.owner_questions import Question
 from keyfence.session.conversation.shown_ids import ShownIds, redirections
-from keyfence.session.session import Session
 from tests.session.sessions import (
     RecordingObserver,
+    Session,
     authorizer_with,
     cmd,
     identities,
@@ -113,8 +113,8 @@ def test_a_client_that_has_gone_has_no_id() -> None:
     ids = ShownIds()
     one, other = session(ids), session(ids)
     exchange(one, cmd("CLIENT ID"), b":7\r\n")
-    ids.forget(one)
-    ids.forget(one)
+    one.client.leave()
+    one.client.leave()
     assert len(ids) == 0
     assert is_refusal(redirect(other, 7), "command.forbidden")
 
@@ -193,26 +193,26 @@ def asked(ids: ShownIds, service: str = "CubeProxy") -> tuple[Session, Question]
 
 def test_other_processes_are_asked_for_an_unknown_id_and_the_session_waits() -> None:
     one, question = asked(ShownIds())
-    question.answered(True)
+    one.take_answer(question, True)
     assert passed(one) == cmd("CLIENT TRACKING ON REDIRECT 5") + cmd("PING")
 
 
 def test_an_id_that_no_process_knows_is_foreign() -> None:
     one, question = asked(ShownIds())
-    question.answered(False)
+    one.take_answer(question, False)
     assert is_refusal(sent(one), "command.forbidden")
     assert passed(one) == cmd("PING")
 
 
 def test_an_answer_of_other_processes_that_comes_twice_or_too_late_does_nothing() -> None:
     one, question = asked(ShownIds())
-    question.answered(True)
+    one.take_answer(question, True)
     passed(one)
-    question.answered(False)
+    one.take_answer(question, False)
     assert (passed(one), sent(one)) == (b"", b"")
     late, question = asked(ShownIds())
     late.upstream_lost("gone")
-    question.answered(True)
+    late.take_answer(question, True)
     assert passed(late) == b""
 
 
@@ -238,7 +238,7 @@ def test_other_processes_are_not_asked_for_an_unknown_client() -> None:
 def test_a_reply_that_the_client_has_shaped_shows_no_id() -> None:
     ids = ShownIds()
     one = session(ids)
-    one.doubt_replies()
+    one.talk.doubt_replies()
     one.from_client(cmd("CLIENT ID"))
     assert passed(one) != cmd("CLIENT ID")  # a barrier goes before it
     one.from_upstream(b":999\r\n")

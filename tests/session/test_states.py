@@ -8,8 +8,7 @@ import pytest
 
 from keyfence.policy.enforcement.modes import ModeRule
 from keyfence.session.conversation.states import ADMITS, TRANSITIONS, Event, Input, State, next_state
-from keyfence.session.session import Session
-from tests.session.sessions import ADMITTED, cmd, passed, session
+from tests.session.sessions import ADMITTED, Session, cmd, passed, session
 
 OBSERVE = [ModeRule("observe")]
 AUTH = cmd("AUTH master secret")
@@ -106,7 +105,7 @@ def test_a_session_holds_requests_back_where_it_keeps_its_input(state: State) ->
 def test_a_session_that_keeps_its_input_reads_only_so_much(state: State) -> None:
     one = in_state(state)
     assert one.wants_input()
-    one.from_client(cmd("SET", "cube:v1:shared:x", "x" * one.room.backlog))
+    one.from_client(cmd("SET", "cube:v1:shared:x", "x" * one.talk.room.backlog))
     assert one.wants_input() == ADMITS[state].reads
 
 
@@ -119,14 +118,14 @@ def test_a_session_awaits_more_where_the_state_says_or_a_reply_is_due(state: Sta
 @pytest.mark.parametrize("state", State)
 def test_only_a_session_that_reads_may_leave_its_own_connection(state: State) -> None:
     one = in_state(state)
-    assert not one.may_leave_own() or state is State.READING
+    assert not one.talk.may_leave_own() or state is State.READING
 
 
 @pytest.mark.parametrize("state", State)
 @pytest.mark.parametrize("event", Event)
 def test_an_event_leads_where_the_table_says_and_else_changes_nothing(state: State, event: Event) -> None:
     one = in_state(state)
-    one.enter(event)
+    one.talk.enter(event)
     assert one.state == TRANSITIONS[state].get(event, state) == next_state(state, event)
 
 

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from keyfence.policy.enforcement.modes import ModeRule
 from keyfence.session.conversation.subscriptions import Subscriptions, leading_word
-from keyfence.session.session import Session
 from tests.session.sessions import (
     ADMITTED,
     REFUSED,
     RecordingObserver,
+    Session,
     cmd,
     is_refusal,
     observed,

@@ -13,12 +13,12 @@ from keyfence.policy.engine.pending import PendingTtls
 from keyfence.policy.loading.load import parse_policy
 from keyfence.session.conversation.conversation import ABORT_MARKER, ROOM
 from keyfence.session.conversation.routing import STAY
-from keyfence.session.session import Session
 from tests.session.fake_redis import FakeRedis
 from tests.session.sessions import (
     ADMITTED,
     REFUSED,
     RecordingObserver,
+    Session,
     authorizer_with,
     cmd,
     is_refusal,

@@ -7,15 +7,15 @@ import pytest
 from keyfence.commands.model import MANY
 from keyfence.policy.enforcement.modes import BreakGlass, ModeRule
 from keyfence.policy.engine.authorizer import InForce
-from keyfence.session.conversation import base
+from keyfence.session.conversation import conversation
 from keyfence.session.conversation.conversation import ABORT_MARKER
 from keyfence.session.fastpath import TIMED_EACH
-from keyfence.session.session import Session
 from tests.session.sessions import (
     ADMITTED,
     REFUSED,
     ROUTE,
     RecordingObserver,
+    Session,
     authorizer_with,
     cmd,
     is_refusal,
@@ -209,13 +209,13 @@ def test_a_transaction_is_opened_and_goes_on_in_turns() -> None:
 def test_a_turn_that_ends_among_commands_of_a_whole_transaction_leaves_none_half_sent(
     before: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(base, "TURN_SECONDS", 3600.0)
+    monkeypatch.setattr(conversation, "TURN_SECONDS", 3600.0)
     one = session(sharing=True)
     one.from_client(ADMITTED * (TIMED_EACH + before))
     turns(one)
     one.from_shared(b"*0\r\n" * (TIMED_EACH + before), TIMED_EACH + before, True)
     assert (len(passed(one)), one.outstanding) == (len(ADMITTED) * (TIMED_EACH + before), 0)
-    monkeypatch.setattr(base, "TURN_SECONDS", 0.0)
+    monkeypatch.setattr(conversation, "TURN_SECONDS", 0.0)
     one.turn_ends = 0.0
     whole = cmd("MULTI") + ADMITTED * 100 + cmd("EXEC")
     one.from_client(whole)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from unittest import mock
 
 from keyfence.session import fastpath
-from keyfence.session.conversation import base
+from keyfence.session.conversation import conversation
 
 # How many requests the decision cache answers between two looks at the clock: mostly fewer than in service,
 # so that a short conversation has many places where a turn may end.
@@ -27,7 +27,7 @@ class TurnClock:
 
     def __call__(self) -> float:
         if self._dice.random() < self._share:
-            self._now += base.TURN_SECONDS
+            self._now += conversation.TURN_SECONDS
         return self._now
 
 
@@ -36,7 +36,7 @@ def random_turn_ends(dice: random.Random, shares: Sequence[float] = SHARES) -> I
     """Within it, turns end where the dice say. They also choose which share of the looks ends a turn."""
     clock = TurnClock(dice, dice.choice(shares))
     with (
-        mock.patch.object(base, "perf_counter", clock),
+        mock.patch.object(conversation, "perf_counter", clock),
         mock.patch.object(fastpath, "TIMED_EACH", dice.choice(TIMED_EACH)),
     ):
         yield

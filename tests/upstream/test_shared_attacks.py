@@ -196,7 +196,7 @@ async def test_nothing_is_kept_for_a_client_that_is_being_closed() -> None:
             await asyncio.sleep(0.001)
         one.give_up(REQUEST_TIME)
         await noticed.wait()
-        assert sum(map(len, one._session.to_client)) < MIB
+        assert sum(map(len, one._session.conversation.replies.to_client)) < MIB
 
 
 @in_loop
@@ -239,12 +239,13 @@ async def test_an_internal_error_with_one_client_affects_no_reply_to_another(
     async with SharedStage(answer_pairs) as stage:
         bad, good = await stage.client(), await stage.client()
         bad[1].write(ADMITTED)
-        while not stage.context.clients or not any(one._session.outstanding for one in stage.context.clients):
+        clients = stage.context.clients
+        while not any(one._session.conversation.outstanding for one in clients):
             await asyncio.sleep(0.001)
-        (first,) = [one for one in stage.context.clients if one._session.outstanding]
+        (first,) = [one for one in clients if one._session.conversation.outstanding]
         with patch.context() as patched:  # only here: asyncio has its own words on what ends with the stage
             patched.setattr(sys, "stderr", Gone())
-            first._session.replies.slots.pop()  # type: ignore[union-attr] # so it expects no reply any more
+            first._session.conversation.replies.slots.pop()  # type: ignore[union-attr] # so it expects no reply any more
             good[1].write(ADMITTED)
             assert await good[0].readline() == b"*0\r\n"
             with contextlib.suppress(ConnectionError):

@@ -5,7 +5,9 @@ from keyfence.downstream.flow cimport Flow
 from keyfence.upstream.dedicated cimport Owner
 from keyfence.upstream.links cimport Links
 from keyfence.session.conversation.routing cimport Route
-from keyfence.session.conversation.base cimport Outlet, SessionBase
+from keyfence.session.conversation.conversation cimport Conversation
+from keyfence.session.conversation.reply_queue cimport ReplyQueue
+from keyfence.session.passthrough cimport Passthrough
 from keyfence.telemetry.traffic cimport Traffic
 
 cdef int _ARRIVING, _HALF_CLOSED, _DISMISSED
@@ -42,7 +44,7 @@ cdef class Client(Owner):
     cdef Traffic _traffic
     cdef readonly int _life
     cdef readonly object _transport
-    cdef readonly SessionBase _session
+    cdef readonly Passthrough _session
     cdef readonly Links _links
     cdef readonly Flow _flow
     cdef object _half_closed
@@ -55,12 +57,13 @@ cdef class Client(Owner):
     cdef bint _must_renew
     cdef readonly double connected_at
 
-    @cython.locals(before=Py_ssize_t, session=SessionBase)
+    @cython.locals(before=Py_ssize_t)
     cpdef object data_received(self, bytes data)
     cdef object _note_partial(self, Py_ssize_t before, Py_ssize_t came)
     cdef object _guarded(self, object step, object argument)
-    @cython.locals(session=SessionBase, outlet=Outlet, chunks=list, data=object, ended=bint)
+    @cython.locals(session=Passthrough, conversation=Conversation, outlet=ReplyQueue, chunks=list, data=object, ended=bint)
     cpdef object _flush(self)
     @cython.locals(route=Route, chunks=list, counts=list)
-    cdef object _send(self, SessionBase session)
+    cdef object _send(self, Conversation conversation)
+    @cython.locals(conversation=Conversation)
     cpdef object _settle_reading(self)

@@ -22,11 +22,13 @@ from keyfence.policy.engine.authorizer import InForce
 from keyfence.policy.verdict import Peer
 from keyfence.resp.limits import RequestLimits
 from keyfence.resp.replies import ErrorPart
-from keyfence.session.conversation.base import SessionBase
 from keyfence.session.conversation.context import ClientOrigin, SessionContext
-from keyfence.session.conversation.questions import Question
+from keyfence.session.conversation.conversation import Conversation
+from keyfence.session.conversation.identity import Identity
+from keyfence.session.conversation.known_client import KnownClient
+from keyfence.session.conversation.owner_questions import Question
 from keyfence.session.conversation.shown_ids import ShownIds
-from keyfence.session.passthrough import Passthrough
+from keyfence.session.passthrough import Passthrough, Unread
 from keyfence.session.session import Session
 from keyfence.telemetry.operator_log import notice, report_fault
 from keyfence.telemetry.telemetry import Telemetry
@@ -56,10 +58,10 @@ _TAKES_REQUESTS = states_where(lambda admits: admits.requests)
 _TAKES_REPLIES = states_where(lambda admits: admits.replies)
 _IS_CLIENT = states_where(lambda admits: admits.is_client)
 
-_UNIDENTIFIED = Passthrough("")  # stands for the session until the client is identified
+_UNIDENTIFIED = Passthrough(Identity(""), Unread())  # stands for the session until the client is identified
 
 # Makes the session of a client of this service and origin.
-OpensSession = Callable[[str, str], SessionBase]
+OpensSession = Callable[[str, str], Passthrough]
 
 
 def _not_answered(question: Question) -> None:
@@ -159,7 +161,7 @@ class Client(Owner):
         self._traffic = Traffic()  # its service's, once the client is identified
         self._life = _ARRIVING
         self._transport: asyncio.Transport | None = None
-        self._session: SessionBase = _UNIDENTIFIED
+        self._session: Passthrough = _UNIDENTIFIED
         self._links = Links(context.upstream, context.pools, self)
         self._flow = Flow()
         self._half_closed: HalfClosed | None = None
@@ -175,7 +177,7 @@ class Client(Owner):
 
     @property
     def service(self) -> str:
-        return self._session.service
+        return self._session.client.service
 
     @property
     def speaks_to_redis(self) -> bool:
@@ -184,8 +186,8 @@ class Client(Owner):
     @property
     def peer(self) -> Peer:
         """Who the client is, as logs show it."""
-        session = self._session
-        return session.peer if isinstance(session, Session) else Peer(self.shown)
+        client = self._session.client
+        return client.peer if isinstance(client, KnownClient) else Peer(self.shown)
 
     @property
     def host(self) -> str:
@@ -214,7 +216,7 @@ class Client(Owner):
         if self._opens is not None:
             self._session = self._opens(service, self.shown)
         elif context.sessions is None:
-            self._session = Passthrough(service, context.upstream.address.database)
+            self._session = Passthrough(Identity(service), Unread(context.upstream.address.database))
         else:
             origin = ClientOrigin(service, self._host, self._port, names, known_by)
             self._session = Session(context.sessions, origin)
@@ -237,7 +239,7 @@ class Client(Owner):
         self.active = True
         if self._must_renew:
             self.renew()
-        before = self._session.backlog()
+        before = self._session.conversation.backlog()
         self._until_timed -= 1
         if self._until_timed < 0:
             self._begin_timing()
@@ -248,14 +250,14 @@ class Client(Owner):
             self._failed(exc)
         if self._timed is not None and self._timed.phase is Phase.READ:
             self._timed = None
-        if self.partial_since or self._session.backlog():
+        if self.partial_since or self._session.conversation.backlog():
             self._note_partial(before, len(data))
 
     def _note_partial(self, before: int, came: int) -> None:
         """Note when the incomplete request began: now, unless all new bytes belong to an earlier one."""
         if not self._context.quotas.limits.request_time:
             return
-        after = self._session.backlog()
+        after = self._session.conversation.backlog()
         if not after:
             self.partial_since = 0.0
         elif not before or after != before + came:
@@ -268,10 +270,11 @@ class Client(Owner):
             self._leave()
             return False
         self._life = next_state(self._life, _END)
-        can_answer = self._links.is_open or self._session.wants_turn or self._asks
+        conversation = self._session.conversation
+        can_answer = self._links.is_open or conversation.wants_turn or self._asks
         if self._links.is_open and self._links.is_held:
             can_answer = False
-        if can_answer and self._session.awaits_more and not self._session.closing:
+        if can_answer and conversation.awaits_more and not conversation.replies.closing:
             self._pass_end()
             return True
         self._close(None)
@@ -281,7 +284,7 @@ class Client(Owner):
         """Tell Redis that no more requests will come."""
         if self._half_closed is None:
             self._half_closed = HalfClosed(self._waited_too_long)
-        self._half_closed.pass_end(self._session, self._links)
+        self._half_closed.pass_end(self._session.conversation, self._links)
 
     def _waited_too_long(self) -> None:
         self._close_at_once(HALF_CLOSED)
@@ -295,10 +298,8 @@ class Client(Owner):
         if _IS_CLIENT >> self._life & 1:
             self._context.clients.discard(self)
             self._counters.connection_closed(self._counted_as, self._listener)
-            if self._session.opaque_as:
-                self._context.telemetry.opaque_ended(self._session.opaque_as)
         self._life = next_state(self._life, _LOSE)
-        self._context.ids.forget(self._session)
+        self._session.client.leave()
         self._links.close()
 
     def pause_writing(self) -> None:
@@ -310,7 +311,7 @@ class Client(Owner):
 
     def _settle_full(self, *, full: bool) -> None:
         self._flow.is_full = full
-        self._flow.settle_upstream(self._session, self._links)
+        self._flow.settle_upstream(self._session.conversation, self._links)
         self._settle_reading()
 
     # -- the upstream's side
@@ -336,7 +337,7 @@ class Client(Owner):
         if self._life == _HALF_CLOSED:
             self._close(None)  # Redis learned that the client is gone, and closed the connection
         else:
-            self._guarded(self._session.upstream_lost, reason)
+            self._guarded(self._session.conversation.upstream_lost, reason)
 
     def upstream_full(self, _link: object, full: bool) -> None:
         self._flow.upstream_is_full = full
@@ -353,7 +354,7 @@ class Client(Owner):
             self._failed(exc)
 
     def shared_errors(self, _link: object, data: bytes, errors: list[ErrorPart], at: int) -> bytes:
-        return self._session.errors_came(data, errors, at)
+        return self._session.client.errors_came(data, errors, at)
 
     def shared_sent(self, _link: object) -> None:
         self._request_written(may_block=False)
@@ -365,17 +366,17 @@ class Client(Owner):
             self._failed(exc)
 
     def shared_lost(self, _link: object, reason: str) -> None:
-        self._guarded(self._session.upstream_lost, reason)
+        self._guarded(self._session.conversation.upstream_lost, reason)
 
     def _begin_timing(self) -> None:
         """The request in hand is timed, if nothing else of the client is under way."""
-        session = self._session
-        if session.waits or session.in_transaction:
+        conversation = self._session.conversation
+        if conversation.waits or conversation.in_transaction:
             self._timed = None
             self._until_timed = RETRIED_AFTER - 1
         else:
             self._until_timed = TIMED_EACH - 1
-            session.route.took_others = False
+            conversation.route.took_others = False
             self._timed = TimedRequest()
 
     def _request_written(self, *, may_block: bool) -> None:
@@ -410,11 +411,12 @@ class Client(Owner):
         session, transport = self._session, self._transport
         if transport is None or not _TAKES_REPLIES >> self._life & 1:
             return
-        if session.service != self._counted_as and not self._become():
+        conversation = session.conversation
+        if session.client.service != self._counted_as and not self._become():
             return
-        if session.turn_ends or session.wants_turn:
-            self._context.turns.follow(self, session)
-        outlet = session.outlet
+        if conversation.turn_ends or conversation.wants_turn:
+            self._context.turns.follow(self, conversation)
+        outlet = conversation.replies
         if outlet.to_client:
             self.active = True
             chunks = outlet.to_client
@@ -425,19 +427,22 @@ class Client(Owner):
                 send_with_end(transport)
             transport.write(data)
             if self._flow.is_full and transport.get_write_buffer_size() > self._context.quotas.limits.output:
-                notice("output", f"{self.shown} ({session.service}) is closed: it does not read its replies")
+                notice(
+                    "output",
+                    f"{self.shown} ({session.client.service}) is closed: it does not read its replies",
+                )
                 self._close_at_once(OUTPUT)
                 return
-        if session.reopen:
+        if conversation.route.reopen:
             self._drop_own_if_asked()
-        if session.to_upstream and not outlet.closing:
-            self._send(session)
+        if conversation.to_upstream and not outlet.closing:
+            self._send(conversation)
         if self._flow.is_full:
-            self._flow.settle_upstream(session, self._links)
-        if session.question is not None:
+            self._flow.settle_upstream(conversation, self._links)
+        if conversation.question is not None:
             self._ask(session)
         ended = self._life == _HALF_CLOSED
-        if outlet.closing or (ended and not session.awaits_more):
+        if outlet.closing or (ended and not conversation.awaits_more):
             self._close(outlet.closing.closure)
         elif ended and self._links.is_open:
             self._pass_end()
@@ -456,21 +461,21 @@ class Client(Owner):
         except Exception as exc:
             self._failed(exc)
 
-    def _send(self, session: SessionBase) -> None:
-        """Send the session's output for Redis on the link of its route."""
-        profile, route = session.profile, session.route
+    def _send(self, conversation: Conversation) -> None:
+        """Send the conversation's output for Redis on the link of its route."""
+        profile, route = conversation.profile, conversation.route
         if route.is_shared and not self._links.may_share(profile):
-            session.take_own(for_good=not self._links.may_ever_share(profile))
-        chunks, counts = session.to_upstream, session.counts
+            conversation.take_own(for_good=not self._links.may_ever_share(profile))
+        chunks, counts = conversation.to_upstream, conversation.counts
         for chunk in chunks:
             self._traffic.upstream_out += len(chunk)
         timed = self._timed if self._timed is not None and self._timed.phase is Phase.READ else None
         if route.is_shared:
-            if timed is not None and not session.shapeable:
+            if timed is not None and not conversation.shapeable:
                 timed.sent()
                 self._links.time_shared()
-            self._links.send_shared(chunks, counts, session.shapeable)
-            session.shapeable = False
+            self._links.send_shared(chunks, counts, conversation.shapeable)
+            conversation.shapeable = False
         else:
             self._links.send_own(profile, chunks)
             if timed is not None and not self._links.unsent():
@@ -481,16 +486,15 @@ class Client(Owner):
         chunks.clear()
         counts.clear()
 
-    def _ask(self, session: SessionBase) -> None:
+    def _ask(self, session: Passthrough) -> None:
         """Have the session's question answered, in a later turn. The session continues with the answer."""
-        question, session.question = session.question, None
+        question, session.conversation.question = session.conversation.question, None
         assert question is not None
-        go_on = question.answered
 
         def answered(answer: Any) -> None:
             self._asks = False
             if _TAKES_REPLIES >> self._life & 1:
-                self._guarded(lambda _: go_on(answer), "")
+                self._guarded(lambda _: session.take_answer(question, answer), "")
 
         self._asks = True
         self._context.ask(question._replace(answered=answered))
@@ -504,40 +508,44 @@ class Client(Owner):
     def renew(self) -> None:
         """Replace the dedicated connection; if the client would notice, close it if that leads to a replica.
         If a reply is due, do so later."""
-        self._must_renew = self._links.has_own and not self._session.give_up_own()
+        conversation = self._session.conversation
+        self._must_renew = self._links.has_own and not conversation.give_up_own()
         self._drop_own_if_asked()
-        if self._must_renew and self._session.may_ask_on_own():
+        if self._must_renew and conversation.may_ask_on_own():
             self._must_renew = False
             self._links.ask_role()
 
     @property
-    def own(self) -> tuple[DedicatedLink | None, SessionBase]:
-        """The client's own connection to Redis, if it is open, and its session."""
-        return self._links.own, self._session
+    def own(self) -> tuple[DedicatedLink | None, Conversation]:
+        """The client's own connection to Redis, if it is open, and its conversation."""
+        return self._links.own, self._session.conversation
 
     def tick(self, now: float) -> None:
         """Close the dedicated connection if the client no longer needs it; otherwise keep it alive."""
+        conversation = self._session.conversation
         try:
-            if not self._session.route.is_shared:
-                self._session.settle()
+            if not conversation.route.is_shared:
+                conversation.settle()
                 self._drop_own_if_asked()
             self._links.keep_alive(now)
         except Exception as exc:
             self._failed(exc)
 
     def _drop_own_if_asked(self) -> None:
-        if self._session.reopen:
-            self._session.reopen = False
+        route = self._session.conversation.route
+        if route.reopen:
+            route.reopen = False
             self._links.drop_own()
 
     def _become(self) -> bool:
         """The client has authenticated as another service. Returns False, and closes the client, if the
         service has too many connections."""
-        counters, service = self._counters, self._session.service
+        counters, service = self._counters, self._session.client.service
         if not self._quota.serve(service):
             assert self._transport is not None
-            self._transport.writelines([*self._session.to_client, too_many(service)])
-            self._session.to_client = []
+            outlet = self._session.conversation.replies
+            self._transport.writelines([*outlet.to_client, too_many(service)])
+            outlet.to_client = []
             self._close(SERVICE_CONNECTIONS)
             return False
         counters.connection_identified(self._counted_as, service, self._listener)
@@ -547,7 +555,7 @@ class Client(Owner):
 
     def _settle_reading(self) -> None:
         if self._transport is not None:
-            self._flow.settle_reading(self._transport, self._session, self._links)
+            self._flow.settle_reading(self._transport, self._session.conversation, self._links)
 
     def _close(self, why: Closure | None) -> None:
         """Close once all written bytes have reached the client. None: the client itself has ended."""
@@ -573,12 +581,12 @@ class Client(Owner):
     @property
     def waits(self) -> bool:
         """Whether the client waits for a reply, or for messages of its subscriptions."""
-        return self._session.waits
+        return self._session.conversation.waits
 
     @property
     def holds_back(self) -> bool:
         """Whether keyfence delays requests that the client has sent."""
-        return self._session.holds_back or not self._flow.is_reading
+        return self._session.conversation.holds_back or not self._flow.is_reading
 
     def give_up(self, why: Closure) -> None:
         """Close the client, because it has exceeded a time limit, or Redis is gone."""
@@ -587,8 +595,8 @@ class Client(Owner):
     @property
     def is_idle(self) -> bool:
         """Whether no reply is due, no request is delayed, and no transaction is open."""
-        session = self._session
-        return not session.outstanding and not session.in_transaction and not session.holds_back
+        conversation = self._session.conversation
+        return not (conversation.outstanding or conversation.in_transaction or conversation.holds_back)
 
     def leave(self, how: Leaving) -> None:
         """The process ends, and the client's time to leave has come."""
@@ -600,7 +608,7 @@ class Client(Owner):
 
     def notify(self, notice: bytes) -> bool:
         """Send a maintenance notification. Returns whether the client gets it."""
-        if not _TAKES_REPLIES >> self._life & 1 or not self._session.tell(notice):
+        if not _TAKES_REPLIES >> self._life & 1 or not self._session.conversation.replies.tell(notice):
             return False
         self._flush()
         return True

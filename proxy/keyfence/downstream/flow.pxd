@@ -1,7 +1,7 @@
 # C types for flow.py when it is compiled. They do not change its behaviour.
 cimport cython
 
-from keyfence.session.conversation.base cimport SessionBase
+from keyfence.session.conversation.conversation cimport Conversation
 from keyfence.upstream.links cimport Links
 
 cdef Py_ssize_t _MAX_UNSENT
@@ -17,5 +17,5 @@ cdef class Flow:
     cdef public bint upstream_is_full
 
     @cython.locals(wanted=bint)
-    cpdef object settle_reading(self, object transport, SessionBase session, Links links)
-    cpdef object settle_upstream(self, SessionBase session, Links links)
+    cpdef object settle_reading(self, object transport, Conversation conversation, Links links)
+    cpdef object settle_upstream(self, Conversation conversation, Links links)

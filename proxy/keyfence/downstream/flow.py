@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from enum import IntEnum
 
-from keyfence.session.conversation.base import SessionBase
+from keyfence.session.conversation.conversation import Conversation
 from keyfence.upstream.links import Links
 
 # The bytes that may be received while a request waits for its connection to open.
@@ -43,13 +43,13 @@ class Flow:
         self.upstream_is_paused = False  # … so that its dedicated connection is not read
         self.upstream_is_full = False  # whether Redis reads too slowly
 
-    def settle_reading(self, transport: asyncio.Transport, session: SessionBase, links: Links) -> None:
+    def settle_reading(self, transport: asyncio.Transport, conversation: Conversation, links: Links) -> None:
         """Read from the client only while its requests can be sent. Of a client that leaves when it is at
         rest, only a transaction is still read."""
-        wanted = session.wants_input() and not self.upstream_is_full and links.unsent() < _MAX_UNSENT
+        wanted = conversation.wants_input() and not self.upstream_is_full and links.unsent() < _MAX_UNSENT
         # Replies on a shared connection cannot be paused, so no more requests are read.
-        wanted = wanted and not (self.is_full and session.route.is_shared)
-        wanted = wanted and (self.leaving != _AT_REST or session.in_transaction)
+        wanted = wanted and not (self.is_full and conversation.route.is_shared)
+        wanted = wanted and (self.leaving != _AT_REST or conversation.in_transaction)
         if wanted != self.is_reading and not transport.is_closing():
             self.is_reading = wanted
             if wanted:
@@ -63,9 +63,9 @@ class Flow:
             self.is_reading = True
             transport.resume_reading()
 
-    def settle_upstream(self, session: SessionBase, links: Links) -> None:
+    def settle_upstream(self, conversation: Conversation, links: Links) -> None:
         """Read from the client's dedicated connection only while the client reads, if that is possible."""
-        paused = self.is_full and session.outstanding <= MOST_LEFT_WAITING
+        paused = self.is_full and conversation.outstanding <= MOST_LEFT_WAITING
         if paused != self.upstream_is_paused:
             self.upstream_is_paused = paused
             if paused:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from keyfence.session.conversation.base import SessionBase
+from keyfence.session.conversation.conversation import Conversation
 from keyfence.upstream.links import Links
 
 # How long such a client may wait, if Redis cannot be told that it sends no more.
@@ -24,11 +24,11 @@ class HalfClosed:
         self._give_up = give_up
         self._wait: asyncio.TimerHandle | None = None
 
-    def pass_end(self, session: SessionBase, links: Links) -> None:
+    def pass_end(self, conversation: Conversation, links: Links) -> None:
         """Tell Redis, once all requests are sent. Until then, the client's wait is limited."""
-        if not session.holds_back and links.end():
+        if not conversation.holds_back and links.end():
             self.stop()
-        elif self._wait is None and not session.wants_turn:
+        elif self._wait is None and not conversation.wants_turn:
             self._wait = asyncio.get_running_loop().call_later(LINGER_SECONDS, self._give_up)
 
     def stop(self) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from keyfence.net.closures import CREDENTIALS, Closure
-from keyfence.session.conversation.base import SessionBase
+from keyfence.session.conversation.conversation import Conversation
 from keyfence.telemetry.counters import Counters
 from keyfence.telemetry.operator_log import notice, report_fault
 from keyfence.upstream.credentials.login import ACCEPTED, ENDED_BY, ENDED_FROM, Login, Pace, each_second
@@ -59,7 +59,7 @@ class Owner(Protocol):
     """The client that a connection belongs to."""
 
     @property
-    def own(self) -> tuple[Link | None, SessionBase]: ...
+    def own(self) -> tuple[Link | None, Conversation]: ...
 
     @property
     def is_idle(self) -> bool: ...
@@ -72,12 +72,12 @@ class Owner(Protocol):
 class OwnConnection:
     """A client's own connection."""
 
-    def __init__(self, client: Owner, link: Link, session: SessionBase, login: Login) -> None:
+    def __init__(self, client: Owner, link: Link, conversation: Conversation, login: Login) -> None:
         """`login` is the one of new connections. A client that has logged in has one of the same life."""
         self._client = client
         self._link = link
-        self._session = session
-        profile = session.profile
+        self._conversation = conversation
+        profile = conversation.profile
         self.is_clients = profile.is_logged_in
         if self.is_clients and link.logged_in_as != (profile.user, profile.password):
             link.logged_in_as, link.login = (profile.user, profile.password), login.from_now(time.time())
@@ -106,7 +106,7 @@ class OwnConnection:
         if link.is_kept:
             link.is_logging_in = link.ask(login.request, take)
         else:
-            link.is_logging_in = self._session.ask_beside(login.request, take)
+            link.is_logging_in = self._conversation.ask_beside(login.request, take)
             self._client.shared_turn(None)  # send it
         return link.is_logging_in
 
@@ -139,10 +139,10 @@ class LoginSweep:
     def _sweep(self, shared: Iterable[Connected], clients: Iterable[Owner], login: Login) -> None:
         owns = []
         for client in clients:
-            link, session = client.own
+            link, talk = client.own
             # There may be thousands, almost all of which have the login.
-            if link is not None and (link.login is not login or session.profile.is_logged_in):
-                owns.append(OwnConnection(client, link, session, login))
+            if link is not None and (link.login is not login or talk.profile.is_logged_in):
+                owns.append(OwnConnection(client, link, talk, login))
         now = self._clock()
         old = [one for one in (*shared, *owns) if one.login is not login]
         waiting = [one for one in old if not one.is_logging_in and not one.is_clients]

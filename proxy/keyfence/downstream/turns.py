@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from typing import Protocol
 
-from keyfence.session.conversation.base import SessionBase
+from keyfence.session.conversation.conversation import Conversation
 
 
 class TurnTaker(Protocol):
@@ -20,26 +20,26 @@ class TurnTaker(Protocol):
 
 
 class Turns:
-    """The clients that wait for their turn, and the sessions that have begun one in this round."""
+    """The clients that wait for their turn, and the conversations that have begun one in this round."""
 
     def __init__(self) -> None:
         self._waiting: dict[TurnTaker, None] = {}  # in the order in which they asked
-        self._begun: set[SessionBase] = set()
+        self._begun: set[Conversation] = set()
 
-    def follow(self, client: TurnTaker, session: SessionBase) -> None:
-        """Take note of the client's session, which has begun its turn or wants another one."""
-        if session.turn_ends and session not in self._begun:
+    def follow(self, client: TurnTaker, conversation: Conversation) -> None:
+        """Take note of the conversation of the client, who has begun a turn or wants another one."""
+        if conversation.turn_ends and conversation not in self._begun:
             if not self._begun:
                 asyncio.get_running_loop().call_soon(self._end_round)
-            self._begun.add(session)
-        if session.wants_turn and client not in self._waiting:
+            self._begun.add(conversation)
+        if conversation.wants_turn and client not in self._waiting:
             if not self._waiting:
                 asyncio.get_running_loop().call_soon(self._give)
             self._waiting[client] = None
 
     def _end_round(self) -> None:
-        for session in self._begun:
-            session.turn_ends = 0.0
+        for conversation in self._begun:
+            conversation.turn_ends = 0.0
         self._begun.clear()
 
     def _give(self) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from keyfence.downstream.listeners import Listeners
 from keyfence.policy.enforcement.modes import BreakGlass
-from keyfence.session.conversation.questions import Question
+from keyfence.session.conversation.owner_questions import Question
 from keyfence.telemetry.candidate.rows import rows_of
 from keyfence.telemetry.counters import Counters
 from keyfence.telemetry.increments import Increments

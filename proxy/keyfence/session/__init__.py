@@ -1,1 +1,1 @@
-"""One client's session, without I/O: it reads each request, has it decided, and sends it on or refuses it."""
+"""One client's session, without I/O: each request is read, authorized, and then sent on or refused."""

@@ -19,8 +19,7 @@ from keyfence.policy.engine.decision_cache import DecisionCache
 from keyfence.policy.engine.evaluation import Evaluation
 from keyfence.policy.engine.forms import Lookup
 from keyfence.policy.verdict import PASS, Changed, Peer, Ruling
-
-from .request import label_of
+from keyfence.session.conversation.known_client import label_of
 
 MAX_HELD_KEY = 256  # bytes; each client's comparison holds a few keys
 

@@ -1,19 +1,35 @@
-"""The evaluation of a request that takes more than one turn.
+"""A request while it is evaluated, and an evaluation that takes more than one turn.
 
-Rule: the bytes to send and their connection are determined at its end. A candidate policy has its turns after
-those of the policy in force.
+Rule: the authorizer that begins to evaluate a request ends it, whatever is loaded meanwhile. The bytes to
+send and their connection are determined at its end. A candidate policy has its turns after those of the
+policy in force.
 """
 
 from __future__ import annotations
 
 from time import perf_counter
+from typing import NamedTuple
 
+from keyfence.policy.engine.asker import Asker
+from keyfence.policy.engine.authorizer import Authorizer
 from keyfence.policy.engine.evaluation import Evaluation
+from keyfence.policy.engine.forms import Lookup
 from keyfence.policy.verdict import Ruling
-from keyfence.session.conversation.base import SessionBase
+from keyfence.session.conversation.conversation import Conversation
+from keyfence.session.conversation.executor import Handler
 
 from .comparison import Comparison
-from .request import Request
+
+
+class Request(NamedTuple):
+    """One request, who asks, and the authorizer that evaluates it."""
+
+    authorizer: Authorizer
+    asker: Asker
+    argv: list[bytes]
+    handler: Handler | None  # carries it out, if it changes the session itself
+    size: int  # of its bytes that are held
+    lookup: Lookup | None  # what the decision cache knows of it; None: it was not asked
 
 
 class LongEvaluation:
@@ -40,14 +56,14 @@ class LongEvaluation:
         self._by_candidate: Ruling | None = None  # the candidate's ruling, once it is known
         self._is_ruled = False  # `answer` is known; the candidate has its turns
 
-    def advance(self, session: SessionBase) -> bool:
-        """Evaluate until the session's turn is over. Returns whether the evaluation has ended."""
+    def advance(self, conversation: Conversation) -> bool:
+        """Evaluate until the client's turn is over. Returns whether the evaluation has ended."""
         times = self.is_timed and not self._is_ruled
         start = perf_counter() if times else 0.0
         try:
             while True:
                 next(self._steps)
-                if session.turn_is_over():
+                if conversation.turn_is_over():
                     return False
         except StopIteration as end:
             self.has_ended = self._end(end.value)

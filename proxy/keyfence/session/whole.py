@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from keyfence.policy.engine.decision_cache import DecisionCache
 from keyfence.resp.limits import ProtocolError
 from keyfence.resp.requests import RequestReader
-from keyfence.session.conversation.executor import Decided, Executor
+from keyfence.session.conversation.executor import Executor, Plan
 from keyfence.session.conversation.reply_queue import ON
 from keyfence.session.conversation.transactions import OpenTransaction
 from keyfence.session.handlers.transactions import open_transaction
@@ -25,92 +25,92 @@ _EVALUATE, _NOTHING = EVALUATE, NOTHING  # as C integers, where this runs compil
 
 
 def sends_whole(
-    session: Executor, fast: FastPath, slow: SlowPath, cache: DecisionCache | None, argv: Sequence[bytes]
+    executor: Executor, fast: FastPath, slow: SlowPath, cache: DecisionCache | None, argv: Sequence[bytes]
 ) -> bool:
     """Whether the current request is a MULTI whose transaction has arrived as a whole, and is sent."""
+    conversation = executor.conversation
     if (
         cache is None
-        or session.partly_sent  # then the name may be a `StreamedBulk`
+        or conversation.partly_sent  # then the name may be a `StreamedBulk`
         or len(argv) != 1
         or not is_named(argv[0], b"MULTI")
-        or session.transaction is not None
-        or session.route.watching
-        or session.replies.mode != ON
+        or conversation.transaction is not None
+        or conversation.route.watching
+        or conversation.replies.mode != ON
         or not cache.admits_transactions
     ):
         return False
-    fast.send_run(session)
-    return _send_whole(session, fast, slow, cache)
+    fast.send_run()
+    return _send_whole(executor, fast, slow, cache)
 
 
-def _send_whole(session: Executor, fast: FastPath, slow: SlowPath, cache: DecisionCache) -> bool:
+def _send_whole(executor: Executor, fast: FastPath, slow: SlowPath, cache: DecisionCache) -> bool:
     """Send the transaction that begins with the current MULTI as one piece, if all of it is admitted; open it
     otherwise. False: it has not arrived as a whole."""
-    reader = session.reader
+    conversation = executor.conversation
+    reader = conversation.reader
     start, end = reader.start, reader.end
-    is_here = exec_follows(reader, session.room.shared_request, session.room.shared_requests)
+    is_here = exec_follows(reader, conversation.room.shared_request, conversation.room.shared_requests)
     reader.return_to(start, end)
     if not is_here:
         return False
-    fast.counted(session, cache.multi)
-    fast.compare_transaction(session, b"MULTI")
-    transaction = session.transaction = OpenTransaction(session.current_authorizer())
+    fast.counted(cache.multi)
+    fast.compare_transaction(b"MULTI")
+    transaction = conversation.transaction = OpenTransaction(executor.client.current_authorizer())
     while True:
-        found = fast.read(session, cache)
+        found = fast.read(cache)
         if found.kind == _NOTHING:  # the client's turn is over, and the request is in the run
-            _open_before(session, fast, start, end, None)
+            _open_before(executor, fast, start, end, None)
             return True
         argv = found.argv
         if found.kind == _EVALUATE and len(argv) == 1 and is_named(argv[0], b"EXEC"):
             break
-        if not slow.admits(session, found):
-            _open_before(session, fast, start, end, argv)
-            session.wants_turn = session.wants_turn or session.turn_is_over()
+        if not slow.admits(found):
+            _open_before(executor, fast, start, end, argv)
+            conversation.yields()
             return True
         fast.join(reader)
-        if session.turn_is_over():
-            session.wants_turn = True
-            _open_before(session, fast, start, end, None)
+        if conversation.yields():
+            _open_before(executor, fast, start, end, None)
             return True
-    session.transaction = None
-    session.shapeable = session.shapeable or transaction.is_shapeable
-    fast.counted(session, cache.execution)
-    fast.compare_transaction(session, b"EXEC")
+    conversation.transaction = None
+    conversation.shapeable = conversation.shapeable or transaction.is_shapeable
+    fast.counted(cache.execution)
+    fast.compare_transaction(b"EXEC")
     count, fast.count = fast.count + 2, 0
-    session.send(reader.span(start, reader.end), count)
+    conversation.send(reader.span(start, reader.end), count)
     return True
 
 
 def _open_before(
-    session: Executor, fast: FastPath, start: int, end: int, argv: Sequence[bytes] | None
+    executor: Executor, fast: FastPath, start: int, end: int, argv: Sequence[bytes] | None
 ) -> None:
     """Open the transaction, whose MULTI is at `start` to `end`, on the client's dedicated connection. The
     requests of the run were admitted. The current one was not; or (`argv` None) it is the last of the run,
     and other clients have their turn."""
-    reader = session.reader
+    conversation = executor.conversation
+    reader = conversation.reader
     multi = reader.span(start, end)
     count, fast.count = fast.count, 0
     admitted = reader.span(fast.start, fast.end) if count else b""
-    request, decided = reader.span(reader.start, reader.end), session.decided
-    transaction, session.transaction = session.transaction, None
-    session.route.stay()
+    request, plan = reader.span(reader.start, reader.end), executor.plan
+    transaction, conversation.transaction = conversation.transaction, None
+    conversation.route.stay()
 
     def begin() -> None:
-        if session.route.is_shared:
-            session.leave_shared()
+        if conversation.route.is_shared:
+            conversation.leave_shared()
         assert transaction is not None
-        open_transaction(session, transaction, multi)
+        open_transaction(conversation, transaction, multi)
         if count:
-            session.send(admitted, count)
+            conversation.send(admitted, count)
         if argv is not None:
-            session.request = request
-            session.decided = Decided(
-                decided.handler, decided.refusal, decided.command, True, decided.is_counted
-            )
-            session.execute(argv)
+            executor.request = request
+            executor.plan = Plan(plan.handler, plan.refusal, plan.command, True, plan.is_counted)
+            executor.execute(argv)
 
-    if session.route.is_shared:
-        session.when_answered(begin)
+    if conversation.route.is_shared:
+        conversation.when_answered(begin)
     else:
         begin()
 

@@ -24,9 +24,8 @@ from keyfence.policy.engine.pending import PendingTtls
 from keyfence.policy.loading.load import load_policy, parse_policy
 from keyfence.policy.reach.reach import Nearest, Remembered
 from keyfence.policy.verdict import LISTED
-from keyfence.session.conversation import base
-from keyfence.session.long_evaluation import LongEvaluation
-from keyfence.session.request import Request
+from keyfence.session.conversation import conversation
+from keyfence.session.long_evaluation import LongEvaluation, Request
 from keyfence.telemetry.telemetry import Telemetry
 from tests.session.sessions import session
 from tests.steps import steps_of
@@ -241,9 +240,9 @@ def test_an_evaluation_in_steps_has_the_result_of_one_at_once(monkeypatch: pytes
     service = loaded.number("CubeProxy")
     argv = [b"DEL", *[ROUTE % n for n in range(3000)], *[b"stray:%d" % n for n in range(3000)]]
     turns = 0
-    monkeypatch.setattr(base, "TURN_SECONDS", 0.0)
+    monkeypatch.setattr(conversation, "TURN_SECONDS", 0.0)
     case = LongEvaluation(Request(authorizer, Asker(service), argv, None, 0, None), b"")
-    while not case.advance(session()):
+    while not case.advance(session().conversation):
         turns += 1
         authorizer.authorize(Asker(service), [b"GET", b"stray:1"])  # another client's command
     assert case.answer[0] == authorizer.authorize(Asker(service), argv)[0]

@@ -9,7 +9,7 @@ import pytest
 
 from keyfence.process.workers import asking_parent as module
 from keyfence.process.workers.asking_parent import MAX_WAITING, Questions
-from keyfence.session.conversation.questions import Question
+from keyfence.session.conversation.owner_questions import Question
 
 
 def play(test: Callable[[Questions, list[dict[str, object]]], Awaitable[None]]) -> None:

@@ -8,7 +8,7 @@ import pytest
 from keyfence.net.closures import HTTP, PROTOCOL_ERROR, QUIT
 from keyfence.resp import encode
 from keyfence.session.sentinel.facts import Primary, Sentinel
-from keyfence.session.sentinel.session import LIMITS, SentinelSession
+from keyfence.session.sentinel.session import LIMITS, Apart, SentinelSession
 from keyfence.session.sentinel.subscriptions import MOST_HELD
 
 MAIN = Primary("main", "redis.internal", 6380, [("2001:db8::7", 26379)])
@@ -23,10 +23,10 @@ def client() -> SentinelSession:
 def sent(client: SentinelSession, data: bytes) -> bytes:
     """The bytes that a client gets."""
     client.from_client(data)
-    while client.wants_turn:
+    while client.conversation.wants_turn:
         client.take_turn()
-    taken = b"".join(client.to_client)
-    client.to_client = []
+    taken = b"".join(client.conversation.replies.to_client)
+    client.conversation.replies.to_client = []
     return taken
 
 
@@ -47,7 +47,7 @@ def test_a_client_asks_for_the_address_of_a_name(client: SentinelSession) -> Non
     known = asked(client, "SENTINEL", "get-master-addr-by-name", "main")
     assert known == b"*2\r\n$14\r\nredis.internal\r\n$4\r\n6380\r\n"
     assert reply(client, "sentinel", "GET-MASTER-ADDR-BY-NAME", "other") == ["10.0.0.9", "6381"]
-    assert not client.to_upstream
+    assert not client.conversation.to_upstream
 
 
 def test_an_unknown_name_has_no_address(client: SentinelSession) -> None:
@@ -180,7 +180,7 @@ def test_every_channel_is_confirmed(client: SentinelSession) -> None:
     assert asked(client, "SUBSCRIBE", "+switch-master", "+sdown") == (
         b"*3\r\n$9\r\nsubscribe\r\n$14\r\n+switch-master\r\n:1\r\n*3\r\n$9\r\nsubscribe\r\n$6\r\n+sdown\r\n:2\r\n"
     )
-    assert client.waits
+    assert client.conversation.waits
     assert asked(client, "PSUBSCRIBE", "*") == b"*3\r\n$10\r\npsubscribe\r\n$1\r\n*\r\n:3\r\n"
     assert asked(client, "PING") == b"*2\r\n$4\r\npong\r\n$0\r\n\r\n"
     assert asked(client, "SENTINEL", "MASTERS").startswith(
@@ -190,7 +190,7 @@ def test_every_channel_is_confirmed(client: SentinelSession) -> None:
     assert asked(client, "UNSUBSCRIBE") == b"*3\r\n$11\r\nunsubscribe\r\n$14\r\n+switch-master\r\n:1\r\n"
     assert asked(client, "UNSUBSCRIBE") == b"*3\r\n$11\r\nunsubscribe\r\n$-1\r\n:1\r\n"
     assert asked(client, "PUNSUBSCRIBE") == b"*3\r\n$12\r\npunsubscribe\r\n$1\r\n*\r\n:0\r\n"
-    assert not client.waits
+    assert not client.conversation.waits
     assert reply(client, "ROLE") == ["sentinel", ["main", "other"]]
 
 
@@ -216,26 +216,26 @@ def test_subscriptions_are_bounded(client: SentinelSession) -> None:
 def test_requests_may_come_in_pieces_inline_or_together(client: SentinelSession) -> None:
     for byte in b"*1\r\n$4\r\nPIN":
         assert sent(client, bytes([byte])) == b""
-    assert client.backlog() == 11
+    assert client.conversation.backlog() == 11
     assert sent(client, b"G\r\nPING\r\n\r\nping hi\r\n") == b"+PONG\r\n+PONG\r\n$2\r\nhi\r\n"
-    assert client.backlog() == 0
+    assert client.conversation.backlog() == 0
 
 
 def test_quit_ends_the_connection_and_what_follows_is_dropped(client: SentinelSession) -> None:
     assert sent(client, b"QUIT\r\nPING\r\n") == b"+OK\r\n"
-    assert client.closing.closure is QUIT
+    assert client.conversation.replies.closing.closure is QUIT
     assert sent(client, b"PING\r\n") == b""
 
 
 def test_what_is_no_request_ends_the_connection(client: SentinelSession) -> None:
     assert sent(client, b"*1\r\n$x\r\n") == b"-ERR Protocol error: invalid bulk length\r\n"
-    assert client.closing.closure is PROTOCOL_ERROR
+    assert client.conversation.replies.closing.closure is PROTOCOL_ERROR
 
 
 @pytest.mark.parametrize("data", [b"POST / HTTP/1.1\r\n", b"Host: x\r\n"])
 def test_a_browser_is_hung_up_on(client: SentinelSession, data: bytes) -> None:
     assert sent(client, data) == b""
-    assert client.closing.closure is HTTP
+    assert client.conversation.replies.closing.closure is HTTP
 
 
 @pytest.mark.parametrize(
@@ -249,17 +249,18 @@ def test_a_browser_is_hung_up_on(client: SentinelSession, data: bytes) -> None:
 )
 def test_a_request_is_small(client: SentinelSession, data: bytes) -> None:
     assert sent(client, data).startswith(b"-ERR Protocol error")
-    assert client.closing.closure is PROTOCOL_ERROR
+    assert client.conversation.replies.closing.closure is PROTOCOL_ERROR
 
 
 def test_many_requests_take_several_turns(client: SentinelSession, monkeypatch: pytest.MonkeyPatch) -> None:
     turns = iter([False, False, True])
-    monkeypatch.setattr(SentinelSession, "turn_is_over", lambda _: next(turns, False))
+    monkeypatch.setattr(Apart, "turn_is_over", lambda _: next(turns, False))
+    talk = client.conversation
     client.from_client(b"PING\r\n" * 5)
-    assert b"".join(client.to_client) == b"+PONG\r\n" * 2
-    assert client.wants_turn
-    assert not client.wants_input()
-    assert (client.holds_back, client.awaits_more) == (True, True)
+    assert b"".join(talk.replies.to_client) == b"+PONG\r\n" * 2
+    assert talk.wants_turn
+    assert not talk.wants_input()
+    assert (talk.holds_back, talk.awaits_more) == (True, True)
     client.take_turn()
-    assert b"".join(client.to_client) == b"+PONG\r\n" * 5
-    assert (client.wants_turn, client.holds_back, client.awaits_more) == (False, False, False)
+    assert b"".join(talk.replies.to_client) == b"+PONG\r\n" * 5
+    assert (talk.wants_turn, talk.holds_back, talk.awaits_more) == (False, False, False)

@@ -1,4 +1,4 @@
-"""Answers to the questions of sessions (`session.conversation.questions`), for KEYFENCE and CLIENT TRACKING.
+"""Answers to what sessions ask their owners (`session.conversation.owner_questions`).
 
 Rule: an answer is made of plain values that JSON can carry, and is bounded. Answering changes nothing.
 
@@ -20,7 +20,7 @@ from keyfence.policy.compiled.tenants import NOBODY, Caller
 from keyfence.policy.engine.authorizer import Authorizer
 from keyfence.policy.rules import RULES
 from keyfence.resp.values import LEFT_OUT, MAX_ROWS
-from keyfence.session.conversation.questions import Kind, Question
+from keyfence.session.conversation.owner_questions import Kind, Question
 from keyfence.telemetry.counters import Counters
 from keyfence.telemetry.operator_log import report_fault
 from keyfence.telemetry.tally import Row, Tally

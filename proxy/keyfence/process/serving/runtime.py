@@ -36,7 +36,7 @@ from keyfence.policy.rules import RULES
 from keyfence.policy.units import counted
 from keyfence.policy.wording.command_log import as_line
 from keyfence.resp.replies import DOUBTS
-from keyfence.session.conversation.questions import Question
+from keyfence.session.conversation.owner_questions import Question
 from keyfence.session.conversation.shown_ids import ShownIds
 from keyfence.telemetry.candidate.changes import Changes
 from keyfence.telemetry.operator_log import notice, report_fault, tell, warn

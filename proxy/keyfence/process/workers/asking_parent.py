@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from keyfence.session.conversation.questions import Question
+from keyfence.session.conversation.owner_questions import Question
 
 MAX_WAITING = 1000
 ANSWER_SECONDS = 2.0

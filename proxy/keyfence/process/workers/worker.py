@@ -35,7 +35,7 @@ from keyfence.process.serving.runtime import (
     telemetry_of,
 )
 from keyfence.process.serving.spawn import admit_signals, end_with_parent
-from keyfence.session.conversation.questions import Question
+from keyfence.session.conversation.owner_questions import Question
 from keyfence.telemetry.increments import Increments
 from keyfence.telemetry.operator_log import warn
 from keyfence.upstream.health import UpstreamAddress

@@ -1,1 +1,1 @@
-"""One client's conversation with Redis: requests, reply slots, connection and state. It decides nothing."""
+"""One client's conversation with Redis: requests, reply slots, connection and state. It evaluates nothing."""

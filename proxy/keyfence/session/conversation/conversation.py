@@ -1,16 +1,20 @@
 # cython: annotation_typing=False
 """One client's conversation with Redis: its reply slots, its connection, its state, and what is held back.
 
-Rule: nothing is decided here. Every reply to a sent request is awaited. The client's connection changes only
-when no reply is due. A session that cannot be followed any more passes unread or ends; nothing is guessed.
+Rule: nothing is evaluated here. Every reply to a sent request is awaited. The client's connection changes
+only when no reply is due. A session that cannot be followed any more passes unread or ends; nothing is
+guessed.
 
-`Session` builds on this: it reads and decides. `reply_queue` assigns the upstream's bytes to reply slots,
-`routing` chooses the connection of a request, and `states` has the session's states.
+`Session` reads the requests that may be evaluated now. `reply_queue` assigns the upstream's bytes to reply
+slots, `routing` chooses the connection of a request, and `states` has the session's states.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from enum import IntEnum
+from time import perf_counter
+from typing import Any
 
 from keyfence.net.closures import IDENTITY, OTHER, STAYS_OPEN, Reason, lost, upstream_sent
 from keyfence.resp import encode
@@ -20,11 +24,16 @@ from keyfence.resp.profile import Profile
 from keyfence.resp.replies import ReplyError
 from keyfence.resp.requests import RequestReader
 
-from .base import SessionBase
+from .identity import Identity
+from .owner_questions import Question
 from .reply_queue import ON, ReplyQueue, unreachable
 from .routing import Route
 from .states import ADMITS, Event, Input, State, next_state, states_where
 from .transactions import OpenTransaction
+
+# How long one client may keep the process's loop busy before other clients have their turn. All work for a
+# client draws from this: it ends between two requests, or at a pause within a long one.
+TURN_SECONDS = 0.002
 
 
 class Room:
@@ -44,6 +53,15 @@ class Room:
         self.shared_reply = 256 * 1024
 
 
+class Doubt(IntEnum):
+    """Whether the client's text might shape a reply on its dedicated connection, so that the reply is not
+    what it looks like. Compiled modules compare these as C integers."""
+
+    NONE = 0
+    PAST = 1  # it might have shaped a reply before the last barrier that was passed
+    OPEN = 2  # it might shape the next reply
+
+
 ROOM = Room()
 
 # `State` as integers, which compiled code compares without a look-up.
@@ -52,6 +70,8 @@ _AWAITING_ALL = int(State.AWAITING_ALL)
 _BECOMING_OPAQUE = int(State.BECOMING_OPAQUE)
 _OPAQUE = int(State.OPAQUE)
 _CLOSING = int(State.CLOSING)
+
+_NO_DOUBT, _PAST, _OPEN = int(Doubt.NONE), int(Doubt.PAST), int(Doubt.OPEN)
 
 # What states admit, from `states.ADMITS`: the one state that evaluates, and sets of states as bits.
 (_EVALUATING,) = (int(state) for state, admits in ADMITS.items() if admits.input is Input.EVALUATE)
@@ -65,16 +85,26 @@ ABORT_MARKER = encode.command(b"ECHO")
 MULTI = encode.command(b"MULTI")
 
 
-class Conversation(SessionBase):
-    """One client's requests, the replies due for them, and the connection that they take."""
+class Conversation:
+    """One client's requests, the replies due for them, and the connection that they take.
 
-    def __init__(self, service: str, profile: Profile, route: Route, limits: RequestLimits) -> None:
+    The owner of the client's connection takes the output, and asks what may happen next.
+    """
+
+    def __init__(self, profile: Profile, route: Route, limits: RequestLimits) -> None:
         self.replies = ReplyQueue()
-        super().__init__(service, profile, self.replies, route)
+        self.profile = profile  # the state that its connection to Redis must have
+        self.route = route  # which connection `to_upstream` is for
+        self.to_upstream: list[bytes] = []
+        self.counts: list[int] = []  # the replies that each piece of it gets, on a shared connection
+        self.shapeable = False  # the client's text might shape one of those replies
+        self.question: Question | None = None  # for the owner; nothing is evaluated until its answer
+        self.wants_turn = False  # other clients have their turn first; then `take_turn` goes on
+        # When the client's turn in this round of the loop is over (`perf_counter`); 0.0: it has not begun.
+        # The owner sets it back when the next round begins.
+        self.turn_ends = 0.0
         self.state = _READING
         self.transaction: OpenTransaction | None = None
-        self.takes_notices = False  # the client has asked keyfence for maintenance notifications
-        self.is_behind = False  # nothing was sent on the dedicated connection since the last shared request
         self.room = ROOM
         self.reader = RequestReader(limits)
         self.partly_sent = False  # the beginning of the current request was sent upstream already
@@ -83,27 +113,15 @@ class Conversation(SessionBase):
         self._closing_then = STAYS_OPEN  # CLOSING: why the session closes once every due reply has arrived
         self._shared_bytes = 0  # sent on the shared connection since the last time nothing was due
         self._reply_bytes = 0  # of a reply that is coming in on the shared connection
-        # The client's text might shape the reply to a request on the dedicated connection, so the next reply
-        # may not be what it looks like …
-        self.is_doubtful = False
-        self.was_doubtful = False  # … or might have shaped one before the last barrier was passed
+        self.doubt = _NO_DOUBT
         self._at_barrier = False  # the current request is not sent yet, and waits for a barrier
         self._barrier: Sightings | None = None  # of the barrier that is awaited
-
-    def _read_requests(self) -> None:
-        """Continue with everything that was held back."""
-        raise NotImplementedError
 
     # -- state
 
     def enter(self, event: Event) -> None:
         """Change the state as `states.TRANSITIONS` says."""
         self.state = int(next_state(self.state, event))
-
-    @property
-    def is_opaque(self) -> bool:
-        """Whether every byte passes unread."""
-        return self.state == _OPAQUE
 
     def may_evaluate(self) -> bool:
         """Whether the next request may be evaluated now."""
@@ -116,12 +134,29 @@ class Conversation(SessionBase):
             and (not self.route.is_shared or self._has_room(slots.awaited))
         )
 
+    def turn_is_over(self) -> bool:
+        """Whether the client has used up its turn. The first question of a turn begins it."""
+        now = perf_counter()
+        if not self.turn_ends:
+            self.turn_ends = now + TURN_SECONDS
+            return TURN_SECONDS <= 0.0
+        return now >= self.turn_ends
+
+    def yields(self) -> bool:
+        """Whether the client has used up its turn. Then it wants another one."""
+        if self.turn_is_over():
+            self.wants_turn = True
+            return True
+        return False
+
     @property
     def outstanding(self) -> int:
+        """How many replies from upstream are due."""
         return self.replies.slots.awaited
 
     def wants_input(self) -> bool:
-        """A waiting session takes in some more bytes, because only reading shows that a client has gone."""
+        """Whether the client's socket is worth reading now. A waiting session takes in some more bytes,
+        because only reading shows that a client has gone."""
         if self.replies.closing:
             return False
         if _HOLDS_NOTHING >> self.state & 1:
@@ -130,28 +165,27 @@ class Conversation(SessionBase):
 
     @property
     def holds_back(self) -> bool:
-        if self.closing or _HOLDS_NOTHING >> self.state & 1:
+        """Whether received requests wait for replies before they may be evaluated or sent."""
+        if self.replies.closing or _HOLDS_NOTHING >> self.state & 1:
             return False
         return not self.may_evaluate()
 
     @property
     def awaits_more(self) -> bool:
+        """Whether something may still arrive for a client that sends no more."""
         if self.replies.slots or self.wants_turn:
             return True
         # Without a reply slot, a session may still wait for an answer from other processes.
         return bool(_AWAITS_MORE >> self.state & 1)
 
     @property
-    def is_streaming(self) -> bool:
-        """Whether a request too large to be held is under way."""
-        return self.partly_sent or self.reader.is_large
-
-    @property
     def in_transaction(self) -> bool:
+        """Whether commands are queued that an EXEC may still run."""
         return self.transaction is not None
 
     @property
     def waits(self) -> bool:
+        """Whether the client waits for a reply or for messages, so that it is not idle."""
         return self.awaits_more or self.replies.monitoring or bool(self.replies.subscriptions)
 
     def _has_room(self, awaited: int) -> bool:
@@ -169,14 +203,23 @@ class Conversation(SessionBase):
         return self.room.shared_request if self.route.is_shared else _NO_LIMIT
 
     def backlog(self) -> int:
+        """The number of received bytes of requests that were not sent on yet."""
         return self.reader.pending() + len(self._unread)  # a deferred request is part of the bytes read
 
-    @property
-    def mid_reply(self) -> bool:
-        """Whether part of a reply has reached the client, so that nothing else may be sent to it now."""
-        return self.state == _OPAQUE or self.replies.mid_reply
-
     # -- requests
+
+    def from_client(self, data: bytes) -> bool:
+        """Take in bytes from the client. Returns whether requests may be read in them."""
+        if self.replies.closing or self.state == _CLOSING:
+            return False  # as Redis drops everything after QUIT
+        if self.state == _OPAQUE:
+            self.to_upstream.append(data)
+            return False
+        if self.state == _BECOMING_OPAQUE:
+            self._unread += data
+            return False
+        self.reader.feed(data)
+        return True
 
     def send(self, request: bytes, count: int) -> None:
         self.to_upstream.append(request)
@@ -188,7 +231,7 @@ class Conversation(SessionBase):
             self.counts.append(count)
             self._shared_bytes += len(request)
         else:
-            self.is_behind = False
+            self.route.is_behind = False
         self.replies.forward(count)
 
     def when_answered(self, act: Callable[[], None]) -> None:
@@ -203,17 +246,30 @@ class Conversation(SessionBase):
         self._deferred = act
         self.enter(Event.DEFER)
 
+    def after_deferred(self, act: Callable[[], None]) -> None:
+        """Call `act` after what waits until every due reply has arrived, or at once if nothing does."""
+        before = self._deferred
+        if before is None:
+            act()
+            return
+
+        def both() -> None:
+            before()
+            act()
+
+        self._deferred = both
+
     def hold(self) -> None:
         """Evaluate nothing more until `release`."""
         self.enter(Event.HOLD)
 
     def release(self) -> None:
-        """The reply that the next decision depends on has arrived."""
+        """The reply that the next evaluation depends on has arrived."""
         self.enter(Event.RELEASE)
 
     def doubt_replies(self) -> None:
         """From now on the client's text might shape a reply on its dedicated connection."""
-        self.is_doubtful = self.was_doubtful = True
+        self.doubt = _OPEN
 
     def mark_shapeable(self, fits: bool) -> None:
         """The client's text might shape the reply to the current request. `fits`: the request may take the
@@ -239,7 +295,7 @@ class Conversation(SessionBase):
         """
 
         def sure() -> None:
-            if self.is_doubtful:
+            if self.doubt == _OPEN:
                 self.send_barrier(act)
                 self._at_barrier = True
             else:
@@ -264,7 +320,9 @@ class Conversation(SessionBase):
                 self.fall_out_of_step()
             elif not left:
                 self._barrier = None
-                self._at_barrier = self.is_doubtful = False
+                self._at_barrier = False
+                if self.doubt == _OPEN:
+                    self.doubt = _PAST
                 self.release()
                 act()
 
@@ -275,9 +333,17 @@ class Conversation(SessionBase):
         self._barrier = seen
         return barrier
 
+    def note(self, **settings: Any) -> None:
+        """The connection to Redis has these settings from now on."""
+        self.profile = self.profile._replace(**settings)
+
     def fall_out_of_step(self) -> None:
         """A reply is not the one that was due: end the session."""
-        self.closing = IDENTITY.because("identity: the replies are out of step with the requests")
+        self.end(IDENTITY.because("identity: the replies are out of step with the requests"))
+
+    def end(self, reason: Reason) -> None:
+        """Read no more from either side, and close."""
+        self.replies.closing = reason
 
     @property
     def is_subscriber(self) -> bool:
@@ -289,17 +355,18 @@ class Conversation(SessionBase):
         self.enter(Event.FINISH)
         self._closing_then = reason
         if not self.replies.slots:
-            self.closing = reason
+            self.end(reason)
 
     def ask_beside(self, request: bytes, answered: Callable[[bytes], None]) -> bool:
-        """It is sent between two requests, whatever replies are due: not inside MULTI, nor if Redis would not
-        answer it, or only in another way."""
+        """Send a request of the owner's on the dedicated connection, between two of the client's, whatever
+        replies are due. `answered` gets the reply, which the client never sees. Returns False if that is not
+        possible now: on a shared connection, inside MULTI, or if Redis would not answer as usual."""
         can_ask = (
             self.state == _READING
             and not self.route.is_shared
             and self.transaction is None
             and not self.partly_sent
-            and not self.closing
+            and not self.replies.closing
             and not self.is_subscriber
             and not self.replies.monitoring
             and self.replies.mode == ON
@@ -311,22 +378,25 @@ class Conversation(SessionBase):
 
     # -- requests that are too large to be held
 
-    def _large_request(self) -> None:
-        """Part of a request has arrived. If it is too large to be held, send it on in pieces on the client's
-        dedicated connection, and withhold its end until it is decided."""
+    def stream(self) -> bool:
+        """Part of a request may have arrived that is too large for a shared connection. If it is too large to
+        be held, send it on in pieces on the client's dedicated connection, and withhold its end until it is
+        evaluated. Returns whether the bytes after a piece may complete the request."""
+        if not self.exceeds_share(self.reader.announced(), 0) or not self.may_evaluate():
+            return False
         if self.route.is_shared:
             self.route.stay()
             if self.replies.slots:
                 self._defer(self.leave_shared)
-                return
+                return False
             self.leave_shared()
-        if self.reader.is_large:
-            self.partly_sent = True
-            self.to_upstream.append(self.reader.take_partial())
-            if not self.reader.is_large:
-                self._read_requests()  # the bytes after the piece may complete the request
+        if not self.reader.is_large:
+            return False
+        self.partly_sent = True
+        self.to_upstream.append(self.reader.take_partial())
+        return not self.reader.is_large
 
-    def _refuse_streamed(self, reply: bytes) -> None:
+    def refuse_streamed(self, reply: bytes) -> None:
         """Give up the connection that carries the refused request without its end.
 
         Redis has run nothing of that request. If a transaction is open, the new connection must answer
@@ -350,7 +420,7 @@ class Conversation(SessionBase):
 
     # -- sessions that cannot be followed
 
-    def _pass_unread(self, request: bytes) -> None:
+    def pass_unread(self, request: bytes) -> None:
         """Once every due reply has arrived, send `request` and everything after it unread."""
         self._unread = request + self.reader.rest()
         self.enter(Event.LOSE_TRACK)
@@ -365,50 +435,48 @@ class Conversation(SessionBase):
             self.to_upstream.append(self._unread)
             self._unread = b""
 
-    def tell(self, notice: bytes) -> bool:
-        if not self.takes_notices or self.profile.resp != 3 or self.mid_reply:
-            return False
-        self.to_client.append(notice)
-        return True
-
     # -- which connection
 
     def take_own(self, *, for_good: bool) -> None:
         """Use the client's dedicated connection for the current request and, for a while, for those after
-        it."""
+        it, because there is no connection to share for this client now, or ever (`for_good`)."""
         if for_good:
             self.route.pinned = "nothing to share"
         self.route.stay()
         self.route.is_shared = False
         self.counts.clear()
-        self.replies.go_on_with_kept(self)
+        self.replies.go_on_with_kept()
         if self.shapeable:
             self._doubt_pending()
 
     def leave_shared(self) -> None:
         self.route.is_shared = False
-        self.replies.go_on_with_kept(self)
-        self.is_behind = True
+        self.replies.go_on_with_kept()
+        self.route.is_behind = True
 
     def settle(self) -> None:
+        """Return to a shared connection if nothing keeps the client on its dedicated one any more."""
         if self.may_leave_own():
             self.route.is_shared = True
             if not self.route.knows_id:  # otherwise that connection is kept, and the client will return to it
                 self._give_up_own()
 
     def give_up_own(self) -> bool:
+        """Have the dedicated connection replaced by a new one, if the client would not notice. Returns
+        whether it is."""
         if self.route.is_shared or not self.route.leaves_nothing or not self._is_at_rest():
             return False
         self._give_up_own()
         return True
 
     def may_ask_on_own(self) -> bool:
+        """Whether keyfence may send a request of its own on the dedicated connection now."""
         return not self.route.is_shared and not self.route.pinned and self._is_at_rest()
 
     def _give_up_own(self) -> None:
         """Replace the client's dedicated connection by a new one, on which no reply is in doubt."""
-        self.reopen = True
-        self.is_doubtful = self.was_doubtful = False
+        self.route.reopen = True
+        self.doubt = _NO_DOUBT
 
     def may_leave_own(self) -> bool:
         """Whether the client would not notice if its dedicated connection were given up now."""
@@ -426,14 +494,16 @@ class Conversation(SessionBase):
             and not self.wants_turn
             and not self.partly_sent
             and not self.to_upstream
-            and not self.closing
+            and not self.replies.closing
             and self.transaction is None
             and self.replies.is_at_rest()
         )
 
     # -- from upstream
 
-    def from_shared(self, data: bytes, completed: int, whole: bool) -> None:
+    def from_shared(self, data: bytes, completed: int, whole: bool) -> bool:
+        """Take in this client's part of the bytes from Redis on a shared connection. Returns whether a reply
+        slot is answered."""
         if not completed:
             self._reply_bytes += len(data)
             if self._reply_bytes > self.room.shared_reply:
@@ -442,48 +512,44 @@ class Conversation(SessionBase):
                     self._defer(self.leave_shared)
         else:
             self._reply_bytes = 0
-        if self.replies.feed_shared(data, completed, whole):
-            self._after_slot()
-        self._close_when_answered()
+        return self.replies.feed_shared(data, completed, whole)
 
-    def from_kept(self, data: bytes) -> None:
+    def from_kept(self, data: bytes, client: Identity) -> None:
+        """Take in bytes from Redis on the dedicated connection while the client uses a shared one; `client`
+        hears of notices."""
         try:
-            self.replies.feed_kept(data, self)
+            self.replies.feed_kept(data, client)
         except ReplyError as exc:
-            self.closing = upstream_sent(f"bytes that are not a reply: {exc}")
+            self.end(upstream_sent(f"bytes that are not a reply: {exc}"))
 
-    def from_upstream(self, data: bytes) -> None:
-        """End the session, because the upstream sent bytes that are not RESP."""
+    def from_upstream(self, data: bytes, at: int, client: Identity) -> int:
+        """Take in bytes from Redis on the dedicated connection, from `at` up to a frame's end; `client` hears
+        of noted errors and of notices. Returns where the next frame begins. `replies.slot_done` says whether
+        a reply slot is answered. Bytes that are not RESP end the session."""
         if self.state == _OPAQUE:
-            self.to_client.append(data)
-            return
-        if self._barrier is not None:
+            self.replies.to_client.append(data[at:])
+            return len(data)
+        if at == 0 and self._barrier is not None:
             self._barrier.feed(data)
-        at = 0
         try:
-            while at < len(data) and not self.replies.closing:
-                if self.state == _OPAQUE:
-                    self.to_client.append(data[at:])
-                    return
-                at = self.replies.feed(data, at, self)
-                if self.replies.slot_done:
-                    self._after_slot()
+            return self.replies.feed(data, at, client)
         except ReplyError as exc:
-            self.closing = upstream_sent(f"bytes that are not a reply: {exc}")
-        self._close_when_answered()
+            self.end(upstream_sent(f"bytes that are not a reply: {exc}"))
+            return len(data)
 
-    def _close_when_answered(self) -> None:
-        if self.state == _CLOSING and self.replies.slots.head is None and not self.replies.mid_reply:
-            self.closing = self.closing or self._closing_then
-
-    def _after_slot(self) -> None:
-        """A reply slot was answered: continue with what was held back."""
+    def after_slot(self) -> bool:
+        """A reply slot is answered: carry out what has waited for it. Returns whether received requests may
+        be read on."""
         if self.state == _BECOMING_OPAQUE:
             self._pass_unread_when_answered()
         if self.state == _AWAITING_ALL and self.replies.slots.head is None:
             self._do_deferred()
-        if self.state == _READING and self.reader.pending():
-            self._read_requests()
+        return self.state == _READING and self.reader.pending() > 0
+
+    def close_when_answered(self) -> None:
+        """Close a session that has ended, if nothing more is due."""
+        if self.state == _CLOSING and self.replies.slots.head is None and not self.replies.mid_reply:
+            self.replies.closing = self.replies.closing or self._closing_then
 
     def _do_deferred(self) -> None:
         act, self._deferred = self._deferred, None
@@ -504,23 +570,21 @@ class Conversation(SessionBase):
         is_guarded = self.transaction is not None or self.route.watching
         self.replies.fail(reason)
         if self._at_barrier:
-            self.to_client.append(unreachable(reason))
+            self.replies.to_client.append(unreachable(reason))
         self._at_barrier = self.shapeable = False
         self._barrier = None
         self.release()
         self.to_upstream.clear()
         self.counts.clear()
         if self.state in (_OPAQUE, _BECOMING_OPAQUE) or self.partly_sent:
-            self.to_client.append(unreachable(reason))
-            self.closing = lost(reason)
+            self.replies.to_client.append(unreachable(reason))
+            self.end(lost(reason))
         elif is_guarded:
-            self.closing = lost(reason)
+            self.end(lost(reason))
         elif self.state == _CLOSING:
-            self.closing = self._closing_then
-        else:
-            if self.state == _AWAITING_ALL:
-                self._do_deferred()
-            self._read_requests()
+            self.end(self._closing_then)
+        elif self.state == _AWAITING_ALL:
+            self._do_deferred()
 
     def upstream_lost(self, reason: str) -> None:
         """The connection ended. The client's connection ends with it, as it would without keyfence.
@@ -528,5 +592,5 @@ class Conversation(SessionBase):
         No error takes the place of a reply, because a client would take the error for Redis' answer. A closed
         connection tells the truth: a request may have run or not.
         """
-        if not self.closing:
-            self.closing = self._closing_then or lost(reason)
+        if not self.replies.closing:
+            self.end(self._closing_then or lost(reason))

@@ -77,7 +77,7 @@ class Observer(Protocol):
         """A command that the cache did not admit was evaluated. docs/operations.md lists the reasons."""
 
     def decided(self, service: str, seconds: float) -> None:
-        """Report how long a decision on this service's command took; called for a sample of decisions."""
+        """Report how long it took to authorize a command of this service; called for a sample of commands."""
 
     def login_failed(self, service: str) -> None:
         """A client of this service gave a wrong password for a user that keyfence itself checks."""

@@ -12,11 +12,11 @@ import re
 from collections.abc import Callable
 
 from keyfence.commands.addresses import NOTICE_WORDS
-from keyfence.net.closures import upstream_sent
+from keyfence.net.closures import STAYS_OPEN, upstream_sent
 from keyfence.resp import encode
 from keyfence.resp.replies import ReplyFramer
 
-from .base import Outlet, SessionBase
+from .identity import Identity
 from .reply_slots import Confirm, Drop, Forward, Inspect, Local, Replace, ReplySlots
 from .subscriptions import Subscriptions, is_unasked, leading_word
 
@@ -36,7 +36,7 @@ _SILENCED = 5  # a message, which is dropped
 
 # MONITOR's line for each command that Redis carries out (`src/replication.c`, replicationFeedMonitors).
 _MONITOR_LINE = re.compile(rb"\+[0-9]{1,20}\.[0-9]{6} \[[0-9]")
-_MONITOR_LEAD = 40  # bytes that suffice to decide that
+_MONITOR_LEAD = 40  # bytes that suffice to show that
 
 # Most messages begin with one of these. No reply begins with the first, and no reply to a subscribed client
 # with the second.
@@ -53,18 +53,20 @@ _UNUSED = ReplyFramer()
 _NOTHING = bytearray()
 
 
-class ReplyQueue(Outlet):
+class ReplyQueue:
     """The reply side of a session: its reply slots, and the incoming frame.
 
     After each `feed`, `slot_done` says whether a reply slot was answered.
     """
 
     def __init__(self) -> None:
-        super().__init__()
+        self.to_client: list[bytes] = []  # the next output to the client; its taker empties it
+        self.closing = STAYS_OPEN  # why to close the client once that is sent
         self.slots = ReplySlots()
         self.resp = 2  # the protocol that HELLO has chosen
         self.mode = ON  # of CLIENT REPLY; SKIP: the next request's reply is dropped
         self.monitoring = False
+        self.takes_notices = False  # the client has asked keyfence for maintenance notifications
         self.subscriptions: Subscriptions | None = None  # None: it never subscribed
         self.slot_done = False
         self._framer = _UNUSED
@@ -125,6 +127,14 @@ class ReplyQueue(Outlet):
         else:
             self.slots.add(Local(reply))
             self.let_out()
+
+    def tell(self, notice: bytes) -> bool:
+        """Send the client a maintenance notification. Returns False if it has not asked for such, or cannot
+        get one now."""
+        if not self.takes_notices or self.resp != 3 or self.mid_reply:
+            return False
+        self.to_client.append(notice)
+        return True
 
     def confirm(self, slot: Confirm) -> None:
         """Await the confirmations of a subscription, which Redis sends even with CLIENT REPLY OFF."""
@@ -222,7 +232,7 @@ class ReplyQueue(Outlet):
 
     # -- from the client's own connection while it shares another
 
-    def feed_kept(self, data: bytes, session: SessionBase) -> None:
+    def feed_kept(self, data: bytes, client: Identity) -> None:
         """Pass on pushes, which come there if another client names this connection (CLIENT TRACKING …
         REDIRECT). Nothing else can be due. Raises ReplyError."""
         data = self._kept + data
@@ -237,7 +247,7 @@ class ReplyQueue(Outlet):
                 break
             push = data[at:end]
             at = end
-            if _kind_of_push(leading_word(push) or b"", session) == _SILENCED:
+            if _kind_of_push(leading_word(push) or b"", client) == _SILENCED:
                 continue
             if self._in_shared_reply:
                 self._late_pushes = [*(self._late_pushes or ()), push]
@@ -247,77 +257,76 @@ class ReplyQueue(Outlet):
         if len(self._kept) > MAX_INSPECTED:
             self.closing = upstream_sent("an oversized push")
 
-    def go_on_with_kept(self, session: SessionBase) -> None:
+    def go_on_with_kept(self) -> None:
         """The client has left the shared connection: `feed` will take in the rest of an incomplete push."""
         if self._kept:
             self._framer = ReplyFramer()
-            self._captured = bytearray()
+            self._captured = bytearray(self._kept)
             self._framer.advance(self._kept, 0, 1)
-            self._take_push(self._kept, 0, len(self._kept), session)
             self._kept = b""
 
     # -- from the client's own connection
 
-    def feed(self, data: bytes, at: int, session: SessionBase) -> int:
+    def feed(self, data: bytes, at: int, client: Identity) -> int:
         """Take in `data` from `at` up to a frame's end, or all of it. Returns where the next frame begins.
-        `session` is told of noted errors. Raises ReplyError."""
+        `client` hears of noted errors and of notices. Raises ReplyError."""
         self.slot_done = False
         if self._framer is _UNUSED:
             self._framer = ReplyFramer()
             self._captured = bytearray()
         if self.subscriptions is not None or self.monitoring:
-            return self._follow_frame(data, at, session)
+            return self._follow_frame(data, at, client)
         head = self.slots.head
         if isinstance(head, Forward):
-            return self._forward_replies(data, at, head, session)
+            return self._forward_replies(data, at, head, client)
         if isinstance(head, Drop):
-            return self._drop_reply(data, at, head, session)
+            return self._drop_reply(data, at, head, client)
         if isinstance(head, Inspect | Replace):
-            return self._capture(data, at, session)
-        return self._forward_push(data, at, session)
+            return self._capture(data, at, client)
+        return self._forward_push(data, at, client)
 
-    def _piece(self, data: bytes, at: int, end: int, session: SessionBase) -> bytes:
+    def _piece(self, data: bytes, at: int, end: int, client: Identity) -> bytes:
         """The bytes that the framer has just followed, as the client may see them."""
         piece = data if at == 0 and end == len(data) else data[at:end]
         if self._framer.errors is not None:
-            return session.errors_came(piece, self._framer.take_errors(), at)
+            return client.errors_came(piece, self._framer.take_errors(), at)
         return piece
 
-    def _forward_replies(self, data: bytes, at: int, head: Forward, session: SessionBase) -> int:
+    def _forward_replies(self, data: bytes, at: int, head: Forward, client: Identity) -> int:
         framer = self._framer
         end = framer.advance(data, at, head.count, stop_after_push=True)
         begin = framer.frame_at if framer.kind == _PUSH else end  # of the push, which comes last
         if begin > at:
-            self.to_client.append(self._piece(data, at, begin, session))
+            self.to_client.append(self._piece(data, at, begin, client))
         if self.slots.answer_run(framer.completed):
             self._slot_done()
         elif begin < end:
-            self._take_push(data, begin, end, session)
+            self._take_push(data, begin, end, client)
         return end
 
-    def _drop_reply(self, data: bytes, at: int, head: Drop, session: SessionBase) -> int:
+    def _drop_reply(self, data: bytes, at: int, head: Drop, client: Identity) -> int:
         """CLIENT REPLY silences replies, not pushes."""
         end = self._framer.advance(data, at, 1, stop_after_push=True)
         if self._framer.kind == _PUSH:
-            self._take_push(data, at, end, session)
+            self._take_push(data, at, end, client)
             return end
-        self._piece(data, at, end, session)
+        self._piece(data, at, end, client)
         if self._framer.at_boundary and self.slots.answered(head, 1):
             self._slot_done()
         return end
 
-    def _forward_push(self, data: bytes, at: int, session: SessionBase) -> int:
+    def _forward_push(self, data: bytes, at: int, client: Identity) -> int:
         """With no reply due from upstream, only a push may come."""
         end = self._framer.advance(data, at, 1, stop_after_push=True)
         if self._framer.kind not in (0, _PUSH):
             self.closing = upstream_sent("a reply that no request asked for")
         else:
-            self._take_push(data, at, end, session)
+            self._take_push(data, at, end, client)
             if self.slots and self._framer.at_boundary:
                 self._slot_done()  # a local reply has waited for the push's end
         return end
 
-    def _take_push(self, data: bytes, at: int, end: int, session: SessionBase) -> None:
+    def _take_push(self, data: bytes, at: int, end: int, client: Identity) -> None:
         """Pass on a part of a push, or drop it. The beginning is kept back until its first word has come."""
         if self._frame == _UNDECIDED and not self._captured and data.startswith(_INVALIDATION, at):
             self._frame = _PASSED
@@ -325,7 +334,7 @@ class ReplyQueue(Outlet):
             self._captured += data[at:end]
             word = leading_word(self._captured)
             if word is not None or self._framer.at_boundary:
-                self._frame = _kind_of_push(word or b"", session)
+                self._frame = _kind_of_push(word or b"", client)
                 if self._frame == _PASSED:
                     self.to_client.append(bytes(self._captured))
                 self._captured.clear()
@@ -334,13 +343,13 @@ class ReplyQueue(Outlet):
         if self._framer.at_boundary:
             self._frame = _UNDECIDED
 
-    def _capture(self, data: bytes, at: int, session: SessionBase) -> int:
+    def _capture(self, data: bytes, at: int, client: Identity) -> int:
         """Collect one reply that is inspected or replaced. Pushes before it are passed on."""
         end = self._framer.advance(data, at, 1, stop_after_push=True)
         if self._framer.kind == _PUSH:
-            self._take_push(data, at, end, session)
+            self._take_push(data, at, end, client)
             return end
-        self._captured += self._piece(data, at, end, session)
+        self._captured += self._piece(data, at, end, client)
         if len(self._captured) > MAX_INSPECTED:
             self.closing = upstream_sent("an oversized reply")
         elif self._framer.at_boundary:
@@ -369,10 +378,10 @@ class ReplyQueue(Outlet):
 
     # -- frame by frame, if messages come among the replies
 
-    def _follow_frame(self, data: bytes, at: int, session: SessionBase) -> int:
+    def _follow_frame(self, data: bytes, at: int, client: Identity) -> int:
         framer = self._framer
         end = framer.advance(data, at, 1, stop_after_push=True)
-        piece = self._piece(data, at, end, session)
+        piece = self._piece(data, at, end, client)
         if self._frame == _UNDECIDED and not self._captured and self._is_message(piece):
             self._frame = _PASSED
         if self._frame in (_UNDECIDED, _WHOLE):
@@ -380,7 +389,7 @@ class ReplyQueue(Outlet):
         elif self._frame not in (_DROPPED, _SILENCED):
             self.to_client.append(piece)
         if self._frame == _UNDECIDED:
-            owner = self._owner_of_frame(session)
+            owner = self._owner_of_frame(client)
             if owner == _UNDECIDED:
                 return end
             self._frame = owner
@@ -404,26 +413,26 @@ class ReplyQueue(Outlet):
         count: int = self.subscriptions.count
         return count > 0
 
-    def _owner_of_frame(self, session: SessionBase) -> int:
+    def _owner_of_frame(self, client: Identity) -> int:
         """The kind of the frame that begins with the captured bytes, as soon as they show it."""
         if self.monitoring and self._framer.kind == _STATUS:
             if _MONITOR_LINE.match(self._captured):
                 return _SILENCED if self.mode == OFF else _PASSED
             if len(self._captured) < _MONITOR_LEAD and not self._framer.at_boundary:
                 return _UNDECIDED
-            return self._owner_of_reply(b"", session)
+            return self._owner_of_reply(b"", client)
         word = leading_word(self._captured)
         if word is None and not self._framer.at_boundary:
             return _UNDECIDED
-        return self._owner_of_reply(word or b"", session)
+        return self._owner_of_reply(word or b"", client)
 
-    def _owner_of_reply(self, word: bytes, session: SessionBase) -> int:
+    def _owner_of_reply(self, word: bytes, client: Identity) -> int:
         head = self.slots.head
         kind = self._framer.kind
         if isinstance(head, Confirm) and word == head.word:
             return _ANSWER
         if kind == _PUSH:
-            return _kind_of_push(word, session)
+            return _kind_of_push(word, client)
         subscribed = bool(self.subscriptions) or isinstance(head, Confirm)
         if self.resp == 2 and subscribed and is_unasked(word):
             return _PASSED
@@ -455,9 +464,9 @@ class ReplyQueue(Outlet):
             self._slot_done()  # a local reply has waited for the end of a message
 
 
-def _kind_of_push(word: bytes, session: SessionBase) -> int:
+def _kind_of_push(word: bytes, client: Identity) -> int:
     """Whether a push that begins with this word is passed on."""
-    return _SILENCED if word in NOTICE_WORDS and session.hides_notice(word) else _PASSED
+    return _SILENCED if word in NOTICE_WORDS and client.hides_notice(word) else _PASSED
 
 
 def unreachable(reason: str) -> bytes:

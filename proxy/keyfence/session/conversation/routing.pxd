@@ -9,6 +9,8 @@ cdef class Route:
     cdef public str pinned
     cdef public bint knows_id
     cdef public bint watching
+    cdef public bint reopen
+    cdef public bint is_behind
     cdef public bint took_others
     cdef object _clock
     cdef double _until

@@ -58,6 +58,8 @@ class Route:
         self.pinned = ""  # the command that keeps the client on its dedicated connection for good
         self.knows_id = False  # the client knows its connection's id, so that connection is kept
         self.watching = False
+        self.reopen = False  # the dedicated connection must be replaced before anything is sent on it
+        self.is_behind = False  # nothing was sent on it since the last request on a shared one
         # A command has come that is not shareable, and may block. The client's owner sets it to False.
         self.took_others = False
         self._clock = clock

@@ -24,7 +24,7 @@ _CLIENT_INFO = re.compile(rb"[$=][0-9]+\r\n(?:txt:)?id=([0-9]{1,19}) ")
 
 
 class Named(Protocol):
-    """A client that was shown an id: its session, with its current service."""
+    """A client that was shown an id, with its current service."""
 
     service: str
     caller: Caller

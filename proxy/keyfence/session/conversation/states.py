@@ -15,8 +15,8 @@ state's row does not list changes nothing.
 LOSE_TRACK and FINISH also lead out of the two waiting states.
 
 READING          each request is evaluated as soon as it is complete.
-AWAITING_REPLY   the next decision depends on a due reply (to AUTH, HELLO, SELECT, EXEC or a barrier) or on an
-                 answer from other processes. The client's bytes are kept.
+AWAITING_REPLY   the next evaluation depends on a due reply (to AUTH, HELLO, SELECT, EXEC or a barrier) or on
+                 an answer from other processes. The client's bytes are kept.
 AWAITING_ALL     the current request is carried out once every due reply has arrived: it needs another
                  connection, or nothing may stand between it and its reply. The client's bytes are kept.
 BECOMING_OPAQUE  keyfence cannot follow the session any more. Once every due reply has arrived, every byte
@@ -26,7 +26,7 @@ CLOSING          the client's further bytes are dropped. The session closes once
 
 Three conditions are not states, because each may hold in several states. `closing` (a reason): the session
 has ended; the reply side sets it too. `wants_turn`: a long evaluation is under way. `partly_sent`: the
-beginning of a large request was sent upstream before the request was decided.
+beginning of a large request was sent upstream before the request was evaluated.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class State(IntEnum):
 class Event(Enum):
     """The events that change a session's state."""
 
-    HOLD = "the next decision depends on a due reply"
+    HOLD = "the next evaluation depends on a due reply"
     RELEASE = "that reply has arrived, or will never come"
     DEFER = "the current request must wait until every due reply has arrived"
     ANSWERED = "every due reply has arrived"

@@ -13,10 +13,9 @@ import re
 from keyfence.commands.addresses import NOTICES
 from keyfence.commands.arguments import word
 from keyfence.resp import encode
-from keyfence.session.conversation.conversation import ABORT_MARKER
 from keyfence.session.conversation.executor import Argv, Executor
 
-from .effects import inspect_effect
+from .effects import ask_redis, inspect_effect
 from .transactions import OK
 
 _ERRORS = (b"-", b"!")
@@ -27,52 +26,46 @@ _PRIMARY = re.compile(rb"^(master_(?:host|port):)[^\r\n]*", re.MULTILINE)
 _BULK = re.compile(rb"([$=])\d+\r\n(.*)\r\n", re.DOTALL)
 
 
-def topology(session: Executor, _argv: Argv) -> None:
+def topology(executor: Executor, _argv: Argv) -> None:
     """CLUSTER NODES, SHARDS, SLOTS: the client gets the answer once it is known whether it may have it.
-    Inside MULTI the answer comes only with EXEC's, so the command is judged without it."""
-    if session.transaction is None:
-        session.when_sure(lambda: _ask(session))
-        return
-    refusal = session.rule_on_address(session.decided.command)
-    if refusal is None:
-        session.forward_one()
+    Inside MULTI the answer comes only with EXEC's, so the ruling is made without it."""
+    if executor.conversation.transaction is None:
+        executor.conversation.when_sure(lambda: _ask(executor))
     else:
-        session.refuse(refusal)
+        executor.forward_unless(executor.client.rule_on_address(executor.plan.command))
 
 
-def _ask(session: Executor) -> None:
+def _ask(executor: Executor) -> None:
     def answered(reply: bytes) -> None:
-        session.release()
         names_any = not reply.startswith(_ERRORS)
-        refusal = session.rule_on_address(session.decided.command) if names_any else None
+        refusal = executor.client.rule_on_address(executor.plan.command) if names_any else None
         if refusal is not None:
-            session.refuse(refusal)
+            executor.refuse(refusal)
         else:
-            session.count_forwarded()
-            session.replies.local(reply)
+            executor.count_forwarded()
+            executor.conversation.replies.local(reply)
 
-    session.to_upstream.append(session.request)
-    session.replies.drop(answered)
-    session.hold()
+    ask_redis(executor, executor.request, answered)
 
 
-def info(session: Executor, _argv: Argv) -> None:
+def info(executor: Executor, _argv: Argv) -> None:
     """INFO: the addresses of replicas or of the primary are hidden from a client that may not know them.
     Inside MULTI the answer comes only with EXEC's, and no client connects to what it reads there."""
-    may_know = session.current_authorizer().admits_address(session.asker().service, "INFO")
-    if may_know or session.transaction is not None:
-        session.forward_one()
+    client, conversation = executor.client, executor.conversation
+    may_know = client.current_authorizer().admits_address(client.asker().service, "INFO")
+    if may_know or conversation.transaction is not None:
+        executor.forward_one()
         return
 
     def edited(reply: bytes) -> bytes:
         hidden = without_addresses(reply)
         if hidden != reply:
-            session.observer.address_hidden("INFO")
+            client.observer.address_hidden("INFO")
         return hidden
 
-    session.count_forwarded()
-    session.to_upstream.append(session.request)
-    session.replies.edit(edited)
+    executor.count_forwarded()
+    conversation.to_upstream.append(executor.request)
+    conversation.replies.edit(edited)
 
 
 def without_addresses(reply: bytes) -> bytes:
@@ -85,44 +78,40 @@ def without_addresses(reply: bytes) -> bytes:
     return b"%b%d\r\n%b\r\n" % (bulk[1], len(text), text)
 
 
-def notices(session: Executor, argv: Argv) -> None:
+def notices(executor: Executor, argv: Argv) -> None:
     """CLIENT MAINT_NOTIFICATIONS: managed servers then send notices, which name addresses (MOVING). keyfence
     sends notices of its own, which name none (`resp.notices`)."""
     wanted = word(argv[2]) if len(argv) > 2 else b""
-    if _may_ask_for_notices(session):
+    conversation = executor.conversation
+    if _may_ask_for_notices(executor):
         if wanted == b"ON":
-            inspect_effect(session, lambda reply: _switched_on(session, reply))
+            inspect_effect(executor, lambda reply: _switched_on(executor, reply))
         else:
-            session.forward_one()
-    elif wanted in (b"ON", b"OFF") and session.profile.resp == 3 and session.transaction is None:
-        session.takes_notices = wanted == b"ON"
-        session.observer.command(session.service, NOTICES, "local")
-        session.replies.local(OK)
+            executor.forward_one()
+    elif wanted in (b"ON", b"OFF") and conversation.profile.resp == 3 and conversation.transaction is None:
+        conversation.replies.takes_notices = wanted == b"ON"
+        executor.client.observer.command(executor.client.service, NOTICES, "local")
+        conversation.replies.local(OK)
     else:
-        _answer_as_without_notices(session, argv)
+        _answer_as_without_notices(executor, argv)
 
 
-def _may_ask_for_notices(session: Executor) -> bool:
-    authorizer, service = session.current_authorizer(), session.asker().service
+def _may_ask_for_notices(executor: Executor) -> bool:
+    authorizer, service = executor.client.current_authorizer(), executor.client.asker().service
     return authorizer.spells_out(service, NOTICES) and authorizer.admits_address(service, NOTICES)
 
 
-def _answer_as_without_notices(session: Executor, argv: Argv) -> None:
+def _answer_as_without_notices(executor: Executor, argv: Argv) -> None:
     """As Redis from 7.0 on, which marks an open transaction, too (`src/server.c`, commandCheckExistence)."""
     name = argv[1].partition(b"\0")[0].decode()  # `word` has read it, so it is ASCII
-    error = encode.error(f"ERR unknown subcommand '{name}'. Try CLIENT HELP.")
-    session.observer.command(session.service, NOTICES, "local")
-    if session.transaction is None:
-        session.replies.local(error)
-    else:
-        session.to_upstream.append(ABORT_MARKER)
-        session.replies.replace(error)
+    executor.client.observer.command(executor.client.service, NOTICES, "local")
+    executor.answer_refusal(encode.error(f"ERR unknown subcommand '{name}'. Try CLIENT HELP."))
 
 
-def _switched_on(session: Executor, reply: bytes) -> None:
+def _switched_on(executor: Executor, reply: bytes) -> None:
     """Redis may send notices at any time from now on."""
     if reply == OK:
-        session.rule_on_address(NOTICES)
-        session.observer.upstream_shown("notices")
+        executor.client.rule_on_address(NOTICES)
+        executor.client.observer.upstream_shown("notices")
     if not reply.startswith(b"-"):
-        session.route.pinned = NOTICES
+        executor.conversation.route.pinned = NOTICES

@@ -7,34 +7,35 @@ from __future__ import annotations
 
 from keyfence.commands.arguments import word
 from keyfence.resp import encode
+from keyfence.session.conversation.conversation import Conversation
 from keyfence.session.conversation.executor import Argv, Executor
 from keyfence.session.conversation.reply_queue import OFF, ON, SKIP
 
 
-def client_reply(session: Executor, argv: Argv) -> None:
+def client_reply(executor: Executor, argv: Argv) -> None:
     """Redis continues to reply and keyfence drops the replies, so that it still sees where each one ends.
 
     `CLIENT REPLY ON` goes to Redis in place of OFF and SKIP, in the client's own spelling. Its reply shows
     whether this client may use the command.
     """
-    mode = word(argv[2])
-    changes = mode in (b"OFF", b"SKIP") or (mode == b"ON" and session.replies.mode != ON)
-    if changes and session.transaction is not None:
-        session.become_opaque("it changes which replies are sent inside MULTI")
+    conversation, mode = executor.conversation, word(argv[2])
+    changes = mode in (b"OFF", b"SKIP") or (mode == b"ON" and conversation.replies.mode != ON)
+    if changes and conversation.transaction is not None:
+        executor.become_opaque("it changes which replies are sent inside MULTI")
     elif mode not in (b"OFF", b"SKIP"):
         if mode == b"ON":
-            session.replies.mode = ON
-        session.forward_one()
-    elif session.replies.mode == OFF:
-        session.count_forwarded()  # they are off already, and no reply is due
+            conversation.replies.mode = ON
+        executor.forward_one()
+    elif conversation.replies.mode == OFF:
+        executor.count_forwarded()  # they are off already, and no reply is due
     else:
-        session.count_forwarded()
-        session.to_upstream.append(encode.command(*argv[:2], b"ON"))
-        session.hold()
-        session.replies.drop_unless_error(lambda reply: _replies_switched(session, mode, reply))
+        executor.count_forwarded()
+        conversation.to_upstream.append(encode.command(*argv[:2], b"ON"))
+        conversation.hold()
+        conversation.replies.drop_unless_error(lambda reply: _replies_switched(conversation, mode, reply))
 
 
-def _replies_switched(session: Executor, mode: bytes, reply: bytes) -> None:
-    session.release()
+def _replies_switched(conversation: Conversation, mode: bytes, reply: bytes) -> None:
+    conversation.release()
     if not reply.startswith(b"-"):
-        session.replies.mode = OFF if mode == b"OFF" else SKIP
+        conversation.replies.mode = OFF if mode == b"OFF" else SKIP

@@ -9,126 +9,129 @@ from keyfence.commands.arguments import integer, word
 from keyfence.net.closures import HTTP, QUIT, UPSTREAM_LOST
 from keyfence.resp import encode
 from keyfence.resp.profile import unchanged
+from keyfence.session.conversation.conversation import Doubt
 from keyfence.session.conversation.executor import Argv, Executor
 from keyfence.session.conversation.reply_queue import OFF, ON
 
-from .effects import hold_for, hold_for_proof, inspect_effect
+from .effects import change, hold_for, hold_for_proof
 from .transactions import OK
 
 
-def reset(session: Executor, argv: Argv) -> None:
+def reset(executor: Executor, argv: Argv) -> None:
     if len(argv) != 1:
-        session.forward_one()
+        executor.forward_one()
         return
 
-    def send() -> None:
-        if session.replies.mode == OFF:
-            session.replies.mode = ON  # RESET switches replies on before it answers
-        if session.is_doubtful:  # inside MULTI, where no barrier can stand before it
-            hold_for_proof(session, lambda reply: _was_reset(session, reply))
-        else:
-            hold_for(session, lambda reply: _was_reset(session, reply))
+    conversation = executor.conversation
 
-    if session.transaction is None:
-        session.when_sure(send)
+    def send() -> None:
+        if conversation.replies.mode == OFF:
+            conversation.replies.mode = ON  # RESET switches replies on before it answers
+        if conversation.doubt == Doubt.OPEN:  # inside MULTI, where no barrier can stand before it
+            hold_for_proof(executor, lambda reply: _was_reset(executor, reply))
+        else:
+            hold_for(executor, lambda reply: _was_reset(executor, reply))
+
+    if conversation.transaction is None:
+        conversation.when_sure(send)
     else:
         send()
 
 
-def _was_reset(session: Executor, reply: bytes) -> None:
+def _was_reset(executor: Executor, reply: bytes) -> None:
     """The connection is like a new one. Send again what keyfence sends on a new connection."""
     if reply.startswith(b"-"):
         return
+    client, conversation = executor.client, executor.conversation
     if reply != b"+RESET\r\n":
-        session.fall_out_of_step()
+        conversation.fall_out_of_step()
         return
-    session.transaction = None
-    session.become(session.origin.service)
-    session.replies.reset()
-    session.profile = unchanged(session.context.database)
-    session.route.watching = False
+    conversation.transaction = None
+    client.become(client.origin.service)
+    conversation.replies.reset()
+    conversation.profile = unchanged(client.context.database)
+    conversation.route.watching = False
 
     def greeted(reply: bytes) -> None:
-        if reply.startswith(b"-") and not (session.context.selects_later and reply.startswith(b"-NOAUTH")):
-            session.closing = UPSTREAM_LOST.because("upstream refused keyfence's login after RESET")
+        if reply.startswith(b"-") and not (client.context.selects_later and reply.startswith(b"-NOAUTH")):
+            conversation.end(UPSTREAM_LOST.because("upstream refused keyfence's login after RESET"))
 
-    for command in session.context.greeting():
-        session.to_upstream.append(command)
-        session.replies.drop(greeted)
+    for command in client.context.greeting():
+        conversation.to_upstream.append(command)
+        conversation.replies.drop(greeted)
 
 
-def select(session: Executor, argv: Argv) -> None:
+def select(executor: Executor, argv: Argv) -> None:
     number = integer(argv[1]) if len(argv) == 2 else None
     if number is None:
-        session.forward_one()
+        executor.forward_one()
         return
 
     def answered(reply: bytes) -> None:
         if reply == OK:
-            session.profile = session.profile._replace(database=number)
+            executor.conversation.note(database=number)
 
-    if session.transaction is None:
-        session.when_sure(lambda: hold_for(session, answered))
+    change(executor, answered)
+
+
+def monitor(executor: Executor, argv: Argv) -> None:
+    if executor.conversation.transaction is not None:
+        executor.forward_one()  # Redis queues it, and refuses it in EXEC's reply
+    elif executor.conversation.replies.monitoring and len(argv) == 1:
+        executor.count_forwarded()  # Redis does not answer a second one
+        executor.conversation.to_upstream.append(executor.request)
     else:
-        inspect_effect(session, answered, decides=True)
+        hold_for(executor, lambda reply: _monitoring(executor, reply))
 
 
-def monitor(session: Executor, argv: Argv) -> None:
-    if session.transaction is not None:
-        session.forward_one()  # Redis queues it, and refuses it in EXEC's reply
-    elif session.replies.monitoring and len(argv) == 1:
-        session.count_forwarded()  # Redis does not answer a second one
-        session.to_upstream.append(session.request)
-    else:
-        hold_for(session, lambda reply: _monitoring(session, reply))
-
-
-def _monitoring(session: Executor, reply: bytes) -> None:
+def _monitoring(executor: Executor, reply: bytes) -> None:
     if reply == OK:
-        session.replies.follow_monitor()
+        executor.conversation.replies.follow_monitor()
 
 
-def wait(session: Executor, _argv: Argv) -> None:
+def wait(executor: Executor, _argv: Argv) -> None:
     """WAIT concerns the writes of its own connection (`src/replication.c`, waitCommand: `c->woff`), but a
     client may have made its writes on a shared one. Any command brings its connection up to the newest
     write."""
-    if session.is_behind and session.transaction is None:
-        session.to_upstream.append(_PING)
-        session.replies.drop()
-    session.forward_one()
+    conversation = executor.conversation
+    if conversation.route.is_behind and conversation.transaction is None:
+        conversation.to_upstream.append(_PING)
+        conversation.replies.drop()
+    executor.forward_one()
 
 
 _PING = encode.command(b"PING")
 
 
-def quit(session: Executor, _argv: Argv) -> None:
-    session.forward_one()
-    session.close_after_replies(QUIT.because("QUIT"))
+def quit(executor: Executor, _argv: Argv) -> None:
+    executor.forward_one()
+    executor.conversation.close_after_replies(QUIT.because("QUIT"))
 
 
-def quit_shared(session: Executor, _argv: Argv) -> bool:
+def quit_shared(executor: Executor, _argv: Argv) -> bool:
     """Answers QUIT here, because Redis must not close a connection that other clients use."""
-    session.count_forwarded()
-    session.replies.local(b"+OK\r\n")
-    session.close_after_replies(QUIT.because("QUIT"))
+    executor.count_forwarded()
+    executor.conversation.replies.local(b"+OK\r\n")
+    executor.conversation.close_after_replies(QUIT.because("QUIT"))
     return True
 
 
-def hang_up(session: Executor, _argv: Argv) -> None:
+def hang_up(executor: Executor, _argv: Argv) -> None:
     """Redis regards such a command as an attack through a browser and closes at once (server.c,
     processCommand)."""
-    session.close_after_replies(HTTP.because("HTTP sent to a Redis port"))
+    executor.conversation.close_after_replies(HTTP.because("HTTP sent to a Redis port"))
 
 
-def replication(session: Executor, _argv: Argv) -> None:
-    session.become_opaque("its replies cannot be followed")
+def replication(executor: Executor, _argv: Argv) -> None:
+    executor.become_opaque("its replies cannot be followed")
 
 
-def script_debug(session: Executor, argv: Argv) -> None:
+def script_debug(executor: Executor, argv: Argv) -> None:
     """With YES or SYNC, the next EVAL opens a debugger that reads all further input (`ldbStartSession` in
     `src/eval.c`). Inside MULTI Redis refuses the command."""
-    if session.transaction is not None or len(argv) != 3 or word(argv[2]) not in (b"YES", b"SYNC"):
-        session.mark_shapeable(True)
-        session.forward_one()
+    conversation = executor.conversation
+    if conversation.transaction is not None or len(argv) != 3 or word(argv[2]) not in (b"YES", b"SYNC"):
+        conversation.mark_shapeable(True)
+        executor.forward_one()
     else:
-        session.become_opaque("its debugger reads lines that are not commands")
+        executor.become_opaque("its debugger reads lines that are not commands")

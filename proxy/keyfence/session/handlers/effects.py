@@ -8,28 +8,44 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from keyfence.session.conversation.conversation import Doubt
 from keyfence.session.conversation.executor import Executor
 
 
-def inspect(session: Executor, seen: Callable[[bytes], None]) -> None:
+def inspect(executor: Executor, seen: Callable[[bytes], None]) -> None:
     """Send the current request upstream. The reply goes to `seen` and to the client."""
-    session.count_forwarded()
-    session.to_upstream.append(session.request)
-    session.replies.inspect(seen, len(session.request))
+    conversation = executor.conversation
+    executor.count_forwarded()
+    conversation.to_upstream.append(executor.request)
+    conversation.replies.inspect(seen, len(executor.request))
 
 
-def hold_for(session: Executor, seen: Callable[[bytes], None]) -> None:
+def hold_for(executor: Executor, seen: Callable[[bytes], None]) -> None:
     """As `inspect`, but nothing more is evaluated until the reply has arrived."""
 
     def release(reply: bytes) -> None:
-        session.release()
+        executor.conversation.release()
         seen(reply)
 
-    inspect(session, release)
-    session.hold()
+    inspect(executor, release)
+    executor.conversation.hold()
 
 
-def hold_for_proof(session: Executor, seen: Callable[[bytes], None], missing: int = 0) -> None:
+def ask_redis(executor: Executor, request: bytes, seen: Callable[[bytes], None]) -> None:
+    """Send a request of keyfence's own. The reply goes to `seen` only, and nothing more is evaluated until
+    it has arrived."""
+    conversation = executor.conversation
+
+    def release(reply: bytes) -> None:
+        conversation.release()
+        seen(reply)
+
+    conversation.hold()
+    conversation.to_upstream.append(request)
+    conversation.replies.drop(release)
+
+
+def hold_for_proof(executor: Executor, seen: Callable[[bytes], None], missing: int = 0) -> None:
     """As `hold_for`, but the reply is believed only once a barrier after it is passed.
 
     The reply may be an array that lacks `missing` elements; then barriers fill their places.
@@ -39,33 +55,43 @@ def hold_for_proof(session: Executor, seen: Callable[[bytes], None], missing: in
     def answered(reply: bytes) -> None:
         replies.append(reply)
         if barrier.nonce in reply:
-            session.fall_out_of_step()
+            executor.conversation.fall_out_of_step()
 
-    inspect(session, answered)
-    barrier = session.send_barrier(lambda: seen(replies[0]), 1 + missing)
+    inspect(executor, answered)
+    barrier = executor.conversation.send_barrier(lambda: seen(replies[0]), 1 + missing)
+
+
+def change(executor: Executor, seen: Callable[[bytes], None], *, is_login: bool = False) -> None:
+    """Send the current request, which changes the client's user, database or protocol. Nothing more is
+    evaluated until `seen` has its reply; inside MULTI, EXEC's reply brings it."""
+    conversation = executor.conversation
+    if conversation.transaction is None:
+        conversation.when_sure(lambda: hold_for(executor, seen))
+    else:
+        inspect_effect(executor, seen, is_login=is_login, must_know=True)
 
 
 def inspect_effect(
-    session: Executor, seen: Callable[[bytes], None], *, is_login: bool = False, decides: bool = False
+    executor: Executor, seen: Callable[[bytes], None], *, is_login: bool = False, must_know: bool = False
 ) -> None:
     """Send the current request. `seen` gets its reply: at once, or after EXEC.
 
     If the client's text may have shaped an earlier reply, the text can take this reply's place within
     EXEC's reply and make the real one look like text. No barrier shows that, so the reply is not
-    believed. If it `decides` how requests are evaluated or replies are read, the session cannot be
-    followed.
+    believed. `must_know`: later evaluations or the reading of replies depend on it, so the session cannot be
+    followed without it.
     """
-    transaction = session.transaction
+    transaction = executor.conversation.transaction
     if transaction is None:
-        inspect(session, seen)
-    elif session.is_doubtful or transaction.is_shapeable:
-        if decides:
-            session.become_opaque("its effect inside MULTI cannot be known after a script")
+        inspect(executor, seen)
+    elif executor.conversation.doubt == Doubt.OPEN or transaction.is_shapeable:
+        if must_know:
+            executor.become_opaque("its effect inside MULTI cannot be known after a script")
         else:
-            session.forward_one()
+            executor.forward_one()
     elif transaction.is_full:
-        session.become_opaque("the transaction has too many such commands")
+        executor.become_opaque("the transaction has too many such commands")
     else:
         transaction.logins += is_login
         transaction.when_executed(seen)
-        session.forward_one()
+        executor.forward_one()

@@ -15,10 +15,11 @@ from keyfence.policy.show import printable
 from keyfence.resp import encode
 from keyfence.resp.values import answer, lines
 from keyfence.session.conversation.executor import Argv, Executor
-from keyfence.session.conversation.questions import Kind
+from keyfence.session.conversation.known_client import KnownClient
+from keyfence.session.conversation.owner_questions import Kind
 
-# Arguments of a command to explain, and their bytes. Explaining takes longer than deciding, and is done for
-# one client after the other.
+# Arguments of a command to explain, and their bytes. Explaining takes longer than authorizing, and is done
+# for one client after the other.
 MAX_EXPLAINED = 100
 MAX_EXPLAINED_BYTES = 65_536
 
@@ -36,43 +37,44 @@ _OF_TENANTS = encode.error(
 )
 
 
-def keyfence(session: Executor, argv: Argv) -> None:
+def keyfence(executor: Executor, argv: Argv) -> None:
     name = own_name(argv)
-    if session.transaction is not None:
-        session.refuse(_IN_MULTI)
+    if executor.conversation.transaction is not None:
+        executor.refuse(_IN_MULTI)
     else:
-        session.observer.command(session.service, name, "local")
+        executor.client.observer.command(executor.client.service, name, "local")
         # Replies that are due may still change the protocol, or what the client is subscribed to.
-        session.when_answered(lambda: _answer(session, argv, name))
+        executor.conversation.when_answered(lambda: _answer(executor, argv, name))
 
 
-def _answer(session: Executor, argv: Argv, name: str) -> None:
+def _answer(executor: Executor, argv: Argv, name: str) -> None:
+    client, replies = executor.client, executor.conversation.replies
     own = OWN_COMMANDS.get(name)
-    fault = _SUBSCRIBED if session.is_subscriber else _fault(argv, own)
+    fault = _SUBSCRIBED if executor.conversation.is_subscriber else _fault(argv, own)
     if fault or own is None:
-        session.replies.local(fault)
+        replies.local(fault)
         return
     subcommand = name.removeprefix(KEYFENCE + " ")
     if subcommand == "HELP":
-        session.replies.local(_HELP)
+        replies.local(_HELP)
     elif subcommand == "WHOAMI":
-        _reply(session, _whoami(session))
+        _reply(executor, _whoami(client))
     elif subcommand == "MODES":
-        _reply(session, _modes(session))
+        _reply(executor, _modes(client))
     elif subcommand == "EXPLAIN":
-        _ask(session, "explain", (session.service, tuple(argv[2:]), session.caller))
+        _ask(executor, "explain", (client.service, tuple(argv[2:]), client.caller))
     elif subcommand == "UPSTREAMS":
-        _ask(session, "upstreams", ())
-    elif subcommand in ("FINDINGS", "SHOW") and _has_tenants(session):
-        session.replies.local(_OF_TENANTS)
+        _ask(executor, "upstreams", ())
+    elif subcommand in ("FINDINGS", "SHOW") and _has_tenants(client):
+        replies.local(_OF_TENANTS)
     else:
-        _ask(session, _ABOUT_THE_SERVICE[subcommand], (session.service,))
+        _ask(executor, _ABOUT_THE_SERVICE[subcommand], (client.service,))
 
 
-def _has_tenants(session: Executor) -> bool:
+def _has_tenants(client: KnownClient) -> bool:
     """Whether clients of this service may be different tenants, of which none may learn the others' keys."""
-    number = session.asker().service
-    return any(number not in one.across for one in session.current_authorizer().policy.bindings)
+    number = client.asker().service
+    return any(number not in one.across for one in client.current_authorizer().policy.bindings)
 
 
 _ABOUT_THE_SERVICE: Mapping[str, Kind] = {
@@ -120,47 +122,48 @@ _HELP = _help()
 # -- what the session knows itself
 
 
-def _whoami(session: Executor) -> dict[str, object]:
-    policy = session.current_authorizer().policy
-    user = session.caller.user
+def _whoami(client: KnownClient) -> dict[str, object]:
+    policy = client.current_authorizer().policy
+    user = client.caller.user
     return {
-        "service": session.service,
-        "identified_by": _identified_by(session) or "nothing",
+        "service": client.service,
+        "identified_by": _identified_by(client) or "nothing",
         "user": None if user is None else printable(user),
-        "address": session.client,
+        "address": client.address,
         "policy": policy.name,
         "revision": policy.revision,
         "contact": policy.contact,
     }
 
 
-def _identified_by(session: Executor) -> str:
-    """The source of identity that decided about the service; "" if none did."""
-    user = session.caller.user
-    if user is not None and session.context.identities.names_service(user):
+def _identified_by(client: KnownClient) -> str:
+    """The source of identity that the service is from; "" if there is none."""
+    user = client.caller.user
+    if user is not None and client.context.identities.names_service(user):
         return "user"
-    return session.origin.known_by
+    return client.origin.known_by
 
 
-def _modes(session: Executor) -> dict[str, object]:
-    modes, number = session.current_authorizer().modes, session.asker().service
+def _modes(client: KnownClient) -> dict[str, object]:
+    modes, number = client.current_authorizer().modes, client.asker().service
     return {rule: modes.mode(rule, number) for rule in RULES}
 
 
-def _reply(session: Executor, fields: Mapping[str, object]) -> None:
-    session.replies.local(answer(fields, session.replies.resp))
+def _reply(executor: Executor, fields: Mapping[str, object]) -> None:
+    replies = executor.conversation.replies
+    replies.local(answer(fields, replies.resp))
 
 
 # -- what the session asks
 
 
-def _ask(session: Executor, kind: Kind, content: tuple[object, ...]) -> None:
+def _ask(executor: Executor, kind: Kind, content: tuple[object, ...]) -> None:
     def answered(fields: Mapping[str, object] | None) -> None:
         if fields is None:
-            session.replies.local(_NO_ANSWER)
+            executor.conversation.replies.local(_NO_ANSWER)
         elif "error" in fields:
-            session.replies.local(encode.error(f"ERR keyfence: {fields['error']}"))
+            executor.conversation.replies.local(encode.error(f"ERR keyfence: {fields['error']}"))
         else:
-            _reply(session, fields)
+            _reply(executor, fields)
 
-    session.ask(kind, content, answered)
+    executor.ask(kind, content, answered)

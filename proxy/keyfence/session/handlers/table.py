@@ -59,10 +59,10 @@ OWN = Handler(inband.keyfence)
 
 # For a large request that a handler would need in full, but of which only the beginning is held.
 TOO_LARGE = Handler(
-    lambda session, _argv: session.become_opaque("its deciding argument is too long to be evaluated")
+    lambda executor, _argv: executor.become_opaque("its deciding argument is too long to be evaluated")
 )
 # For a name with a NUL in it (`arguments.word`). If Redis knows the command, the session changes.
-UNCERTAIN = Handler(lambda session, _argv: session.become_opaque("only Redis knows which command it is"))
+UNCERTAIN = Handler(lambda executor, _argv: executor.become_opaque("only Redis knows which command it is"))
 
 
 def handler_of(name: bytes) -> Handler | None:

@@ -12,12 +12,14 @@ from keyfence.net.closures import PROTOCOL_ERROR
 from keyfence.resp.encode import error
 from keyfence.resp.limits import KIB, ProtocolError, RequestLimits
 from keyfence.resp.profile import Profile
-from keyfence.resp.requests import RequestReader
-from keyfence.session.conversation.base import Outlet, SessionBase
+from keyfence.session.conversation.conversation import Conversation
+from keyfence.session.conversation.identity import Identity
 from keyfence.session.conversation.routing import Route
+from keyfence.session.passthrough import Passthrough
 
 from .commands import Asker, answer
 from .facts import Sentinel
+from .subscriptions import Subscriptions
 
 # The longest request takes 2 ms, which is a client's turn.
 LIMITS = RequestLimits(
@@ -26,36 +28,48 @@ LIMITS = RequestLimits(
 _numbers = itertools.count(1)
 
 
-class SentinelSession(SessionBase):
+class Apart(Conversation):
+    """A conversation that Redis has no part in."""
+
+    def __init__(self, subscriptions: Subscriptions) -> None:
+        # A shared connection is one that this client never asks for.
+        super().__init__(Profile(), Route(sharing=True, clock=monotonic), LIMITS)
+        self._subscriptions = subscriptions
+
+    def wants_input(self) -> bool:
+        return not self.wants_turn
+
+    @property
+    def waits(self) -> bool:
+        """A subscriber waits for messages, although none comes."""
+        return len(self._subscriptions) > 0
+
+
+class SentinelSession(Passthrough):
     """A client that asks for an address."""
 
     def __init__(self, sentinel: Sentinel, service: str, address: str) -> None:
         """`address` is where the client comes from."""
-        # A shared connection is one that this client never asks for.
-        super().__init__(service, Profile(), Outlet(), Route(sharing=True, clock=monotonic))
-        self._reader = RequestReader(LIMITS)
         self._asker = Asker(sentinel, next(_numbers), address)
+        super().__init__(Identity(service), Apart(self._asker.subscriptions))
 
     def from_client(self, data: bytes) -> None:
-        if not self.closing:
-            self._reader.feed(data)
+        if self.conversation.from_client(data):
             self._answer_all()
 
     def take_turn(self) -> None:
-        self.wants_turn = False
-        self.turn_ends = 0.0
+        self.conversation.wants_turn = False
+        self.conversation.turn_ends = 0.0
         self._answer_all()
 
     def _answer_all(self) -> None:
-        while not self.closing:
-            if self.turn_is_over():
-                self.wants_turn = True
-                return
+        conversation, replies = self.conversation, self.conversation.replies
+        while not replies.closing and not conversation.yields():
             try:
-                argv = self._reader.next()
+                argv = conversation.reader.next()
             except ProtocolError as exc:
-                self.to_client.append(error(f"ERR {exc}"))
-                self.closing = PROTOCOL_ERROR.because(f"protocol error: {exc}")
+                replies.local(error(f"ERR {exc}"))
+                conversation.end(PROTOCOL_ERROR.because(f"protocol error: {exc}"))
                 return
             if argv is None:
                 return
@@ -65,31 +79,6 @@ class SentinelSession(SessionBase):
     def _answer(self, argv: list[bytes]) -> None:
         reply = answer(self._asker, argv)
         if reply:
-            self.to_client.append(reply)
+            self.conversation.replies.local(reply)
         if self._asker.ends is not None:
-            self.closing = self._asker.ends
-
-    # -- what the owner asks
-
-    def wants_input(self) -> bool:
-        return not self.wants_turn
-
-    def backlog(self) -> int:
-        return self._reader.pending()
-
-    @property
-    def outstanding(self) -> int:
-        return 0
-
-    @property
-    def holds_back(self) -> bool:
-        return self.wants_turn
-
-    @property
-    def awaits_more(self) -> bool:
-        return self.wants_turn
-
-    @property
-    def waits(self) -> bool:
-        """A subscriber waits for messages, although none comes."""
-        return len(self._asker.subscriptions) > 0
+            self.conversation.end(self._asker.ends)

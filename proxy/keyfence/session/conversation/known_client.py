@@ -1,0 +1,192 @@
+# cython: annotation_typing=False
+"""One client as the policy in force and the logs know it: who asks, and what is ruled and reported about it.
+
+Rule: a transaction keeps the authorizer that it began with. Until the client logs in, selects a database,
+opens a transaction or gets another policy, it is the same asker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from keyfence.commands.addresses import NOTICES
+from keyfence.commands.model import Touches
+from keyfence.net.host_port import host_port
+from keyfence.policy.compiled.tenants import NOBODY, Caller
+from keyfence.policy.engine.asker import Asker
+from keyfence.policy.engine.authorizer import Authorizer
+from keyfence.policy.services import UNKNOWN
+from keyfence.policy.show import printable
+from keyfence.policy.verdict import Peer, Ruling
+from keyfence.resp.limits import UNIDENTIFIED
+from keyfence.resp.profile import Profile
+from keyfence.resp.replies import REDIRECTS, ErrorPart
+
+from .context import ClientOrigin, SessionContext
+from .conversation import Conversation
+from .identity import Identity
+from .observer import Sent
+from .redirects import without_redirects
+from .refusal import refusal
+
+# Counts all commands that are not in the table, because a client can send any name.
+OTHER = "other"
+MAX_SAID = 64  # the length of a client's own name in logs, in bytes
+
+_NEVER_ASKED = Asker(0)
+
+
+def label_of(touches: Touches) -> str:
+    """Returns the name under which a command is counted."""
+    return touches.command.name if touches.command is not None else OTHER
+
+
+class KnownClient(Identity):
+    """One client, as the policy in force and the logs know it."""
+
+    def __init__(self, context: SessionContext, origin: ClientOrigin, conversation: Conversation) -> None:
+        super().__init__(origin.service)
+        # The client's other known attributes.
+        self.caller = Caller(None, tuple(origin.names)) if origin.names else NOBODY
+        self.context = context
+        self.origin = origin
+        self.observer = context.observer
+        self._in_force = context.in_force
+        self._conversation = conversation  # for its transaction and its profile
+        self._peer: Peer | None = None  # made on demand, of this profile:
+        self._peer_of: Profile | None = None
+        self._library = (b"", b"")  # the client library's name and version, even if Redis does not know them
+        self._sender = object()  # identifies this client's connection: its commands run in order
+        self._asker = _NEVER_ASKED  # made on demand, for this authorizer:
+        self._asked: Authorizer | None = None
+        self._opaque_as = ""  # the service under which it is counted as opaque; "": it is not
+        self._redirect_hidden_by: bytes | None = None  # the error in place of the last MOVED or ASK
+        self._apply_limits()
+
+    @property
+    def address(self) -> str:
+        """Where the client comes from, as logs show it."""
+        _, address, port, *_ = self.origin
+        return host_port(address, port) if port else address
+
+    @property
+    def peer(self) -> Peer:
+        """Who the client is, as logs show it."""
+        profile = self._conversation.profile
+        if self._peer is None or self._peer_of is not profile:
+            said = (profile.user, profile.name, *self._library)
+            self._peer = Peer(self.address, *(printable(text, MAX_SAID) for text in said))
+            self._peer_of = profile
+        return self._peer
+
+    def set_library(self, *, name: bytes | None = None, version: bytes | None = None) -> None:
+        """Note what CLIENT SETINFO says. Servers before Redis 7.2 refuse it."""
+        known, of_version = self._library
+        self._library = (known if name is None else name, of_version if version is None else version)
+        self._peer = None
+
+    def become(self, service: str, user: bytes | None = None) -> None:
+        """From now on the client is another service, logged in as `user` (None: as no user)."""
+        self.service = service
+        self.caller = self.caller._replace(user=user)
+        self._asked = None
+        self._apply_limits()
+
+    def _apply_limits(self) -> None:
+        """As in Redis before AUTH, an unidentified client may not fill memory with long requests where rules
+        are enforced."""
+        enforces = self.current_authorizer().enforces
+        strict = self.service == UNKNOWN and enforces(self.asker().service)
+        self._conversation.reader.limits = UNIDENTIFIED if strict else self.context.limits
+
+    def leave(self) -> None:
+        if self._opaque_as:
+            self.observer.opaque_ended(self._opaque_as)
+        self.context.ids.forget(self)
+
+    # -- for the policy
+
+    def asker(self) -> Asker:
+        """Who asks now, as the current authorizer knows the client."""
+        authorizer, peer, asker = self.current_authorizer(), self.peer, self._asker
+        current = self._conversation.transaction
+        transaction = current.evaluated if current is not None else None
+        is_known = self._asked is authorizer
+        if not is_known or asker.peer is not peer or asker.transaction is not transaction:
+            number, values = asker.service, asker.values
+            if not is_known:
+                number, values = authorizer.number(self.service), authorizer.policy.values(self.caller)
+                self._asked = authorizer
+            asker = self._asker = Asker(
+                number,
+                values,
+                database=self._conversation.profile.database,
+                peer=peer,
+                sender=self._sender,
+                transaction=transaction,
+            )
+        return asker
+
+    def forget_policy(self) -> None:
+        """Another policy is in force."""
+        self._asked = None
+
+    def current_authorizer(self) -> Authorizer:
+        """The authorizer in force. A transaction keeps the one that it began with."""
+        transaction = self._conversation.transaction
+        return transaction.authorizer if transaction is not None else self._in_force.authorizer
+
+    # -- what is ruled
+
+    def report(self, ruling: Ruling, command: str, authorizer: Authorizer, sent: Sent | None = None) -> str:
+        """Report the findings of a ruling. Returns the decision's id; "" if there is no finding."""
+        if not ruling.findings:
+            return ""
+        revision = authorizer.policy.revision
+        return self.observer.violations(
+            self.service, self.peer, command, ruling.findings, revision, sent=sent
+        )
+
+    def refusal_by(self, ruling: Ruling, command: str, authorizer: Authorizer) -> bytes | None:
+        """Report a ruling. Returns the error reply for the command; None if it is not refused."""
+        decision = self.report(ruling, command, authorizer)
+        if ruling.refused_by is None:
+            return None
+        return refusal(ruling.refused_by, authorizer.policy.contact, decision)
+
+    def rule_on_address(self, command: str) -> bytes | None:
+        """Redis answers the client with addresses, to this command or (MOVED, ASK) in place of an answer to
+        any. Report it. Returns the refusal; None if the client may know them."""
+        authorizer = self.current_authorizer()
+        ruling = authorizer.address(self.asker().service, command)
+        return self.refusal_by(ruling, OTHER if command in REDIRECTS else command, authorizer)
+
+    def rule_on_opaque(self, reason: str, command: str) -> bytes | None:
+        """The client's session cannot be followed after this command. Report it. Returns the refusal; None if
+        the session may pass unread from now on."""
+        authorizer = self.current_authorizer()
+        ruling = authorizer.opaque(self.asker().service, command, reason)
+        refused = self.refusal_by(ruling, command, authorizer)
+        if refused is None:
+            self.observer.opaque(self.service, reason)
+            self._opaque_as = self.service
+        return refused
+
+    def errors_came(self, data: bytes, errors: Sequence[ErrorPart], at: int) -> bytes:
+        """Report the noted errors. Those that name addresses are replaced, if the modes say so. All redirects
+        that come together are one violation."""
+        is_ruled = errors[0].is_rest
+        for error in errors:
+            if not error.is_rest:
+                self.observer.upstream_error(error.word)
+            if error.word in REDIRECTS and not is_ruled:
+                is_ruled = True
+                self._redirect_hidden_by = self.rule_on_address(error.word)
+        hides = self._redirect_hidden_by
+        return data if hides is None else without_redirects(data, errors, at, hides)
+
+    def hides_notice(self, word: bytes) -> bool:
+        hides = not self.current_authorizer().admits_address(self.asker().service, NOTICES)
+        if hides:
+            self.observer.address_hidden(word.decode())
+        return hides
