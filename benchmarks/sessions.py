@@ -123,7 +123,7 @@ def session_for(load: Load) -> Session:
 
 def serve(session: Session, reads: Reads) -> None:
     """Feeds each read to the session, then the replies to the requests that it forwards."""
-    conversation = session.conversation
+    conversation, replies = session.conversation, session.conversation.replies
     for data, size in reads:
         session.from_client(data)
         for count in conversation.counts:
@@ -132,7 +132,7 @@ def serve(session: Session, reads: Reads) -> None:
             session.from_upstream(b"+OK\r\n" * size)
         conversation.counts = []
         conversation.to_upstream = []
-        conversation.replies.to_client = []
+        replies.to_client = []
 
 
 def sets(count: int, prefix: str = "cube:v1:master:instance:meta:", end: str = "") -> list[bytes]:

@@ -83,7 +83,7 @@ class World:
         client = rng.choice(clients)
         if kind == 2:
             clients.remove(client)
-            client.ids.forget(client.session)
+            client.session.client.leave()
         elif kind < 5:
             client.be_shown(rng)
         elif kind == 5:

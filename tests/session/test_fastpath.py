@@ -102,3 +102,20 @@ def test_without_a_cache_each_request_is_evaluated() -> None:
     one.reader.feed(ADMITTED + b"\r\n")
     assert fast.read(None).argv == [b"HGETALL", ROUTE]
     assert [fast.read(None).kind for _ in range(2)] == [EMPTY, NOTHING]
+
+
+def test_after_a_login_the_cache_is_the_one_of_the_new_service() -> None:
+    one = served()
+    fast = fast_path(one)
+    before = fast.current_cache()
+    assert fast.current_cache() is before
+    one.executor.client.become("CubeMaster", b"master")
+    assert fast.current_cache() is not before
+    assert read(one, fast, FOREIGN).kind != REFUSED, "CubeMaster may do what CubeProxy may not"
+
+
+def test_a_session_keeps_nothing_of_what_another_one_has_read() -> None:
+    one, other = served(), served()
+    assert read(one, fast_path(one), cmd("GET nobody:1")).lookup is not None
+    found = read(other, fast_path(other), MULTI)
+    assert (found.kind, found.argv, found.lookup) == (EVALUATE, [b"MULTI"], None)

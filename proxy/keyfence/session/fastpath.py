@@ -218,14 +218,13 @@ class FastPath:
 
     def let_go(self) -> None:
         """Keep nothing of the request that was read last."""
-        outcome = _OUTCOME
-        outcome.argv = _UNREAD
-        outcome.lookup = outcome.call = None
+        _OUTCOME.argv = _UNREAD
 
     def forget(self) -> None:
         """Forget the cache and its policy: another one is in force."""
         self.cache = self._beside = None
         self._authorizer = self._pending = self._comparison = self._counted = None
+        _OUTCOME.lookup = _OUTCOME.call = None
 
     # -- one request
 
