@@ -58,6 +58,7 @@ MODULES = (
     "keyfence.upstream.dedicated",
     "keyfence.upstream.links",
     "keyfence.downstream.flow",
+    "keyfence.downstream.context",
     "keyfence.downstream.client",
 )
 

@@ -18,7 +18,7 @@ from keyfence.config.limits import ClientLimits
 from keyfence.config.models import ListenerModel
 from keyfence.downstream import client as client_module
 from keyfence.downstream import half_closed
-from keyfence.downstream.client import ServerContext
+from keyfence.downstream.context import ServerContext
 from keyfence.downstream.flow import Leaving
 from keyfence.downstream.listeners import Listeners
 from keyfence.policy.enforcement.modes import ModeRule

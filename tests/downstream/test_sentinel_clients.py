@@ -89,7 +89,7 @@ async def test_it_answers_without_a_policy_too() -> None:
 @in_loop
 async def test_a_failover_of_redis_does_not_concern_its_clients() -> None:
     async with OneSentinel() as place, place.subscriber(), place.subscriber() as (reader, writer):
-        place.context.upstream_moved("another node is the primary")
+        place.context.upstream_moved("another node is the primary", ())
         writer.write(encode.command("PING"))
         assert await reader.readexactly(18) == b"*2\r\n$4\r\npong\r\n$0\r\n"
         assert len(place.context.clients) == 2

@@ -1,6 +1,7 @@
 # C types for client.py when it is compiled. They do not change its behaviour.
 cimport cython
 
+from keyfence.downstream.context cimport ServerContext
 from keyfence.downstream.flow cimport Flow
 from keyfence.upstream.dedicated cimport Owner
 from keyfence.upstream.links cimport Links
@@ -13,22 +14,6 @@ from keyfence.telemetry.traffic cimport Traffic
 cdef int _ARRIVING, _HALF_CLOSED, _DISMISSED
 cdef int _SERVE, _REJECT, _END, _DISMISS, _LEAVE, _LOSE
 cdef int _TAKES_REQUESTS, _TAKES_REPLIES, _IS_CLIENT
-
-
-cdef class ServerContext:
-    cdef public object identities
-    cdef public object upstream
-    cdef public object telemetry
-    cdef public object counters
-    cdef public object sessions
-    cdef public object quotas
-    cdef public set clients
-    cdef public object ids
-    cdef public object ask
-    cdef public bint sharing
-    cdef public object pools
-    cdef readonly object logins
-    cdef readonly object turns
 
 
 cdef class Client(Owner):

@@ -8,44 +8,34 @@ What may happen at all follows from the state of the connection's life (`life`).
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, cast
 
-from keyfence.config.limits import ClientLimits
 from keyfence.identity.certificates import with_certificate
 from keyfence.identity.evidence import Evidence
-from keyfence.identity.resolver import Resolver
 from keyfence.net.closures import HALF_CLOSED, OUTPUT, SERVICE_CONNECTIONS, SHUTDOWN, Closure
 from keyfence.net.host_port import host_port
-from keyfence.policy.engine.authorizer import InForce
 from keyfence.policy.verdict import Peer
-from keyfence.resp.limits import RequestLimits
 from keyfence.resp.replies import ErrorPart
-from keyfence.session.conversation.context import ClientOrigin, SessionContext
+from keyfence.session.conversation.context import ClientOrigin
 from keyfence.session.conversation.conversation import Conversation
 from keyfence.session.conversation.identity import Identity
 from keyfence.session.conversation.known_client import KnownClient
-from keyfence.session.conversation.owner_questions import Question
-from keyfence.session.conversation.shown_ids import ShownIds
 from keyfence.session.passthrough import Passthrough, Unread
 from keyfence.session.session import Session
 from keyfence.telemetry.operator_log import notice, report_fault
-from keyfence.telemetry.telemetry import Telemetry
 from keyfence.telemetry.traffic import Traffic
 from keyfence.upstream.dedicated import DedicatedLink, Owner
-from keyfence.upstream.health import Upstream, send_with_end
+from keyfence.upstream.health import send_with_end
 from keyfence.upstream.links import Links
-from keyfence.upstream.pools import Pools
 
+from .context import ServerContext
 from .dismissal import end_then_close
 from .flow import Flow, Leaving
 from .half_closed import HalfClosed
 from .life import Event, Life, next_state, states_where
-from .logins import LoginSweep
-from .quotas import ConnectionQuota, ConnectionQuotas, too_many
+from .quotas import ConnectionQuota, too_many
 from .timing import FIRST_TIMED, RETRIED_AFTER, TIMED_EACH, Phase, TimedRequest
-from .turns import Turns
 
 # States and events as integers, which compiled code uses without a look-up.
 _ARRIVING = int(Life.ARRIVING)
@@ -62,76 +52,6 @@ _UNIDENTIFIED = Passthrough(Identity(""), Unread())  # stands for the session un
 
 # Makes the session of a client of this service and origin.
 OpensSession = Callable[[str, str], Passthrough]
-
-
-def _not_answered(question: Question) -> None:
-    asyncio.get_running_loop().call_soon(question.answered, None)
-
-
-class ServerContext:
-    """The objects that all clients of a process share."""
-
-    def __init__(
-        self,
-        in_force: InForce | None,
-        identities: Resolver,
-        upstream: Upstream,
-        telemetry: Telemetry,
-        limits: RequestLimits,
-        client_limits: ClientLimits,
-        shared_connections: int = 0,
-    ) -> None:
-        """`in_force`: None passes everything on unread. `shared_connections`: the number of shared upstream
-        connections of one kind; with 0 each client has a dedicated one."""
-        self.upstream = upstream
-        self.telemetry = telemetry
-        self.counters = telemetry.counters  # kept, because asking for them gathers all counts
-        self.quotas = ConnectionQuotas(client_limits)
-        self.clients: set[Client] = set()
-        self.ids = ShownIds()
-        self.ask: Callable[[Question], None] = _not_answered  # takes the questions of sessions
-        self.sharing = shared_connections > 0 and in_force is not None
-        self.pools = Pools(upstream, shared_connections)
-        self.logins = LoginSweep(upstream, self.counters)
-        self.turns = Turns()
-        self.identities = identities
-        self.sessions: SessionContext | None = None
-        if in_force is not None:
-            selects = upstream.address.database, upstream.address.selects_later
-            self.sessions = SessionContext(
-                in_force, identities, telemetry, limits, self._greeting, *selects, self.sharing, self.ids
-            )
-
-    def admit(self, identities: Resolver, limits: RequestLimits) -> None:
-        """From now on, new clients are identified by `identities`, and their requests have these limits."""
-        self.identities = identities
-        if self.sessions is not None:
-            self.sessions = dataclasses.replace(self.sessions, identities=identities, limits=limits)
-
-    def _greeting(self) -> Sequence[bytes]:
-        return self.upstream.address.greeting()
-
-    def tick(self) -> None:
-        """Close connections that are no longer needed. Call this about once a second."""
-        self.pools.tick()
-        self.logins.tick(self.pools.connections(), self.clients)
-        if self.sharing:
-            now = asyncio.get_running_loop().time()
-            for client in list(self.clients):
-                client.tick(now)
-
-    def upstream_moved(self, reason: str, held: Collection[str]) -> None:
-        """Another node is the primary now: close what stands on others than the `held` addresses. Clients
-        stay if nothing of theirs was sent, or if they share a connection and wait for nothing."""
-        self.pools.move(reason, held)
-        for client in list(self.clients):
-            client.upstream_moved(reason, held)
-
-    def renew(self) -> None:
-        """Replace the connections to Redis, each as soon as its clients would not notice."""
-        self.pools.drain()
-        for client in list(self.clients):
-            client.renew()
 
 
 class Client(Owner):

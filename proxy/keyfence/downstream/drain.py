@@ -24,7 +24,7 @@ from typing import Protocol
 
 from keyfence.resp.notices import moving, new_number
 
-from .client import ServerContext
+from .context import ServerContext
 from .flow import Leaving
 
 DRAIN_SECONDS = 5.0

@@ -28,7 +28,8 @@ from keyfence.telemetry.operator_log import notice
 from keyfence.upstream.handshake import keep_alive
 
 from .accepting import Acceptor
-from .client import Client, OpensSession, ServerContext
+from .client import Client, OpensSession
+from .context import ServerContext
 from .drain import DRAIN_SECONDS, drain
 from .idle import interval, look
 from .quotas import ConnectionQuota, too_many

@@ -18,8 +18,6 @@ import time
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from typing import Literal
 
-import hiredis
-
 from keyfence.net.host_port import host_port
 from keyfence.resp import encode
 from keyfence.resp.replies import READ_ONLY
@@ -29,10 +27,11 @@ from .credentials.login import Login
 from .credentials.model import Credentials, Source
 from .doubt import Doubt, Renewals
 from .failovers import Failover, Failovers
-from .handshake import Answers, Greeting, GreetingError, Misplaced, describe
+from .handshake import Answers, GreetingError, Misplaced, describe
 from .names import HeldAddresses, addresses_of, is_name
 from .own_commands import PING, SELECT
 from .patience import at_most
+from .probe import NOT_READY, Probe
 from .standing import HELLO, ROLES, Standing
 
 FIRST_BACKOFF = 0.05  # seconds
@@ -42,8 +41,6 @@ PROBE_INTERVAL_WAITED = 0.25  # in the first seconds of an outage, in which clie
 DROPS_IN_A_ROW = 3
 ATTEMPTS_AT_ONCE = 16  # concurrent connection attempts for clients; the other clients wait for their result
 SLACK_SECONDS = 1.0  # beyond the time that a login may take to be fetched
-# The errors of a Redis that is reachable but not ready.
-_NOT_READY = ("LOADING", "MASTERDOWN")
 _FULL = "max number of clients"  # in the error of a Redis that has as many as it takes
 
 
@@ -494,7 +491,7 @@ class Upstream:
             return False  # it is not known yet whether it is up
         if probe.dropped:
             self.dropped(reason)
-        elif reason.startswith(_NOT_READY):
+        elif reason.startswith(NOT_READY):
             self._can_connect()  # clients get Redis' own error
             self._set(up=False, reason=reason)
         elif reason:
@@ -509,9 +506,9 @@ class Upstream:
             self.on_renewal()
         return not reason
 
-    async def _ask(self) -> _Probe:
+    async def _ask(self) -> Probe:
         greeting = self.address.greeting()
-        probe = _Probe(len(greeting))
+        probe = Probe(len(greeting))
         async with self._asking(probe, [*greeting, PING.request(), HELLO]):
             await probe.settled
             await asyncio.wait([probe.told], timeout=PROBE_INTERVAL)
@@ -546,64 +543,6 @@ class UpstreamDown(Exception):
     def __init__(self, state: str, *, is_refused: bool = False) -> None:
         super().__init__(state)
         self.is_refused = is_refused
-
-
-class _Probe(asyncio.Protocol):
-    """Waits for the replies to greeting and PING, and then to HELLO. `trouble` is the error, or "" if Redis
-    is up. `dropped`: the connection ended before any reply. `is_refused`: Redis refused the login. `about` is
-    the reply to HELLO, None if there is none."""
-
-    def __init__(self, greeting: int) -> None:
-        loop = asyncio.get_running_loop()
-        self.settled: asyncio.Future[None] = loop.create_future()
-        self.told: asyncio.Future[None] = loop.create_future()
-        self.trouble = ""
-        self.dropped = False
-        self.is_refused = False
-        self.about: object = None
-        self._reader = hiredis.Reader()
-        self._greeting = Greeting(greeting, logs_in_later=True)
-
-    def data_received(self, data: bytes) -> None:
-        try:
-            rest = self._greeting.take(data)
-        except GreetingError as exc:
-            self.is_refused = bool(exc.refusal)
-            self._settle(str(exc))
-            self._end()
-            return
-        if self._greeting.expected or not rest:
-            return
-        try:
-            self._reader.feed(rest)
-            while (reply := self._reader.gets()) is not False:
-                self._take(reply)
-        except (hiredis.HiredisError, ValueError) as exc:
-            self._settle(f"it does not speak RESP ({exc})")
-            self._end()
-
-    def _take(self, reply: object) -> None:
-        if not self.settled.done():
-            # NOAUTH and NOPERM also show that Redis is up, because clients bring their own credentials.
-            answer = str(reply)
-            self._settle(answer if answer.startswith(_NOT_READY) else "")
-        elif not self.told.done():
-            self.about = reply
-            self._end()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._settle(describe(exc), dropped=True)
-        self._end()
-
-    def _end(self) -> None:
-        """No more will come about Redis."""
-        if not self.told.done():
-            self.told.set_result(None)
-
-    def _settle(self, trouble: str, *, dropped: bool = False) -> None:
-        if not self.settled.done():
-            self.trouble, self.dropped = trouble, dropped
-            self.settled.set_result(None)
 
 
 def send_with_end(transport: asyncio.BaseTransport) -> None:

@@ -22,7 +22,8 @@ from keyfence.commands.model import Touches
 from keyfence.config.limits import ClientLimits
 from keyfence.config.settings import Settings
 from keyfence.downstream.announced import primaries_of
-from keyfence.downstream.client import Client, ServerContext
+from keyfence.downstream.client import Client
+from keyfence.downstream.context import ServerContext
 from keyfence.downstream.listeners import Listeners
 from keyfence.downstream.tls import listener_context, upstream_context
 from keyfence.identity.resolver import Resolver

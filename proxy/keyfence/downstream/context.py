@@ -1,0 +1,97 @@
+# cython: annotation_typing=False
+"""What all clients of one process share, and what concerns all of them at once.
+
+Rule: a client knows the context, and the context asks each client. It moves no bytes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+from keyfence.config.limits import ClientLimits
+from keyfence.identity.resolver import Resolver
+from keyfence.policy.engine.authorizer import InForce
+from keyfence.resp.limits import RequestLimits
+from keyfence.session.conversation.context import SessionContext
+from keyfence.session.conversation.owner_questions import Question
+from keyfence.session.conversation.shown_ids import ShownIds
+from keyfence.telemetry.telemetry import Telemetry
+from keyfence.upstream.health import Upstream
+from keyfence.upstream.pools import Pools
+
+from .logins import LoginSweep
+from .quotas import ConnectionQuotas
+from .turns import Turns
+
+
+def _not_answered(question: Question) -> None:
+    asyncio.get_running_loop().call_soon(question.answered, None)
+
+
+class ServerContext:
+    """The objects that all clients of a process share."""
+
+    def __init__(
+        self,
+        in_force: InForce | None,
+        identities: Resolver,
+        upstream: Upstream,
+        telemetry: Telemetry,
+        limits: RequestLimits,
+        client_limits: ClientLimits,
+        shared_connections: int = 0,
+    ) -> None:
+        """`in_force`: None passes everything on unread. `shared_connections`: the number of shared upstream
+        connections of one kind; with 0 each client has a dedicated one."""
+        self.upstream = upstream
+        self.telemetry = telemetry
+        self.counters = telemetry.counters  # kept, because asking for them gathers all counts
+        self.quotas = ConnectionQuotas(client_limits)
+        self.clients: set[Any] = set()  # each a `client.Client`, whose module imports this one
+        self.ids = ShownIds()
+        self.ask: Callable[[Question], None] = _not_answered  # takes the questions of sessions
+        self.sharing = shared_connections > 0 and in_force is not None
+        self.pools = Pools(upstream, shared_connections)
+        self.logins = LoginSweep(upstream, self.counters)
+        self.turns = Turns()
+        self.identities = identities
+        self.sessions: SessionContext | None = None
+        if in_force is not None:
+            selects = upstream.address.database, upstream.address.selects_later
+            self.sessions = SessionContext(
+                in_force, identities, telemetry, limits, self._greeting, *selects, self.sharing, self.ids
+            )
+
+    def admit(self, identities: Resolver, limits: RequestLimits) -> None:
+        """From now on, new clients are identified by `identities`, and their requests have these limits."""
+        self.identities = identities
+        if self.sessions is not None:
+            self.sessions = dataclasses.replace(self.sessions, identities=identities, limits=limits)
+
+    def _greeting(self) -> Sequence[bytes]:
+        return self.upstream.address.greeting()
+
+    def tick(self) -> None:
+        """Close connections that are no longer needed. Call this about once a second."""
+        self.pools.tick()
+        self.logins.tick(self.pools.connections(), self.clients)
+        if self.sharing:
+            now = asyncio.get_running_loop().time()
+            for client in list(self.clients):
+                client.tick(now)
+
+    def upstream_moved(self, reason: str, held: Collection[str]) -> None:
+        """Another node is the primary now: close what stands on others than the `held` addresses. Clients
+        stay if nothing of theirs was sent, or if they share a connection and wait for nothing."""
+        self.pools.move(reason, held)
+        for client in list(self.clients):
+            client.upstream_moved(reason, held)
+
+    def renew(self) -> None:
+        """Replace the connections to Redis, each as soon as its clients would not notice."""
+        self.pools.drain()
+        for client in list(self.clients):
+            client.renew()
