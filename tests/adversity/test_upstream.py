@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -419,3 +420,17 @@ def test_five_hundred_clients_do_not_flood_an_upstream_that_closes_at_once(stage
         assert 2 <= attempts <= paced(seconds) + HERD, f"{attempts} attempts in {seconds:.1f} s"
         eventually(lambda: ask(stage.keyfence, "/readyz")[0] == 200, "keyfence is ready again")
         all_are_served(stage, herd)
+
+
+def test_a_client_that_takes_notices_is_told_of_an_outage_and_of_its_end(stage: Stage) -> None:
+    with stage.client() as client:
+        assert client.says("HELLO", 3).startswith(b"%")
+        assert client.says("CLIENT", "MAINT_NOTIFICATIONS", "ON") == b"+OK\r\n"
+        stage.faults.refuse()
+        eventually(lambda: stage.metric("upstream_up") == 0, "Redis is away")
+        stage.faults.come_back()
+        eventually(lambda: stage.metric("upstream_up") == 1, "Redis is back")
+        told = client.says("PING")  # the notices come before the reply
+    begin = rb">4\r\n\$12\r\nFAILING_OVER\r\n:(\d+)\r\n:2\r\n.*"
+    end = rb">3\r\n\$11\r\nFAILED_OVER\r\n:\1\r\n.*\+PONG\r\n"
+    assert re.fullmatch(begin + end, told, re.DOTALL)

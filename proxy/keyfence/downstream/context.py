@@ -26,6 +26,8 @@ from .logins import LoginSweep
 from .quotas import ConnectionQuotas
 from .turns import Turns
 
+TOLD_AT_ONCE = 50  # clients that are told something in one turn of the loop
+
 
 def _not_answered(question: Question) -> None:
     asyncio.get_running_loop().call_soon(question.answered, None)
@@ -95,3 +97,10 @@ class ServerContext:
         self.pools.drain()
         for client in list(self.clients):
             client.renew()
+
+    async def notify(self, notice: bytes) -> None:
+        """Send a maintenance notification to all clients that take them."""
+        for number, client in enumerate(list(self.clients)):
+            client.notify(notice)
+            if number % TOLD_AT_ONCE == TOLD_AT_ONCE - 1:
+                await asyncio.sleep(0)

@@ -12,6 +12,9 @@ from __future__ import annotations
 
 import time
 
+# Which shards are concerned. keyfence has one for its clients. Lettuce reads a bulk string.
+_SHARDS = b'$5\r\n["1"]\r\n'
+
 
 def new_number() -> int:
     """A number for a notice. It grows, and differs between processes that follow each other."""
@@ -21,3 +24,13 @@ def new_number() -> int:
 def moving(number: int, seconds: int) -> bytes:
     """The connection ends in this number of seconds. The client should connect again before."""
     return b">4\r\n$6\r\nMOVING\r\n:%d\r\n:%d\r\n_\r\n" % (number, seconds)
+
+
+def failing_over(number: int, seconds: int) -> bytes:
+    """Replies may take up to this number of seconds longer, because another node becomes the primary."""
+    return b">4\r\n$12\r\nFAILING_OVER\r\n:%d\r\n:%d\r\n%b" % (number, seconds, _SHARDS)
+
+
+def failed_over(number: int) -> bytes:
+    """What `failing_over` has announced is over."""
+    return b">3\r\n$11\r\nFAILED_OVER\r\n:%d\r\n%b" % (number, _SHARDS)

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import dataclasses
 import datetime
+import math
 import ssl
 import sys
 import time
@@ -36,6 +37,7 @@ from keyfence.policy.engine.pending import PendingTtls
 from keyfence.policy.rules import RULES
 from keyfence.policy.units import counted
 from keyfence.policy.wording.command_log import as_line
+from keyfence.resp.notices import failed_over, failing_over, new_number
 from keyfence.resp.replies import DOUBTS
 from keyfence.session.conversation.owner_questions import Question
 from keyfence.session.conversation.shown_ids import ShownIds
@@ -102,6 +104,7 @@ class Runtime:
         self._concerns: list[Concern] = []  # about the upstream, as last reported
         self._missing: list[OwnCommand] = []  # permissions that keyfence's own user lacks, as last reported
         self._user_changed = asyncio.Event()
+        self._outage_changed = asyncio.Event()  # Redis has gone, or is back
         self._quiet = quiet
         self._held_back: list[str] | None = []  # lines that wait for the ready line; None: it is printed
         self.take(settings, policy, time.time() if loaded_at is None else loaded_at)
@@ -307,6 +310,7 @@ class Runtime:
     def _upstream_changed(self, up: bool) -> None:
         assert self.upstream is not None
         self.telemetry.counters.upstream_state(self.upstream.address.shown, up)
+        self._outage_changed.set()
         if self.learner is not None:
             self.learner.upstream_changed(up)
         if up:
@@ -459,6 +463,21 @@ class Runtime:
             if self.upstream is not None:
                 self._report_concerns(self.upstream)
 
+    async def tell_of_outages_forever(self, upstream: Upstream, context: ServerContext) -> None:
+        """Tell clients that take maintenance notifications when Redis goes away, so that they wait as long
+        for replies as keyfence does, and when it is back."""
+        seconds = math.ceil(upstream.connect_timeout)
+        number = 0
+        while True:
+            await self._outage_changed.wait()
+            self._outage_changed.clear()
+            if upstream.up is False:
+                number = new_number()
+                await context.notify(failing_over(number, seconds))
+            elif number:
+                await context.notify(failed_over(number))
+                number = 0
+
     async def close_idle_clients_forever(self, upstream: Upstream) -> None:
         """In an outage, close earlier clients that wait for nothing, as the end of Redis would: then they
         know of it, and keep their next commands until they can connect again."""
@@ -480,6 +499,7 @@ class Runtime:
             jobs.append(self.follower.follow_forever())
         if self._context is not None:
             jobs.append(self.close_idle_clients_forever(self.upstream))
+            jobs.append(self.tell_of_outages_forever(self.upstream, self._context))
         if self.learner is None:
             return jobs
         watch = TtlWatch(self.pending, self.upstream, self.telemetry, self._cannot_ask, report_fault)
