@@ -69,6 +69,7 @@ class Standing:
         """Another node is the primary now: what was seen of the former one says nothing about it."""
         self.mode = ""  # standalone, cluster or sentinel, as HELLO says it; "": not known
         self.role = ""  # master or replica, as HELLO says it; "": not known
+        self._role_shown_at = 0.0  # Unix time
         self._answers_prober = False  # to HELLO
         self._was_primary = False
         self._redirected = False
@@ -89,9 +90,9 @@ class Standing:
         if role == MASTER:
             self._was_primary = True
 
-    def shown(self, word: str) -> None:
-        """A session has seen this: an error that begins with one of `resp.replies.NOTED`, MASTER, REPLICA or
-        NOTICES."""
+    def shown(self, word: str, at: float) -> None:
+        """A session has seen this at this Unix time: an error that begins with one of `resp.replies.NOTED`,
+        MASTER, REPLICA or NOTICES. Workers tell it late, so an older role may come after a newer one."""
         if word == READ_ONLY:
             self._refused_write = self._clock()
         elif word == NOTICES:
@@ -99,9 +100,12 @@ class Standing:
         elif word in TO_NODES:
             self._redirected = True
         elif word in (MASTER, REPLICA) and not self._answers_prober:
-            self._has_role(word)
-            if word == MASTER:
-                self._refused_write = None
+            self._was_primary = self._was_primary or word == MASTER
+            if at >= self._role_shown_at:
+                self._role_shown_at = at
+                self._has_role(word)
+                if word == MASTER:
+                    self._refused_write = None
 
     @property
     def is_demoted(self) -> bool:

@@ -271,10 +271,10 @@ class Runtime:
         assert self.upstream is not None
         self.telemetry.counters.upstream_connect_failed(self.upstream.address.shown)
 
-    def _upstream_shown(self, word: str) -> None:
+    def _upstream_shown(self, word: str, at: float) -> None:
         """A session has seen something of the upstream (`Standing.shown`)."""
         assert self.upstream is not None
-        self.upstream.standing.shown(word)
+        self.upstream.standing.shown(word, at)
         if word in DOUBTS:
             self.upstream.answered(word)
 

@@ -234,8 +234,10 @@ class Workers(Backend):
         if "counters" in counts:
             # The log relay counts written lines, in the parent's own counters.
             self._total.absorb(counts["counters"] | {"log_lines": 0}, live=False)
-            for word in (*(one for one, _ in counts["counters"]["upstream_errors"]), *counts["shown"]):
-                self._runtime.telemetry.on_upstream_shown(word)
+            now = time.time()
+            errors = ((word, now) for word, _ in counts["counters"]["upstream_errors"])
+            for word, at in (*errors, *counts["shown"]):
+                self._runtime.telemetry.on_upstream_shown(word, at)
         self._tally.absorb(counts.get("tally", ()))
         if counts.get("candidate") is not None:
             self._comparisons.absorb(counts["candidate"])
