@@ -48,7 +48,7 @@ else echo "nothing is compiled here: the tests ran interpreted"; fi
 endef
 PURE_TESTS = $(wildcard tests/resp tests/shapes tests/policy tests/identity tests/session tests/test_compiled.py)
 # The number of processes; 0: one. Tests wait for servers and clocks as often as they compute.
-JOBS ?= 2
+JOBS ?= 3
 SPREAD = --numprocesses $(JOBS) --dist worksteal
 IS_COMPILED = import pathlib, sys; sys.exit(not any(pathlib.Path("proxy").rglob("*.so")))
 
