@@ -84,3 +84,15 @@ def test_the_reasons_are_those_of_the_closed_set() -> None:
     sources = (PROJECT / "proxy" / "keyfence" / "session").rglob("*.py")
     given = re.compile(r'_opaque\(\s*"([^"]+)"')
     assert {reason for path in sources for reason in given.findall(path.read_text())} == set(OPAQUE_REASONS)
+
+
+def test_a_large_request_passes_unread_as_it_was_received() -> None:
+    """It is not one object of bytes, but what was received, which nobody copies."""
+    one = in_multi(observed())
+    request = cmd("SUBSCRIBE", *(b"c" * 1_000 for _ in range(3_000)))
+    for at in range(0, len(request), 65_536):
+        one.from_client(request[at : at + 65_536])
+    while one.wants_turn:
+        one.take_turn()
+    assert one.is_opaque
+    assert b"".join(one.to_upstream) == request

@@ -39,7 +39,7 @@ cdef class Conversation:
     cdef readonly RequestReader reader
     cdef public bint partly_sent
     cdef object _deferred
-    cdef bytes _unread
+    cdef list _unread
     cdef object _closing_then
     cdef long long _shared_bytes
     cdef long long _reply_bytes

@@ -109,7 +109,8 @@ class Conversation:
         self.reader = RequestReader(limits)
         self.partly_sent = False  # the beginning of the current request was sent upstream already
         self._deferred: Callable[[], None] | None = None  # called once every due reply has arrived
-        self._unread = b""  # BECOMING_OPAQUE: sent upstream unread once every due reply has arrived
+        # BECOMING_OPAQUE: sent upstream unread once every due reply has arrived. Not joined: it may be large.
+        self._unread: list[bytes] | None = None
         self._closing_then = STAYS_OPEN  # CLOSING: why the session closes once every due reply has arrived
         self._shared_bytes = 0  # sent on the shared connection since the last time nothing was due
         self._reply_bytes = 0  # of a reply that is coming in on the shared connection
@@ -204,7 +205,8 @@ class Conversation:
 
     def backlog(self) -> int:
         """The number of received bytes of requests that were not sent on yet."""
-        return self.reader.pending() + len(self._unread)  # a deferred request is part of the bytes read
+        unread = sum(map(len, self._unread)) if self._unread is not None else 0
+        return self.reader.pending() + unread  # a deferred request is part of the bytes read
 
     # -- requests
 
@@ -216,7 +218,8 @@ class Conversation:
             self.to_upstream.append(data)
             return False
         if self.state == _BECOMING_OPAQUE:
-            self._unread += data
+            assert self._unread is not None
+            self._unread.append(data)
             return False
         self.reader.feed(data)
         return True
@@ -422,7 +425,7 @@ class Conversation:
 
     def pass_unread(self, request: bytes) -> None:
         """Once every due reply has arrived, send `request` and everything after it unread."""
-        self._unread = request + self.reader.rest()
+        self._unread = [request, self.reader.rest()]
         self.enter(Event.LOSE_TRACK)
         self._pass_unread_when_answered()
 
@@ -432,8 +435,9 @@ class Conversation:
                 self.leave_shared()
             self.enter(Event.ANSWERED)
             self.replies.let_out_captured()
-            self.to_upstream.append(self._unread)
-            self._unread = b""
+            assert self._unread is not None
+            self.to_upstream += self._unread
+            self._unread = None
 
     # -- which connection
 
