@@ -75,7 +75,7 @@ class DedicatedLink:
         self._ended = False
         self._full = False
         self._may_wait = False  # whether the client waits for the end of an outage
-        self._pongs = 0  # replies to PINGs that are still to come, before any reply to the client
+        self._pongs = 0  # replies to keyfence's own requests that are still to come, before any to the client
         self._framer: ReplyFramer | None = None  # finds the ends of these replies
         self._pong = b""  # the last of these replies, as far as it has come, …
         self._answered: Callable[[bytes], None] | None = None  # … and who gets it

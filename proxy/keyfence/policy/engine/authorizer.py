@@ -171,8 +171,9 @@ class Authorizer:
     ) -> tuple[Ruling, Evaluation]:
         """Returns the ruling on a command, and its evaluation.
 
-        `lookup` is what the decision cache knows of the command. If the command passes, `pending` keeps the
-        questions that it leaves open. Another command of the same sender settles them, or Redis is asked.
+        `lookup` is what the decision cache knows of the command. A command that passes may leave questions
+        open, such as whether its key gets a time to live. `pending` keeps them. A later command of the same
+        sender answers them, or keyfence asks Redis.
         """
         return driven(self.authorize_in_steps(asker, argv, lookup))
 

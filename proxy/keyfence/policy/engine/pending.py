@@ -252,9 +252,9 @@ class PendingTtls:
     def settle(self, database: int, key: bytes, how: int, asker: Asker) -> None:
         """A command sets the time to live, or removes the key: `how` is one of `ttl.SETTLING`.
 
-        This settles the key only if the command certainly runs after all writes. So the same sender must have
-        sent them. If the command is in a transaction, which may never be executed, they must be in it too.
-        Otherwise Redis is asked later.
+        The key is settled only if this command runs after all of its writes. That is certain if the same
+        sender has sent them. A transaction may never run, so a command in one settles only writes of the same
+        transaction. Otherwise keyfence asks Redis later.
         """
         name = (database, key)
         known = self._table.get(name)
