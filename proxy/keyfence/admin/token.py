@@ -10,7 +10,7 @@ import re
 import stat
 from typing import TYPE_CHECKING
 
-from keyfence.net.addresses import ip_address
+from keyfence.net.addresses import is_this_machine
 from keyfence.policy.diagnostics import FileError
 from keyfence.policy.source.files import Unreadable, read_file
 
@@ -80,8 +80,7 @@ def _admin_warnings(settings: Settings) -> list[str]:
             file = settings.admin_token_file
             return [f"any user of this machine may read or change the token file {file}: chmod o= it"]
         return []
-    host = settings.admin.host_port[0]
-    if host == "localhost" or ((address := ip_address(host)) is not None and address.is_loopback):
+    if is_this_machine(settings.admin.host_port[0]):
         return []
     return [
         f"other machines reach the admin address {settings.admin}, and it has no token: only this machine "

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import os
 
+from keyfence.net.addresses import is_this_machine
 from keyfence.policy.diagnostics import Diagnostic
 from keyfence.upstream.credentials.clouds import missing
 from keyfence.upstream.url import parse_upstream
 
 from .fields import parse_network
 from .models import ConfigModel, ListenerModel
-from .sentinel import is_local, is_reachable
+from .sentinel import is_reachable
 from .settings import Settings
 from .upstream import UpstreamModel
 
@@ -97,7 +98,8 @@ def _unnameable(settings: Settings, listener: ListenerModel) -> str:
         return "keyfence does not know which listener's address to name"
     if not is_reachable(named.address):
         return f"clients cannot be told to connect to {named.listen}"
-    if is_local(named.address) and not listener.address.unix_path and not is_local(listener.address):
+    local, asked = is_this_machine(named.address.host_port[0]), listener.address
+    if local and not asked.unix_path and not is_this_machine(asked.host_port[0]):
         return f"clients of other machines cannot connect to {named.listen}"
     return ""
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Discriminator, Tag
 
-from keyfence.net.addresses import Address, ip_address, parse_address
+from keyfence.net.addresses import Address, parse_address
 from keyfence.policy.source.model import one_as_list
 
 from .fields import STRICT
@@ -20,13 +20,6 @@ _ANYWHERE = ("", "0.0.0.0", "::")
 def is_reachable(address: Address) -> bool:
     """Whether clients can be told this address: it names one host and a port."""
     return not address.unix_path and address.host_port[0] not in _ANYWHERE
-
-
-def is_local(address: Address) -> bool:
-    """Whether only clients of this machine can connect to this address."""
-    host = address.host_port[0]
-    found = ip_address(host)
-    return host == "localhost" or (found is not None and found.is_loopback)
 
 
 def _address(value: str) -> str:

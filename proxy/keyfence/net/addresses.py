@@ -85,6 +85,12 @@ def ip_address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | Non
     return found.ipv4_mapped or found if isinstance(found, ipaddress.IPv6Address) else found
 
 
+def is_this_machine(host: str) -> bool:
+    """Whether only this machine can connect to a host: `localhost`, or a loopback address."""
+    address = ip_address(host)
+    return host == "localhost" or (address is not None and address.is_loopback)
+
+
 @dataclasses.dataclass(eq=False)
 class Bound:
     """The sockets of one address. They do not listen yet.

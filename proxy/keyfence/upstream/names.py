@@ -7,10 +7,11 @@ those of some load balancers do; then an address counts until no answer has had 
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import socket
 import time
 from collections.abc import Callable, Collection, Sequence
+
+from keyfence.net.addresses import ip_address
 
 RETURN_SECONDS = 600.0  # within which an address that comes back shows that answers take turns
 
@@ -40,11 +41,7 @@ class HeldAddresses:
 
 def is_name(host: str) -> bool:
     """Whether a host is a name, which may lead elsewhere later."""
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return bool(host)
-    return False
+    return bool(host) and ip_address(host) is None
 
 
 async def addresses_of(host: str, port: int) -> list[str]:
