@@ -546,11 +546,11 @@ upstream:
 @pytest.mark.parametrize(
     ("source", "expected"),
     [
-        ("file: secrets/redis", FromFile("{folder}/secrets/redis", "keyfence")),
-        ("env: REDIS_LOGIN", FromEnvironment("REDIS_LOGIN", "keyfence")),
-        ("command: [vault, read, x]", FromCommand(("vault", "read", "x"), "keyfence")),
-        ("command: [./token]", FromCommand(("{folder}/token",), "keyfence")),
-        ("command: [/bin/token]", FromCommand(("/bin/token",), "keyfence")),
+        ("file: secrets/redis", FromFile("{folder}/secrets/redis", username="keyfence")),
+        ("env: REDIS_LOGIN", FromEnvironment("REDIS_LOGIN", username="keyfence")),
+        ("command: [vault, read, x]", FromCommand(("vault", "read", "x"), username="keyfence")),
+        ("command: [./token]", FromCommand(("{folder}/token",), username="keyfence")),
+        ("command: [/bin/token]", FromCommand(("/bin/token",), username="keyfence")),
     ],
 )
 def test_the_upstreams_credentials_have_a_source(
@@ -577,7 +577,7 @@ def test_the_user_of_credentials_may_stand_in_the_url(tmp_path: Path) -> None:
     )
     settings = load_settings(str(tmp_path / "keyfence.yaml"), Overrides())
     assert settings.upstream is not None
-    assert settings.upstream.credentials == FromFile(f"{tmp_path}/f", "someone")
+    assert settings.upstream.credentials == FromFile(f"{tmp_path}/f", username="someone")
 
 
 @pytest.mark.parametrize(

@@ -115,20 +115,23 @@ class CredentialsModel(BaseModel):
     def source(self, username: str, folder: Path, where: str) -> Source:
         """The source, for this user if it gives none itself. Paths are relative to `folder`."""
         if self.file:
-            return FromFile(str(folder / self.file), username, where)
+            return FromFile(str(folder / self.file), username=username, where=where)
         if self.env:
-            return FromEnvironment(self.env, username, where)
+            return FromEnvironment(self.env, username=username, where=where)
         if self.aws_iam is not None:
             aws = self.aws_iam
-            return FromAws(aws.cache, username, aws.region, aws.service, aws.serverless, where)
+            login = aws.cache, aws.region, aws.service, aws.serverless
+            return FromAws(*login, username=username, where=where)
         if self.entra is not None:
             entra = self.entra
-            return FromEntra(username, entra.tenant, entra.client_id, entra.client_secret, where)
+            identity = entra.tenant, entra.client_id, entra.client_secret
+            return FromEntra(*identity, username=username, where=where)
         if self.gcp_iam is not None:
-            return FromGoogle(username, where)
+            return FromGoogle(username=username, where=where)
         program, *rest = self.command
         is_path = "/" in program  # otherwise it is looked for in PATH
-        return FromCommand((str(folder / program) if is_path else program, *rest), username, where)
+        argv = (str(folder / program) if is_path else program, *rest)
+        return FromCommand(argv, username=username, where=where)
 
 
 class UpstreamModel(BaseModel):

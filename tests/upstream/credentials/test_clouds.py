@@ -89,9 +89,12 @@ def aws(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("source", "query"),
     [
-        (FromAws("main", "keyfence", "eu-west-1"), {}),
-        (FromAws("main", "keyfence", "eu-west-1", "memorydb"), {}),
-        (FromAws("main", "keyfence", "eu-west-1", is_serverless=True), {"ResourceType": "ServerlessCache"}),
+        (FromAws("main", "eu-west-1", username="keyfence"), {}),
+        (FromAws("main", "eu-west-1", "memorydb", username="keyfence"), {}),
+        (
+            FromAws("main", "eu-west-1", is_serverless=True, username="keyfence"),
+            {"ResourceType": "ServerlessCache"},
+        ),
     ],
 )
 def test_the_token_of_aws_is_a_signed_url_as_documented(
@@ -157,11 +160,11 @@ def _signature(source: FromAws, query: dict[str, str], session_token: str, signe
 
 @pytest.mark.usefixtures("aws")
 def test_what_this_machines_aws_configuration_lacks_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "has no region" in str(fault(FromAws("main", "keyfence")))
+    assert "has no region" in str(fault(FromAws("main", username="keyfence")))
     monkeypatch.setenv("AWS_DEFAULT_REGION", "eu-west-1")
-    assert "/eu-west-1/" in fetched(FromAws("main", "keyfence")).password.replace("%2F", "/")
+    assert "/eu-west-1/" in fetched(FromAws("main", username="keyfence")).password.replace("%2F", "/")
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
-    assert "has no credentials" in str(fault(FromAws("main", "keyfence")))
+    assert "has no credentials" in str(fault(FromAws("main", username="keyfence")))
 
 
 # -- Azure
@@ -247,13 +250,13 @@ def test_a_service_principal_gives_a_token_of_azure(monkeypatch: pytest.MonkeyPa
             return send(requests.adapters.HTTPAdapter(), request, **options)
 
         monkeypatch.setattr(requests.adapters.HTTPAdapter, "send", to_stand_in)
-        found = fetched(FromEntra("given", "the-tenant", "the-client", "hidden"))
-        failed = fault(FromEntra("given", "the-tenant", "the-client", "wrong"))
+        found = fetched(FromEntra("the-tenant", "the-client", "hidden", username="given"))
+        failed = fault(FromEntra("the-tenant", "the-client", "wrong", username="given"))
     assert (found.username, found.expires_at) == ("given", ends)
     assert secrets == ["hidden", "wrong"]
     assert str(failed) == "the library of Azure has failed (RequestTokenErr)"
     assert failed.detail == "AADSTS7000215: Invalid secret"
-    assert "hidden" not in repr(FromEntra("given", "the-tenant", "the-client", "hidden"))
+    assert "hidden" not in repr(FromEntra("the-tenant", "the-client", "hidden", username="given"))
 
 
 # -- Google Cloud
@@ -303,7 +306,7 @@ def test_a_library_that_hangs_is_left_behind(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_a_library_that_cannot_be_imported_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "botocore.session", None)
-    assert str(fault(FromAws("main", "u"))).startswith("a library cannot be used: ")
+    assert str(fault(FromAws("main", username="u"))).startswith("a library cannot be used: ")
 
 
 CONFIG = "policy: p\nupstream: {{url: '{url}', username: '{user}', credentials: {{{source}}}}}\n"
@@ -350,10 +353,12 @@ def test_the_settings_of_clouds_are_taken_over(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setenv("SECRET", "hidden")
     expected: dict[str, Source] = {
         "aws_iam: {cache: c, region: r, service: memorydb, serverless: yes}": FromAws(
-            "c", "u", "r", "memorydb", True
+            "c", "r", "memorydb", True, username="u"
         ),
-        "entra: {tenant: t, client_id: i, client_secret: '${SECRET}'}": FromEntra("u", "t", "i", "hidden"),
-        "gcp_iam: {}": FromGoogle("u"),
+        "entra: {tenant: t, client_id: i, client_secret: '${SECRET}'}": FromEntra(
+            "t", "i", "hidden", username="u"
+        ),
+        "gcp_iam: {}": FromGoogle(username="u"),
     }
     for source, found in expected.items():
         path = tmp_path / "keyfence.yaml"

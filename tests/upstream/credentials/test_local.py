@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from keyfence.upstream.credentials.local import MAX_SHOWN, FromCommand, FromEnvironment, FromFile
-from keyfence.upstream.credentials.model import Credentials, NoCredentials
+from keyfence.upstream.credentials.local import FromCommand, FromEnvironment, FromFile
+from keyfence.upstream.credentials.model import MAX_DETAIL, Credentials, NoCredentials
 from tests.downstream.test_client import in_loop
 from tests.servers import PATIENCE_SECONDS
 
 
 def command(code: str) -> FromCommand:
     """A command that runs this line of Python."""
-    return FromCommand((sys.executable, "-c", code), "keyfence")
+    return FromCommand((sys.executable, "-c", code), username="keyfence")
 
 
 async def fault(
@@ -33,7 +33,7 @@ def test_a_file_is_read_again_and_shows_that_it_has_changed(tmp_path: Path) -> N
     @in_loop
     async def run() -> None:
         path = tmp_path / "password"
-        source = FromFile(str(path), "keyfence")
+        source = FromFile(str(path), username="keyfence")
         before = source.mark()
         path.write_text("first\n")
         assert source.mark() != before
@@ -75,7 +75,7 @@ def test_a_file_that_cannot_be_used_is_named(tmp_path: Path) -> None:
 
 @in_loop
 async def test_a_variable_holds_credentials(patch: pytest.MonkeyPatch) -> None:
-    source = FromEnvironment("LOGIN", "keyfence")
+    source = FromEnvironment("LOGIN", username="keyfence")
     assert "the variable LOGIN gives nothing" in str(await fault(source))
     patch.setenv("LOGIN", "secret")
     assert await source.fetch(1) == Credentials("keyfence", "secret")
@@ -144,7 +144,7 @@ def test_a_command_that_cannot_be_run_is_named(tmp_path: Path) -> None:
     [
         ("print('no key found', file=sys.stderr)", "no key found"),
         ("print('first'); print('x\\nlast \\x1b[0m', file=sys.stderr)", "last ?[0m"),
-        ("print('y' * 1000, file=sys.stderr)", "y" * MAX_SHOWN),
+        ("print('y' * 1000, file=sys.stderr)", "y" * MAX_DETAIL),
         ("print('hidden'); print('+ echo hidden', file=sys.stderr)", ""),
         ("print('abc'); print('abc', file=sys.stderr)", ""),
         ("""print('{"password": "hidden"}'); print('got hidden', file=sys.stderr)""", ""),

@@ -19,28 +19,25 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 from urllib.parse import urlencode
 
-from .model import Credentials, NoCredentials
+from .model import Credentials, NoCredentials, Source
 
 AWS_SECONDS = 900.0  # of a token's life
 AWS_CONNECTED_SECONDS = 12 * 3600.0  # after which AWS closes a connection that has not sent AUTH again
 AZURE_RESOURCE = "https://redis.azure.com/"
 AZURE_LOGIN = "https://login.microsoftonline.com"
 GOOGLE_SCOPE = "https://www.googleapis.com/auth/cloud-platform"
-MAX_DETAIL = 200  # characters
 
 _T = TypeVar("_T")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class FromAws:
+class FromAws(Source):
     """A token of AWS IAM for ElastiCache or MemoryDB: a signed URL, made on this machine."""
 
     cache: str  # the name of the replication group, of the serverless cache, or of the cluster
-    username: str
     region: str = ""  # empty: as the AWS configuration of this machine says
     service: str = "elasticache"  # or memorydb
     is_serverless: bool = False
-    where: str = dataclasses.field(default="", compare=False)
 
     needs = ("botocore", "aws")  # the package, and the extra that installs it
 
@@ -80,20 +77,15 @@ class FromAws:
         token = signed.removeprefix("https://")
         return Credentials(self.username, token, now + AWS_SECONDS, AWS_CONNECTED_SECONDS)
 
-    def mark(self) -> object:
-        return None
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class FromEntra:
+class FromEntra(Source):
     """A token of Microsoft Entra ID: of a service principal if there is a secret, else of the identity of
     this machine. The user is the identity's object id, if none is given."""
 
-    username: str = ""
     tenant: str = ""
     client_id: str = ""  # of the service principal, or of an identity that was assigned to this machine
     client_secret: str = dataclasses.field(default="", repr=False)
-    where: str = dataclasses.field(default="", compare=False)
 
     needs = ("redis_entraid", "azure")
 
@@ -131,16 +123,10 @@ class FromEntra:
             raise NoCredentials("the token names no object id; write it as the username")
         return Credentials(user, token.get_value(), token.get_expires_at_ms() / 1000)
 
-    def mark(self) -> object:
-        return None
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class FromGoogle:
+class FromGoogle(Source):
     """An access token of Google Cloud, of the account that this machine's environment names."""
-
-    username: str = ""
-    where: str = dataclasses.field(default="", compare=False)
 
     needs = ("google.auth", "gcp")
 
@@ -163,11 +149,8 @@ class FromGoogle:
         # Google Cloud lets connections stay whose token has ended.
         return Credentials(self.username, account.token, expires_at, math.inf)
 
-    def mark(self) -> object:
-        return None
 
-
-def missing(source: object) -> str:
+def missing(source: Source) -> str:
     """What has to be installed for a source, as a sentence; "": nothing."""
     package, extra = getattr(source, "needs", ("", ""))
     if not package:
@@ -195,9 +178,8 @@ async def _of_library(work: Callable[[], _T], seconds: float, name: str) -> _T:
         except (NoCredentials, TimeoutError):
             raise
         except Exception as exc:
-            text = " ".join(str(exc).split())[:MAX_DETAIL]
             why = f"the library of {name} has failed ({type(exc).__name__})"
-            raise NoCredentials(why, "".join(one if one.isprintable() else "?" for one in text)) from None
+            raise NoCredentials(why, " ".join(str(exc).split())) from None
 
 
 async def _in_thread(work: Callable[[], _T]) -> _T:

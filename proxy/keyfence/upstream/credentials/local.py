@@ -16,20 +16,17 @@ import stat
 import time
 from pathlib import Path
 
-from .model import Credentials, NoCredentials
+from .model import Credentials, NoCredentials, Source
 from .text import MAX_BYTES, read_text
 
-MAX_SHOWN = 200  # characters of a command's error
 _PIECE = re.compile(rb"[^\s\"',:{}=]{4,}")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class FromFile:
+class FromFile(Source):
     """A file that is read again when it changes."""
 
     path: str
-    username: str = ""
-    where: str = dataclasses.field(default="", compare=False)
 
     @property
     def shown(self) -> str:
@@ -62,12 +59,10 @@ class FromFile:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class FromEnvironment:
+class FromEnvironment(Source):
     """A variable of keyfence's environment."""
 
     name: str
-    username: str = ""
-    where: str = dataclasses.field(default="", compare=False)
 
     @property
     def shown(self) -> str:
@@ -79,17 +74,12 @@ class FromEnvironment:
         except NoCredentials as exc:
             raise NoCredentials(f"the variable {self.name} {exc}") from None
 
-    def mark(self) -> object:
-        return None
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class FromCommand:
+class FromCommand(Source):
     """A command that prints credentials. It gets keyfence's environment, and no input."""
 
     argv: tuple[str, ...]
-    username: str = ""
-    where: str = dataclasses.field(default="", compare=False)
 
     @property
     def shown(self) -> str:
@@ -113,9 +103,6 @@ class FromCommand:
             return read_text(out, self.username, time.time())
         except NoCredentials as exc:
             raise NoCredentials(f"{name} {exc}") from None
-
-    def mark(self) -> object:
-        return None
 
     async def _run(self) -> tuple[int, bytes, bytes]:
         """The command's status, output and error, both bounded."""
@@ -154,4 +141,4 @@ def _detail(out: bytes, error: bytes) -> str:
     if out.strip() and any(piece in error for piece in pieces):
         return ""
     lines = error.decode("utf-8", "replace").strip().splitlines()
-    return "".join(one if one.isprintable() else "?" for one in lines[-1][:MAX_SHOWN]) if lines else ""
+    return lines[-1] if lines else ""

@@ -9,6 +9,8 @@ from __future__ import annotations
 import dataclasses
 import math
 
+from .rotation import doubled
+
 ACCEPTED = b"+OK\r\n"
 RENEWED_BY = 0.85  # of a login's life …
 ENDED_FROM, ENDED_BY = 0.9, 0.97
@@ -64,6 +66,5 @@ class Pace:
         if accepted:
             self._refusals = 0
         elif now >= self._paused_until:
-            pause = min(FIRST_PAUSE * 2.0 ** min(self._refusals, 10), LONGEST_PAUSE)
             self._refusals += 1
-            self._paused_until = now + pause
+            self._paused_until = now + doubled(FIRST_PAUSE, self._refusals, LONGEST_PAUSE)

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Protocol
+
+MAX_DETAIL = 200  # characters
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -16,9 +17,7 @@ class Credentials:
 
     username: str  # empty: the user `default`
     password: str = dataclasses.field(repr=False)
-    expires_at: float | None = (
-        None  # Unix seconds after which Redis takes them no more; None: it is not known
-    )
+    expires_at: float | None = None  # Unix seconds until which Redis takes them; None: it is not known
     # Seconds for which a connection stays logged in after AUTH; None: until the credentials expire.
     holds_for: float | None = None
 
@@ -33,31 +32,34 @@ class Credentials:
 
 
 class NoCredentials(Exception):
-    """A source gives no credentials now. `detail` is for operators only: what a command has printed as its
-    error."""
+    """A source gives no credentials now. `detail` is for operators only: what a command or a library says
+    about it, as one bounded line."""
 
     def __init__(self, message: str, detail: str = "") -> None:
         super().__init__(message)
-        self.detail = detail
+        self.detail = "".join(one if one.isprintable() else "?" for one in detail[:MAX_DETAIL])
 
 
-class Source(Protocol):
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
     """Where credentials come from. It is a setting: two that are equal give the same login."""
 
-    @property
-    def where(self) -> str:
-        """The setting's place, for messages."""
+    username: str = ""  # of the login, if the source gives none itself
+    where: str = dataclasses.field(default="", compare=False)  # the setting's place, for messages
 
     @property
     def shown(self) -> str:
         """The source in a few words."""
+        raise NotImplementedError
 
     async def fetch(self, seconds: float) -> Credentials:
         """The credentials of now, within this time. Raises NoCredentials, whose message continues after the
         setting's place, or TimeoutError."""
+        raise NotImplementedError
 
     def mark(self) -> object:
         """Something that changes when the source has other credentials, if it can be told cheaply."""
+        return None
 
 
 async def fetched(source: Source, seconds: float) -> Credentials:

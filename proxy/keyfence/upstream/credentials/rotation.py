@@ -20,6 +20,12 @@ FIRST_PAUSE = 1.0  # seconds after a fetch that has failed or brought nothing ne
 LONGEST_PAUSE = 60.0  # … doubled each time up to this
 
 
+def doubled(first: float, times: int, longest: float) -> float:
+    """Returns the pause after this many vain attempts in a row: `first`, doubled each time up to
+    `longest`."""
+    return min(first * 2.0 ** min(times - 1, 10), longest)
+
+
 class Rotation:
     """The credentials in force, and when the next ones are due."""
 
@@ -83,5 +89,4 @@ class Rotation:
 
     def _pause(self, times: int) -> float:
         """The pause after so many vain attempts, with jitter."""
-        whole = min(FIRST_PAUSE * 2.0 ** min(times - 1, 10), LONGEST_PAUSE)
-        return whole * (1 - self._spread() / 2)
+        return doubled(FIRST_PAUSE, times, LONGEST_PAUSE) * (1 - self._spread() / 2)
