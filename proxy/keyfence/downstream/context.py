@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from typing import Any
 
 from keyfence.config.limits import ClientLimits
@@ -26,7 +26,7 @@ from .logins import LoginSweep
 from .quotas import ConnectionQuotas
 from .turns import Turns
 
-TOLD_AT_ONCE = 50  # clients that are told something in one turn of the loop
+CLIENTS_A_TURN = 100  # so many are told something, or closed, in one turn of the loop
 
 
 def _not_answered(question: Question) -> None:
@@ -98,9 +98,14 @@ class ServerContext:
         for client in list(self.clients):
             client.renew()
 
+    async def each_client(self) -> AsyncIterator[Any]:
+        """The clients of now. Between some of them, everybody else has a turn."""
+        for number, client in enumerate(list(self.clients), 1):
+            yield client
+            if number % CLIENTS_A_TURN == 0:
+                await asyncio.sleep(0)
+
     async def notify(self, notice: bytes) -> None:
         """Send a maintenance notification to all clients that take them."""
-        for number, client in enumerate(list(self.clients)):
+        async for client in self.each_client():
             client.notify(notice)
-            if number % TOLD_AT_ONCE == TOLD_AT_ONCE - 1:
-                await asyncio.sleep(0)

@@ -51,7 +51,8 @@ class Departures:
     def __init__(self, begun: float, seconds: float) -> None:
         """All clients shall have left after `seconds`."""
         self._begun = begun
-        self._seconds = seconds
+        self._longest = seconds * SPREAD  # within which the time of every client comes
+        self._courtesy = min(COURTESY_SECONDS, seconds / 2)
         self._number = new_number()  # one for all, because they are one event for a pool of connections
         self._known: set[Leaver] = set()
         self._latest = begun  # when the last client of those that are not told leaves
@@ -65,7 +66,7 @@ class Departures:
         while self._waiting and self._waiting[-1][0] <= now:
             _, client = self._waiting.pop()
             client.leave(Leaving.AFTER_REPLY)
-            self._asked.append((now + min(COURTESY_SECONDS, self._seconds / 2), client))
+            self._asked.append((now + self._courtesy, client))
         while self._asked and self._asked[0][0] <= now:
             self._pressed.append(self._asked.popleft()[1])
         for client in self._pressed:
@@ -76,15 +77,14 @@ class Departures:
         if not new:
             return
         self._known.update(new)
-        spread = min(len(new) / CLIENTS_PER_SECOND, self._seconds * SPREAD)
+        spread = min(len(new) / CLIENTS_PER_SECOND, self._longest)
         random.shuffle(new)
         for client in new:
             notified = self._notify(client, spread)
             if notified:
                 self._waiting.append((self._begun + notified, client))
             else:
-                last = self._begun + self._seconds * SPREAD
-                self._latest = min(self._latest + spread / len(new), last)
+                self._latest = min(self._latest + spread / len(new), self._begun + self._longest)
                 self._waiting.append((self._latest, client))
         self._waiting.sort(key=lambda one: one[0], reverse=True)
 
@@ -96,7 +96,7 @@ class Departures:
         first notice, so all clients of a host are given the same time.
         """
         seconds = 1 + zlib.crc32(client.host.encode()) % max(1, round(spread))
-        if seconds > self._seconds * SPREAD or not client.notify(moving(self._number, seconds)):
+        if seconds > self._longest or not client.notify(moving(self._number, seconds)):
             return 0
         return seconds
 

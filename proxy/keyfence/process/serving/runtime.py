@@ -66,7 +66,6 @@ _T = TypeVar("_T")
 # own 5 ms would be a delay for all clients, again and again.
 SWITCH_SECONDS = 0.0005
 ASK_SECONDS = 15.0  # for all questions to Redis that are open at the end
-CLOSED_AT_ONCE = 100  # clients that are closed in one turn of the loop
 
 
 class StartError(Exception):
@@ -478,17 +477,17 @@ class Runtime:
                 await context.notify(failed_over(number))
                 number = 0
 
-    async def close_idle_clients_forever(self, upstream: Upstream) -> None:
+    async def close_idle_clients_forever(self, upstream: Upstream, context: ServerContext) -> None:
         """In an outage, close earlier clients that wait for nothing, as the end of Redis would: then they
         know of it, and keep their next commands until they can connect again."""
         while True:
             await asyncio.sleep(1)
-            for number, client in enumerate(list(self.clients) if upstream.given_up_at else ()):
+            if not upstream.given_up_at:
+                continue
+            async for client in context.each_client():
                 is_concerned = client.speaks_to_redis and client.connected_at < upstream.given_up_at
                 if is_concerned and client.is_idle:
                     client.give_up(UPSTREAM_LOST)
-                if number % CLOSED_AT_ONCE == CLOSED_AT_ONCE - 1:
-                    await asyncio.sleep(0)
 
     def chores(self) -> list[Coroutine[Any, Any, None]]:
         """The background jobs of the process."""
@@ -498,7 +497,7 @@ class Runtime:
         if self.follower is not None:
             jobs.append(self.follower.follow_forever())
         if self._context is not None:
-            jobs.append(self.close_idle_clients_forever(self.upstream))
+            jobs.append(self.close_idle_clients_forever(self.upstream, self._context))
             jobs.append(self.tell_of_outages_forever(self.upstream, self._context))
         if self.learner is None:
             return jobs
