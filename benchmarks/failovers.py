@@ -30,19 +30,9 @@ from redis.retry import Retry
 from redis.sentinel import Sentinel
 
 from benchmarks.processes import machine
-from tests.sentinel import NAME, Watched, running_sentinels
-from tests.servers import PATIENCE_SECONDS, Keyfence
+from tests.sentinel import NAME, Watched, following, running_sentinels
+from tests.servers import PATIENCE_SECONDS
 
-POLICY = """policy: p
-services: [app]
-scopes: {all: {prefix: "app:", writers: [app], unregistered: allow}}
-"""
-CONFIG = """policy: policy.yaml
-upstream:
-  sentinel: {{hosts: [{hosts}], name: {name}}}
-listeners: [{{listen: "127.0.0.1:0", service: app}}]
-findings: none
-"""
 KINDS = ("graceful", "crash")
 CONTROL, THROUGH = "redis-py with Sentinel", "through keyfence"
 DOWN_AFTER = 500  # milliseconds without an answer, after which the Sentinels take the primary for dead
@@ -213,7 +203,7 @@ def measure(kind: str, folder: Path, *, control: bool = True) -> list[Outcome]:
     """One failover, and what it was like through keyfence, and with `control` straight at Redis."""
     with contextlib.ExitStack() as stack:
         watched = stack.enter_context(running_sentinels(folder, DOWN_AFTER, replicas=2))
-        keyfence = stack.enter_context(_following(folder, watched))
+        keyfence = stack.enter_context(following(folder, watched, told="is 127"))
         sentinel = Sentinel([("127.0.0.1", port) for port in watched.sentinels])
         options = {"decode_responses": True, "retry": Retry(NoBackoff(), 0), "socket_timeout": 5.0}
         paths: dict[str, Callable[[int], redis.Redis]] = {
@@ -318,15 +308,6 @@ def _outcome(
 def _last(kept: Sequence[bool]) -> int:
     """The place of the last element that was kept; -1: none was."""
     return max((place for place, is_kept in enumerate(kept) if is_kept), default=-1)
-
-
-@contextlib.contextmanager
-def _following(folder: Path, watched: Watched) -> Iterator[Keyfence]:
-    (folder / "policy.yaml").write_text(POLICY)
-    hosts = ", ".join(f'"127.0.0.1:{port}"' for port in watched.sentinels)
-    (folder / "keyfence.yaml").write_text(CONFIG.format(hosts=hosts, name=NAME))
-    with Keyfence("--config", folder / "keyfence.yaml", expect_stderr="is 127") as keyfence:
-        yield keyfence
 
 
 HEAD = (

@@ -14,10 +14,22 @@ from typing import NamedTuple
 
 import redis
 
-from tests.servers import PATIENCE_SECONDS, RedisServer, free_port, running_redis, server_binaries
+from tests.servers import (
+    PATIENCE_SECONDS,
+    Keyfence,
+    RedisServer,
+    free_port,
+    running_redis,
+    server_binaries,
+)
 
 NAME = "main"
 SENTINELS = 3
+POLICY = """policy: p
+services: [app]
+scopes: {all: {prefix: "app:", writers: [app], unregistered: allow}}
+"""
+LISTENERS = '[{listen: "127.0.0.1:0", service: app}]'
 
 
 class Watched(NamedTuple):
@@ -116,3 +128,19 @@ def _until(check: object) -> None:
     while not check():
         assert time.monotonic() < deadline, "the Sentinels never agreed"
         time.sleep(0.05)
+
+
+@contextlib.contextmanager
+def following(
+    folder: Path, watched: Watched, more: str = "", *, told: str = "", listeners: str = LISTENERS
+) -> Iterator[Keyfence]:
+    """Runs a keyfence that follows the primary which the Sentinels name. `more` are lines of its
+    configuration; its standard error must match `told`."""
+    hosts = ", ".join(f'"127.0.0.1:{port}"' for port in watched.sentinels)
+    (folder / "policy.yaml").write_text(POLICY)
+    (folder / "keyfence.yaml").write_text(
+        f"policy: policy.yaml\nupstream: {{sentinel: {{hosts: [{hosts}], name: {NAME}}}}}\n"
+        f'listeners: {listeners}\nadmin: "127.0.0.1:0"\nfindings: none\n{more}\n'
+    )
+    with Keyfence("--config", folder / "keyfence.yaml", expect_stderr=told) as keyfence:
+        yield keyfence

@@ -36,6 +36,20 @@ class Redis:
         self.closed += 1
 
 
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+async def says(client: Streams) -> bytes:
+    """The reply to one request: the number of the connection that it took."""
+    client[1].write(ADMITTED)
+    return await client[0].readline()
+
+
+async def until_one_waits(stage: Stage) -> None:
+    while not any(client.waits for client in stage.context.clients):
+        await asyncio.sleep(0.001)
+
+
 @pytest.mark.parametrize("shared", [0, 1])
 def test_the_next_command_takes_a_new_connection(shared: int, monkeypatch: pytest.MonkeyPatch) -> None:
     @in_loop
@@ -43,9 +57,7 @@ def test_the_next_command_takes_a_new_connection(shared: int, monkeypatch: pytes
         redis = Redis()
         async with Stage(redis.serve, shared_connections=shared) as stage:
             reader, writer = await stage.client()
-            for expected in (b"+1\r\n", b"+1\r\n"):
-                writer.write(ADMITTED)
-                assert await reader.readline() == expected
+            assert [await says((reader, writer)) for _ in range(2)] == [b"+1\r\n", b"+1\r\n"]
             stage.context.renew()
             writer.write(ADMITTED + ADMITTED)
             assert [await reader.readline(), await reader.readline()] == [b"+2\r\n", b"+2\r\n"]
@@ -64,20 +76,17 @@ def test_a_reply_that_is_due_comes_first(shared: int, monkeypatch: pytest.Monkey
         redis = Redis()
         async with Stage(redis.serve, shared_connections=shared) as stage:
             reader, writer = await stage.client()
-            writer.write(ADMITTED)
-            assert await reader.readline() == b"+1\r\n"
+            assert await says((reader, writer)) == b"+1\r\n"
             redis.may_answer.clear()
             writer.write(ADMITTED)
-            while not any(client.waits for client in stage.context.clients):
-                await asyncio.sleep(0.001)
+            await until_one_waits(stage)
             stage.context.renew()
             stage.context.tick()
             writer.write(ADMITTED)
             await asyncio.sleep(0.01)
             redis.may_answer.set()
             assert [await reader.readline(), await reader.readline()] == [b"+1\r\n", b"+1\r\n"]
-            writer.write(ADMITTED)
-            assert await reader.readline() == b"+2\r\n"
+            assert await says((reader, writer)) == b"+2\r\n"
 
     renews(monkeypatch)
 
@@ -87,13 +96,11 @@ async def test_other_clients_of_a_shared_connection_use_another_one_although_a_r
     redis = Redis()
     async with Stage(redis.serve, shared_connections=1) as stage:
         (reader, writer), (other_reader, other_writer) = await stage.client(), await stage.client()
-        for one_reader, one_writer in ((reader, writer), (other_reader, other_writer)):
-            one_writer.write(ADMITTED)
-            assert await one_reader.readline() == b"+1\r\n"
+        for client in ((reader, writer), (other_reader, other_writer)):
+            assert await says(client) == b"+1\r\n"
         redis.may_answer.clear()
         writer.write(ADMITTED)
-        while not any(client.waits for client in stage.context.clients):
-            await asyncio.sleep(0.001)
+        await until_one_waits(stage)
         stage.context.renew()
         other_writer.write(ADMITTED)
         while redis.connections < 2:

@@ -2,40 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import redis
 
 from tests.clients.running import ask, eventually, metric
-from tests.sentinel import NAME, Watched, running_sentinels
+from tests.sentinel import following, running_sentinels
 from tests.servers import PATIENCE_SECONDS, Keyfence
-
-POLICY = """policy: p
-services: [app]
-scopes: {all: {prefix: "app:", writers: [app], unregistered: allow}}
-"""
-CONFIG = """policy: policy.yaml
-upstream:
-  sentinel: {{hosts: [{hosts}], name: {name}}}
-listeners: [{{listen: "127.0.0.1:0", service: app}}]
-admin: "127.0.0.1:0"
-findings: none
-{more}
-"""
-
-
-@contextlib.contextmanager
-def following(folder: Path, watched: Watched, more: str = "", told: str = "") -> Iterator[Keyfence]:
-    (folder / "policy.yaml").write_text(POLICY)
-    hosts = ", ".join(f'"127.0.0.1:{port}"' for port in watched.sentinels)
-    (folder / "keyfence.yaml").write_text(CONFIG.format(hosts=hosts, name=NAME, more=more))
-    with Keyfence("--config", folder / "keyfence.yaml", expect_stderr=told) as keyfence:
-        yield keyfence
 
 
 def client_of(keyfence: Keyfence) -> redis.Redis:

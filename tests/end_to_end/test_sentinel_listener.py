@@ -24,25 +24,12 @@ import redis.asyncio.sentinel
 import redis.sentinel
 
 from keyfence.resp import encode
-from tests.sentinel import NAME, Watched, running_sentinels
+from tests.sentinel import NAME, POLICY, Watched, following, running_sentinels
 from tests.servers import PATIENCE_SECONDS, PROJECT, Keyfence, running_redis
 
 NODE = PROJECT / "tests" / "node"
 HAS_NODE = shutil.which("node") and (NODE / "node_modules").is_dir()
-POLICY = """policy: p
-services: [app]
-scopes: {all: {prefix: "app:", writers: [app], unregistered: allow}}
-"""
-CONFIG = """policy: policy.yaml
-upstream: {{sentinel: {{hosts: [{hosts}], name: {name}}}}}
-listeners:
-  - {{listen: "127.0.0.1:0", service: app}}
-  - {{listen: "127.0.0.1:0", service: app, sentinel: true}}
-admin: "127.0.0.1:0"
-findings: none
-workers: 2
-drain: 100ms
-"""
+LISTENERS = '[{listen: "127.0.0.1:0", service: app}, {listen: "127.0.0.1:0", service: app, sentinel: true}]'
 Address = tuple[str, int]
 
 
@@ -61,13 +48,13 @@ class Place(NamedTuple):
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     folder = tmp_path_factory.mktemp("sentinels")
-    with running_sentinels(folder, 500) as watched:
-        hosts = ", ".join(f'"127.0.0.1:{port}"' for port in watched.sentinels)
-        (folder / "policy.yaml").write_text(POLICY)
-        (folder / "keyfence.yaml").write_text(CONFIG.format(hosts=hosts, name=NAME))
-        with Keyfence("--config", folder / "keyfence.yaml", expect_stderr="unreachable|is 127") as keyfence:
-            found = keyfence.ready.listeners
-            yield Place(watched, found["app"], found[f"Sentinel for {NAME}"], keyfence.ready.admin)
+    more = "workers: 2\ndrain: 100ms"
+    with (
+        running_sentinels(folder, 500) as watched,
+        following(folder, watched, more, told="unreachable|is 127", listeners=LISTENERS) as keyfence,
+    ):
+        found = keyfence.ready.listeners
+        yield Place(watched, found["app"], found[f"Sentinel for {NAME}"], keyfence.ready.admin)
 
 
 # -- the same answers as a real Sentinel's

@@ -83,32 +83,32 @@ async def until(check: Callable[[], bool]) -> None:
         await asyncio.sleep(0.005)
 
 
+async def looks_at_once(patch: pytest.MonkeyPatch, raise_doubt: Callable[[Upstream], None]) -> Followed:
+    """There is doubt once, between two looks that are far apart."""
+    patch.setattr(health, "PROBE_INTERVAL", LONG)
+    async with Node().running() as node:
+        followed = Followed("127.0.0.1", node.port)
+        async with followed.probed():
+            await until(lambda: node.connections == 2)
+            raise_doubt(followed.upstream)
+            await until(lambda: node.connections == 3)
+    return followed
+
+
 @pytest.mark.parametrize("error", DOUBTS)
 def test_an_error_that_a_primary_does_not_give_makes_keyfence_look_at_once(
     error: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     @in_loop
     async def looks(patch: pytest.MonkeyPatch) -> None:
-        patch.setattr(health, "PROBE_INTERVAL", LONG)
-        async with Node().running() as node:
-            followed = Followed("127.0.0.1", node.port)
-            async with followed.probed():
-                await until(lambda: node.connections == 2)
-                followed.upstream.answered(error)
-                await until(lambda: node.connections == 3)
+        await looks_at_once(patch, lambda upstream: upstream.answered(error))
 
     looks(monkeypatch)
 
 
 @in_loop
 async def test_a_lost_connection_makes_keyfence_look_at_once(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(health, "PROBE_INTERVAL", LONG)
-    async with Node().running() as node:
-        followed = Followed("127.0.0.1", node.port)
-        async with followed.probed():
-            await until(lambda: node.connections == 2)
-            followed.upstream.lost()
-            await until(lambda: node.connections == 3)
+    followed = await looks_at_once(patch, Upstream.lost)
     assert not followed.failovers  # the node is still there
 
 
