@@ -10,7 +10,8 @@ import redis
 
 from tests.adversity.fault_proxy import FaultProxy
 from tests.clients.running import eventually, metric
-from tests.end_to_end.test_sentinel import POLICY, client_of
+from tests.end_to_end.test_sentinel import client_of
+from tests.sentinel import POLICY
 from tests.servers import PATIENCE_SECONDS, Keyfence, RedisServer, running_redis
 
 CONFIG = """policy: policy.yaml
