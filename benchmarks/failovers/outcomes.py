@@ -1,0 +1,73 @@
+"""What failovers have shown, and which of it must not be."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+KINDS = ("graceful", "crash")
+THROUGH, CONTROL = "keyfence", "control"
+SUBSCRIBER_SECONDS = 1.0  # within which a subscriber receives again or is closed, once writes succeed
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """What one client has seen of one failover on one path."""
+
+    client: str
+    path: str
+    without_service: float  # the longest time in seconds between two confirmed writes
+    after_report: float  # seconds from the Sentinels' report until it had written again
+    confirmed: int
+    lost: int  # confirmed writes that the new primary does not have
+    lost_before_kept: int  # of these, ones confirmed before one that was kept: replication cannot do this
+    twice: int
+    wrong: int
+    falls: int
+    subscriber: float  # seconds until its subscriber received again or was closed, after writes succeeded
+    errors: dict[str, int]
+
+    def faults(self, kind: str) -> dict[str, int]:
+        """What must not be, and how often it was."""
+        checks = {
+            "replies of other requests": self.wrong,
+            "elements that stand twice": self.twice,
+            "confirmed writes that are lost": self.lost if kind == "graceful" else self.lost_before_kept,
+            "values that fell": self.falls if kind == "graceful" else 0,
+            "subscribers that heard nothing": int(self.subscriber > SUBSCRIBER_SECONDS),
+        }
+        return {what: number for what, number in checks.items() if number}
+
+
+@dataclasses.dataclass(frozen=True)
+class Failover:
+    """One failover, as all clients saw it."""
+
+    kind: str
+    outcomes: list[Outcome]
+
+    def without_service(self, client: str, path: str) -> float | None:
+        return next(
+            (one.without_service for one in self.outcomes if (one.client, one.path) == (client, path)), None
+        )
+
+    def faults(self) -> Iterator[str]:
+        """What must not be, of clients of keyfence."""
+        for one in self.outcomes:
+            if one.path == THROUGH:
+                for what, number in one.faults(self.kind).items():
+                    yield f"{self.kind}, {one.client}: {number} {what}"
+
+
+def write(path: Path, failover: Failover) -> None:
+    """Appends a failover to a file, as a line of JSON."""
+    with path.open("a") as file:
+        file.write(f"{json.dumps(dataclasses.asdict(failover))}\n")
+
+
+def read(lines: Iterable[str]) -> list[Failover]:
+    """The failovers that `write` has written."""
+    found = [json.loads(line) for line in lines]
+    return [Failover(one["kind"], [Outcome(**outcome) for outcome in one["outcomes"]]) for one in found]
