@@ -149,7 +149,6 @@ MAY_IMPORT: dict[str, set[str]] = {
     "process.workers": {
         *(
             "config",
-            "downstream",
             "net",
             "process.serving",
             "session.conversation",

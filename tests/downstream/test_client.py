@@ -18,7 +18,7 @@ from keyfence.config.limits import ClientLimits
 from keyfence.config.models import ListenerModel
 from keyfence.downstream import client as client_module
 from keyfence.downstream import half_closed
-from keyfence.downstream.context import ServerContext
+from keyfence.downstream.context import Common, ServerContext
 from keyfence.downstream.flow import Leaving
 from keyfence.downstream.listeners import Listeners
 from keyfence.policy.enforcement.modes import ModeRule
@@ -78,9 +78,8 @@ class Stage:
         self.upstream = Upstream(address, connect_timeout=self._timeout)
         self.telemetry = Telemetry()
         in_force = None if self._authorizer is None else InForce(self._authorizer)
-        self.context = ServerContext(
-            in_force, identities(), self.upstream, self.telemetry, IDENTIFIED, self._limits, self._shared
-        )
+        common = Common(in_force, identities(), self.telemetry, IDENTIFIED, self._limits, self._shared)
+        self.context = ServerContext(common, self.upstream)
         self.listeners = Listeners(self.context)
         self.listeners.open(ListenerModel(listen="127.0.0.1:0", service="CubeProxy"))
         await self.listeners.start()

@@ -150,7 +150,7 @@ class Client(Owner):
         known, self._known = self._known, None
         assert known is not None
         known = with_certificate(known, transport.get_extra_info("peercert"))
-        return *self._context.identities.identify(known), known.names
+        return *self._context.common.identities.identify(known), known.names
 
     def data_received(self, data: bytes) -> None:
         if not _TAKES_REQUESTS >> self._life & 1:
@@ -417,7 +417,7 @@ class Client(Owner):
                 self._guarded(lambda _: session.take_answer(question, answer), "")
 
         self._asks = True
-        self._context.ask(question._replace(answered=answered))
+        self._context.common.ask(question._replace(answered=answered))
 
     def policy_replaced(self) -> None:
         self._session.forget_policy()

@@ -2,7 +2,7 @@
 
 
 cdef class ServerContext:
-    cdef public object identities
+    cdef readonly object common
     cdef public object upstream
     cdef public object telemetry
     cdef public object counters
@@ -10,7 +10,6 @@ cdef class ServerContext:
     cdef public object quotas
     cdef public set clients
     cdef public object ids
-    cdef public object ask
     cdef public bint sharing
     cdef public object pools
     cdef readonly object logins

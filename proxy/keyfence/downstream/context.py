@@ -1,13 +1,12 @@
 # cython: annotation_typing=False
-"""What all clients of one process share, and what concerns all of them at once.
+"""What the clients of one process share, those of one upstream more than all, and what concerns them at once.
 
-Rule: a client knows the context, and the context asks each client. It moves no bytes.
+Rule: a client knows the context of its upstream, and the context asks each client. It moves no bytes.
 """
 
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from typing import Any
 
@@ -33,14 +32,13 @@ def _not_answered(question: Question) -> None:
     asyncio.get_running_loop().call_soon(question.answered, None)
 
 
-class ServerContext:
-    """The objects that all clients of a process share."""
+class Common:
+    """The objects that all clients of a process share, whatever their upstream."""
 
     def __init__(
         self,
         in_force: InForce | None,
         identities: Resolver,
-        upstream: Upstream,
         telemetry: Telemetry,
         limits: RequestLimits,
         client_limits: ClientLimits,
@@ -48,30 +46,51 @@ class ServerContext:
     ) -> None:
         """`in_force`: None passes everything on unread. `shared_connections`: the number of shared upstream
         connections of one kind; with 0 each client has a dedicated one."""
-        self.upstream = upstream
+        self.in_force = in_force
+        self.identities = identities
         self.telemetry = telemetry
-        self.counters = telemetry.counters  # kept, because asking for them gathers all counts
+        self.limits = limits
         self.quotas = ConnectionQuotas(client_limits)
-        self.clients: set[Any] = set()  # each a `client.Client`, whose module imports this one
-        self.ids = ShownIds()
-        self.ask: Callable[[Question], None] = _not_answered  # takes the questions of sessions
-        self.sharing = shared_connections > 0 and in_force is not None
-        self.pools = Pools(upstream, shared_connections)
-        self.logins = LoginSweep(upstream, self.counters)
         self.turns = Turns()
-        self.identities = identities
-        self.sessions: SessionContext | None = None
-        if in_force is not None:
-            selects = upstream.address.database, upstream.address.selects_later
-            self.sessions = SessionContext(
-                in_force, identities, telemetry, limits, self._greeting, *selects, self.sharing, self.ids
-            )
+        self.shared_connections = shared_connections if in_force is not None else 0
+        self.ask: Callable[[Question], None] = _not_answered  # takes the questions of sessions
 
-    def admit(self, identities: Resolver, limits: RequestLimits) -> None:
-        """From now on, new clients are identified by `identities`, and their requests have these limits."""
-        self.identities = identities
-        if self.sessions is not None:
-            self.sessions = dataclasses.replace(self.sessions, identities=identities, limits=limits)
+
+class ServerContext:
+    """The objects that all clients of one upstream share."""
+
+    def __init__(self, common: Common, upstream: Upstream) -> None:
+        self.common = common
+        self.upstream = upstream
+        self.telemetry = common.telemetry
+        self.counters = common.telemetry.counters  # kept, because asking for them gathers all counts
+        self.quotas = common.quotas
+        self.turns = common.turns
+        self.clients: set[Any] = set()  # each a `client.Client`, whose module imports this one
+        self.ids = ShownIds()  # an upstream's own: another one gives the same ids to other connections
+        self.sharing = common.shared_connections > 0
+        self.pools = Pools(upstream, common.shared_connections)
+        self.logins = LoginSweep(upstream, self.counters)
+        self.sessions: SessionContext | None = None
+        self.admit()
+
+    def admit(self) -> None:
+        """From now on, new clients are identified by what is common now, and their requests have its
+        limits."""
+        common, address = self.common, self.upstream.address
+        if common.in_force is not None:
+            self.sessions = SessionContext(
+                common.in_force,
+                common.identities,
+                common.telemetry,
+                common.limits,
+                self._greeting,
+                address.database,
+                address.selects_later,
+                self.sharing,
+                self.ids,
+                self.upstream.seen,
+            )
 
     def _greeting(self) -> Sequence[bytes]:
         return self.upstream.address.greeting()

@@ -94,9 +94,10 @@ class ProcessControl(Control):
             reasons.append("keyfence is ending")
         elif not self._backend.is_open:
             reasons.append("listeners are not open yet")
-        upstream = self._runtime.upstream
-        if upstream is None or not upstream.up:
-            reasons.append(upstream.state if upstream else "no upstream yet")
+        upstreams = self._runtime.upstreams
+        reasons += [one.upstream.state for one in upstreams if not one.upstream.up]
+        if not upstreams:
+            reasons.append("no upstream yet")
         reasons += self._concerns(is_fatal=True)
         return not reasons, reasons
 
@@ -104,10 +105,13 @@ class ProcessControl(Control):
         return self._concerns(is_fatal=False)
 
     def _concerns(self, *, is_fatal: bool) -> list[str]:
-        """What is to be known about the upstream, with or without the effect that keyfence is not ready."""
-        upstream = self._runtime.upstream
-        where = upstream.address.shown if upstream is not None else ""
-        return [f"upstream {where} {one.text}" for one in self._runtime.concerns if one.is_fatal is is_fatal]
+        """What is to be known about the upstreams, with or without the effect that keyfence is not ready."""
+        return [
+            f"upstream {served.upstream.address.shown} {one.text}"
+            for served in self._runtime.upstreams
+            for one in served.concerns
+            if one.is_fatal is is_fatal
+        ]
 
     async def metrics(self) -> bytes:
         # A row takes some 10 µs, and there are thousands: in a thread, so that clients wait for none of it.
@@ -168,9 +172,10 @@ class ProcessControl(Control):
         return {"name": name, "revision": revision, "file": self._runtime.settings.policy, "loaded": loaded}
 
     def _upstream_status(self) -> dict[str, Any] | None:
-        upstream = self._runtime.upstream
-        if upstream is None:
+        if not self._runtime.upstreams:
             return None
+        served = self._runtime.upstreams[0]
+        upstream = served.upstream
         failover = upstream.last_failover
         return {
             "address": upstream.address.shown,
@@ -180,7 +185,7 @@ class ProcessControl(Control):
             "up": bool(upstream.up),
             "since": upstream.since,
             "reason": "" if upstream.up else upstream.reason,
-            "credentials": self._runtime.keeper.status() if self._runtime.keeper is not None else None,
+            "credentials": served.keeper.status(),
         }
 
     def _mode_counts(self) -> dict[str, dict[str, int]]:

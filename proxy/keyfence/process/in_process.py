@@ -1,6 +1,6 @@
 """The backend of a keyfence without workers: this process serves the clients itself.
 
-Rule: it owns the listeners; everything else is the runtime's.
+Rule: it owns nothing but the feed; listeners and clients are the runtime's.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from keyfence.downstream.listeners import Listeners
 from keyfence.policy.enforcement.modes import BreakGlass
 from keyfence.session.conversation.owner_questions import Question
 from keyfence.telemetry.candidate.rows import rows_of
@@ -32,14 +31,12 @@ class InProcess(Backend):
     def __init__(
         self,
         runtime: Runtime,
-        listeners: Listeners,
         feed: Feed | None = None,
         ledger: Ledger | None = None,
     ) -> None:
         """`feed` gets what is counted, each second and at the end, and `ledger` knows what became of it."""
         self._is_open = False
         self._runtime = runtime
-        self._listeners = listeners
         self._feed = feed
         self._increments = Increments(runtime.telemetry)
         self._since = time.time()
@@ -69,10 +66,10 @@ class InProcess(Backend):
 
     @property
     def bound(self) -> Sequence[tuple[str, str]]:
-        return self._listeners.bound
+        return self._runtime.bound
 
     async def open(self) -> None:
-        await self._listeners.start()
+        await self._runtime.start()
         self._is_open = True
 
     def log_to(self, decision_log: str) -> None:
@@ -80,7 +77,7 @@ class InProcess(Backend):
 
     async def take(self, packed: Packed, _loaded_at: float) -> None:
         # The runtime is this process's own and has taken the policy already.
-        self._listeners.replace_tls(contexts_of(packed.settings))
+        self._runtime.replace_tls(contexts_of(packed.settings))
 
     async def set_candidate(self, candidate: PackedCandidate | None) -> None:
         await take_candidate(self._runtime, candidate)
@@ -127,6 +124,6 @@ class InProcess(Backend):
         )
 
     async def drain(self, seconds: float, at_once: asyncio.Event) -> None:
-        await self._listeners.close(seconds, at_once)
+        await self._runtime.close(seconds, at_once)
         self._is_open = False
         await self.tick()

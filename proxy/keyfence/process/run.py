@@ -27,7 +27,7 @@ from keyfence.telemetry.log_relay import LogRelay
 from keyfence.telemetry.operator_log import warn
 from keyfence.telemetry.telemetry import Telemetry
 from keyfence.upstream.embedded import EmbeddedRedis
-from keyfence.upstream.health import Upstream, UpstreamAddress
+from keyfence.upstream.health import UpstreamAddress
 
 from .control import ProcessControl
 from .findings import FindingsDesk
@@ -38,6 +38,7 @@ from .serving.command_recorder import Recorder
 from .serving.packing import Packed, pack
 from .serving.reload import Origin
 from .serving.runtime import Runtime, StartError, background, telemetry_of
+from .serving.upstreams import ServedUpstream
 from .systemd import READY, STOPPING, notifier
 
 
@@ -67,8 +68,8 @@ async def serve(
         stack.push_async_callback(findings.close)
         runtime = Runtime(settings, policy, telemetry)
         findings.policy_taken(runtime.authorizer)
-        upstream = await runtime.reach_upstream(address)
-        backend = _backend(runtime, upstream, address, policy, places, relay, findings)
+        served = await runtime.reach_upstream(address)
+        backend = _backend(runtime, served, address, policy, places, relay, findings)
         at_once = asyncio.Event()
         stack.push_async_callback(backend.drain, 0.0, at_once)  # if the start fails
         access = Access(settings.admin_names, token_of(settings))
@@ -82,7 +83,7 @@ async def serve(
         chores = (*runtime.chores(), control.tick_forever(), findings.notify_forever())
         async with background(*chores, findings.write_forever(lambda: backend.is_open)):
             await backend.open()
-            _announce(settings, backend, operators, upstream, embedded, spliced=policy is None)
+            _announce(settings, backend, operators, address, embedded, spliced=policy is None)
             runtime.announced()
             notify(READY)
             for text in token_warnings(settings):
@@ -128,7 +129,7 @@ def _recorder(settings: Settings, stack: contextlib.AsyncExitStack) -> Recorder:
 
 def _backend(
     runtime: Runtime,
-    upstream: Upstream,
+    served: ServedUpstream,
     address: UpstreamAddress,
     policy: CompiledPolicy | None,
     places: list[Place],
@@ -137,7 +138,8 @@ def _backend(
 ) -> Backend:
     settings = runtime.settings
     if not settings.workers:
-        return InProcess(runtime, runtime.listeners(upstream, places[0]), findings.feed, findings.ledger)
+        runtime.serve(served, places[0])
+        return InProcess(runtime, findings.feed, findings.ledger)
     loaded_at = next((at for _, at in runtime.telemetry.counters.policies.values()), 0.0)
     start = Start(pack(settings, policy), loaded_at, address, ())
     return Workers(places, runtime, relay, start, findings.feed, findings.ledger)
@@ -181,7 +183,7 @@ def _announce(
     settings: Settings,
     backend: Backend,
     operators: OperatorListeners,
-    upstream: Upstream,
+    upstream: UpstreamAddress,
     embedded: EmbeddedRedis | None,
     *,
     spliced: bool,
@@ -192,7 +194,7 @@ def _announce(
     whose = ", ".join(f"{settings.whose(model)} on {address}" for (address, _), model in listeners)
     parts = [f"keyfence: ready: {whose}", f"admin {admin or 'none'}"]
     parts += [f"metrics {metrics}"] if metrics else []
-    parts.append(f"upstream {upstream.address.shown}")
+    parts.append(f"upstream {upstream.shown}")
     workers = backend.listing()
     if any(worker["pid"] != os.getpid() for worker in workers):
         parts.append(f"workers {len(workers)}")

@@ -89,8 +89,6 @@ class Telemetry:
         self.recorder: Callable[[Any, str, Sequence[bytes], Any], None] | None = None
         # Describes a command of a finding (policy, service, argv, touches); None: findings have no examples.
         self.describe: Callable[[Any, str, Sequence[bytes], Any], dict[str, Any]] | None = None
-        # Called with what sessions see of Redis, and when (Unix time); `upstream.standing` has the words.
-        self.on_upstream_shown: Callable[[str, float], None] = lambda _word, _at: None
         self._shown: dict[str, float] = {}  # words besides errors, and when they came last, for `take_shown`
         self._schedule: Schedule | None = None
         self._mask_keys = mask_keys
@@ -210,17 +208,14 @@ class Telemetry:
     def upstream_error(self, word: str) -> None:
         """Count an error of Redis that concerns Redis itself; `word` is one of `resp.replies.NOTED`."""
         self._counters.upstream_error(word)
-        self.on_upstream_shown(word, time.time())
 
     def address_hidden(self, where: str) -> None:
         self._counters.address_hidden(where)
 
     def upstream_shown(self, word: str) -> None:
         """Pass on what a session has seen of Redis itself; `word` is one of a closed set."""
-        now = time.time()
         self._shown.pop(word, None)
-        self._shown[word] = now
-        self.on_upstream_shown(word, now)
+        self._shown[word] = time.time()
 
     def take_shown(self) -> list[tuple[str, float]]:
         """The words of `upstream_shown` since the last call, each once with its time, the newest last."""

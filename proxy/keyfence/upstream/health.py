@@ -20,7 +20,7 @@ from typing import Literal
 
 from keyfence.net.host_port import host_port
 from keyfence.resp import encode
-from keyfence.resp.replies import READ_ONLY
+from keyfence.resp.replies import DOUBTS, READ_ONLY
 from keyfence.resp.role import REPLICA
 
 from .credentials.login import Login
@@ -229,6 +229,12 @@ class Upstream:
             self._failovers.doubted()
             self._renewals.refused()
         self.look_again()
+
+    def seen(self, word: str, at: float | None = None) -> None:
+        """A session has seen something of Redis (`Standing.shown`), now or `at` that Unix time."""
+        self.standing.shown(word, time.time() if at is None else at)
+        if word in DOUBTS:
+            self.answered(word)
 
     @property
     def node(self) -> str:

@@ -75,9 +75,9 @@ class Answers:
         runtime = self._runtime
         match kind:
             case "whose":
-                return runtime.ids.is_of(*content)
+                return runtime.was_shown(*content)
             case "upstreams":
-                return upstreams_of(runtime.upstream)
+                return upstreams_of(one.upstream for one in runtime.upstreams)
             case "clients":
                 return clients_of(runtime.clients, *content)
             case "stats":
@@ -104,17 +104,16 @@ async def _explained(runtime: Runtime, service: str, argv: Sequence[bytes], call
     return {name: found[name] for name in ("verdict", "refused", "rule", "message", "hint")} | found
 
 
-def upstreams_of(upstream: Upstream | None) -> dict[str, Any]:
-    rows = []
-    if upstream is not None:
-        rows.append(
-            {
-                "address": upstream.address.shown,
-                "state": "up" if upstream.up else "down",
-                "since": written(upstream.since),
-                "reason": "" if upstream.up else upstream.reason,
-            }
-        )
+def upstreams_of(upstreams: Iterable[Upstream]) -> dict[str, Any]:
+    rows = [
+        {
+            "address": upstream.address.shown,
+            "state": "up" if upstream.up else "down",
+            "since": written(upstream.since),
+            "reason": "" if upstream.up else upstream.reason,
+        }
+        for upstream in upstreams
+    ]
     return {"upstreams": rows}
 
 

@@ -1,4 +1,4 @@
-"""The runtime of one process: authorizer, upstream, the server context of its clients, and background jobs.
+"""The runtime of one process: authorizer, upstreams, what their clients share, and background jobs.
 
 Rule: policy and configuration change together, between two commands and never within one. A transaction, and
 a client's identity, keep the ones that they began with.
@@ -10,11 +10,10 @@ import asyncio
 import contextlib
 import dataclasses
 import datetime
-import math
 import ssl
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from typing import Any, TypeVar
 
 from keyfence.commands.extract import adopt
@@ -24,12 +23,11 @@ from keyfence.config.limits import ClientLimits
 from keyfence.config.settings import Settings
 from keyfence.downstream.announced import primaries_of
 from keyfence.downstream.client import Client
-from keyfence.downstream.context import ServerContext
+from keyfence.downstream.context import Common, ServerContext
 from keyfence.downstream.listeners import Listeners
 from keyfence.downstream.tls import listener_context, upstream_context
 from keyfence.identity.resolver import Resolver
 from keyfence.net.addresses import Bound
-from keyfence.net.closures import UPSTREAM_LOST
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.enforcement.modes import BreakGlass, Modes
 from keyfence.policy.engine.authorizer import Authorizer, Candidate, InForce
@@ -37,28 +35,18 @@ from keyfence.policy.engine.pending import PendingTtls
 from keyfence.policy.rules import RULES
 from keyfence.policy.units import counted
 from keyfence.policy.wording.command_log import as_line
-from keyfence.resp.notices import failed_over, failing_over, new_number
-from keyfence.resp.replies import DOUBTS
 from keyfence.session.conversation.owner_questions import Question
-from keyfence.session.conversation.shown_ids import ShownIds
 from keyfence.telemetry.candidate.changes import Changes
-from keyfence.telemetry.operator_log import notice, report_fault, tell, warn
+from keyfence.telemetry.operator_log import notice, report_fault, tell
 from keyfence.telemetry.telemetry import Telemetry
 from keyfence.telemetry.usage import Usage
-from keyfence.upstream.credentials.keeper import Keeper
-from keyfence.upstream.discovery import CannotLearn, Learner, NotAllowed
-from keyfence.upstream.failovers import Failover
 from keyfence.upstream.health import Upstream, UpstreamAddress
-from keyfence.upstream.outages import Outages
-from keyfence.upstream.own_commands import COMMAND, OwnCommand
-from keyfence.upstream.own_user import missing_permissions, what_is_missing
-from keyfence.upstream.sentinel.follower import Follower
-from keyfence.upstream.standing import CREDENTIALS, KINDS, ROLES, Concern
 
 from .explainer import Explainer
 from .garbage import FullCollections, release_slowly
 from .rlimits import room_for
 from .ttl_check import TtlWatch
+from .upstreams import ServedUpstream
 from .zeros import declare_zeros
 
 _T = TypeVar("_T")
@@ -94,16 +82,8 @@ class Runtime:
         self.in_force: InForce | None = None
         self.changes: Changes | None = None  # what the candidate policy would change; None: there is none
         self._candidate: CompiledPolicy | None = None
-        self.upstream: Upstream | None = None
-        self.learner: Learner | None = None
-        self.follower: Follower | None = None  # of Sentinels
-        self.keeper: Keeper | None = None  # of credentials that change
-        self._context: ServerContext | None = None
-        self._outages: Outages | None = None
-        self._concerns: list[Concern] = []  # about the upstream, as last reported
-        self._missing: list[OwnCommand] = []  # permissions that keyfence's own user lacks, as last reported
-        self._user_changed = asyncio.Event()
-        self._outage_changed = asyncio.Event()  # Redis has gone, or is back
+        self.upstreams: list[ServedUpstream] = []
+        self._common: Common | None = None  # None: this process has no clients
         self._quiet = quiet
         self._held_back: list[str] | None = []  # lines that wait for the ready line; None: it is printed
         self.take(settings, policy, time.time() if loaded_at is None else loaded_at)
@@ -111,14 +91,13 @@ class Runtime:
     def take(self, settings: Settings, policy: CompiledPolicy | None, loaded_at: float) -> None:
         """Put a policy and its configuration in force. `loaded_at` is in Unix seconds.
 
-        Upstream and listeners keep their addresses. Connected clients keep their service until they
+        Upstreams and listeners keep their addresses. Connected clients keep their service until they
         authenticate again. Raises FileError, and changes nothing then.
         """
-        if self.upstream is not None and settings.upstream is not None:
-            self.upstream.take(settings.upstream, upstream_context(settings))
-            if self.keeper is not None:
-                self.keeper.take(settings.upstream.credentials)
-            self._user_changed.set()
+        if self.upstreams and settings.upstream is not None:
+            tls = upstream_context(settings)
+            for one in self.upstreams:
+                one.take(settings.upstream, tls)
         counters = self.telemetry.counters
         self.settings = settings
         self.telemetry.mask(settings.mask_keys)
@@ -137,15 +116,17 @@ class Runtime:
                 files = ((home.policy, home.owner, home.contact) for home in policy.homes)
                 counters.policy_made_of(files, policy.revision)
                 declare_zeros(counters, authorizer.modes)
-        if self._context is not None:
-            self._context.admit(self._resolver(), settings.limits.of_requests())
-            self._context.quotas.limits = self._client_limits()
+        if self._common is not None:
+            self._common.identities, self._common.limits = self._resolver(), settings.limits.of_requests()
+            self._common.quotas.limits = self._client_limits()
+            for context in self.contexts:
+                context.admit()
         self._count_lapsed()
 
     def _let_go(self, policy: CompiledPolicy) -> None:
         """Free a policy that is used no more."""
         self.explainer.forget()
-        if self._context is not None:
+        if self._common is not None:
             for client in self.clients:
                 client.policy_replaced()
             release_slowly([*policy.targets])
@@ -190,160 +171,19 @@ class Runtime:
         self.telemetry.counters.internal_error("decision")
         report_fault(exc)
 
-    # -- upstream
+    # -- upstreams
 
-    def open_upstream(self, address: UpstreamAddress) -> Upstream:
-        self._outages = None if self._quiet else Outages(address.shown)
-        self.upstream = Upstream(
-            address,
-            upstream_context(self.settings),
-            self.settings.connect_timeout,
-            on_change=self._upstream_changed,
-            on_failure=self._connect_failed,
-            on_fault=self._upstream_fault,
-            on_state=self._outages.seen if self._outages is not None else lambda _up, _reason: None,
-        )
-        self.upstream.on_failover = self._failed_over
-        self.upstream.on_served = self._served
-        self.upstream.on_renewal = self._renew
-        self.upstream.on_remade = self._reconnected
-        self.telemetry.on_upstream_shown = self._upstream_shown
-        if address.sentinels is not None:
-            self.follower = Follower(self.upstream, address.sentinels)
-        self.keeper = Keeper(self.upstream, self.upstream.connect_timeout, self._credentials_fetched)
-        self.keeper.take(address.credentials)
-        if self.keeper.is_used and not self._quiet:
-            self.telemetry.counters.declare("upstream_credentials_failures", [address.shown])
-        self.upstream.on_refused = self.keeper.refused
-        self._report_concerns(self.upstream)
-        if self.authorizer is not None:
-            self.learner = Learner(self.upstream, self._adopt_commands, self._cannot_learn)
-        return self.upstream
+    def open_upstream(self, address: UpstreamAddress) -> ServedUpstream:
+        adopt = self._adopt_commands if self.in_force is not None else None
+        one = ServedUpstream(address, self.settings, self.telemetry, self.tell, adopt, quiet=self._quiet)
+        self.upstreams.append(one)
+        return one
 
-    async def reach_upstream(self, address: UpstreamAddress) -> Upstream:
+    async def reach_upstream(self, address: UpstreamAddress) -> ServedUpstream:
         """Open the upstream, probe it once, and learn its commands if it answers."""
-        upstream = self.open_upstream(address)
-        if self.keeper is not None:
-            await self.keeper.fetch()
-        if self.follower is not None:
-            await self.follower.find()
-        is_up = await upstream.probe()
-        self._report_concerns(upstream)
-        if is_up and self.learner is not None:
-            await self._check_user(upstream)
-            self._user_changed.clear()
-            await self.learner.learn()
-        return upstream
-
-    def _credentials_fetched(self) -> None:
-        """Credentials of the upstream were fetched, or could not be."""
-        assert self.upstream is not None
-        assert self.keeper is not None
-        shown, current = self.upstream.address.shown, self.keeper.rotation.current
-        counters = self.telemetry.counters
-        counters.upstream_credentials(shown, current.expires_at if current is not None else None)
-        if self.keeper.trouble:
-            counters.upstream_credentials_failed(shown)
-            if self.keeper.detail and not self._quiet:
-                notice("credentials detail", f"the command for the credentials wrote: {self.keeper.detail}")
-
-    async def _check_user(self, upstream: Upstream) -> None:
-        """Report the permissions that keyfence's own user lacks, and each change. Without a login of
-        keyfence's own (clients bring all credentials) this is not a warning."""
-        if self._quiet:
-            return
-        missing = await missing_permissions(upstream)
-        if missing is None or missing == self._missing:
-            return
-        self._missing = missing
-        if missing:
-            (warn if upstream.address.has_login else self.tell)(what_is_missing(upstream.address, missing))
-
-    async def _check_user_forever(self, upstream: Upstream) -> None:
-        """Check again each time the upstream comes back or keyfence's login changes."""
-        while True:
-            await self._user_changed.wait()
-            self._user_changed.clear()
-            await self._check_user(upstream)
-
-    def _connect_failed(self) -> None:
-        assert self.upstream is not None
-        self.telemetry.counters.upstream_connect_failed(self.upstream.address.shown)
-
-    def _upstream_shown(self, word: str, at: float) -> None:
-        """A session has seen something of the upstream (`Standing.shown`)."""
-        assert self.upstream is not None
-        self.upstream.standing.shown(word, at)
-        if word in DOUBTS:
-            self.upstream.answered(word)
-
-    def _failed_over(self, now: Failover, held: Collection[str] | None) -> None:
-        """Another node is the primary now. Connections to the `held` addresses stay; None: all do."""
-        assert self.upstream is not None
-        shown = self.upstream.address.shown
-        if self._context is not None and held is not None:
-            self._context.upstream_moved(f"upstream {shown} is {now.node} now", held)
-        if not self._quiet:  # a worker's parent has followed it too
-            self.telemetry.counters.upstream_failed_over(shown)
-            what = "a primary again" if held is None else f"{now.node} now"
-            notice(f"failover {now.node}", f"upstream {shown} is {what}, as {now.why} says")
-        if self.learner is not None:
-            self.learner.upstream_changed(True)
-        self._user_changed.set()
-
-    def _reconnected(self) -> None:
-        assert self.upstream is not None
-        self.telemetry.counters.upstream_reconnected(self.upstream.address.shown)
-
-    def _served(self, seconds: float) -> None:
-        """A failover is over that took this long."""
-        assert self.upstream is not None
-        if not self._quiet:
-            self.telemetry.counters.upstream_failover_took(self.upstream.address.shown, seconds)
-
-    def _renew(self) -> None:
-        """Connections may lead to a replica, and new ones to a primary."""
-        if self._context is not None:
-            self._context.renew()
-
-    def _upstream_changed(self, up: bool) -> None:
-        assert self.upstream is not None
-        self.telemetry.counters.upstream_state(self.upstream.address.shown, up)
-        self._outage_changed.set()
-        if self.learner is not None:
-            self.learner.upstream_changed(up)
-        if up:
-            self._user_changed.set()
-
-    @property
-    def concerns(self) -> list[Concern]:
-        """What operators should know about the upstream now."""
-        if self.upstream is None:
-            return []
-        found = self.upstream.standing.concerns()
-        if self.keeper is not None and self.keeper.trouble:
-            found.append(Concern(CREDENTIALS, f"has no new credentials: {self.keeper.trouble}"))
-        return found
-
-    def _report_concerns(self, upstream: Upstream) -> None:
-        """Report where the upstream stands, and each change."""
-        before, self._concerns = self._concerns, self.concerns
-        kinds = {one.kind for one in self._concerns}
-        for kind in KINDS:
-            self.telemetry.counters.upstream_stands(upstream.address.shown, kind, kind in kinds)
-        if self._quiet:
-            return
-        for role in ROLES:
-            self.telemetry.counters.upstream_has_role(upstream.address.shown, role, role == upstream.role)
-        for one in self._concerns:
-            if one not in before:
-                notice(f"upstream {one.kind}", f"upstream {upstream.address.shown} {one.text}")
-
-    def _upstream_fault(self, kind: str) -> None:
-        self.telemetry.counters.upstream_fault(kind)
-        if kind == "out_of_step":
-            text = "a shared connection was closed: its replies were out of step with its requests"
-            notice(kind, f"{text}. Somebody's text may pass for a reply; please report how")
+        one = self.open_upstream(address)
+        await one.reach()
+        return one
 
     def _adopt_commands(self, reply: object) -> None:
         learned = learn(reply)
@@ -357,15 +197,6 @@ class Runtime:
         if learned.unreadable or learned.dropped:
             self.tell(f"{learned.unreadable + learned.dropped} of the upstream's commands stay unknown")
 
-    def _cannot_learn(self, reason: CannotLearn) -> None:
-        """If clients bring all credentials, keyfence may lack the permission: this is not a warning then."""
-        text = f"the upstream does not list its commands ({reason}): commands of its modules stay unknown"
-        if isinstance(reason, NotAllowed):
-            if COMMAND not in self._missing:  # else it was reported already
-                self.tell(f"{text}; give its URL a user that may run COMMAND")
-        elif not self._quiet:
-            warn(text)
-
     def tell(self, text: str) -> None:
         """Print information for operators. The ready line comes first."""
         if self._quiet:
@@ -377,44 +208,46 @@ class Runtime:
 
     def announced(self) -> None:
         """The ready line is printed: print the lines that waited for it."""
-        if self._outages is not None:
-            self._outages.begin()
+        for one in self.upstreams:
+            one.announced()
         waiting, self._held_back = self._held_back or [], None
         for text in waiting:
             self.tell(text)
 
     # -- clients
 
-    def server_context(self, upstream: Upstream) -> ServerContext:
+    def _open_common(self) -> Common:
         settings = self.settings
-        self._context = ServerContext(
+        return Common(
             self.in_force,
             self._resolver(),
-            upstream,
             self.telemetry,
             settings.limits.of_requests(),
             self._client_limits(),
             settings.shared_connections,
         )
-        return self._context
 
     @property
-    def ids(self) -> ShownIds:
-        """The connection ids that clients of this process were shown."""
-        assert self._context is not None
-        return self._context.ids
+    def contexts(self) -> list[ServerContext]:
+        """The contexts of this process' clients: one for each upstream."""
+        return [one.context for one in self.upstreams if one.context is not None]
 
     @property
-    def clients(self) -> Collection[Client]:
+    def clients(self) -> Iterator[Client]:
         """The clients of this process."""
-        assert self._context is not None
-        return self._context.clients
+        for context in self.contexts:
+            yield from context.clients
+
+    def was_shown(self, service: str, number: int) -> bool:
+        """Whether a client of this service was shown this connection id of Redis."""
+        return any(context.ids.is_of(service, number) for context in self.contexts)
 
     def answer_by(self, ask: Callable[[Question], None], *, is_all: bool) -> None:
         """Have the questions of sessions answered in this way. `is_all`: no other process has clients."""
-        assert self._context is not None
-        self._context.ids.is_all = is_all
-        self._context.ask = ask
+        assert self._common is not None
+        self._common.ask = ask
+        for context in self.contexts:
+            context.ids.is_all = is_all
 
     def _client_limits(self) -> ClientLimits:
         """The configured limits, with no more connections than file descriptors allow."""
@@ -438,14 +271,39 @@ class Runtime:
         """None in passthrough."""
         return None if self.in_force is None else self.in_force.authorizer.policy
 
-    def listeners(self, upstream: Upstream, bound: list[Bound]) -> Listeners:
-        """The configured listeners on their bound sockets, in the same order."""
-        listeners = Listeners(self.server_context(upstream))
+    def serve(self, served: ServedUpstream, bound: Sequence[Bound]) -> None:
+        """Have clients of this upstream come by the configured listeners, which are bound in the same
+        order."""
+        if self._common is None:
+            self._common = self._open_common()
+        listeners = served.serve(self._common)
         contexts = contexts_of(self.settings)
         for model, sockets, context in zip(self.settings.listeners, bound, contexts, strict=True):
             primaries = primaries_of(self.settings, model, bound)
             listeners.open(model, sockets, context, primaries)
-        return listeners
+
+    @property
+    def _listeners(self) -> list[Listeners]:
+        return [one.listeners for one in self.upstreams if one.listeners is not None]
+
+    @property
+    def bound(self) -> list[tuple[str, str]]:
+        """The addresses of the listeners as written, and their services."""
+        return [address for listeners in self._listeners for address in listeners.bound]
+
+    async def start(self) -> None:
+        """Accept clients from now on."""
+        for listeners in self._listeners:
+            await listeners.start()
+
+    def replace_tls(self, contexts: list[ssl.SSLContext | None]) -> None:
+        """Use renewed certificates for new clients, see `contexts_of`."""
+        for listeners in self._listeners:
+            listeners.replace_tls(contexts)
+
+    async def close(self, seconds: float, at_once: asyncio.Event | None = None) -> None:
+        """Stop accepting, and close all clients in at most `seconds`. Setting `at_once` skips the wait."""
+        await asyncio.gather(*(one.close(seconds, at_once) for one in self._listeners))
 
     # -- time
 
@@ -457,53 +315,20 @@ class Runtime:
             collections.tick()
             self.telemetry.flush()
             self._count_lapsed()
-            if self._outages is not None:
-                self._outages.tick()
-            if self.upstream is not None:
-                self._report_concerns(self.upstream)
-
-    async def tell_of_outages_forever(self, upstream: Upstream, context: ServerContext) -> None:
-        """Tell clients that take maintenance notifications when Redis goes away, so that they wait as long
-        for replies as keyfence does, and when it is back."""
-        seconds = math.ceil(upstream.connect_timeout)
-        number = 0
-        while True:
-            await self._outage_changed.wait()
-            self._outage_changed.clear()
-            if upstream.up is False:
-                number = new_number()
-                await context.notify(failing_over(number, seconds))
-            elif number:
-                await context.notify(failed_over(number))
-                number = 0
-
-    async def close_idle_clients_forever(self, upstream: Upstream, context: ServerContext) -> None:
-        """In an outage, close earlier clients that wait for nothing, as the end of Redis would: then they
-        know of it, and keep their next commands until they can connect again."""
-        while True:
-            await asyncio.sleep(1)
-            if not upstream.given_up_at:
-                continue
-            async for client in context.each_client():
-                is_concerned = client.speaks_to_redis and client.connected_at < upstream.given_up_at
-                if is_concerned and client.is_idle:
-                    client.give_up(UPSTREAM_LOST)
+            for one in self.upstreams:
+                one.tick()
 
     def chores(self) -> list[Coroutine[Any, Any, None]]:
         """The background jobs of the process."""
-        assert self.upstream is not None
-        assert self.keeper is not None
-        jobs = [self.upstream.probe_forever(), self.tick_forever(), self.keeper.keep_forever()]
-        if self.follower is not None:
-            jobs.append(self.follower.follow_forever())
-        if self._context is not None:
-            jobs.append(self.close_idle_clients_forever(self.upstream, self._context))
-            jobs.append(self.tell_of_outages_forever(self.upstream, self._context))
-        if self.learner is None:
-            return jobs
-        watch = TtlWatch(self.pending, self.upstream, self.telemetry, self._cannot_ask, report_fault)
-        checks = [] if self._quiet else [self._check_user_forever(self.upstream)]
-        return [*jobs, *checks, self.learner.learn_forever(), watch.watch_forever()]
+        jobs = [self.tick_forever()]
+        for one in self.upstreams:
+            jobs += one.chores()
+        if self.in_force is not None:
+            jobs.append(self._ttl_watch(self.upstreams[0].upstream).watch_forever())
+        return jobs
+
+    def _ttl_watch(self, upstream: Upstream) -> TtlWatch:
+        return TtlWatch(self.pending, upstream, self.telemetry, self._cannot_ask, report_fault)
 
     async def ask_now(self) -> None:
         """Ask Redis at once about every time to live and size that is open, and wait for the answers. Call it

@@ -237,7 +237,8 @@ class Workers(Backend):
             now = time.time()
             errors = ((word, now) for word, _ in counts["counters"]["upstream_errors"])
             for word, at in (*errors, *counts["shown"]):
-                self._runtime.telemetry.on_upstream_shown(word, at)
+                for one in self._runtime.upstreams:
+                    one.upstream.seen(word, at)
         self._tally.absorb(counts.get("tally", ()))
         if counts.get("candidate") is not None:
             self._comparisons.absorb(counts["candidate"])

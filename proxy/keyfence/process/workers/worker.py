@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 
 from keyfence import __version__
 from keyfence.config.settings import Settings
-from keyfence.downstream.listeners import Listeners
 from keyfence.net.addresses import Bound
 from keyfence.policy.diagnostics import FileError
 from keyfence.policy.enforcement.modes import BreakGlass
@@ -126,20 +125,20 @@ class Worker:
         runtime.glass[:] = start.glass
         if start.candidate is not None:
             runtime.take_candidate(unpack(start.candidate.packed), start.candidate.number)
-        upstream = await runtime.reach_upstream(start.upstream)
-        listeners = runtime.listeners(upstream, [_inherited(one) for one in start.sockets])
+        served = await runtime.reach_upstream(start.upstream)
+        runtime.serve(served, [_inherited(one) for one in start.sockets])
         self._answers = answers = Answers(runtime)
 
         def ask(question: Question) -> None:
             (self._questions if question.kind in OF_ALL else answers).ask(question)
 
         runtime.answer_by(ask, is_all=False)
-        async with background(*runtime.chores(), self._obey(runtime, listeners), self._count_forever()):
-            await listeners.start()
+        async with background(*runtime.chores(), self._obey(runtime), self._count_forever()):
+            await runtime.start()
             self._channel.send({"ready": True, "counts": self._increments.take()})
             await self._drain.wait()
             seconds = self._drain_seconds
-            await listeners.close(runtime.settings.drain if seconds is None else seconds)
+            await runtime.close(runtime.settings.drain if seconds is None else seconds)
         telemetry.close()
         self._channel.send({"counts": self._increments.take()})
         self._channel.close()
@@ -156,12 +155,12 @@ class Worker:
                 await hand_over(self._increments, self._send_counts)
             await asyncio.sleep(COUNT_INTERVAL)
 
-    async def _obey(self, runtime: Runtime, listeners: Listeners) -> None:
+    async def _obey(self, runtime: Runtime) -> None:
         while True:
             number, kind, content = await self._orders.get()
             answer: dict[str, Any] = {"re": number}
             try:
-                await self._carry_out(kind, content, runtime, listeners)
+                await self._carry_out(kind, content, runtime)
             except Exception as exc:
                 answer["error"] = f"{type(exc).__name__}: {exc}"
             await hand_over(self._increments, self._send_counts)
@@ -170,7 +169,7 @@ class Worker:
     def _send_counts(self, part: dict[str, Any]) -> None:
         self._channel.send({"counts": part})
 
-    async def _carry_out(self, kind: str, content: Any, runtime: Runtime, listeners: Listeners) -> None:
+    async def _carry_out(self, kind: str, content: Any, runtime: Runtime) -> None:
         """`count`: only the counts that precede every answer; `glass`: the break-glasses from now on;
         `candidate`: the policy to compare with the one in force (PackedCandidate), or None; `take`: a policy
         and its configuration (Packed, Unix seconds)."""
@@ -186,7 +185,7 @@ class Worker:
             if bool(settings.decision_log) != bool(runtime.settings.decision_log):
                 runtime.telemetry.log_to(self._log_of(settings))
             runtime.take(settings, policy, loaded_at)
-            listeners.replace_tls(contexts)
+            runtime.replace_tls(contexts)
 
 
 def _inherited(sockets: Sockets) -> Bound:

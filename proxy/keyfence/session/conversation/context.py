@@ -22,9 +22,13 @@ def _no_greeting() -> Sequence[bytes]:
     return ()
 
 
+def _unheard(_word: str) -> None:
+    pass
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class SessionContext:
-    """The objects that all sessions of a process share."""
+    """The objects that all sessions of one upstream share."""
 
     in_force: InForce
     identities: Resolver
@@ -36,6 +40,9 @@ class SessionContext:
     selects_later: bool = False  # the database may only be selectable once the client has logged in
     sharing: bool = False  # clients may use shared connections
     ids: ShownIds = dataclasses.field(default_factory=ShownIds)  # the connection ids that clients know
+    seen: Callable[[str], None] = (
+        _unheard  # takes what sessions see of Redis; `upstream.standing` has the words
+    )
     clock: Callable[[], float] = monotonic
 
 

@@ -179,11 +179,17 @@ class KnownClient(Identity):
         for error in errors:
             if not error.is_rest:
                 self.observer.upstream_error(error.word)
+                self.context.seen(error.word)
             if error.word in REDIRECTS and not is_ruled:
                 is_ruled = True
                 self._redirect_hidden_by = self.rule_on_address(error.word)
         hides = self._redirect_hidden_by
         return data if hides is None else without_redirects(data, errors, at, hides)
+
+    def upstream_shown(self, word: str) -> None:
+        """Report what Redis has shown of itself (`Observer.upstream_shown`)."""
+        self.observer.upstream_shown(word)
+        self.context.seen(word)
 
     def hides_notice(self, word: bytes) -> bool:
         hides = not self.current_authorizer().admits_address(self.asker().service, NOTICES)

@@ -112,6 +112,6 @@ def _switched_on(executor: Executor, reply: bytes) -> None:
     """Redis may send notices at any time from now on."""
     if reply == OK:
         executor.client.rule_on_address(NOTICES)
-        executor.client.observer.upstream_shown("notices")
+        executor.client.upstream_shown("notices")
     if not reply.startswith(b"-"):
         executor.conversation.route.pinned = NOTICES

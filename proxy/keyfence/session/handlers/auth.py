@@ -153,7 +153,7 @@ def _hello_answered(executor: Executor, argv: Argv, reply: bytes) -> None:
     failed = reply.startswith(_NO_HELLO)
     if not failed:
         if role := role_in(reply):
-            executor.client.observer.upstream_shown(role)
+            executor.client.upstream_shown(role)
         version = integer(argv[1])
         if version in (2, 3):
             conversation.replies.resp = version
