@@ -6,7 +6,7 @@
 SHELL = /bin/sh
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help run test test-failed lint bench bench-micro fuzz fuzz-properties soak adversary more-servers commands screenshots install build install-test node clean clean-room
+.PHONY: help run test test-failed lint bench bench-micro fuzz fuzz-properties soak adversary simulation more-servers commands screenshots install build install-test node clean clean-room
 
 VENV ?= .venv
 EDITABLE ?= -e
@@ -78,6 +78,9 @@ SEARCHES := tests/adversary tests/upstream/test_exchange.py
 adversary: install-test ## run the searches that attack keyfence, for MINUTES=… in total
 	@seconds=$$($(BIN)/python -m tools.share_of_time $(or $(MINUTES),60) $(SEARCHES)) && \
 	KEYFENCE_ADVERSARY_SECONDS=$$seconds $(BIN)/python -m pytest $(SPREAD) --timeout 0 $(PYTEST) $(SEARCHES)
+
+simulation: install-test ## play failovers in virtual time from new seeds, for MINUTES=… (or one again: SEED=…)
+	@$(BIN)/python -m tests.simulation --minutes $(or $(MINUTES),1) $(if $(SEED),--seed $(SEED))
 
 more-servers: ## fetch Debian's Redis 8.0, 8.6 and Valkey 8.1, 9.1 for tests (needs apt)
 	@tools/more_servers.sh

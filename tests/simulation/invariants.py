@@ -1,0 +1,83 @@
+"""What must hold in every schedule: what nodes ran, what clients were told, and what may be lost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tests.simulation.journal import Journal
+
+
+class Witness:
+    """Compares what the nodes ran with what clients were told."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._ran: dict[bytes, str] = {}  # unique value → the node that ran its write
+        self._lost: set[bytes] = set()
+        self._confirmed: dict[bytes, str] = {}  # unique value → the client that was told so
+        self._increments: dict[tuple[int, bytes], int] = {}  # that nodes ran, by counter
+        self._asked: dict[tuple[int, bytes], int] = {}  # that clients have sent
+        self._fallen_to: list[
+            dict[tuple[int, bytes], int]
+        ] = []  # the counters of each replica promoted in a crash
+        self.may_lose = False  # whether a primary crashed or was cut off
+
+    # -- what nodes do
+
+    def executed(self, node: str, database: int, argv: Sequence[bytes]) -> None:
+        """A node that takes itself for a primary has run a write."""
+        if argv[0] == b"INCR":
+            key = database, argv[1]
+            ran = self._increments[key] = self._increments.get(key, 0) + 1
+            if ran > self._asked.get(key, 0):
+                self._journal.breaks(f"INCR {_text(argv[1])} ran {ran} times, and was sent fewer times")
+        for value in argv[2:]:
+            if argv[0] in (b"SET", b"RPUSH"):
+                before = self._ran.setdefault(value, node)
+                if self._ran[value] is not node or value in self._lost:
+                    self._journal.breaks(f"{_text(value)} was written on {before}, and again on {node}")
+
+    def lost(self, log: Sequence[Any], kept: Sequence[Any]) -> None:
+        """A node gives up its log for the primary's."""
+        stays = {value for entry in kept for value in entry.argv[2:]}
+        self._lost |= {value for entry in log for value in entry.argv[2:] if value not in stays}
+
+    def fell_to(self, values: dict[tuple[int, bytes], Any]) -> None:
+        """A replica with these values is promoted after a crash."""
+        self.may_lose = True
+        self._fallen_to.append({key: int(values[key]) for key in self._asked if key in values})
+
+    # -- what clients do
+
+    def asks_increment(self, key: tuple[int, bytes]) -> None:
+        self._asked[key] = self._asked.get(key, 0) + 1
+
+    def confirmed(self, client: str, value: bytes) -> None:
+        """A client was told that its write has run."""
+        self._confirmed[value] = client
+        if value not in self._ran:
+            self._journal.breaks(f"{client} was told that {_text(value)} is written, and no node ran it")
+
+    @property
+    def has_confirmed(self) -> bool:
+        return bool(self._confirmed)
+
+    def may_fall(self, key: tuple[int, bytes], value: int) -> bool:
+        """Whether a counter may have fallen to this value."""
+        return any(value >= counters.get(key, 0) for counters in self._fallen_to)
+
+    # -- the end
+
+    def check(self, log: Sequence[Any]) -> None:
+        """All nodes have this log now, the last primary's. It has all that was confirmed and not lost."""
+        kept = {value for entry in log for value in entry.argv[2:]}
+        for value, client in self._confirmed.items():
+            if value in kept:
+                continue
+            if value not in self._lost or not self.may_lose:
+                self._journal.breaks(f"{client} was told that {_text(value)} is written, and it is gone")
+
+
+def _text(value: bytes) -> str:
+    return value.decode("ascii", "replace")

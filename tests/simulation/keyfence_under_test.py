@@ -1,0 +1,119 @@
+"""The real keyfence in the simulation: clients, sessions, pools, upstream and follower.
+
+Not in it: listening sockets and TLS (of `downstream.listeners`, only its clock and the end), workers, the
+admin listener, and `process.serving.runtime`, whose answers to the upstream's calls stand here once more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Collection
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from keyfence.config.limits import ClientLimits
+from keyfence.downstream.client import Client
+from keyfence.downstream.context import ServerContext
+from keyfence.downstream.listeners import Listeners
+from keyfence.identity.evidence import Evidence
+from keyfence.identity.resolver import make_resolver
+from keyfence.policy.enforcement.modes import ModeRule, Modes
+from keyfence.policy.engine.authorizer import Authorizer, InForce
+from keyfence.policy.loading.load import load_policy
+from keyfence.resp.limits import IDENTIFIED
+from keyfence.resp.replies import DOUBTS
+from keyfence.telemetry.telemetry import Telemetry
+from keyfence.upstream.failovers import Failover
+from keyfence.upstream.health import Upstream
+from tests.simulation.guides import Guide
+from tests.simulation.network import Host, Network
+
+POLICY = Path(__file__).with_name("simulated.yaml")
+ADDRESS, PORT = "10.0.2.1", 6379
+CONNECT_SECONDS = 1.0
+
+
+@cache
+def _authorizer() -> Authorizer:
+    """One for all schedules: what it has learned of commands changes its speed, and no answer."""
+    policy = load_policy(POLICY)
+    return Authorizer(policy, Modes((ModeRule("enforce"),), policy.services), clock=lambda: 1e9)
+
+
+class SimulatedClient(Client):
+    """A client whose place in a set does not depend on the memory, so that schedules can be repeated."""
+
+    def __init__(self, number: int, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._number = number
+
+    def __hash__(self) -> int:
+        return self._number
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+
+class Keyfence:
+    """One process of keyfence."""
+
+    def __init__(self, network: Network, guide: Guide, shared_connections: int) -> None:
+        self.host: Host = network.host("keyfence", ADDRESS)
+        self._network = network
+        self._guide = guide
+        self._numbers = itertools.count()
+        loop = network.loop
+        authorizer = _authorizer()
+        self.upstream = Upstream(guide.address(), connect_timeout=CONNECT_SECONDS)
+        for part in (self.upstream._failovers, self.upstream._renewals, self.upstream._held):
+            part._clock = loop.time  # type: ignore[attr-defined]
+        self.upstream.standing._clock = loop.time
+        self.telemetry = Telemetry(clock=loop.time)
+        self.context = ServerContext(
+            InForce(authorizer),
+            make_resolver(frozenset(authorizer.policy.services)),
+            self.upstream,
+            self.telemetry,
+            IDENTIFIED,
+            ClientLimits(output=200_000),
+            shared_connections,
+        )
+        self.listeners = Listeners(self.context)
+        self.upstream.on_failover = self._failed_over
+        self.upstream.on_renewal = self.context.renew
+        self.telemetry.on_upstream_shown = self._shown
+        self._chores: list[asyncio.Task[None]] = []
+        loop.opens = lambda makes, host, port: network.connect(self.host, makes, host, port)
+
+    def _failed_over(self, now: Failover, held: Collection[str] | None) -> None:
+        self._network.journal.add("keyfence: %s is the primary, says %s", now.node, now.why)
+        if held is not None:
+            self.context.upstream_moved(f"upstream is {now.node} now", held)
+
+    def _shown(self, word: str, at: float) -> None:
+        self.upstream.standing.shown(word, at)
+        if word in DOUBTS:
+            self.upstream.answered(word)
+
+    def _serve(self) -> Client:
+        quota = self.context.quotas.take()
+        assert quota is not None
+        return SimulatedClient(
+            next(self._numbers), self.context, "app", Evidence("app", "10.0.3.1"), "10.0.3.1", 1, quota
+        )
+
+    async def start(self) -> None:
+        self._network.listen(ADDRESS, PORT, self._serve)
+        await self.listeners.start()
+        chores = [self.upstream.probe_forever(), *self._guide.chores(self.upstream)]
+        self._chores = [asyncio.ensure_future(one) for one in chores]
+
+    async def stop(self) -> None:
+        """End as the process does."""
+        self._network.refuse(ADDRESS, PORT)
+        await self.listeners.close(1.0)
+        for one in self._chores:
+            one.cancel()
+        await asyncio.gather(*self._chores, return_exceptions=True)

@@ -1,0 +1,255 @@
+"""One schedule: a keyfence, a primary with replicas, clients, and what goes wrong, all drawn from one seed.
+
+Rule: everything that is drawn comes from the seed, and time is virtual. So a seed plays the same schedule
+each time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+
+from tests.simulation.clients import CHANNEL, Client, Subscriber, Worker
+from tests.simulation.faults import Fault, Faults
+from tests.simulation.guides import ByAddress, ByName, BySentinels, Guide
+from tests.simulation.invariants import Witness
+from tests.simulation.journal import Broken, Journal
+from tests.simulation.keyfence_under_test import Keyfence
+from tests.simulation.loop import StandsStill, VirtualLoop
+from tests.simulation.network import End, Network
+from tests.simulation.replication import Group
+
+TICK = 0.1  # seconds between two messages of the publisher
+MOST_LINES = 400  # of a report
+PROGRESS_SECONDS = 30.0  # after the last fault, within which each client must have had an answer
+NODES = "10.0.0."  # how the addresses of nodes begin
+AT_WORK = (b"\r\nRPUSH\r\n", b"\r\nSET\r\n", b"\r\nINCR\r\n", b"\r\nGET\r\n", b"\r\nSUBSCRIBE\r\n")
+
+
+class Schedule:
+    """Plays one seed."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.loop = VirtualLoop()
+        self.journal = Journal(self.loop)
+        dice = self._dice = random.Random(seed)
+        self.kind = dice.choice(["graceful", "crash", "rough", "rough"])
+        self._network = Network(self.loop, dice, self.journal)
+        self._witness = Witness(self.journal)
+        self._group = Group(self._network, dice, self.journal, self._witness)
+        guides: list[type[Guide]] = [BySentinels, BySentinels, ByName, ByAddress]
+        self._guide = dice.choice(guides)(self._network, dice, self.journal, self._group)
+        self._witness.may_lose = self.kind != "graceful"
+        self._clients: list[Client] = []
+        self._published = 0
+        self._is_open = True  # clients are at work
+        self._pause = dice.choice([0.1, 0.4, 0.8])  # the longest, between two deeds of a client
+
+    def run(self) -> None:
+        """Play it. Raises Broken if an invariant does not hold."""
+        state = random.getstate()
+        random.seed(self.seed)  # keyfence draws from the module's own generator
+        try:
+            self.loop.run_until_complete(self._play())
+        except StandsStill as exc:
+            self.journal.breaks(str(exc))
+        except Exception as exc:
+            self.journal.breaks(f"the schedule ended by {exc!r}")
+            raise
+        finally:
+            random.setstate(state)
+            self._close()
+        for fault in self.loop.faults:
+            self.journal.breaks(f"unhandled: {fault}")
+        if self.journal.broken:
+            raise Broken(self.report())
+
+    def _close(self) -> None:
+        """End what is left of a schedule that broke off."""
+        tasks = asyncio.all_tasks(self.loop)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            with contextlib.suppress(StandsStill):
+                self.loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
+        self.loop.close()
+
+    def features(self) -> list[str]:
+        """What the schedule had in it, for those who count."""
+        found = [self.kind, type(self._guide).__name__]
+        if self._keyfence.upstream.last_failover is not None:
+            found.append("followed")
+        if self._witness.has_confirmed:
+            found.append("confirmed")
+        return found
+
+    def report(self) -> str:
+        """What has happened, and how to see it again."""
+        lines = [
+            f"seed {self.seed} ({self.kind}, {type(self._guide).__name__}) breaks an invariant:",
+            *(f"  {one}" for one in self.journal.broken),
+            f"again: python -m tests.simulation --seed {self.seed}",
+            "what happened:",
+            *self.journal.lines()[-MOST_LINES:],
+        ]
+        return "\n".join(lines)
+
+    # -- the play
+
+    async def _play(self) -> None:
+        dice = self._dice
+        self._keyfence = Keyfence(self._network, self._guide, dice.choice([0, 1, 1, 2]))
+        if isinstance(self._guide, BySentinels):
+            self._keyfence.host.sees_written = self._watch_writes
+        if self.kind != "rough":
+            self._keyfence.host.sees_read = self._watch_refusals
+        await self._keyfence.start()
+        self._tick()
+        origin = self._network.host("clients", "10.0.3.1")
+        for number in range(dice.randrange(2, 5)):
+            kind: type[Client] = Subscriber if dice.random() < 0.25 else Worker
+            self._clients.append(kind(number, self._network, origin, self._witness))
+            self._act(self._clients[-1])
+        await self._go_wrong()
+        await self._settle()
+        await self._end()
+
+    def _act(self, client: Client) -> None:
+        """A client does something, and again a while later."""
+        if not self._is_open:
+            return
+        if client.end is None:
+            self._network.start(client.connect())
+        elif self._dice.random() < 0.02 and not client.end.is_closing():
+            client.journal.add("%s connects anew", client.name)
+            client.end.abort() if self._dice.random() < 0.5 else client.end.close()
+        else:
+            client.begin()
+        self.loop.call_later(self._dice.random() * self._pause, self._act, client)
+
+    def _tick(self) -> None:
+        """Somebody publishes at the primary, and looks whether subscribers have heard of it."""
+        if self._is_open:
+            if any(isinstance(one, Subscriber) for one in self._clients):
+                self._published += 1
+                self._group.publish(CHANNEL, b"%d" % self._published)
+                self._watch_subscribers()
+            self.loop.call_later(TICK, self._tick)
+
+    async def _go_wrong(self) -> None:
+        """Play the faults, some of them at the same time."""
+        faults = Faults(self._network, self._dice, self._group, self._guide, self._keyfence.host)
+        await asyncio.sleep(0.3)
+        under_way: list[asyncio.Task[None]] = []
+        for _ in range(self._dice.choice([1, 2, 2, 3])):
+            fault = self._draw(faults)
+            is_failover = fault not in faults.beside or fault.__name__ in (
+                "_split",
+                "_cut_and_take_over",
+                "_restart",
+            )
+            under_way.append(asyncio.ensure_future(faults.one(fault, is_failover)))
+            await asyncio.sleep(self._dice.random() * 1.5)
+        await asyncio.gather(*under_way)
+
+    def _draw(self, faults: Faults) -> Fault:
+        dice = self._dice
+        if self.kind == "graceful":
+            return dice.choice(faults.graceful)
+        if self.kind == "crash":
+            return dice.choice(faults.crashes)
+        return dice.choice(dice.choice([faults.graceful, faults.crashes, faults.beside, faults.beside]))
+
+    async def _settle(self) -> None:
+        """Mend all, and wait until each client has had answers again."""
+        self.journal.add("all is mended")
+        self._network.mend_all()
+        self._guide.lead(self._group.primary)
+        self._guide.heal()
+        for node in self._group.nodes:
+            if node is not self._group.primary and node not in self._group.replicas:
+                self._group.attach(node)
+        before = {one: one.answered for one in self._clients}
+        for _ in range(round(PROGRESS_SECONDS / 0.25)):
+            await asyncio.sleep(0.25)
+            if all(self._works(one, before[one]) for one in self._clients):
+                return
+        waiting = [one.name for one in self._clients if not self._works(one, before[one])]
+        self.journal.breaks(
+            f"{', '.join(waiting)} got no answers for {PROGRESS_SECONDS} s after the last fault"
+        )
+
+    def _works(self, client: Client, before: int) -> bool:
+        if isinstance(client, Subscriber):
+            return client.end is not None and client.heard_at > self.loop.now - 0.5
+        return client.answered > before and client.end is not None
+
+    async def _end(self) -> None:
+        """Let all replies come, then end the clients and keyfence, and look what is left."""
+        self._is_open = False
+        for _ in range(200):
+            if not any(one.due for one in self._clients):
+                break
+            await asyncio.sleep(0.05)
+        for one in self._clients:
+            if one.due:
+                self.journal.breaks(f"{one.name} never got the reply to {one.due[0].request!r}")
+            one.leave()
+        for _ in range(40):
+            if not self._keyfence.context.clients:
+                break
+            await asyncio.sleep(0.05)
+        else:
+            self.journal.breaks("keyfence keeps clients that have left")
+        await self._keyfence.stop()
+        await self._network.end()
+        await asyncio.sleep(0.3)
+        self._witness.check(self._group.primary.log)
+        self._look_what_is_left()
+
+    def _look_what_is_left(self) -> None:
+        if ends := [one.address for one in self._keyfence.host.ends]:
+            self.journal.breaks(f"keyfence has open connections: {ends}")
+        tasks = [one for one in asyncio.all_tasks() if one is not asyncio.current_task()]
+        if tasks:
+            self.journal.breaks(f"tasks are left: {tasks}")
+        own = __name__.rpartition(".")[0]
+        if timers := [one for one in self.loop.timers if not one._callback.__module__.startswith(own)]:
+            self.journal.breaks(f"timers are left: {timers}")
+
+    # -- invariants that are looked at meanwhile
+
+    def _watch_writes(self, end: End, data: bytes) -> None:
+        """No client's request goes to a node that keyfence does not follow any more. Only what a client has
+        left behind may still arrive there, as it does without keyfence."""
+        node, place = self._keyfence.upstream.address.host, end.address[0]
+        if place == node or not place.startswith(NODES) or getattr(end.protocol, "is_closed", False):
+            return
+        if any(word in data.upper() for word in AT_WORK):
+            self.journal.breaks(f"keyfence sent {data!r:.60} to {place} after it had moved to {node}")
+
+    def _is_late(self, patience: float) -> bool:
+        """Whether keyfence must have followed the last failover by now."""
+        since = max(self._group.primary_since, self._guide.right_since)
+        return patience > 0 and self.loop.now > since + patience
+
+    def _watch_refusals(self, end: End, data: bytes) -> None:
+        """A connection that leads to a replica is not used for long."""
+        if b"-READONLY" not in data:
+            return
+        patience = self._guide.patience or 6.0
+        age = self.loop.now - end.opened_at
+        if self._is_late(patience) and age > patience:
+            self.journal.breaks(f"{end.peer.host.name} still answers READONLY on a connection of {age:.1f} s")
+
+    def _watch_subscribers(self) -> None:
+        """A subscriber is closed or receives again soon after a failover."""
+        patience = self._guide.patience
+        if self.kind == "rough" or not self._is_late(patience):
+            return
+        since = max(self._group.primary_since, self._guide.right_since)
+        for one in self._clients:
+            if isinstance(one, Subscriber) and one.is_deaf_since(since):
+                self.journal.breaks(f"{one.name} hears nothing since the failover, and is not closed")
