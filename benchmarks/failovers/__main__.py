@@ -34,7 +34,10 @@ def main() -> None:
             print("\n".join([row(one), *one.faults()]), flush=True)
     for kind in KINDS:
         if of_kind := [one for one in found if one.kind == kind]:
-            print(f"\n{kind}: {len(of_kind)} failovers, times in ms")
+            again = sum(one.switches > 1 for one in of_kind)
+            print(
+                f"\n{kind}: {len(of_kind)} failovers, in {again} the Sentinels failed over again; times in ms"
+            )
             print("\n".join(summary(of_kind)))
     sys.exit(any(True for one in found for _ in one.faults()))
 

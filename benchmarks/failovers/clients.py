@@ -8,10 +8,11 @@ import itertools
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 PAUSE_SECONDS = 0.002  # between a client's rounds
+STUCK_SECONDS = 6.0  # after which no library that works waits for a reply any more
 RETRY_SECONDS = 0.02  # before a subscriber connects again
 
 Command = tuple[str, ...]
@@ -36,7 +37,8 @@ class Speaker(Protocol):
         """Returns the replies in order. Several commands are one pipeline, if the library has pipelines.
         May raise Failed."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Ends a process that `ask` waits for in vain, too. May be called again."""
 
 
 class Hearer(Protocol):
@@ -68,20 +70,28 @@ class Seen:
     errors: Counter[str] = dataclasses.field(default_factory=Counter)
     signs: list[float] = dataclasses.field(default_factory=list)  # of the subscriber: a message, or the end
 
+    ended: float = 0.0  # when the client was told to end
+
     def without_service(self) -> float:
-        """The longest time between two confirmed writes."""
-        return max((later - earlier for earlier, later in self._pairs()), default=0.0)
+        """The longest time without a confirmed write."""
+        before, after = self._outage()
+        return after - before
 
     def served_again(self) -> float:
-        """When the first write after the longest time without one was confirmed."""
-        return max(self._pairs(), key=lambda two: two[1] - two[0])[1]
+        """When the first write after that time was confirmed; the end, if there was none."""
+        return self._outage()[1]
+
+    def is_back(self) -> bool:
+        """Whether it wrote again."""
+        return self.served_again() < self.ended
 
     def heard_again(self, since: float, otherwise: float) -> float:
         """How long after this time the subscriber had a sign."""
         return next((at - since for at in self.signs if at >= since), otherwise)
 
-    def _pairs(self) -> Iterator[tuple[float, float]]:
-        return itertools.pairwise(at for _, at in self.confirmed)
+    def _outage(self) -> tuple[float, float]:
+        times = [*(at for _, at in self.confirmed), self.ended]
+        return max(itertools.pairwise(times), key=lambda two: two[1] - two[0])
 
 
 class Client:
@@ -94,6 +104,7 @@ class Client:
         self.list = f"{self._prefix}:list"
         self._highest = 0
         self._library = library
+        self._speaker: Speaker | None = None
         self._ends = threading.Event()
         self._threads = [
             threading.Thread(target=work, daemon=True) for work in (self._write, self._subscribe)
@@ -105,9 +116,14 @@ class Client:
 
     def end(self) -> None:
         """Has both threads end; `join` waits for it."""
+        self.seen.ended = time.monotonic()
         self._ends.set()
 
     def join(self) -> None:
+        for thread in self._threads:
+            thread.join(STUCK_SECONDS)
+        if self._speaker is not None:
+            self._speaker.close()  # of a library that answers no more
         for thread in self._threads:
             thread.join()
 
@@ -118,6 +134,7 @@ class Client:
 
     def _write(self) -> None:
         with contextlib.closing(self._library.speak()) as speaker:
+            self._speaker = speaker
             for number in itertools.count():
                 if self._ends.is_set():
                     break

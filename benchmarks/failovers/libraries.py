@@ -221,6 +221,15 @@ class _CliSpeaker:
             self._lines = None
 
 
+@contextlib.contextmanager
+def _ended() -> Iterator[None]:
+    """Errors of a pipe become Failed."""
+    try:
+        yield
+    except (OSError, ValueError) as exc:  # ValueError: it was closed here
+        raise Failed("the process has ended") from exc
+
+
 class _Lines:
     """A process that answers each line with one line."""
 
@@ -236,13 +245,16 @@ class _Lines:
 
     def ask(self, line: str) -> str:
         assert self._process.stdin is not None
-        self._process.stdin.write(f"{line}\n")
+        with _ended():
+            self._process.stdin.write(f"{line}\n")
         return self.read()
 
     def read(self) -> str:
         assert self._process.stdout is not None
-        answer = self._process.stdout.readline()
-        assert answer, "the process of a client has ended"
+        with _ended():
+            answer = self._process.stdout.readline()
+        if not answer:
+            raise Failed("the process has ended")
         return answer.rstrip("\n")
 
     def close(self) -> None:

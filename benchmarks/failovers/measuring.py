@@ -19,15 +19,16 @@ from tests.servers import PATIENCE_SECONDS
 
 DOWN_AFTER = 500  # milliseconds without an answer, after which the Sentinels take the primary for dead
 PAUSE_MILLISECONDS = 5000  # for which the primary holds back writes in a graceful failover
+CONTROL_SECONDS = 8.0  # within which the controls have written again, or it is taken that they never will
 QUIET_SECONDS = 0.3  # of work before the failover, and after it
 
 
 class Listener(threading.Thread):
-    """Notes when a Sentinel first reports that another node is the primary."""
+    """Notes which nodes the Sentinels report as the primary, and when they begin to."""
 
     def __init__(self, ports: Sequence[int]) -> None:
         super().__init__(daemon=True)
-        self.switched: float | None = None
+        self.primaries: dict[str, float] = {}
         self.ends = False
         self._ports = ports
 
@@ -38,9 +39,10 @@ class Listener(threading.Thread):
                 client = stack.enter_context(redis.Redis(port=port))
                 heard.append(stack.enter_context(client.pubsub(ignore_subscribe_messages=True)))
                 heard[-1].subscribe("+switch-master")
-            while not self.ends and self.switched is None:
-                if any(one.get_message(timeout=0.001) for one in heard):
-                    self.switched = time.monotonic()
+            while not self.ends:
+                for message in filter(None, (one.get_message(timeout=0.001) for one in heard)):
+                    primary = message["data"].decode().split(" ", 3)[-1]
+                    self.primaries.setdefault(primary, time.monotonic())
 
 
 def measure(kind: str, folder: Path, *, control: bool = True) -> Failover:
@@ -57,15 +59,15 @@ def measure(kind: str, folder: Path, *, control: bool = True) -> Failover:
         _work(kind, watched, at_work)
         listener.ends = True
         listener.join()
-        assert listener.switched is not None
         host, port = sentinel_of(routes[0]).discover_master(NAME)
         with redis.Redis(host, port, decode_responses=True) as primary:
             kept = {one.list: Counter(primary.lrange(one.list, 0, -1)) for one in at_work}
-    return Failover(kind, [outcome_of(one, kept[one.list], listener.switched) for one in at_work])
+    switched = [*listener.primaries.values()]
+    return Failover(kind, len(switched), [outcome_of(one, kept[one.list], switched[0]) for one in at_work])
 
 
 def _work(kind: str, watched: Watched, at_work: Sequence[Client]) -> None:
-    """Have all clients work during a failover, until each writes again."""
+    """Have all clients work during a failover, until each writes again; a control may never do so."""
     for one in at_work:
         one.start()
     try:
@@ -73,7 +75,10 @@ def _work(kind: str, watched: Watched, at_work: Sequence[Client]) -> None:
         time.sleep(QUIET_SECONDS)
         (_crash if kind == "crash" else _fail_over)(watched)
         at = time.monotonic()
-        _until(lambda: all(one.is_at_work(at) for one in at_work), "clients write again")
+        through = [one for one in at_work if one.path == THROUGH]
+        _until(lambda: all(one.is_at_work(at) for one in through), "clients write again")
+        while time.monotonic() < at + CONTROL_SECONDS and not all(one.is_at_work(at) for one in at_work):
+            time.sleep(0.01)
         time.sleep(SUBSCRIBER_SECONDS + QUIET_SECONDS)
     finally:
         for one in at_work:
@@ -126,6 +131,7 @@ def outcome_of(client: Client, kept: Counter[str], switched: float) -> Outcome:
         wrong=len(seen.wrong),
         falls=seen.falls,
         subscriber=seen.heard_again(again, PATIENCE_SECONDS),
+        is_back=seen.is_back(),
         errors=dict(seen.errors),
     )
 

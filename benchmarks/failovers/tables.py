@@ -17,17 +17,19 @@ COLUMNS = 80
 
 
 def row(failover: Failover) -> str:
-    """One failover in one line: each client's time without a confirmed write, through keyfence/as control."""
+    """One failover in one line: each client's time without a confirmed write, through keyfence/as control. A
+    star says that the Sentinels failed over more than once."""
     cells = []
     for client in _clients([failover]):
         times = (failover.without_service(client, path) for path in (THROUGH, CONTROL))
         cells.append("/".join("-" if time is None else f"{_ms(time)}" for time in times))
-    return f"{failover.kind:9}" + "".join(f"{cell:>14}" for cell in cells)
+    mark = "*" if failover.switches > 1 else ""
+    return f"{failover.kind + mark:10}" + "".join(f"{cell:>14}" for cell in cells)
 
 
 def head(failovers: Sequence[Failover]) -> str:
     """The line above the rows."""
-    return f"{'':9}" + "".join(f"{client:>14}" for client in _clients(failovers))
+    return f"{'':10}" + "".join(f"{client:>14}" for client in _clients(failovers))
 
 
 def summary(failovers: Sequence[Failover]) -> Iterator[str]:
@@ -65,8 +67,7 @@ def _counts(failovers: Sequence[Failover], client: str, path: str) -> Iterator[s
     outcomes = _of(failovers, client, path)
     if not outcomes:
         return
-    kind = failovers[0].kind
-    broken = sum(bool(one.faults(kind)) for one in outcomes)
+    broken = sum(bool(one.faults_of(outcome)) for one in failovers for outcome in _of([one], client, path))
     shares = f"{sum(one.lost for one in outcomes)}/{sum(one.confirmed for one in outcomes)}"
     errors: Counter[str] = Counter()
     for one in outcomes:
