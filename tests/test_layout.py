@@ -191,8 +191,13 @@ MAY_IMPORT: dict[str, set[str]] = {
         *("admin", "cli.rollout", "telemetry", "telemetry.reports"),
         *("policy", "policy.compiled", "policy.loading"),
     },
+    "cli.look": {
+        *("admin", "audit", "audit.servers", "cli.keyspace", "cli.rollout", "cli.terminal", "config"),
+        *("authoring", "authoring.learn", "commands", "downstream", "findings", "identity", "net", "shapes"),
+        *("policy", "policy.compiled", "process.serving", "telemetry", "telemetry.reports", "upstream"),
+    },
     "cli": {
-        *("cli.demo", "cli.keyspace", "cli.rollout", "cli.terminal"),
+        *("cli.demo", "cli.keyspace", "cli.look", "cli.rollout", "cli.terminal"),
         *("commands", "config", "net", "process", "process.serving"),
         *("telemetry", "telemetry.reports", "upstream"),
         *("authoring", "authoring.export", "policy", "policy.compiled", "policy.enforcement"),

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from keyfence.policy.verdict import Finding
+from keyfence.policy.verdict import Finding, Peer
 from keyfence.telemetry import Counters, Telemetry
 from keyfence.telemetry import telemetry as module
 from keyfence.telemetry.decision_log import DecisionLog
@@ -364,3 +364,18 @@ def test_findings_of_one_command_share_one_description(bench: Bench) -> None:
     examples = [one for _, row in bench.telemetry.tally.rows() for one in row.get("examples", ())]
     assert [one["command"] for one in examples] == [{"service": "CubeProxy"}] * 20
     assert described == ["CubeProxy"]
+
+
+def test_findings_may_be_told_under_services_that_are_known_by_their_clients(bench: Bench) -> None:
+    recorded: list[tuple[Any, ...]] = []
+    bench.telemetry.name_by(
+        module.Named(lambda service, peer: f"{service}-{peer.name}", lambda *one: recorded.append(one))
+    )
+    sent: Any = SimpleNamespace(policy="policy", argv=[b"HSET"], touches="touches")
+    client = Peer("10.0.0.7:1", name="web")
+    bench.telemetry.violations("app", client, "HSET", [Finding(violation(), "observed")], "r1", sent=sent)
+    bench.telemetry.violations("app", client, "HSET", [Finding(violation(), "observed")], "r1")
+    (row,) = bench.telemetry.tally.snapshot()
+    assert (row["service"], row["count"]) == ("app-web", 2)
+    assert recorded == [("policy", "app-web", [b"HSET"], "touches")]
+    assert bench.telemetry.recorder is not None  # so sessions report each command

@@ -36,6 +36,7 @@ PLACES: Mapping[str, str] = {
     "findings": "keyfence.cli.rollout.findings:findings",
     "gate": "keyfence.cli.rollout.gate:gate",
     "init": "keyfence.cli.rollout.init:init",
+    "look": "keyfence.cli.look.look:look",
     "migrate": "keyfence.cli.keyspace.commands:migrate",
     "modes": "keyfence.cli.status:modes",
     "observe": "keyfence.cli.running:observe",

@@ -12,7 +12,7 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from keyfence.admin.access import Access
@@ -20,12 +20,13 @@ from keyfence.admin.token import token_of, token_warnings
 from keyfence.config.settings import Settings
 from keyfence.net.addresses import Address
 from keyfence.policy.compiled.policy import CompiledPolicy
+from keyfence.policy.verdict import Peer
 from keyfence.process.workers.parent import Workers
 from keyfence.process.workers.sockets import CannotBind, Place, bind_places
 from keyfence.process.workers.worker import Start
 from keyfence.telemetry.log_relay import LogRelay
 from keyfence.telemetry.operator_log import warn
-from keyfence.telemetry.telemetry import Telemetry
+from keyfence.telemetry.telemetry import Named, Telemetry
 from keyfence.upstream.embedded import EmbeddedRedis
 from keyfence.upstream.health import UpstreamAddress
 
@@ -49,13 +50,15 @@ async def serve(
     candidate: tuple[str, Packed] | None = None,
     *,
     to_the_end: bool = False,
+    service_of: Callable[[str, Peer], str] | None = None,
 ) -> None:
     """Run until SIGINT or SIGTERM. `candidate` is the file of a candidate policy, and that policy.
-    `to_the_end`: what is found only later, by asking Redis, is found before the end. Raises StartError,
+    `to_the_end`: what is found only later, by asking Redis, is found before the end. `service_of` tells
+    services apart by their clients, in the findings and the command log. Raises StartError,
     EmbeddedRedisError."""
     notify = notifier()
     async with contextlib.AsyncExitStack() as stack:
-        telemetry, relay = _telemetry(settings, stack)
+        telemetry, relay = _telemetry(settings, stack, service_of)
         places = _bind(settings, stack)
         embedded = None
         address = settings.upstream
@@ -99,7 +102,9 @@ async def serve(
                 await backend.tick()
 
 
-def _telemetry(settings: Settings, stack: contextlib.AsyncExitStack) -> tuple[Telemetry, LogRelay]:
+def _telemetry(
+    settings: Settings, stack: contextlib.AsyncExitStack, service_of: Callable[[str, Peer], str] | None
+) -> tuple[Telemetry, LogRelay]:
     """The telemetry of this process, and the writer of its workers' log lines. Raises StartError."""
     own_log = None if settings.workers else settings.decision_log or None
     try:
@@ -112,7 +117,9 @@ def _telemetry(settings: Settings, stack: contextlib.AsyncExitStack) -> tuple[Te
         text = f"the decision log {settings.decision_log} cannot be written: {exc.strerror}"
         raise StartError(text) from None
     if settings.record:
-        telemetry.recorder = _recorder(settings, stack)
+        recorder = telemetry.recorder = _recorder(settings, stack)
+        if service_of is not None:
+            telemetry.name_by(Named(service_of, recorder))
     return telemetry, relay
 
 

@@ -12,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
 from keyfence.policy.engine.counts import Admitted, ViolationCounter
 from keyfence.policy.engine.evidence import Evidence
@@ -62,6 +62,14 @@ class Sent(Protocol):
     def touches(self) -> Any: ...
 
 
+class Named(NamedTuple):
+    """How services are told apart by their clients: for processes that have no policy to name them."""
+
+    service_of: Callable[[str, Peer], str]  # the service, of what sessions take it for
+    # Called with each command that has findings, as `Telemetry.recorder` with every command.
+    record: Callable[[Any, str, Sequence[bytes], Any], None]
+
+
 class Telemetry:
     """Counters, tally, decision log and other sinks of one process. Used from its event loop's thread
     only."""
@@ -87,6 +95,7 @@ class Telemetry:
         self._order_sinks()
         # Called with each evaluated command (policy, service, argv, touches); None: there is no command log.
         self.recorder: Callable[[Any, str, Sequence[bytes], Any], None] | None = None
+        self._named: Named | None = None
         # Describes a command of a finding (policy, service, argv, touches); None: findings have no examples.
         self.describe: Callable[[Any, str, Sequence[bytes], Any], dict[str, Any]] | None = None
         self._shown: dict[str, float] = {}  # words besides errors, and when they came last, for `take_shown`
@@ -158,6 +167,11 @@ class Telemetry:
         self._close_log()
         self._log = log
         self._order_sinks()
+
+    def name_by(self, named: Named) -> None:
+        """Report findings under the services that `named` takes clients for, from now on."""
+        self._named = named
+        self.recorder = _passed_by  # so sessions report each command with its client, and count none
 
     def mask(self, mask_keys: bool) -> None:
         """Whether keys are masked in the log and in new rows of the tally, from now on."""
@@ -247,6 +261,10 @@ class Telemetry:
         now = self._clock()
         at = self._epoch + now
         peer = client if isinstance(client, Peer) else Peer(client)
+        if self._named is not None:
+            service = self._named.service_of(service, peer)
+            if sent is not None:
+                self._named.record(sent.policy, service, sent.argv, sent.touches)
         describe: Callable[[], dict[str, Any]] | None = None
         if self.describe is not None and not self._mask_keys:
             # Of what is found late, the command is not known any more, only its name and key.
@@ -414,3 +432,7 @@ def _unknown_name(violation: Violation) -> str:
     because they must tell FT.SEARCH from JSON.GET; metric labels never do."""
     name = violation.message.partition(" ")[0]
     return name if _COMMAND_NAME.fullmatch(name) else OTHER
+
+
+def _passed_by(_policy: Any, _service: str, _argv: Sequence[bytes], _touches: Any) -> None:
+    """Records nothing."""

@@ -119,7 +119,10 @@ class _TlsConnection(redis.Connection):
     def _connect(self) -> socket.socket:
         sock: socket.socket = super()._connect()  # type: ignore[no-untyped-call]
         try:
-            return self._context.wrap_socket(sock, server_hostname=self._server_name)
+            sock.settimeout(self.socket_connect_timeout)  # a server without TLS may wait for more
+            secured = self._context.wrap_socket(sock, server_hostname=self._server_name)
+            secured.settimeout(self.socket_timeout)
+            return secured
         except BaseException:
             sock.close()
             raise

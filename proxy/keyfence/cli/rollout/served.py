@@ -1,4 +1,5 @@
-"""The keyfence of `keyfence exec`: `serve` in a process of its own, on free loopback ports.
+"""The keyfence of `keyfence exec` and `keyfence look`: `serve` in a process of its own, by default on free
+loopback ports.
 
 Rule: it ends with the process that started it, however that process ends, and it ends only after everything
 that it saw is in the findings store. It is in a session of its own, so that Ctrl-C reaches the command first.
@@ -26,6 +27,7 @@ from keyfence.cli.terminal.output import fail
 from keyfence.config.models import ListenerModel
 from keyfence.config.settings import Settings
 from keyfence.net.addresses import Address
+from keyfence.policy.verdict import Peer
 from keyfence.process.run import serve
 from keyfence.process.serving.packing import Packed, unpack
 from keyfence.process.serving.reload import Origin
@@ -55,6 +57,7 @@ class Order(NamedTuple):
     origin: Origin
     packed: Packed
     notify: str  # the socket that gets READY
+    service_of: Callable[[str, Peer], str] | None  # see `serve`
 
 
 class Serving(NamedTuple):
@@ -86,10 +89,14 @@ def for_a_command(settings: Settings, services: Sequence[str], store: str, log: 
 
 @contextlib.contextmanager
 def serving(
-    origin: Origin, packed: Packed, folder: Path, interrupted: Callable[[], bool]
+    origin: Origin,
+    packed: Packed,
+    folder: Path,
+    interrupted: Callable[[], bool],
+    service_of: Callable[[str, Peer], str] | None = None,
 ) -> Iterator[Serving]:
-    """A keyfence with these settings; it has ended after the body. `interrupted` says whether to give up.
-    Raises CannotServe."""
+    """A keyfence with these settings; it has ended after the body. `interrupted` says whether to give up,
+    `service_of` tells services apart (see `serve`). Raises CannotServe."""
     name = f"keyfence-exec-{secrets.token_hex(8)}"
     printed = folder / "keyfence.out"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as told, printed.open("wb") as out:
@@ -102,7 +109,7 @@ def serving(
             with contextlib.suppress(BrokenPipeError):
                 assert process.stdin is not None
                 with process.stdin:
-                    process.stdin.write(pickle.dumps(Order(origin, packed, f"@{name}")))
+                    process.stdin.write(pickle.dumps(Order(origin, packed, f"@{name}", service_of)))
             _await_ready(process, told, interrupted)
             yield _addresses(process, printed.read_text(errors="replace"))
         finally:
@@ -159,6 +166,6 @@ def main() -> None:
     settings, policy = order.packed.settings, unpack(order.packed)
     os.environ[VARIABLE] = order.notify
     try:
-        run_loop(lambda: serve(order.origin, settings, policy, to_the_end=True))
+        run_loop(lambda: serve(order.origin, settings, policy, to_the_end=True, service_of=order.service_of))
     except (StartError, EmbeddedRedisError) as exc:
         fail(str(exc))

@@ -1,0 +1,1 @@
+"""`keyfence look`: what is on a Redis, and which clients use it, without a policy."""

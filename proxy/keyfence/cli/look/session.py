@@ -1,0 +1,114 @@
+"""What `keyfence look` prints in its course: the keys that are there, news while clients work, a summary.
+
+Rule: lines are only added, a few at a time. Only on a terminal the last one changes: it counts.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import threading
+from pathlib import Path
+
+from keyfence.admin.client import AskError, ask
+from keyfence.audit.judge import Judge
+from keyfence.audit.servers.links import CannotAsk, LinkError
+from keyfence.audit.servers.nodes import Server
+from keyfence.cli.rollout.served import Serving
+from keyfence.cli.terminal.output import say
+from keyfence.config.references import is_plain_password
+from keyfence.net.addresses import Address
+from keyfence.policy.compiled.policy import CompiledPolicy
+from keyfence.telemetry.reports.by_command import rows_from_snapshot
+from keyfence.upstream.url import without_password
+
+from .kinds import Seen
+from .naming import APP
+from .shown import news, services_text, there_text, totals
+from .there import keys_there
+from .used import Service, services_of
+
+RECORD = "commands.log"  # in the session's folder
+_SECONDS = 2.0  # between two looks at what clients did
+
+
+class Session:
+    """What was seen so far, and what is printed of it."""
+
+    def __init__(self, url: str, running: Serving, folder: Path) -> None:
+        """`url` is the Redis as the user named it."""
+        self._url = without_password(url) if is_plain_password(url) else url
+        self._running = running
+        self._folder = folder
+        self._services: list[Service] = []
+        self._seen = Seen()
+        self._known: set[tuple[str, str]] = set()  # services and shapes that were printed
+        self._counts = ""  # the last line of a terminal
+
+    def begin(self, server: Server, policy: CompiledPolicy, come: threading.Event) -> None:
+        """Prints the addresses, and the keys that are there; the latter until the event comes."""
+        say(f"The page is at {self._running.admin}/")
+        say(f"Clients connect to {self._address} in place of {server.shown}. Try:")
+        say(f"  {self._client}")
+        say("")
+        try:
+            there = keys_there(server, Judge(policy), come.is_set)
+        except (LinkError, CannotAsk) as exc:
+            say(f"The keys cannot be looked at: {exc}")
+        else:
+            self._seen = there.seen
+            self._say(there_text(server.shown, there))
+        say("")
+        say("Who uses what, as clients connect (Ctrl-C ends it):")
+
+    @property
+    def _address(self) -> Address:
+        return Address(self._running.addresses[APP])
+
+    @property
+    def _client(self) -> str:
+        path = self._address.unix_path
+        return shlex.join(["redis-cli", *(["-s", path] if path else ["-p", str(self._address.host_port[1])])])
+
+    def follow(self, come: threading.Event) -> None:
+        """Prints what clients do, until the event comes or keyfence has ended."""
+        while self._running.process.poll() is None:
+            ended = come.wait(_SECONDS)
+            try:
+                rows = rows_from_snapshot(ask(self._running.admin, "/report"))
+            except AskError:
+                continue  # it may be busy; if it has ended, the loop ends
+            self._services = services_of(rows, self._seen)
+            self._say(news(self._known, self._services))
+            self._count(totals(self._services) if self._services else "no client yet")
+            if ended:
+                break
+        self._count("")
+
+    def end(self) -> bool:
+        """Prints the summary, and how to go on. Returns whether anything is kept for that."""
+        record = self._folder / RECORD
+        if not self._services or not record.stat().st_size:
+            say("No client has used a key. To draft a policy of the keys that are there:")
+            say(f"  {shlex.join(['keyfence', 'draft', self._url, '-o', 'policy.yaml'])}")
+            return False
+        self._say(list(services_text(self._services)))
+        say("")
+        say(f"{totals(self._services)}. What was seen is kept in {self._folder},")
+        say("without values and passwords. To draft a policy of it:")
+        say(f"  {shlex.join(['keyfence', 'draft', str(record), self._url, '-o', 'policy.yaml'])}")
+        return True
+
+    def _say(self, lines: list[str]) -> None:
+        if lines:
+            self._count("")
+        for line in lines:
+            say(line)
+
+    def _count(self, text: str) -> None:
+        """Shows the last line of a terminal; "" removes it."""
+        if not sys.stdout.isatty() or text == self._counts:
+            return
+        self._counts = text
+        sys.stdout.write(f"\r\x1b[K{text}")
+        sys.stdout.flush()

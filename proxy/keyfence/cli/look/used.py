@@ -1,0 +1,108 @@
+"""Which services use which kinds of keys, from the report of the keyfence that stands before the Redis.
+
+Rule: its policy names no key, so every command on a key is a row of the report under `key.unregistered`. A
+command with several keys counts once for each.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Sequence
+
+from keyfence.policy.verdict import Peer
+from keyfence.telemetry.clients import Client
+from keyfence.telemetry.tally import Row
+
+from .kinds import Seen
+from .naming import known
+
+_KEYS = "key.unregistered"
+NO_KEY = "(no key)"  # commands that name none, such as KEYS
+
+
+@dataclasses.dataclass(slots=True)
+class Use:
+    """What a service does with one kind of keys."""
+
+    kind: str
+    reads: int = 0
+    writes: int = 0
+    commands: dict[str, int] = dataclasses.field(default_factory=dict)
+    shapes: set[str] = dataclasses.field(default_factory=set)  # of the kind, that the service uses
+
+    def add(self, row: Row, shape: str, *, writes: bool) -> None:
+        times, command = row["count"], row["command"]
+        self.shapes.add(shape)
+        self.commands[command] = self.commands.get(command, 0) + times
+        if writes:
+            self.writes += times
+        else:
+            self.reads += times
+
+    @property
+    def times(self) -> int:
+        return self.reads + self.writes
+
+    @property
+    def names(self) -> list[str]:
+        """The commands, the most frequent first."""
+        return sorted(self.commands, key=lambda name: (-self.commands[name], name))
+
+
+@dataclasses.dataclass(slots=True)
+class Service:
+    """A service, how it is told from others, and what it uses."""
+
+    name: str
+    by: str = ""
+    libraries: dict[str, None] = dataclasses.field(default_factory=dict)
+    uses: dict[str, Use] = dataclasses.field(default_factory=dict)
+
+    @property
+    def times(self) -> int:
+        return sum(one.times for one in self.uses.values())
+
+    @property
+    def ordered(self) -> list[Use]:
+        """The uses, the most frequent first."""
+        return sorted(self.uses.values(), key=lambda one: (-one.times, one.kind))
+
+    def meet(self, client: Client) -> None:
+        peer = Peer(*(client.get(name, "") for name in Peer._fields))
+        self.by = self.by or known(peer).by
+        if library := " ".join(filter(None, (peer.library, peer.version))):
+            self.libraries[library] = None
+
+
+def services_of(rows: Sequence[Row], there: Seen) -> list[Service]:
+    """The services in a report, by name. `there`: the keys that are there."""
+    seen = Seen(copy.deepcopy(there.facts))
+    uses = [(row, _place_of(row), _writes(row, seen)) for row in rows]
+    kinds = seen.kinds()
+    found: dict[str, Service] = {}
+    for row, place, writes in uses:
+        if not place:
+            continue
+        service = found.setdefault(row["service"], Service(row["service"]))
+        for client in row.get("clients", ()):
+            service.meet(client)
+        kind = kinds.get(place, place) if row["rule"] == _KEYS else place
+        service.uses.setdefault(kind, Use(kind)).add(row, place, writes=writes)
+    return [found[name] for name in sorted(found)]
+
+
+def _writes(row: Row, seen: Seen) -> bool:
+    """Whether the command of a row writes. `seen` gets what it does to keys."""
+    if row["rule"] == _KEYS:
+        return seen.add_command(row["shape"], row["service"], row["command"], row["count"])
+    return row["rule"] == "channel.write"
+
+
+def _place_of(row: Row) -> str:
+    """What a row is about: the shape of keys, a channel, a script; "" if another row has the same command."""
+    if row["rule"].startswith("channel."):
+        return f"channel {row['shape'] or row['example']}"
+    if row["rule"] == "script.unregistered":
+        return f"script {row['shape'][:12]}"
+    return row["shape"] if row["rule"] == _KEYS else "" if row["shape"] else NO_KEY

@@ -1,0 +1,163 @@
+"""`keyfence look` in front of a real Redis."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import redis
+
+from tests.cli.test_main import keyfence
+from tests.servers import PATIENCE_SECONDS, PROJECT, RedisServer, running_redis
+
+SECRET = "s3cret-word"
+
+
+class Looking:
+    """A `keyfence look` that runs, and what it has printed."""
+
+    def __init__(self, folder: Path, *arguments: str) -> None:
+        self.out = folder / "out"
+        self.folder = folder
+        with self.out.open("wb") as out:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "keyfence", "look", *arguments],
+                env=os.environ | {"TMPDIR": str(folder), "PYTHONPATH": str(PROJECT / "proxy")},
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    @property
+    def printed(self) -> str:
+        return self.out.read_text()
+
+    def until(self, text: str) -> str:
+        """Waits until this was printed. Returns everything that was."""
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while text not in self.printed:
+            assert self.process.poll() is None, self.printed
+            assert time.monotonic() < deadline, self.printed
+            time.sleep(0.02)
+        return self.printed
+
+    def client(self, **options: object) -> redis.Redis:
+        port = int(re.findall(r"redis-cli -p (\d+)", self.until("redis-cli -p "))[0])
+        return redis.Redis(port=port, **options)  # type: ignore[arg-type]
+
+    def end(self) -> str:
+        self.process.send_signal(signal.SIGINT)
+        assert self.process.wait(PATIENCE_SECONDS) == 0
+        return self.printed
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RedisServer]:
+    with running_redis(tcp=True, password=SECRET) as server:
+        with server.client() as client:
+            for number in range(20):
+                client.hset(f"cart:{number}", "colour", "red")
+                client.set(f"page:{number}", "text", ex=3600)
+        yield server
+
+
+@pytest.fixture
+def password_file(tmp_path: Path) -> str:
+    path = tmp_path / "password"
+    path.write_text(f"{SECRET}\n")
+    return str(path)
+
+
+@pytest.fixture
+def looking(server: RedisServer, tmp_path: Path, password_file: str) -> Iterator[Looking]:
+    one = Looking(tmp_path, server.url, "--password-file", password_file)
+    yield one
+    one.process.kill()
+    one.process.wait()
+
+
+def test_it_shows_keys_and_clients_and_how_to_go_on(looking: Looking, server: RedisServer) -> None:
+    printed = looking.until("Ctrl-C ends it")
+    assert printed.startswith("The page is at http://127.0.0.1:")
+    assert f"{server.url}, database 0: 40 keys" in printed
+    assert re.search(r"^cart:<int> +20 .* hash +never$", printed, re.MULTILINE)
+    assert re.search(r"^page:<int> +20 .* string +in 59m", printed, re.MULTILINE)
+    with looking.client(client_name="web-1") as web, looking.client(client_name="mailer-7") as mailer:
+        assert web.hset("cart:1", "colour", "blue") == 0
+        assert mailer.hget("cart:1", "colour") == b"blue"
+        looking.until("  web writes cart:<int>")
+        looking.until("  mailer reads cart:<int>")
+    printed = looking.end()
+    assert "2 services, 1 kind of keys, 2 uses" in printed
+    record = Path(re.findall(r"keyfence draft (\S+commands\.log)", printed.splitlines()[-1])[0])
+    draft = keyfence("draft", record)
+    assert "writers: [web]" in draft.out
+    assert "readers: [mailer]" in draft.out
+    kept = b"".join(path.read_bytes() for path in record.parent.iterdir())
+    assert b"blue" not in kept
+    assert SECRET.encode() not in kept
+    assert SECRET not in printed
+
+
+def test_without_clients_nothing_is_left_behind(looking: Looking) -> None:
+    looking.until("Ctrl-C ends it")
+    assert "No client has used a key" in looking.end()
+    assert {path.name for path in looking.folder.iterdir()} == {"out", "password"}
+
+
+def test_what_cannot_be_looked_at_says_what_to_do(server: RedisServer, tmp_path: Path) -> None:
+    wrong = tmp_path / "wrong"
+    wrong.write_text("wrong-word\n")
+    for arguments, said in {
+        ("redis://127.0.0.1:1",): "is it there? Name another HOST:PORT",
+        (server.url,): "give its password with --password-file FILE",
+        (server.url, "--password-file", str(wrong)): "check the user in the URL, and the password",
+        (server.url, "--password-file", str(tmp_path / "none")): "--password-file: ",
+        ("unix:///none/redis.sock",): "unix:///none/redis.sock cannot be reached",
+        ("sentinel://h:1/mymaster",): "is not an upstream URL",
+    }.items():
+        found = keyfence("look", *arguments)
+        assert (found.code, found.out) == (2, ""), found
+        assert said in found.err
+        assert "wrong-word" not in found.err
+
+
+def test_a_port_that_is_taken_is_named(server: RedisServer, password_file: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        arguments = [server.url, "--password-file", password_file, "--listen", address]
+        run = subprocess.run(
+            [sys.executable, "-m", "keyfence", "look", *arguments],
+            env=os.environ | {"PYTHONPATH": str(PROJECT / "proxy")},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert (run.returncode, run.stdout) == (2, "")
+    assert f"cannot listen on {address}" in run.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--cluster-enabled", "yes"), "is a node of a Redis Cluster"),
+        (
+            ("--replicaof", "127.0.0.1", "1"),
+            "is a replica, and its clients cannot write; look at its primary 127.0.0.1:1",
+        ),
+    ],
+)
+def test_only_a_primary_can_be_looked_at(
+    arguments: tuple[str, ...], said: str, start_redis: Callable[..., RedisServer]
+) -> None:
+    found = keyfence("look", start_redis(arguments=arguments).url)
+    assert found.code == 2
+    assert said in found.err
