@@ -156,6 +156,13 @@ def test_an_error_stays_and_any_other_answer_is_refused(command: str) -> None:
         rewritten(command, b":1\r\n", addresses())
 
 
+def test_clients_that_ask_at_once_share_the_work() -> None:
+    known, reply = addresses(), wire(SLOTS)
+    first = rewritten("CLUSTER SLOTS", reply, known)
+    assert rewritten("CLUSTER SLOTS", wire(SLOTS), known) is first
+    assert rewritten("CLUSTER SLOTS", reply, addresses("192.0.2.2")) != first
+
+
 @given(
     command=st.sampled_from(list(REWRITTEN)),
     reply=st.recursive(

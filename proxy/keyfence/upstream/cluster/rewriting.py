@@ -15,6 +15,7 @@ to the application.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
@@ -32,6 +33,7 @@ UNKNOWN_NODE = {
 }
 
 
+@functools.lru_cache(maxsize=8)  # after a failover all clients ask at once
 def rewritten(command: str, reply: bytes, addresses: Addresses) -> bytes:
     """Returns the complete reply to a command of REWRITTEN, with keyfence's addresses. Errors stay as they
     are. Raises FrameError: it is no reply to this command."""
