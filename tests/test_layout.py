@@ -96,7 +96,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         *("policy.compiled", "policy.enforcement", "policy.engine", "policy.reach", "policy.wording"),
     },
     "findings.gate": {"findings", "policy", "policy.source", "telemetry"},
-    "audit.servers": {"policy.compiled", "upstream"},
+    "audit.servers": {"policy.compiled", "upstream", "upstream.cluster"},
     "audit": {
         *("audit.servers", "commands", "findings", "shapes"),
         *("policy", "policy.compiled", "policy.engine", "policy.patterns", "policy.wording"),

@@ -12,6 +12,7 @@ from keyfence.audit.servers.nodes import Topology, inspect
 from keyfence.config.loading import load_settings
 from keyfence.config.settings import Overrides
 from keyfence.downstream.tls import upstream_context
+from keyfence.upstream.cluster import topology as cluster_topology
 from keyfence.upstream.url import parse_upstream
 from tests.audit.shop import endpoint
 from tests.cluster import Cluster
@@ -106,8 +107,19 @@ def test_a_cluster_names_its_masters(cluster: Cluster) -> None:
 
 def test_a_replica_stands_for_each_master_of_a_cluster(cluster: Cluster) -> None:
     topology = Topology(Endpoint(parse_upstream(cluster.url)))
-    topology.slots = tuple(one for one in topology.slots if one.replicas)  # only the first has one
+    all_nodes = topology.cluster
+    first = [one for one in all_nodes.nodes if not one.is_primary or all_nodes.replicas_of(one.id)]
+    topology.cluster = cluster_topology.Topology(first)  # only the first master has a replica
     assert [one.address.port for one in topology.replicas()] == [cluster.replicas[0].port]
+
+
+def test_a_server_that_describes_no_cluster_is_not_audited(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = Link.one
+    monkeypatch.setattr(Link, "one", lambda link, *words: 7 if words[0] == "CLUSTER" else one(link, *words))
+    with pytest.raises(LinkError, match=r":\d+ answers CLUSTER SLOTS, but its answer describes no cluster$"):
+        Topology(Endpoint(parse_upstream(cluster.url)))
 
 
 def test_a_cluster_with_missing_slots_is_not_audited(start_redis: Callable[..., RedisServer]) -> None:

@@ -11,9 +11,10 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from .links import Endpoint, Link, LinkError
+from keyfence.policy.compiled.hash_slots import SLOTS, hash_slot
+from keyfence.upstream.cluster import topology
 
-SLOT_COUNT = 16384  # of a cluster
+from .links import Endpoint, Link, LinkError
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -31,16 +32,6 @@ class Server:
         return self.endpoint.address.shown
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Slots:
-    """A range of hash slots, with the addresses of those that hold it."""
-
-    first: int
-    last: int
-    master: tuple[str, int]
-    replicas: tuple[tuple[str, int], ...]
-
-
 class Topology:
     """The servers of one Redis, as one of them describes them."""
 
@@ -48,9 +39,8 @@ class Topology:
         """Raises LinkError."""
         self.endpoint = endpoint
         with contextlib.closing(Link(endpoint)) as link:
-            info = info_of(link, "cluster")
-            self.is_cluster = info.get("cluster_enabled") == "1"
-            self.slots = _slots(link) if self.is_cluster else ()
+            self.is_cluster = info_of(link, "cluster").get("cluster_enabled") == "1"
+            self.cluster = _cluster(link) if self.is_cluster else topology.Topology()
             role: Any = link.attempt("ROLE") if not self.is_cluster else None
         self._role = role if isinstance(role, list) and role else []
 
@@ -58,19 +48,28 @@ class Topology:
         """The servers that hold each key once."""
         if not self.is_cluster:
             return [self.endpoint]
-        return [self.endpoint.at(*one) for one in dict.fromkeys(slots.master for slots in self.slots)]
+        return [self.endpoint.at(*one.address) for one in self.cluster.owners()]
 
     def replicas(self) -> list[Endpoint]:
         """A replica for each master. Raises LinkError if one has none."""
         if not self.is_cluster:
             return [self._single_replica()]
-        chosen = {}
-        for slots in self.slots:
-            if not slots.replicas:
-                host, port = slots.master
-                raise LinkError(f"the master {host}:{port} has no replica; omit --replica to audit masters")
-            chosen[slots.master] = slots.replicas[0]
-        return [self.endpoint.at(*one) for one in chosen.values()]
+        chosen = []
+        for master in self.cluster.owners():
+            replicas = self.cluster.replicas_of(master.id)
+            if not replicas:
+                raise LinkError(f"the master {master.shown} has no replica; omit --replica to audit masters")
+            chosen.append(self.endpoint.at(*replicas[0].address))
+        return chosen
+
+    def master_of(self, key: bytes) -> str:
+        """The master that holds a key, as `at` takes it."""
+        node = self.cluster.owner(hash_slot(key)) if self.is_cluster else None
+        return node.id if node is not None else ""
+
+    def at(self, master: str) -> Endpoint:
+        node = self.cluster.nodes_by_id.get(master)
+        return self.endpoint.at(*node.address) if node is not None else self.endpoint
 
     def _single_replica(self) -> Endpoint:
         kind = self._role[0] if self._role else b""
@@ -117,19 +116,14 @@ def info_of(link: Link, section: str) -> dict[str, str]:
     return {name: value for name, _, value in pairs}
 
 
-def _slots(link: Link) -> tuple[Slots, ...]:
-    """The ranges of a cluster. Raises LinkError if slots are missing: their keys would be missing too."""
-    found = []
-    for first, last, master, *replicas in link.one("CLUSTER", "SLOTS"):
-        near = [_node(one, link) for one in (master, *replicas)]
-        found.append(Slots(int(first), int(last), near[0], tuple(near[1:])))
-    if sum(one.last - one.first + 1 for one in found) < SLOT_COUNT:
+def _cluster(link: Link) -> topology.Topology:
+    """The nodes of a cluster. Raises LinkError if hash slots are missing: their keys would be missing too."""
+    try:
+        found = topology.topology_in(
+            link.one("CLUSTER", "SLOTS"), asked=link.endpoint.address.host or "127.0.0.1"
+        )
+    except topology.TopologyError as exc:
+        raise LinkError(f"{link.shown} answers CLUSTER SLOTS, but {exc}") from None
+    if found.covered < SLOTS:
         raise LinkError(f"{link.shown}: nobody holds some slots of the cluster; mend it first")
-    return tuple(found)
-
-
-def _node(row: Any, link: Link) -> tuple[str, int]:
-    host = row[0].decode() if row[0] else ""
-    if host in ("", "?"):  # it does not know its own address: it is the one that was asked
-        host = link.endpoint.address.host or "127.0.0.1"
-    return host, int(row[1])
+    return found

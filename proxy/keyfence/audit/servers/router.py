@@ -8,32 +8,25 @@ from __future__ import annotations
 
 from keyfence.policy.compiled.hash_slots import hash_slot
 
-from .links import Endpoint, Link
-from .nodes import SLOT_COUNT, Topology
+from .links import Link
+from .nodes import Topology
 
 
 class Router:
     """The connections to the servers of one Redis."""
 
     def __init__(self, topology: Topology) -> None:
-        self._masters = topology.masters()
-        self._slots: list[int] = []
-        if topology.is_cluster:
-            order = list(dict.fromkeys(one.master for one in topology.slots))
-            self._slots = [0] * SLOT_COUNT
-            for one in topology.slots:
-                for slot in range(one.first, one.last + 1):
-                    self._slots[slot] = order.index(one.master)
+        self._topology = topology
         self.is_cluster = topology.is_cluster
-        self._links: dict[tuple[int, bool], Link] = {}
-        self._selected: dict[tuple[int, bool], int] = {}
+        self._links: dict[tuple[str, bool], Link] = {}
+        self._selected: dict[tuple[str, bool], int] = {}
 
     def link(self, key: bytes, database: int, *, guard: bool = False) -> Link:
         """The connection for a key, with its database selected. Raises LinkError."""
-        name = (self._slots[hash_slot(key)] if self._slots else 0, guard)
+        name = (self._topology.master_of(key), guard)
         link = self._links.get(name)
         if link is None:
-            endpoint: Endpoint = self._masters[name[0]]
+            endpoint = self._topology.at(name[0])
             link = self._links[name] = Link(endpoint)
             self._selected[name] = endpoint.address.database
         if self._selected[name] != database:

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from keyfence.net.host_port import host_port
-from keyfence.policy.compiled.hash_slots import SLOTS as SLOT_COUNT
+from keyfence.policy.compiled.hash_slots import SLOTS
 
 MAX_NODES = 10_000
 MAX_TEXT = 16 * 1024 * 1024  # bytes of a reply to CLUSTER NODES
@@ -72,7 +72,7 @@ class Topology:
     def __init__(self, nodes: Iterable[Node] = ()) -> None:
         self.nodes = tuple(sorted(nodes, key=lambda one: one.id))
         self.nodes_by_id: Mapping[str, Node] = {one.id: one for one in self.nodes}
-        self._owners: list[Node | None] = [None] * SLOT_COUNT
+        self._owners: list[Node | None] = [None] * SLOTS
         self._by_address: dict[tuple[str, int], Node] = {}
         for node in self.nodes:
             self._by_address.setdefault((node.hostname or node.host, node.port), node)
@@ -85,7 +85,11 @@ class Topology:
 
     def owner(self, slot: int) -> Node | None:
         """The primary that has a hash slot; None: nobody has it."""
-        return self._owners[slot] if 0 <= slot < SLOT_COUNT else None
+        return self._owners[slot] if 0 <= slot < SLOTS else None
+
+    def owners(self) -> list[Node]:
+        """The primaries that have hash slots, in the order of these."""
+        return sorted((one for one in self.nodes if one.slots), key=lambda one: one.slots)
 
     def node_at(self, host: str, port: int) -> Node | None:
         """The node with this IP address or name; None: there is none."""
@@ -168,7 +172,7 @@ def _in_line(words: Sequence[str], asked: str) -> Node | None:
 
 def _in_ranges(rows: Sequence[object], asked: str) -> list[Node]:
     """The nodes in the reply to CLUSTER SLOTS: `[FIRST, LAST, PRIMARY, REPLICA…]`."""
-    if len(rows) > SLOT_COUNT:
+    if len(rows) > SLOTS:
         raise TopologyError("its answer to CLUSTER SLOTS has more ranges than there are hash slots")
     nodes: dict[str, Node] = {}
     slots: dict[str, list[Range]] = {}
@@ -236,8 +240,8 @@ def _host(written: str, asked: str, about: Mapping[str, object] | None = None) -
 
 
 def _range(first: object, last: object = None) -> Range:
-    begin = _number(first, SLOT_COUNT - 1)
-    end = begin if last is None else _number(last, SLOT_COUNT - 1)
+    begin = _number(first, SLOTS - 1)
+    end = begin if last is None else _number(last, SLOTS - 1)
     if end < begin:
         raise TopologyError(f"it names a range of hash slots that ends before it begins: {begin}-{end}")
     return begin, end
