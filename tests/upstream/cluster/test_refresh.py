@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from keyfence.policy.compiled.hash_slots import SLOTS
 from keyfence.upstream.cluster.refresh import (
     ANSWER_SECONDS,
     GATHER_SECONDS,
@@ -33,6 +36,11 @@ def asked(made: Refresh, now: float) -> Question:
     return question
 
 
+def epoch(made: Refresh) -> int:
+    assert made.topology is not None
+    return made.topology.epoch
+
+
 def due_after(made: Refresh, now: float) -> float:
     """Seconds until the next question, which is then asked."""
     seconds = made.seconds_left(now)
@@ -47,12 +55,11 @@ def test_the_first_question_goes_to_the_first_seed_at_once() -> None:
     assert made.reasons == {Reason.START: 1}
 
 
-def test_an_answer_says_what_has_changed() -> None:
+def test_an_answer_gives_the_topology() -> None:
     made = refresh(None)
-    changes = made.answered(asked(made, 0.0), NODES, 1.0)
-    assert changes is not None
-    assert len(changes.joined) == 4
+    made.answered(asked(made, 0.0), NODES, 1.0)
     assert made.topology is not None
+    assert len(made.topology.nodes) == 4
     assert made.taken_at == 1.0
 
 
@@ -128,8 +135,10 @@ def test_one_node_is_asked_at_a_time_and_the_next_one_if_it_is_silent() -> None:
     assert made.question(POLL_SECONDS + 1) is None
     second = asked(made, POLL_SECONDS + ANSWER_SECONDS)
     assert second.address != first.address
-    assert made.answered(first, NEW, 13.0) is None  # too late
-    assert made.answered(second, NEW, 13.0) is not None
+    made.answered(first, NEW, 13.0)  # too late
+    assert epoch(made) == 3
+    made.answered(second, NEW, 13.0)
+    assert epoch(made) == 9
 
 
 def test_a_node_that_fails_is_asked_after_those_that_do_not_and_then_come_the_seeds() -> None:
@@ -171,24 +180,25 @@ def test_an_answer_without_hash_slots_never_counts(reply: object, why: str) -> N
     made = refresh()
     before = made.topology
     for _ in range(5):
-        assert made.answered(asked(made, POLL_SECONDS), reply, POLL_SECONDS) is None
+        made.answered(asked(made, POLL_SECONDS), reply, POLL_SECONDS)
     assert made.topology is before
     assert why in made.trouble
 
 
 def test_an_older_answer_does_not_replace_a_newer_one() -> None:
     made = refresh(NEW)
-    question = asked(made, POLL_SECONDS)
-    assert made.answered(question, OLD, POLL_SECONDS) is None
-    assert made.topology is not None
-    assert made.topology.epoch == 9
-    assert made.answered(asked(made, POLL_SECONDS), NEW, POLL_SECONDS) == ((), (), (), (), ())
+    made.answered(asked(made, POLL_SECONDS), OLD, POLL_SECONDS)
+    assert epoch(made) == 9
+    made.answered(asked(made, POLL_SECONDS), NEW, POLL_SECONDS)
+    assert made.taken_at == POLL_SECONDS
 
 
 def test_a_node_that_does_not_know_all_hash_slots_yet_is_older() -> None:
     made = refresh()
     partial = "".join(line + "\n" for line in NODES.splitlines() if SECOND not in line.split(" ")[0])
-    assert made.answered(asked(made, POLL_SECONDS), partial, POLL_SECONDS) is None
+    made.answered(asked(made, POLL_SECONDS), partial, POLL_SECONDS)
+    assert made.topology is not None
+    assert made.topology.covered == SLOTS
 
 
 def answers_of_a_round(made: Refresh, old: set[str]) -> int:
@@ -201,8 +211,7 @@ def answers_of_a_round(made: Refresh, old: set[str]) -> int:
             made.answered(question, OLD, asked_at)
         else:
             made.failed(question, "connection refused", asked_at)
-    assert made.topology is not None
-    return made.topology.epoch
+    return epoch(made)
 
 
 def test_a_minority_that_is_cut_off_is_not_believed() -> None:
@@ -223,6 +232,39 @@ def test_a_failover_is_taken_from_the_first_node_that_knows_it() -> None:
     lines = lines.replace(
         "myself,master - 0 1795541060000 1 connected 0-5460", f"slave {REPLICA} 0 0 4 connected"
     )
-    changes = made.answered(asked(made, POLL_SECONDS), lines, POLL_SECONDS)
-    assert changes is not None
+    before = made.topology
+    made.answered(asked(made, POLL_SECONDS), lines, POLL_SECONDS)
+    assert made.topology is not None
+    assert before is not None
+    changes = made.topology.changes_since(before)
     assert {one.id for one in changes.changed_role} == {FIRST, REPLICA}
+
+
+EVENTS = st.tuples(
+    st.sampled_from(["sign", "answer", "fail", "late", "wait"]), st.sampled_from([OLD, NEW, "", "?"])
+)
+
+
+@given(st.lists(EVENTS, max_size=60), st.floats(0, 1, exclude_max=True))
+def test_whatever_happens_one_question_at_a_time_goes_on(
+    events: list[tuple[str, str]], spread: float
+) -> None:
+    made, now, open_questions = Refresh(SEEDS, lambda: spread), 0.0, []
+    for event, reply in events:
+        assert made.seconds_left(now) <= 1.5 * POLL_SECONDS
+        question = made.question(now)
+        if question is not None:
+            assert question.number > len(open_questions)
+            assert made.question(now) is None
+            open_questions.append(question)
+        if event == "sign":
+            made.noticed(Reason.RESET, now)
+        elif event == "wait":
+            now += made.seconds_left(now)
+        elif event == "late":
+            made.answered(open_questions[0], reply, now)
+        elif event == "answer":
+            made.answered(open_questions[-1], reply, now)
+        else:
+            made.failed(open_questions[-1], "connection refused", now)
+        assert made.topology is None or made.topology.covered == SLOTS

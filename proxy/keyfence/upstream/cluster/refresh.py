@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from keyfence.net.host_port import host_port
 
-from .topology import Changes, Topology, TopologyError, topology_in
+from .topology import Topology, TopologyError, topology_in
 
 GATHER_SECONDS = 0.1  # after a sign, in which others come together; then, if nothing has changed, …
 MOST_SECONDS = 2.0  # … doubled up to this
@@ -58,7 +58,10 @@ class Question(NamedTuple):
 
 
 class Refresh:
-    """The topology that counts, and the questions about the next one."""
+    """The topology that counts, and the questions about the next one.
+
+    After `question`, `answered` and `failed`, `topology` may be another one.
+    """
 
     def __init__(self, seeds: Sequence[Address], spread: Callable[[], float] = random.random) -> None:
         """`seeds`: nodes of the configuration. `spread` gives numbers from 0 to 1."""
@@ -114,38 +117,39 @@ class Refresh:
         self._asked_at = now
         return self._asked
 
-    def answered(self, question: Question, reply: object, now: float) -> Changes | None:
-        """A node has answered. Returns what is different now; None: the answer does not count."""
+    def answered(self, question: Question, reply: object, now: float) -> None:
+        """A node has answered. An answer to a former question does not count."""
         if question != self._asked:
-            return None
+            return
         try:
             topology = topology_in(reply, question.host)
         except TopologyError as exc:
-            return self.failed(question, str(exc), now)
+            self.failed(question, str(exc), now)
+            return
         if not topology.covered:
-            return self.failed(question, "it knows no node that has hash slots", now)
-        if self.topology is not None and _newness(topology) < _newness(self.topology):
+            self.failed(question, "it knows no node that has hash slots", now)
+        elif self.topology is not None and _newness(topology) < _newness(self.topology):
             self._older[question.address] = topology
-            return self.failed(question, "its answer is older than another node's", now)
-        return self._take(topology, now)
+            self.failed(question, "its answer is older than another node's", now)
+        else:
+            self._take(topology, now)
 
-    def failed(self, question: Question, why: str, now: float) -> Changes | None:
-        """A node has not answered, or its answer does not count. Returns what is different if an older answer
-        counts now."""
+    def failed(self, question: Question, why: str, now: float) -> None:
+        """A node has not answered, or its answer does not count."""
         if question != self._asked:
-            return None
+            return
         self._asked = None
         self._whys[host_port(*question.address)] = why
         if self._left:
-            return None
+            return
         known = {one.address for one in self.topology.nodes} if self.topology is not None else set()
         heard = len(known & self._older.keys())
         if self._older and (2 * heard > len(known) or not heard):
-            return self._take(max(self._older.values(), key=_newness), now)
+            self._take(max(self._older.values(), key=_newness), now)
+            return
         self.trouble = f"no node of the cluster tells its topology ({_few(self._whys)})"
         self._is_signed = True
         self._due_at = min(self._due_at, now + self._pause * (1 - self._spread() / 2))
-        return None
 
     def _begin_round(self) -> None:
         self._pause = min(2 * self._pause, MOST_SECONDS) if self._is_signed else GATHER_SECONDS
@@ -163,15 +167,13 @@ class Refresh:
         nodes = sorted([*nodes[begin:], *nodes[:begin]], key=lambda one: not one.is_healthy)
         return list(dict.fromkeys([*(one.address for one in nodes), *self._seeds]))
 
-    def _take(self, topology: Topology, now: float) -> Changes:
-        before, self.topology = self.topology or Topology(), topology
+    def _take(self, topology: Topology, now: float) -> None:
+        if self.topology is None or not topology.same_as(self.topology):
+            self._pause = GATHER_SECONDS
+        self.topology = topology
         self.taken_at, self.trouble = now, ""
         self._asked, self._left = None, []
         self._due_at = min(self._due_at, now + POLL_SECONDS * (0.5 + self._spread()))
-        changes = topology.changes_since(before)
-        if any(changes):
-            self._pause = GATHER_SECONDS
-        return changes
 
 
 def _newness(topology: Topology) -> tuple[int, int]:

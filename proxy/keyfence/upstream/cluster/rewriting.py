@@ -16,17 +16,18 @@ to the application.
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from keyfence.resp.frames import Frame, FrameError, tree
-from keyfence.resp.replies import TO_NODES, ReplyFramer
 
 from .announced import Addresses
 
 BUS_OFFSET = 10_000  # Redis' own, from a port to that of the cluster's bus
 _HIGHEST_PORT = 65_535
 _ARRAY, _MAP, _VERBATIM, _TEXTS, _ERRORS = ord("*"), ord("%"), ord("="), b"$=", b"-!"
+_REDIRECT = re.compile(rb"(MOVED|ASK) (\d{1,5}) ([^ ]*):(\d{1,5})( .*|)", re.DOTALL)
 UNKNOWN_NODE = {
     "MOVED": b"CLUSTERDOWN Hash slot not served: keyfence does not know its node yet",
     "ASK": b"TRYAGAIN keyfence does not know the node to which the hash slot moves yet",
@@ -43,34 +44,34 @@ def rewritten(command: str, reply: bytes, addresses: Addresses) -> bytes:
     return REWRITTEN[command](_Rewriting(reply, addresses), frame)
 
 
+class Redirect(NamedTuple):
+    """An error MOVED or ASK."""
+
+    word: str
+    slot: int
+    host: str  # "" or "?": that of the node that was asked
+    port: int
+    rest: str  # what follows the address
+
+
+def redirect_in(text: bytes) -> Redirect | None:
+    """What the text of an error without `-` and CRLF says; None: it is no redirect. Scripts can word one."""
+    found = _REDIRECT.fullmatch(text)
+    if found is None:
+        return None
+    word, slot, host, port, rest = (part.decode("utf-8", "replace") for part in found.groups())
+    return Redirect(word, int(slot), host.strip("[]"), int(port), rest)
+
+
 def redirected(text: bytes, addresses: Addresses) -> bytes:
-    """Returns the text of an error MOVED or ASK, which ends before CRLF, with keyfence's address. A text of
-    another form stays as it is: a script has made it."""
-    words = text.split(b" ", 3)
-    word = words[0].decode("ascii", "replace")
-    if word not in TO_NODES or len(words) < 3 or not words[1].isdigit() or len(words[1]) > 5:
+    """Returns the text of an error MOVED or ASK with keyfence's address. Any other text stays as it is."""
+    redirect = redirect_in(text)
+    if redirect is None:
         return text
-    host, colon, port = words[2].decode("utf-8", "replace").rpartition(":")
-    if not colon or not (port.isascii() and port.isdigit()) or len(port) > 5:
-        return text
-    announced = addresses.at(host.strip("[]"), int(port), int(words[1]))
+    announced = addresses.at(redirect.host, redirect.port, redirect.slot)
     if announced is None:
-        return UNKNOWN_NODE[word]
-    address = f"{announced.host}:{announced.port}".encode()
-    return b" ".join([*words[:2], address, *words[3:]])
-
-
-def with_redirects(reply: bytes, addresses: Addresses) -> bytes:
-    """Returns a complete reply with keyfence's address in each error MOVED or ASK, at any depth."""
-    framer = ReplyFramer()
-    framer.advance(reply, 0, 1)
-    pieces = []
-    at = 0
-    for error in framer.take_errors():
-        if error.word in TO_NODES:
-            pieces += [reply[at : error.begin], redirected(reply[error.begin : error.end], addresses)]
-            at = error.end
-    return b"".join([*pieces, reply[at:]])
+        return UNKNOWN_NODE[redirect.word]
+    return f"{redirect.word} {redirect.slot} {announced.host}:{announced.port}{redirect.rest}".encode()
 
 
 class _Rewriting:
