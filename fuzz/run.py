@@ -21,20 +21,25 @@ import sys
 import sysconfig
 from pathlib import Path
 
+import corpus
+
 PROJECT = Path(__file__).resolve().parent.parent
 FUZZ = PROJECT / "fuzz"
 BUILD = PROJECT / "build" / "fuzz"
+LEARNT = BUILD.with_name("fuzz-corpus")
+KEPT = BUILD.with_name("fuzz-kept")  # the inputs of fuzz/corpus as files
 TARGETS = sorted(path.stem.removeprefix("fuzz_") for path in FUZZ.glob("fuzz_*.py"))
 # Longer inputs are slow and find nothing that shorter ones miss.
 MAX_INPUT = 2048
 SECONDS_PER_INPUT = 20
 MEMORY_MB = 4096
 
-# Compilers with their flags, best first. clang counts branches for libFuzzer; both check memory.
+# Compilers with their sanitizers, best first. clang counts branches for libFuzzer; both check memory.
 COMPILERS = {
-    "clang": "-g -O1 -fno-omit-frame-pointer -fsanitize=address,fuzzer-no-link",
-    "gcc": "-g -O1 -fno-omit-frame-pointer -fsanitize=address",
+    "clang": "-fsanitize=address,fuzzer-no-link",
+    "gcc": "-fsanitize=address",
 }
+FLAGS = "-g -O1 -fno-omit-frame-pointer"
 
 
 def build() -> str:
@@ -45,16 +50,16 @@ def build() -> str:
     for name in ("setup.py", "pyproject.toml", "README.md"):
         shutil.copy(PROJECT / name, BUILD / name)
     made = BUILD / "made-by"
-    for compiler, flags in COMPILERS.items():
+    for compiler, sanitizers in COMPILERS.items():
         if not shutil.which(compiler):
             continue
-        if made.exists() and made.read_text() == flags and _is_fresh():
+        if made.exists() and made.read_text() == f"{sanitizers} {FLAGS}" and _is_fresh():
             return compiler
         env = os.environ | {
-            "CC": compiler,
-            "CFLAGS": flags,
+            # Not for linking: the preloaded runtime has it all, and clang's own is a package of its own.
+            "CC": f"{compiler} {sanitizers}",
+            "CFLAGS": FLAGS,
             "LDSHARED": f"{compiler} -shared",
-            "LDFLAGS": flags,
             "KEYFENCE_COMPILED": "required",
         }
         env.pop("KEYFENCE_PURE", None)
@@ -68,9 +73,9 @@ def build() -> str:
             check=False,
         )
         if done.returncode == 0:
-            made.write_text(flags)
+            made.write_text(f"{sanitizers} {FLAGS}")
             return compiler
-        print(f"fuzz: {compiler} cannot build with {flags}: {done.stderr.strip()[-500:]}")
+        print(f"fuzz: {compiler} cannot build with {sanitizers}: {done.stderr.strip()[-500:]}")
     return ""
 
 
@@ -103,13 +108,14 @@ def environment(compiler: str) -> dict[str, str]:
 
 def fuzz(target: str, seconds: int, seed: int, env: dict[str, str]) -> int:
     """Runs one fuzzer and returns its exit code. New inputs go to build/, failing ones to fuzz/found/."""
-    learnt, found = PROJECT / "build" / "fuzz-corpus" / target, FUZZ / "found"
-    for folder in (learnt, found, FUZZ / "corpus" / target):
+    learnt, found = LEARNT / target, FUZZ / "found"
+    for folder in (learnt, found):
         folder.mkdir(parents=True, exist_ok=True)
+    kept = corpus.unpack(corpus.inputs(target), KEPT / target)
     print(f"fuzz: {target} for {seconds} s", flush=True)
     return subprocess.run(
         [
-            *(sys.executable, str(FUZZ / f"fuzz_{target}.py"), str(learnt), str(FUZZ / "corpus" / target)),
+            *(sys.executable, str(FUZZ / f"fuzz_{target}.py"), str(learnt), str(kept)),
             *(f"-seed={seed}", f"-max_total_time={seconds}", f"-timeout={SECONDS_PER_INPUT}"),
             *(f"-max_len={MAX_INPUT}", f"-rss_limit_mb={MEMORY_MB}"),
             *(f"-artifact_prefix={found}/{target}-", "-print_final_stats=1"),
@@ -126,28 +132,26 @@ def _dictionary(target: str) -> list[str]:
 
 
 def minimize(target: str, env: dict[str, str]) -> None:
-    """Replaces a kept corpus with the smallest inputs that cover as much as it and the learnt corpus."""
-    kept, learnt = FUZZ / "corpus" / target, PROJECT / "build" / "fuzz-corpus" / target
-    fresh = kept.with_name(f"{target}.new")
-    shutil.rmtree(fresh, ignore_errors=True)
-    for folder in (fresh, kept, learnt):
-        folder.mkdir(parents=True, exist_ok=True)
+    """Keeps the fewest inputs that cover all branches that the kept and the learnt corpus cover."""
+    kept, learnt = corpus.unpack(corpus.inputs(target), KEPT / target), LEARNT / target
+    chosen = corpus.unpack(corpus.regressions(target), BUILD.with_name("fuzz-chosen") / target)
+    learnt.mkdir(parents=True, exist_ok=True)
     again = PROJECT / "build" / f"fuzz-{target}"
     again.write_text(f'#!/bin/sh\nexec {sys.executable} {FUZZ}/fuzz_{target}.py "$@"\n')
     again.chmod(0o755)
     subprocess.run(
         [
-            *(sys.executable, FUZZ / f"fuzz_{target}.py", "-merge=1", fresh, kept, learnt),
-            *(f"-max_len={MAX_INPUT}", "-verbosity=0"),
+            *(sys.executable, FUZZ / f"fuzz_{target}.py", "-set_cover_merge=1", chosen, kept, learnt),
+            # How often a branch is taken does not count: it would keep seven times as many inputs.
+            *("-use_counters=0", f"-max_len={MAX_INPUT}", "-verbosity=0"),
         ],
         env=env | {"KEYFENCE_FUZZ_AGAIN": str(again)},
         check=True,
         stderr=subprocess.DEVNULL,
     )
-    shutil.rmtree(kept)
-    fresh.rename(kept)
-    sizes = [path.stat().st_size for path in kept.iterdir()]
-    print(f"fuzz: the corpus of {target} has {len(sizes)} inputs, {sum(sizes)} bytes in total")
+    data = [path.read_bytes() for path in chosen.iterdir()]
+    corpus.keep(target, data)
+    print(f"fuzz: the corpus of {target} has {len(data)} inputs, {sum(map(len, data))} bytes in total")
 
 
 def main() -> int:
