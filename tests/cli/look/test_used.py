@@ -61,6 +61,8 @@ def test_channels_scripts_and_commands_without_keys_have_a_place() -> None:
         row("web", "SUBSCRIBE", "news:<int>", 2, "channel.read"),
         row("web", "EVALSHA", "a" * 40, 3, "script.unregistered"),
         row("web", "KEYS", "", 4, "command.forbidden"),
+        row("web", "KEYS", "*", 4, "scan.scope"),
+        row("web", "EVALSHA", "", 3, "command.forbidden"),
     ]
     (web,) = services_of(rows, Seen())
     assert {(one.kind, one.reads, one.writes) for one in web.ordered} == {

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import re
 import shutil
 import signal
 import sys
@@ -18,6 +19,7 @@ from typing import Any, NamedTuple
 
 import click
 
+from keyfence.audit.judge import Judge
 from keyfence.audit.servers.links import Endpoint, LinkError
 from keyfence.audit.servers.nodes import Server
 from keyfence.cli.rollout.served import CannotServe, serving
@@ -29,7 +31,8 @@ from keyfence.config.settings import Overrides, Settings
 from keyfence.config.upstream import upstream_of
 from keyfence.downstream.tls import upstream_context
 from keyfence.net.addresses import parse_address, parse_listen
-from keyfence.process.serving.packing import pack
+from keyfence.policy.compiled.policy import CompiledPolicy
+from keyfence.process.serving.packing import Packed, pack
 from keyfence.process.serving.reload import Origin, load
 from keyfence.telemetry.operator_log import warn
 
@@ -40,6 +43,7 @@ from .there import primary_at
 _POLICY = f"policy: look\nservices: [{APP}]\n"
 _FREE = "127.0.0.1:0"
 _DRAIN = "1s"
+_DATABASE = re.compile(r"(?<=[^/])/\d+$|[?]db=\d+$")  # in a URL
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # What to do, by a part of Redis' or the system's words.
 _REMEDIES = {
@@ -110,10 +114,12 @@ def look(**options: Any) -> None:
         try:
             with (
                 ending.by_signals(),
-                serving(origin, pack(settings, policy), folder, ending.is_new, Naming()) as running,
+                serving(
+                    *_in_front(origin, settings, policy), folder, ending.is_new, service_of=Naming()
+                ) as running,
             ):
                 session = Session(asked.url, running, folder)
-                session.begin(server, policy, ending.come)
+                session.begin(server, Judge(policy), ending.come)
                 session.follow(ending.come)
         except CannotServe as exc:
             sys.exit(exc.code) if not str(exc) else fail(str(exc), exc.code)
@@ -147,6 +153,16 @@ def _settings(origin: Origin, asked: _Asked) -> Settings:
             fail(f"--password-file: {exc}")
         upstream = dataclasses.replace(upstream, password=password)
     return dataclasses.replace(settings, upstream=upstream, upstream_ca=asked.ca)
+
+
+def _in_front(origin: Origin, settings: Settings, policy: CompiledPolicy) -> tuple[Origin, Packed]:
+    """What the keyfence before the Redis gets. Clients begin in database 0 there as they do without it. A
+    reload keeps the Redis as it is."""
+    assert settings.upstream is not None
+    shown = _DATABASE.sub("", settings.upstream.shown)
+    upstream = dataclasses.replace(settings.upstream, database=0, shown=shown)
+    reloaded = dataclasses.replace(origin, overrides=dataclasses.replace(origin.overrides, upstream=""))
+    return reloaded, pack(dataclasses.replace(settings, upstream=upstream), policy)
 
 
 def _reached(settings: Settings) -> Server:

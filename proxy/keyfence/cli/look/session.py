@@ -18,7 +18,6 @@ from keyfence.cli.rollout.served import Serving
 from keyfence.cli.terminal.output import say
 from keyfence.config.references import is_plain_password
 from keyfence.net.addresses import Address
-from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.telemetry.reports.by_command import rows_from_snapshot
 from keyfence.upstream.url import without_password
 
@@ -45,14 +44,14 @@ class Session:
         self._known: set[tuple[str, str]] = set()  # services and shapes that were printed
         self._counts = ""  # the last line of a terminal
 
-    def begin(self, server: Server, policy: CompiledPolicy, come: threading.Event) -> None:
+    def begin(self, server: Server, judge: Judge, come: threading.Event) -> None:
         """Prints the addresses, and the keys that are there; the latter until the event comes."""
-        say(f"The page is at {self._running.admin}/")
-        say(f"Clients connect to {self._address} in place of {server.shown}. Try:")
-        say(f"  {self._client}")
+        say(f"The page is at {self._running.admin}/ (each use is a finding: no policy allows it yet)")
+        say(f"Clients connect to {self._address} in place of the Redis. Try:")
+        say(f"  {self._client(server.endpoint.address.database)}")
         say("")
         try:
-            there = keys_there(server, Judge(policy), come.is_set)
+            there = keys_there(server, judge, come.is_set)
         except (LinkError, CannotAsk) as exc:
             say(f"The keys cannot be looked at: {exc}")
         else:
@@ -65,10 +64,10 @@ class Session:
     def _address(self) -> Address:
         return Address(self._running.addresses[APP])
 
-    @property
-    def _client(self) -> str:
+    def _client(self, database: int) -> str:
         path = self._address.unix_path
-        return shlex.join(["redis-cli", *(["-s", path] if path else ["-p", str(self._address.host_port[1])])])
+        where = ["-s", path] if path else ["-p", str(self._address.host_port[1])]
+        return shlex.join(["redis-cli", *where, *(["-n", str(database)] if database else [])])
 
     def follow(self, come: threading.Event) -> None:
         """Prints what clients do, until the event comes or keyfence has ended."""

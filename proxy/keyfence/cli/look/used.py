@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from keyfence.policy.verdict import Peer
 from keyfence.telemetry.clients import Client
@@ -78,18 +78,28 @@ class Service:
 def services_of(rows: Sequence[Row], there: Seen) -> list[Service]:
     """The services in a report, by name. `there`: the keys that are there."""
     seen = Seen(copy.deepcopy(there.facts))
-    uses = [(row, _place_of(row), _writes(row, seen)) for row in rows]
+    uses = [(row, _place_of(row), _writes(row, seen)) for row in _each_once(rows)]
     kinds = seen.kinds()
     found: dict[str, Service] = {}
     for row, place, writes in uses:
-        if not place:
-            continue
         service = found.setdefault(row["service"], Service(row["service"]))
         for client in row.get("clients", ()):
             service.meet(client)
         kind = kinds.get(place, place) if row["rule"] == _KEYS else place
         service.uses.setdefault(kind, Use(kind)).add(row, place, writes=writes)
     return [found[name] for name in sorted(found)]
+
+
+def _each_once(rows: Iterable[Row]) -> list[Row]:
+    """The rows without those that have the same commands as another one: KEYS breaks two rules."""
+    by_place: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        by_place.setdefault((row["service"], row["command"]), []).append(row)
+    found: list[Row] = []
+    for same in by_place.values():
+        named = [row for row in same if _place_of(row) != NO_KEY]
+        found += named or [max(same, key=lambda row: row["count"])]
+    return found
 
 
 def _writes(row: Row, seen: Seen) -> bool:
@@ -100,9 +110,9 @@ def _writes(row: Row, seen: Seen) -> bool:
 
 
 def _place_of(row: Row) -> str:
-    """What a row is about: the shape of keys, a channel, a script; "" if another row has the same command."""
+    """What a row is about: the shape of keys, a channel, a script, or no key."""
     if row["rule"].startswith("channel."):
         return f"channel {row['shape'] or row['example']}"
     if row["rule"] == "script.unregistered":
         return f"script {row['shape'][:12]}"
-    return row["shape"] if row["rule"] == _KEYS else "" if row["shape"] else NO_KEY
+    return row["shape"] if row["rule"] == _KEYS else NO_KEY
