@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, cast
 
 from benchmarks import traffic
-from keyfence.process.serving.runtime import run_loop
+from keyfence.process.serving.jobs import run_loop
 from keyfence.resp.encode import command
 from keyfence.resp.replies import ReplyFramer
 

@@ -85,6 +85,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "telemetry.candidate": {"policy", "policy.engine", "shapes", "telemetry"},
     "upstream.credentials": set(),
     "upstream": {"net", "resp", "telemetry", "upstream.credentials"},
+    "upstream.replicas": {"net", "resp", "telemetry", "upstream"},
     "upstream.sentinel": {"net", "resp", "upstream"},
     "upstream.cluster": {"net", "resp", "policy.compiled"},
     "findings.proof": {
@@ -113,7 +114,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "downstream": {
         *("config", "identity", "net", "resp", "session", "session.conversation", "session.sentinel"),
-        *("policy", "policy.engine", "policy.source", "telemetry", "upstream", "upstream.credentials"),
+        *("policy", "policy.engine", "policy.source", "telemetry"),
+        *("upstream", "upstream.credentials", "upstream.replicas"),
     },
     "admin": {
         *("config", "downstream", "findings", "net", "telemetry", "telemetry.metrics", "upstream"),
@@ -135,6 +137,7 @@ MAY_IMPORT: dict[str, set[str]] = {
             "telemetry.candidate",
             "upstream",
             "upstream.credentials",
+            "upstream.replicas",
             "upstream.sentinel",
         ),
         *(

@@ -20,8 +20,9 @@ from keyfence.config.settings import Overrides
 from keyfence.config.upstream import upstream_of
 from keyfence.net.addresses import parse_address, parse_listen
 from keyfence.process.run import serve
+from keyfence.process.serving.jobs import run_loop
 from keyfence.process.serving.reload import Origin
-from keyfence.process.serving.runtime import StartError, run_loop
+from keyfence.process.serving.runtime import StartError
 from keyfence.telemetry.operator_log import warn
 from keyfence.upstream.embedded import EmbeddedRedisError
 

@@ -72,6 +72,7 @@ def _status_lines(answer: Mapping[str, Any]) -> list[tuple[str, str]]:
         lines.append(
             ("upstream", f"{upstream['address']}{node}, {state} since {clock_text(upstream['since'])}")
         )
+        lines += [("replica", _replica_text(one)) for one in upstream.get("replicas", ())]
         if upstream.get("last_failover"):
             lines.append(("failover", _failover_text(upstream["last_failover"])))
         if upstream.get("credentials"):
@@ -87,6 +88,12 @@ def _failover_text(one: Mapping[str, Any]) -> str:
     """Returns to which node, when, why, and how long it took."""
     text = f"to {one['node']} at {clock_text(one['at'])}, known from {one['why']}"
     return text if one["seconds"] is None else f"{text}; {one['seconds']:.1f} s without service"
+
+
+def _replica_text(one: Mapping[str, Any]) -> str:
+    """Returns whether reads go to a replica, and how far it is behind."""
+    text = f"{one['address']}, {'not used: ' + one['reason'] if one['reason'] else 'used'}"
+    return text if one["behind"] is None else f"{text}, {counted(one['behind'], 'byte')} behind"
 
 
 def _credentials_text(one: Mapping[str, Any]) -> str:

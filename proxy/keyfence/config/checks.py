@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 
 from keyfence.net.addresses import is_this_machine
+from keyfence.net.host_port import host_port
 from keyfence.policy.diagnostics import Diagnostic
 from keyfence.upstream.credentials.clouds import missing
 from keyfence.upstream.url import parse_upstream
@@ -16,7 +17,7 @@ from .fields import parse_network
 from .models import ConfigModel, ListenerModel
 from .sentinel import is_reachable
 from .settings import Settings
-from .upstream import UpstreamModel
+from .upstream import SENTINEL, UpstreamModel, replicas_of
 
 
 def faults_of(model: ConfigModel, settings: Settings) -> list[Diagnostic]:
@@ -28,6 +29,7 @@ def faults_of(model: ConfigModel, settings: Settings) -> list[Diagnostic]:
         *password_faults(settings),
         *upstream_faults(model, settings),
         *credentials_faults(model, settings),
+        *replica_faults(model, settings),
         *notify_faults(settings),
     ]
 
@@ -146,6 +148,35 @@ def upstream_faults(model: ConfigModel, settings: Settings) -> list[Diagnostic]:
             for name in ("cert", "key", "server_name")
             if getattr(said, name)
         ]
+    return faults
+
+
+def replica_faults(model: ConfigModel, settings: Settings) -> list[Diagnostic]:
+    """Reads from replicas that cannot take place."""
+    said, faults = model.upstream, []
+    if said.replicas and said.mode != "shared":
+        text = "reads from replicas need mode: shared, because a dedicated connection leads to the primary"
+        faults.append(settings.fault(("upstream", "replicas"), f"{text}; remove mode, or replicas"))
+    if said.replicas == SENTINEL and said.sentinel is None:
+        text = "no Sentinels are named that know the replicas; list them as HOST:PORT, or add sentinel:"
+        faults.append(settings.fault(("upstream", "replicas"), text))
+    elif said.replicas and not said.url and said.sentinel is None:
+        text = "replicas need a url or Sentinels; name the Redis whose replicas they are"
+        faults.append(settings.fault(("upstream", "replicas"), text))
+    named = replicas_of(said)
+    nodes = () if named == SENTINEL else named
+    for index, node in enumerate(nodes):
+        text = ""
+        if said.url and node == (parse_upstream(said.url).host, parse_upstream(said.url).port):
+            text = f"{host_port(*node)} is the primary itself; remove it"
+        elif node in nodes[:index]:
+            text = f"{host_port(*node)} is named twice; remove one"
+        if text:
+            faults.append(settings.fault(("upstream", "replicas", index), text))
+    for service, one in model.reads.items():
+        if one.at == "replicas" and not said.replicas:
+            text = "no replicas are named to read from; add replicas: to upstream"
+            faults.append(settings.fault(("reads", service), text))
     return faults
 
 

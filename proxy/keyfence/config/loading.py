@@ -27,7 +27,7 @@ from .models import ConfigModel, ListenerModel
 from .references import Resolved, file_of
 from .settings import Overrides, Settings
 from .state_file import state_file
-from .upstream import address_of
+from .upstream import address_of, replicas_of
 
 
 def load_settings(path: str, overrides: Overrides, *, needs_policy: bool = True) -> Settings:
@@ -89,6 +89,8 @@ def _settings(model: ConfigModel, source: Resolved | None, flags: Overrides, fol
         upstream_verify=model.upstream.verify,
         connect_timeout=model.upstream.connect_timeout / 1000,
         shared_connections=model.upstream.shared_connections if model.upstream.mode == "shared" else 0,
+        replicas=() if flags.upstream else replicas_of(model.upstream),
+        reads=model.reads,
         listeners=_listeners(model, flags, folder),
         identify=model.identify,
         modes=modes,

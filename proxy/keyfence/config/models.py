@@ -113,6 +113,13 @@ class FindingsModel(_Model):
     keep: Annotated[Duration, Field(ge=86_400_000)] = 90 * 86_400_000  # ms
 
 
+class ReadsModel(_Model):
+    """Where the reads of a service go."""
+
+    at: Literal["primary", "replicas"]
+    after_write: Duration = 1000  # ms for which a client's reads stay at the primary after its last write
+
+
 class NotifyModel(_Model):
     """A webhook that receives changes of findings."""
 
@@ -158,6 +165,8 @@ class ConfigModel(_Model):
     policy: str = ""
     waivers: str = ""
     upstream: Annotated[UpstreamModel, mapping_or("url")] = UpstreamModel()
+    # The services that read from replicas; "*" is every other service.
+    reads: Annotated[dict[str, Annotated[ReadsModel, mapping_or("at")]], mapping_or(ANY_SERVICE)] = {}
     listeners: list[ListenerModel] = []
     identify: IdentifyModel = IdentifyModel()
     modes: list[ModeModel] = []

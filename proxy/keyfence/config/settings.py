@@ -20,7 +20,7 @@ from keyfence.upstream.health import UpstreamAddress
 
 from .identify import IdentifyModel
 from .limits import ANY_SERVICE
-from .models import LimitsModel, ListenerModel, NotifyModel
+from .models import LimitsModel, ListenerModel, NotifyModel, ReadsModel
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -53,6 +53,8 @@ class Settings:
     upstream_verify: bool
     connect_timeout: float  # seconds
     shared_connections: int  # 0: every client has its own
+    replicas: tuple[tuple[str, int], ...] | Literal["sentinel"]
+    reads: dict[str, ReadsModel]
     listeners: tuple[ListenerModel, ...]
     identify: IdentifyModel
     modes: tuple[ModeRule, ...]
@@ -82,6 +84,14 @@ class Settings:
     def admin_listeners(self) -> int:
         """The number of HTTP listeners."""
         return (self.admin is not None) + (self.metrics is not None)
+
+    @property
+    def after_write(self) -> dict[str, float | None]:
+        """For how many seconds after a write each service reads from the primary; None: always. `*` is every
+        service that is not named."""
+        return {
+            name: one.after_write / 1000 if one.at == "replicas" else None for name, one in self.reads.items()
+        }
 
     @property
     def serving(self) -> list[ListenerModel]:
@@ -142,6 +152,7 @@ class Settings:
                 for name in self.limits.connections_per_service
                 if name != ANY_SERVICE
             ),
+            *((("reads", name), name) for name in self.reads if name != ANY_SERVICE),
         ]
 
     def waived(self) -> list[Waiver]:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, model_validator
 
 from keyfence.net.addresses import Address, parse_address
 from keyfence.policy.diagnostics import file_error
@@ -23,6 +23,8 @@ from keyfence.upstream.url import parse_upstream
 from .fields import STRICT
 from .references import resolved_url
 
+SENTINEL: Literal["sentinel"] = "sentinel"
+
 
 def _checked_upstream(value: str) -> str:
     parse_upstream(value)
@@ -33,6 +35,18 @@ def _checked_host(value: str) -> str:
     host, port = Address(parse_address(value)).host_port
     if not host or not port:
         raise ValueError(f"{value!r} is not the address of a Sentinel; write HOST:PORT")
+    return value
+
+
+def _checked_replicas(value: Any) -> Any:
+    if value == SENTINEL:
+        return value
+    if not isinstance(value, list):
+        raise ValueError("expected a list of replicas, each as HOST:PORT, or the word sentinel")
+    for one in value:
+        host, port = Address(parse_address(one)).host_port if isinstance(one, str) else ("", 0)
+        if not host or not port:
+            raise ValueError(f"{one!r} is not the address of a replica; write HOST:PORT")
     return value
 
 
@@ -154,12 +168,24 @@ class UpstreamModel(BaseModel):
     connect_timeout: Duration = 5000
     # shared: commands that leave no state on a connection use connections that clients share.
     mode: Literal["shared", "dedicated"] = "shared"
+    # HOST:PORT of each, or the word sentinel: those that the Sentinels name. Services that `reads` names use
+    # them.
+    replicas: Annotated[list[str] | Literal["sentinel"], BeforeValidator(_checked_replicas)] = []
     shared_connections: Annotated[int, Field(ge=1, le=64)] = 2  # of one kind: database, protocol, login
 
     @property
     def user(self) -> str:
         """The user that keyfence logs in as, as far as the settings name one."""
         return self.username or (parse_upstream(self.url).username if self.url else "")
+
+
+def replicas_of(said: UpstreamModel) -> tuple[tuple[str, int], ...] | Literal["sentinel"]:
+    """The hosts and ports of the replicas, or the word sentinel."""
+    return (
+        tuple(Address(one).host_port for one in said.replicas)
+        if isinstance(said.replicas, list)
+        else SENTINEL
+    )
 
 
 def upstream_of(flag: str) -> UpstreamAddress:

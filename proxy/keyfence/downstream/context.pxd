@@ -12,5 +12,6 @@ cdef class ServerContext:
     cdef public object ids
     cdef public bint sharing
     cdef public object pools
+    cdef readonly object replicas
     cdef readonly object logins
     cdef readonly object turns

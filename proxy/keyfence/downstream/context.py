@@ -7,10 +7,11 @@ Rule: a client knows the context of its upstream, and the context asks each clie
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from typing import Any
 
-from keyfence.config.limits import ClientLimits
+from keyfence.config.limits import ANY_SERVICE, ClientLimits
 from keyfence.identity.resolver import Resolver
 from keyfence.policy.engine.authorizer import InForce
 from keyfence.resp.limits import RequestLimits
@@ -18,8 +19,11 @@ from keyfence.session.conversation.context import SessionContext
 from keyfence.session.conversation.owner_questions import Question
 from keyfence.session.conversation.shown_ids import ShownIds
 from keyfence.telemetry.telemetry import Telemetry
+from keyfence.upstream.exchange import Sharer
 from keyfence.upstream.health import Upstream
 from keyfence.upstream.pools import Pools
+from keyfence.upstream.replicas.reading import ReadingLinks
+from keyfence.upstream.replicas.replicas import Replicas
 
 from .logins import LoginSweep
 from .quotas import ConnectionQuotas
@@ -51,6 +55,8 @@ class Common:
         self.telemetry = telemetry
         self.limits = limits
         self.quotas = ConnectionQuotas(client_limits)
+        # For how many seconds after a write a service reads from the primary; None: always. See Settings.
+        self.after_write: dict[str, float | None] = {}
         self.turns = Turns()
         self.shared_connections = shared_connections if in_force is not None else 0
         self.ask: Callable[[Question], None] = _not_answered  # takes the questions of sessions
@@ -59,7 +65,8 @@ class Common:
 class ServerContext:
     """The objects that all clients of one upstream share."""
 
-    def __init__(self, common: Common, upstream: Upstream) -> None:
+    def __init__(self, common: Common, upstream: Upstream, replicas: Replicas | None = None) -> None:
+        """`replicas`: None: nothing is read from any."""
         self.common = common
         self.upstream = upstream
         self.telemetry = common.telemetry
@@ -70,6 +77,7 @@ class ServerContext:
         self.ids = ShownIds()  # an upstream's own: another one gives the same ids to other connections
         self.sharing = common.shared_connections > 0
         self.pools = Pools(upstream, common.shared_connections)
+        self.replicas = replicas
         self.logins = LoginSweep(upstream, self.counters)
         self.sessions: SessionContext | None = None
         self.admit()
@@ -92,13 +100,25 @@ class ServerContext:
                 self.upstream.seen,
             )
 
+    def reading_links(self, service: str, client: Sharer) -> ReadingLinks | None:
+        """The shares of a client of this service; None: the service reads from the primary."""
+        of_services = self.common.after_write
+        after_write = of_services.get(service if service in of_services else ANY_SERVICE)
+        if self.replicas is None or after_write is None or not self.sharing:
+            return None
+        return ReadingLinks(client, self.pools, self.replicas, after_write)
+
     def _greeting(self) -> Sequence[bytes]:
         return self.upstream.address.greeting()
 
     def tick(self) -> None:
         """Close connections that are no longer needed. Call this about once a second."""
         self.pools.tick()
-        self.logins.tick(self.pools.connections(), self.clients)
+        connections = self.pools.connections()
+        if self.replicas is not None:
+            self.replicas.tick()
+            connections = itertools.chain(connections, self.replicas.connections())
+        self.logins.tick(connections, self.clients)
         if self.sharing:
             now = asyncio.get_running_loop().time()
             for client in list(self.clients):

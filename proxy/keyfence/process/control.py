@@ -185,6 +185,7 @@ class ProcessControl(Control):
             "up": bool(upstream.up),
             "since": upstream.since,
             "reason": "" if upstream.up else upstream.reason,
+            "replicas": served.replicas.status() if served.replicas is not None else [],
             "credentials": served.keeper.status(),
         }
 

@@ -25,7 +25,8 @@ from keyfence.telemetry.operator_log import warn
 from .serving.answers import written
 from .serving.backend import NOTHING_KEPT, Ledger
 from .serving.garbage import importing, without_collections
-from .serving.runtime import StartError, until_it_works
+from .serving.jobs import until_it_works
+from .serving.runtime import StartError
 
 if TYPE_CHECKING:
     from keyfence.config.models import NotifyModel

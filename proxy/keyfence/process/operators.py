@@ -21,8 +21,9 @@ from keyfence.net.addresses import Address, Bound, bind, url_at
 
 from .control import ProcessControl
 from .serving.garbage import without_collections
+from .serving.jobs import until_it_works
 from .serving.rlimits import admin_room
-from .serving.runtime import Runtime, StartError, until_it_works
+from .serving.runtime import Runtime, StartError
 
 if TYPE_CHECKING:
     from keyfence.admin.server import Server

@@ -36,9 +36,10 @@ from .in_process import InProcess
 from .operators import OperatorListeners, why_not
 from .serving.backend import Backend
 from .serving.command_recorder import Recorder
+from .serving.jobs import background
 from .serving.packing import Packed, pack
 from .serving.reload import Origin
-from .serving.runtime import Runtime, StartError, background, telemetry_of
+from .serving.runtime import Runtime, StartError, telemetry_of
 from .serving.upstreams import ServedUpstream
 from .systemd import READY, STOPPING, notifier
 

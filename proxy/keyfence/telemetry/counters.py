@@ -42,6 +42,7 @@ TRAFFIC = ("client_in", "client_out", "upstream_in", "upstream_out")
 GAUGES = (
     *("connections_open", "opaque_open", "upstream_up", "upstream_standing", "exceptions_lapsed"),
     *("upstream_role", "upstream_failover_seconds", "upstream_credentials_expire"),
+    *("upstream_replica_up", "upstream_replica_behind"),
     *("policy_files", "policies", "break_glass", "workers"),
 )
 
@@ -77,6 +78,9 @@ class Counters(Sink):
     upstream_connect_failures: dict[str, int] = field(default_factory=dict)
     upstream_failovers: dict[str, int] = field(default_factory=dict)
     upstream_faults: dict[str, int] = field(default_factory=dict)  # unexpected replies of Redis, by kind
+    upstream_replica_up: dict[str, int] = field(default_factory=dict)  # address: 1 or 0
+    upstream_replica_behind: dict[str, int] = field(default_factory=dict)  # address: bytes
+    upstream_replica_commands: dict[str, int] = field(default_factory=dict)  # by address
     upstream_errors: dict[str, int] = field(default_factory=dict)  # by word, one of `resp.replies.NOTED`
     addresses_hidden: dict[str, int] = field(default_factory=dict)  # of Redis, by where clients would read it
     sessions_opaque: dict[tuple[str, str], int] = field(default_factory=dict)  # (service, reason)
@@ -320,6 +324,17 @@ class Counters(Sink):
         key = (name, "accepted" if accepted else "refused")
         self._add("upstream_reauthentications", key, (OTHER, OTHER), MAX_REASONS)
 
+    def replicas_stand(self, rows: Iterable[tuple[str, bool, int | None, int]]) -> None:
+        """There are these replicas: (address, whether it is used, how many bytes it lacks if that is known,
+        commands sent there since the last call)."""
+        self.upstream_replica_up.clear()
+        self.upstream_replica_behind.clear()
+        for address, is_used, behind, sent in itertools.islice(rows, MAX_REASONS):
+            self.upstream_replica_up[address] = int(is_used)
+            if behind is not None:
+                self.upstream_replica_behind[address] = behind
+            self._add("upstream_replica_commands", address, OTHER, MAX_REASONS, sent)
+
     def upstream_fault(self, kind: str) -> None:
         """Redis sent an unexpected reply on a shared connection. `kind` is one of a closed set."""
         self._add("upstream_faults", kind, OTHER, MAX_REASONS)
@@ -454,6 +469,10 @@ class Counters(Sink):
             self.upstream_has_role(name, role, bool(has))
         for name, seconds in shot["upstream_failover_seconds"]:
             self.upstream_failover_took(name, seconds)
+        for name, up in shot["upstream_replica_up"]:
+            self.upstream_replica_up[name] = min(int(up), self.upstream_replica_up.get(name, 1))
+        for name, behind in shot["upstream_replica_behind"]:
+            self.upstream_replica_behind[name] = max(behind, self.upstream_replica_behind.get(name, 0))
         for name, at in shot["upstream_credentials_expire"]:
             self.upstream_credentials(name, min(at, self.upstream_credentials_expire.get(name, at)))
         for kind, number in shot["exceptions_lapsed"]:

@@ -11,11 +11,19 @@ import contextlib
 import random
 import time
 from collections.abc import Callable
+from typing import Protocol
 
 LEAST_SECONDS = 0.05  # between two looks while there is doubt, …
 MOST_SECONDS = 2.0  # … growing to this
 RENEWALS_LEAST = 0.5  # between two renewals of connections, …
 RENEWALS_MOST = 60.0  # … growing to this
+
+
+class Looker(Protocol):
+    """Somebody who looks how Redis' nodes stand."""
+
+    def look_again(self) -> None:
+        """Look soon."""
 
 
 class Doubt:

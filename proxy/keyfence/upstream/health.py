@@ -25,7 +25,7 @@ from keyfence.resp.role import REPLICA
 
 from .credentials.login import Login
 from .credentials.model import Credentials, Source
-from .doubt import Doubt, Renewals
+from .doubt import Doubt, Looker, Renewals
 from .failovers import Failover, Failovers
 from .handshake import Answers, GreetingError, Misplaced, describe
 from .names import HeldAddresses, addresses_of, is_name
@@ -135,7 +135,7 @@ class Upstream:
         self._renewals = Renewals()
         self._held = HeldAddresses()
         self._doubt = Doubt()  # the prober's
-        self._lookers: list[Doubt] = []  # of others who look who the primary is
+        self._lookers: list[Looker] = []  # others who look who the primary is
         self.login: Login | None = None  # of new connections, if it changes
         # Told that Redis refused the login of this number; answers whether there may be another one soon.
         self.on_refused: Callable[[int], bool] = lambda _number: False
@@ -203,7 +203,7 @@ class Upstream:
         """The last time that another node became the primary; None: never."""
         return self._failovers.last
 
-    def looked_for_by(self, looker: Doubt) -> None:
+    def looked_for_by(self, looker: Looker) -> None:
         """Somebody else looks who the primary is."""
         self._lookers.append(looker)
 

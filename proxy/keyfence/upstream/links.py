@@ -9,6 +9,7 @@ client shares another one: CLIENT LIST shows the client there, and killing that 
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import Protocol
 
 from keyfence.resp.profile import Profile
 
@@ -22,6 +23,33 @@ from .shared import SharedLink
 KEEP_ALIVE_SECONDS = 20.0
 
 
+class Shares(Protocol):
+    """In place of the one share of a client: those of a client that reads from replicas."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a request was sent."""
+
+    @property
+    def is_held(self) -> bool:
+        """Whether nothing that the client waits for has left keyfence."""
+
+    def may_share(self, profile: Profile) -> bool:
+        """Whether there is a connection of this kind to share."""
+
+    def send(self, chunks: list[bytes], counts: list[int], shapeable: bool) -> None:
+        """As `Links.send_shared`."""
+
+    def time_next(self) -> None:
+        """As `Links.time_shared`."""
+
+    def works_elsewhere(self) -> None:
+        """The client uses its dedicated connection."""
+
+    def close(self) -> None:
+        """The client no longer uses this."""
+
+
 class Links:
     """Both links of a client. Each calls the client back by itself."""
 
@@ -31,10 +59,17 @@ class Links:
         self._owner: Owner | None = owner
         self._own: DedicatedLink | None = None
         self._share: SharedLink | None = None
+        # In place of that: the shares of a client whose service reads from replicas.
+        self._reads: Shares | None = None
         self._shared_as: Profile | None = None  # the profile for which the share was last requested
         self._paused = False
         self._worked = False  # whether the share was used since the last PING on the dedicated connection
         self._pinged_at = 0.0
+
+    def read_by(self, reads: Shares | None) -> None:
+        """Share connections by this from now on; None: only the primary's. No reply may be due."""
+        self._leave_share()
+        self._reads = reads
 
     def unsent(self) -> int:
         """The number of bytes that wait for the dedicated connection to open."""
@@ -43,6 +78,8 @@ class Links:
     @property
     def is_open(self) -> bool:
         """Whether any request was sent."""
+        if self._reads is not None and self._reads.is_open:
+            return True
         return self._share is not None or (self._own is not None and not self._own.is_closed)
 
     @property
@@ -66,7 +103,7 @@ class Links:
         """Whether Redis is away, and nothing that the client waits for was sent to it."""
         if self._upstream.up is not False:
             return False
-        own, share = self._own, self._share
+        own, share = self._own, self._share or self._reads
         return (own is None or own.is_held) and (share is None or share.is_held)
 
     def may_share(self, profile: Profile) -> bool:
@@ -80,6 +117,8 @@ class Links:
                 return True
         share = None
         if self._owner is not None and self.may_ever_share(profile):
+            if self._reads is not None:
+                return self._reads.may_share(profile)
             share = self._pools.link(profile, self._owner)
         if share is None:
             return False
@@ -97,14 +136,25 @@ class Links:
         shape a reply."""
         self._worked = True
         if self._own is not None:
-            self._own.is_kept = True
-        assert self._share is not None
-        self._share.send(chunks, counts, shapeable)
+            self._keep_own(self._own)
+        share = self._share
+        if share is None:
+            assert self._reads is not None
+            self._reads.send(chunks, counts, shapeable)
+        else:
+            share.send(chunks, counts, shapeable)
+
+    def _keep_own(self, own: DedicatedLink) -> None:
+        if not own.is_kept and self._reads is not None:
+            self._reads.works_elsewhere()
+        own.is_kept = True
 
     def time_shared(self) -> None:
         """`Sharer.shared_sent` is called once the next requests of `send_shared` are written."""
-        assert self._share is not None
-        self._share.is_timed = True
+        if self._share is not None:
+            self._share.is_timed = True
+        elif self._reads is not None:
+            self._reads.time_next()
 
     def send_own(self, profile: Profile, chunks: list[bytes]) -> None:
         """Send over the dedicated connection. A new one is first given the settings of `profile`."""
@@ -133,11 +183,16 @@ class Links:
         own, self._own = self._own, None
         if own is not None:
             own.close()
+            if self._reads is not None:
+                self._reads.works_elsewhere()
 
     def _leave_share(self) -> None:
         if self._share is not None:
             self._share.close()
             self._share = None
+        if self._reads is not None:
+            self._reads.close()
+            self._reads = None
 
     def pause(self) -> None:
         """Stop reading for a client that reads too slowly. A shared connection cannot be paused, because

@@ -43,6 +43,8 @@ class ConnectionSource(Protocol):
 
     def connection(self, link: SharedLink) -> SharedConnection: ...
 
+    def is_ready_for(self, connection: SharedConnection | None) -> bool: ...
+
 
 class SharedLink(Share):
     """One client's share of a connection. It keeps its connection while replies are due there."""
@@ -63,6 +65,11 @@ class SharedLink(Share):
     def is_evicted(self) -> bool:
         """Whether the pool was evicted, so that the client needs another link."""
         return self._pool.is_evicted
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether its next requests go to a connection that is known to be ready."""
+        return self._pool.is_ready_for(self._connection)
 
     @property
     def is_held(self) -> bool:
@@ -155,8 +162,7 @@ class SharedConnection:
         exchange.send(link, chunks, counts, shapeable)
         is_timed, link.is_timed = link.is_timed, False
         if not exchange.is_open:
-            if self._transport is None and self._connecting is None:
-                self._connecting = self._loop.create_task(self._try_connecting())
+            self.connect()
             return
         if is_timed and self._timed is None:
             self._timed = link
@@ -165,6 +171,16 @@ class SharedConnection:
                 self._flush()
             else:
                 self._flush_soon()
+
+    def connect(self) -> None:
+        """Open the connection, unless that has begun."""
+        if self._transport is None and self._connecting is None and not self.is_closed:
+            self._connecting = self._loop.create_task(self._try_connecting())
+
+    @property
+    def is_open(self) -> bool:
+        """Whether requests are written at once."""
+        return self._exchange.is_open and not self.is_closed
 
     @property
     def is_clients(self) -> bool:

@@ -29,9 +29,10 @@ from keyfence.config.settings import Settings
 from keyfence.net.addresses import Address
 from keyfence.policy.verdict import Peer
 from keyfence.process.run import serve
+from keyfence.process.serving.jobs import run_loop
 from keyfence.process.serving.packing import Packed, unpack
 from keyfence.process.serving.reload import Origin
-from keyfence.process.serving.runtime import StartError, run_loop
+from keyfence.process.serving.runtime import StartError
 from keyfence.process.serving.spawn import end_with_parent, start_python
 from keyfence.process.systemd import READY, VARIABLE
 from keyfence.upstream.embedded import EmbeddedRedisError

@@ -11,10 +11,9 @@ import contextlib
 import dataclasses
 import datetime
 import ssl
-import sys
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from typing import Any
 
 from keyfence.commands.extract import adopt
 from keyfence.commands.learned import learn
@@ -37,7 +36,7 @@ from keyfence.policy.units import counted
 from keyfence.policy.wording.command_log import as_line
 from keyfence.session.conversation.owner_questions import Question
 from keyfence.telemetry.candidate.changes import Changes
-from keyfence.telemetry.operator_log import notice, report_fault, tell
+from keyfence.telemetry.operator_log import report_fault, tell
 from keyfence.telemetry.telemetry import Telemetry
 from keyfence.telemetry.usage import Usage
 from keyfence.upstream.health import Upstream, UpstreamAddress
@@ -49,10 +48,6 @@ from .ttl_check import TtlWatch
 from .upstreams import ServedUpstream
 from .zeros import declare_zeros
 
-_T = TypeVar("_T")
-# After this time a thread that works (loading a policy, reading findings) lets the event loop go on. Python's
-# own 5 ms would be a delay for all clients, again and again.
-SWITCH_SECONDS = 0.0005
 ASK_SECONDS = 15.0  # for all questions to Redis that are open at the end
 
 
@@ -119,6 +114,7 @@ class Runtime:
         if self._common is not None:
             self._common.identities, self._common.limits = self._resolver(), settings.limits.of_requests()
             self._common.quotas.limits = self._client_limits()
+            self._common.after_write = settings.after_write
             for context in self.contexts:
                 context.admit()
         self._count_lapsed()
@@ -276,6 +272,7 @@ class Runtime:
         order."""
         if self._common is None:
             self._common = self._open_common()
+            self._common.after_write = self.settings.after_write
         listeners = served.serve(self._common)
         contexts = contexts_of(self.settings)
         for model, sockets, context in zip(self.settings.listeners, bound, contexts, strict=True):
@@ -379,46 +376,3 @@ def telemetry_of(settings: Settings, log: str | int | None) -> Telemetry:
 
 def _described(policy: CompiledPolicy, service: str, argv: Sequence[bytes], touches: Touches) -> Any:
     return as_line(policy, service, argv, touches, 1)
-
-
-def _report_end(task: asyncio.Future[None]) -> None:
-    """Report a job that ends by a fault: nothing else notices."""
-    if not task.cancelled() and isinstance(fault := task.exception(), Exception):
-        report_fault(fault)
-
-
-async def until_it_works(work: Callable[[], _T]) -> _T:
-    """Run this in a thread, and again after a second if the system refuses it, as when file descriptors run
-    out."""
-    while True:
-        try:
-            return await asyncio.to_thread(work)
-        except OSError as exc:
-            notice("late start", f"not everything is open yet: {exc.strerror or exc}; trying again")
-            await asyncio.sleep(1)
-
-
-@contextlib.asynccontextmanager
-async def background(*jobs: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """Run these jobs during the body, and end them with it."""
-    tasks = [asyncio.ensure_future(job) for job in jobs]
-    for task in tasks:
-        task.add_done_callback(_report_end)
-    try:
-        yield
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-
-def run_loop(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Run a coroutine on uvloop, or on asyncio's own loop if uvloop is not installed."""
-    sys.setswitchinterval(SWITCH_SECONDS)
-    try:
-        import uvloop
-    except ImportError:
-        asyncio.run(main())
-        return
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(main())

@@ -29,6 +29,8 @@ from keyfence.upstream.own_user import missing_permissions, what_is_missing
 from keyfence.upstream.sentinel.follower import Follower
 from keyfence.upstream.standing import CREDENTIALS, KINDS, ROLES, Concern
 
+from .replica_reads import replicas_of, report
+
 
 class ServedUpstream:
     """One upstream, and what this process does about it."""
@@ -71,6 +73,7 @@ class ServedUpstream:
         self.follower: Follower | None = None  # of Sentinels
         if address.sentinels is not None:
             self.follower = Follower(self.upstream, address.sentinels)
+        self.replicas = replicas_of(settings, self.upstream)  # None: nothing is read from any
         self.keeper = Keeper(self.upstream, self.upstream.connect_timeout, self._credentials_fetched)
         self.keeper.take(address.credentials)
         if self.keeper.is_used and not quiet:
@@ -101,7 +104,7 @@ class ServedUpstream:
 
     def serve(self, common: Common) -> Listeners:
         """This process has clients of the upstream, which come by these listeners."""
-        self.context = ServerContext(common, self.upstream)
+        self.context = ServerContext(common, self.upstream, self.replicas)
         self.listeners = Listeners(self.context)
         return self.listeners
 
@@ -114,6 +117,8 @@ class ServedUpstream:
         """Call this about once a second."""
         if self._outages is not None:
             self._outages.tick()
+        if self.replicas is not None:
+            report(self.replicas, self._telemetry.counters)
         self._report_concerns()
 
     def chores(self) -> list[Coroutine[Any, Any, None]]:
@@ -121,6 +126,8 @@ class ServedUpstream:
         jobs = [self.upstream.probe_forever(), self.keeper.keep_forever()]
         if self.follower is not None:
             jobs.append(self.follower.follow_forever())
+        if self.replicas is not None:
+            jobs += [self.replicas.check_forever(), self.replicas.find_forever()]
         if self.context is not None:
             jobs.append(self._close_idle_clients_forever(self.context))
             jobs.append(self._tell_of_outages_forever(self.context))

@@ -24,15 +24,9 @@ from keyfence.process.serving.answers import Answers
 from keyfence.process.serving.backend import hand_over
 from keyfence.process.serving.candidate import PackedCandidate, take_candidate
 from keyfence.process.serving.command_recorder import Recorder
+from keyfence.process.serving.jobs import background, run_loop
 from keyfence.process.serving.packing import Packed, unpack, unpack_beside
-from keyfence.process.serving.runtime import (
-    Runtime,
-    StartError,
-    background,
-    contexts_of,
-    run_loop,
-    telemetry_of,
-)
+from keyfence.process.serving.runtime import Runtime, StartError, contexts_of, telemetry_of
 from keyfence.process.serving.spawn import admit_signals, end_with_parent
 from keyfence.session.conversation.owner_questions import Question
 from keyfence.telemetry.increments import Increments

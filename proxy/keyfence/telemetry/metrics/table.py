@@ -248,6 +248,27 @@ TOPICS: dict[str, tuple[Metric, ...]] = {
             "primary was lost until a connection to the new one could be used. No row before the first one.",
             query="max by (upstream) (keyfence_upstream_failover_seconds)",
         ),
+        _gauge(
+            "upstream_replica_up",
+            ("replica",),
+            "Whether commands are read from this replica (1) or not (0), as far as services ask for it.",
+            query="min by (replica) (keyfence_upstream_replica_up) == 0",
+        ),
+        _gauge(
+            "upstream_replica_behind_bytes",
+            ("replica",),
+            "How much of what had run at the primary had not run at the replica when it was asked last. No "
+            "row while that is not known.",
+            "upstream_replica_behind",
+            query="max by (replica) (keyfence_upstream_replica_behind_bytes)",
+        ),
+        _counter(
+            "upstream_replica_commands",
+            ("replica",),
+            "Commands that were sent to a replica.",
+            unit="commands",
+            query="sum by (replica) (rate(keyfence_upstream_replica_commands_total[5m]))",
+        ),
         _counter(
             "upstream_faults",
             ("kind",),
@@ -354,6 +375,7 @@ LABELS: dict[str, str] = {
     "reason": "connections and closures: [configuration.md](configuration.md#limits); the slow path: "
     "[operations.md](operations.md#what-takes-the-slow-path); admin requests: "
     "[operations.md](operations.md#limits-of-the-admin-and-metrics-listeners)",
+    "replica": "the address of a replica",
     "revision": "the beginning of a hash over all policy files",
     "role": "`master`, `replica`, or `unknown`: Redis is away, or does not say it before a login",
     "rule": "[a rule](policy.md#the-rules)",

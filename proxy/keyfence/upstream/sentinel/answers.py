@@ -12,6 +12,7 @@ from typing import NamedTuple
 from keyfence.net.host_port import host_port
 
 SWITCHED = "+switch-master"  # the channel on which a Sentinel reports a failover
+_UNSOUND = {"s_down", "o_down", "disconnected"}  # flags of a replica that nothing should be read from
 
 
 class Named(NamedTuple):
@@ -36,13 +37,23 @@ class NotNamed(Exception):
 def named_in(reply: object) -> Named:
     """The primary in the reply to SENTINEL MASTER: names and values in turn, or a map (RESP3). Raises
     NotNamed."""
-    if isinstance(reply, list):
-        reply = dict(zip(reply[::2], reply[1::2], strict=False))
-    fields = {_text(name): _text(value) for name, value in reply.items()} if isinstance(reply, dict) else {}
+    fields = _fields(reply)
     host, port, epoch = fields.get("ip", ""), fields.get("port", ""), fields.get("config-epoch", "")
     if not host or not _is_number(port) or not _is_number(epoch) or not 0 < int(port) < 65536:
         raise NotNamed("it gave no answer that names a primary")
     return Named(host, int(port), int(epoch))
+
+
+def replicas_in(reply: object) -> list[tuple[str, int]]:
+    """The replicas in the reply to SENTINEL REPLICAS that it takes for sound, each with its port."""
+    found = []
+    for one in reply if isinstance(reply, list) else []:
+        fields = _fields(one)
+        host, port = fields.get("ip", ""), fields.get("port", "")
+        is_sound = not _UNSOUND.intersection(fields.get("flags", "").split(","))
+        if is_sound and fields.get("master-link-status") == "ok" and host and _is_number(port):
+            found.append((host, int(port)))
+    return found
 
 
 def why_not(error: str, name: str) -> str:
@@ -69,6 +80,13 @@ def is_about(reply: object, name: str) -> bool:
     if not isinstance(reply, list) or [_text(one) for one in reply[:2]] != ["message", SWITCHED]:
         return False
     return len(reply) > 2 and _text(reply[2]).split(" ", 1)[0] == name
+
+
+def _fields(reply: object) -> dict[str, str]:
+    """Names and values in turn, or a map (RESP3)."""
+    if isinstance(reply, list):
+        reply = dict(zip(reply[::2], reply[1::2], strict=False))
+    return {_text(name): _text(value) for name, value in reply.items()} if isinstance(reply, dict) else {}
 
 
 def _text(value: object) -> str:

@@ -1,0 +1,1 @@
+"""Reads from replicas: which replica a read may take, and when."""
