@@ -20,6 +20,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from keyfence.commands.extract import extract
+from keyfence.policy.engine.asker import Asker
 from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.loading.load import parse_policy
 from keyfence.policy.patterns import automaton as automaton_module
@@ -96,12 +97,12 @@ def measure(entries: int) -> Measured:
         keys = [choose.choice(drawn) for _ in range(COMMANDS)]
         commands = [[b"TYPE", key] for key in keys]
         for argv in commands:
-            evaluator.evaluate(0, argv, extract(argv))
+            evaluator.evaluate(Asker(0), argv, extract(argv))
         by_key.append(_median(lambda keys=keys: [policy.classifier.first(key) for key in keys]))
 
         def admit(commands: list[list[bytes]] = commands) -> None:
             for argv in commands:
-                evaluator.checks.admits(evaluator.evaluation(0, argv, extract(argv)))
+                evaluator.checks.admits(evaluator.evaluation(Asker(0), argv, extract(argv)))
 
         by_command.append(_median(admit))
     return Measured(took, took_cpu, policy.classifier.automaton.states, more, *by_key, *by_command)

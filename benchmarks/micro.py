@@ -18,6 +18,7 @@ from benchmarks import sessions
 from keyfence import _compiled
 from keyfence.commands.extract import extract
 from keyfence.policy.compiled.policy import CompiledPolicy
+from keyfence.policy.engine.asker import Asker
 from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.loading.load import load_policy, parse_policy
 from keyfence.resp.encode import command
@@ -95,15 +96,15 @@ def decision() -> Iterator[Bench]:
     def admitting(naming_rules: bool, argv: list[bytes]) -> Callable[[], object]:
         evaluator = Evaluator(general(naming_rules))
         touches = extract(argv)
-        evaluator.evaluate(0, argv, touches)  # only an evaluated permission is admitted
-        if not evaluator.checks.admits(evaluator.evaluation(0, argv, touches)):
+        evaluator.evaluate(Asker(0), argv, touches)  # only an evaluated permission is admitted
+        if not evaluator.checks.admits(evaluator.evaluation(Asker(0), argv, touches)):
             raise AssertionError(argv)
-        return lambda: evaluator.checks.admits(evaluator.evaluation(0, argv, touches))
+        return lambda: evaluator.checks.admits(evaluator.evaluation(Asker(0), argv, touches))
 
     def evaluating(argv: list[bytes]) -> Callable[[], object]:
         evaluator = Evaluator(general(True))
         touches = extract(argv)
-        return lambda: evaluator.evaluate(0, argv, touches)
+        return lambda: evaluator.evaluate(Asker(0), argv, touches)
 
     def classifying() -> Callable[[], object]:
         first = sessions.policy().classifier.first

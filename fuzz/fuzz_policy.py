@@ -12,6 +12,7 @@ from harness import PROJECT, Choices, fuzz, instrumented
 with instrumented("keyfence.policy"):
     from keyfence.commands.extract import extract
     from keyfence.policy.diagnostics import FileError
+    from keyfence.policy.engine.asker import Asker
     from keyfence.policy.engine.evaluator import Evaluator
     from keyfence.policy.loading.load import parse_policy
 
@@ -74,9 +75,9 @@ def check(data: bytes) -> None:
     for argv in ARGVS:
         touches = extract(argv)
         for service in range(len(policy.services)):
-            verdict = evaluator.evaluate(service, argv, touches)
+            verdict = evaluator.evaluate(Asker(service), argv, touches)
             assert verdict.allowed or not evaluator.checks.admits(
-                evaluator.evaluation(service, argv, touches)
+                evaluator.evaluation(Asker(service), argv, touches)
             )
 
 

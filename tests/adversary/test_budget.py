@@ -26,6 +26,7 @@ from keyfence.policy.verdict import LISTED
 from tests.adversary.conftest import Search
 from tests.commands.calls import NUMBERS, TRICKY, WORDS
 from tests.policy.engine.test_budget import AT_MOST_ONCE, PER_ARGUMENT, PER_ARGUMENT_FOUND, PER_BYTE
+from tests.policy.evaluations import begun
 from tests.steps import steps_of
 
 POLICIES = sorted(
@@ -119,7 +120,7 @@ def test_search_for_requests_that_are_slow_to_evaluate(search: Search) -> None:
         for warm in ([b"KEYS", b"a*"], [b"PSUBSCRIBE", b"a*"], [*argv[:3], b"a*"]):
             evaluator.decide(service, warm)
         most = AT_MOST_ONCE + PER_ARGUMENT * len(argv) + PER_BYTE * sum(map(len, argv))
-        one = evaluator.evaluation(service, argv, touches)
+        one = begun(evaluator, service, argv, touches)
         steps_of(lambda: driven(evaluator.verdict(one)), most)  # noqa: B023
         assert one.budget.spent <= COMMAND_STEPS
 
@@ -148,7 +149,7 @@ def test_search_for_violations_that_get_lost_among_many(search: Search) -> None:
         )
         authorizer = Authorizer(policy, modes, clock=lambda: 0.0)
         answer: Counter[tuple[str, str, str, str]] = Counter()
-        one = authorizer.evaluator.evaluation(service, argv, extract(argv))
+        one = begun(authorizer.evaluator, service, argv)
         for found in authorizer.evaluator.checks.violations(one):
             action = modes.action(found, service, one.name) if found is not None else None
             if found is not None and action is not None:

@@ -20,6 +20,7 @@ import yaml
 from keyfence.commands.extract import extract
 from keyfence.policy.enforcement.baseline import baseline
 from keyfence.policy.enforcement.waiver_keys import waiver_keys
+from keyfence.policy.engine.asker import Asker
 from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.loading.load import parse_policy
 from keyfence.policy.verdict import Finding
@@ -105,7 +106,7 @@ def test_what_is_stored_of_a_command_is_bounded_and_holds_no_value(search: Searc
             assert len(json.dumps(line)) <= MAX_LINE
             assert not holds_a_value(line)
             from_line(line)
-            found = evaluator.evaluate(POLICY.number("a"), argv, touches).violations
+            found = evaluator.evaluate(Asker(POLICY.number("a")), argv, touches).violations
             name = touches.command.name if touches.command is not None else "other"
             findings = [Finding(one, "observed") for one in found]
             telemetry.violations("a", "1.2.3.4:5", name, findings, "r", sent=Sent(POLICY, argv, touches))

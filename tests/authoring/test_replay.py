@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from keyfence.authoring.replay import Replay
 from keyfence.commands.extract import extract
 from keyfence.commands.table import COMMANDS
+from keyfence.policy.engine.asker import Asker
 from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.loading.load import parse_policy
 from keyfence.policy.wording.command_log import MAX_ARGUMENTS, as_line, from_line
@@ -151,8 +152,8 @@ def test_a_line_read_back_breaks_the_same_rules_except_those_on_values(
     again = from_line(json.loads(json.dumps(message)))
     evaluator = Evaluator(OLD)
     number = OLD.number(service)
-    before = {one.rule for one in evaluator.evaluate(number, argv, touches).violations}
-    after = {one.rule for one in evaluator.evaluate(number, [b"X"], again.touches).violations}
+    before = {one.rule for one in evaluator.evaluate(Asker(number), argv, touches).violations}
+    after = {one.rule for one in evaluator.evaluate(Asker(number), [b"X"], again.touches).violations}
     assert after <= before
     if touches.script is None:
         assert before - after <= {"value.invalid"}

@@ -18,7 +18,7 @@ from keyfence.policy.compiled.sizes import Question, late_excess, questions
 from keyfence.policy.compiled.ttl import late_fault
 from keyfence.policy.engine.content import content_faults, fits
 from keyfence.policy.engine.evaluator import Evaluator
-from keyfence.policy.engine.keys import NO_SERVICE
+from keyfence.policy.engine.keys import ANYONE
 from keyfence.policy.patterns.patterns import KeyPattern
 from keyfence.policy.rules import RULES
 from keyfence.policy.verdict import Severity
@@ -111,7 +111,7 @@ class Judge:
         """The rules about a key's form that its name breaks."""
         touches = Touches(None, (Access(0, key, READ),))
         known = set()
-        asked = self._evaluator.evaluation(NO_SERVICE, [b"AUDIT"], touches)
+        asked = self._evaluator.evaluation(ANYONE, [b"AUDIT"], touches)
         for found in self._evaluator.checks.violations(asked):
             if found is not None and RULES[found.rule].stage == "form" and found.rule not in known:
                 known.add(found.rule)

@@ -17,6 +17,7 @@ from keyfence.commands.model import DELETE, GROUP, READ, WRITE, Access, Touches
 from keyfence.commands.table import COMMANDS
 from keyfence.policy.compiled.names import Names
 from keyfence.policy.compiled.policy import CompiledPolicy, Entry, Home, Target
+from keyfence.policy.engine.asker import Asker
 from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.patterns.product import NOTHING, Product
 from keyfence.policy.rules import rules_with
@@ -252,7 +253,7 @@ class Difference:
                 {
                     name
                     for name, argv, touches in every
-                    if one.evaluate(one.policy.number(service), argv, touches).allowed
+                    if one.evaluate(Asker(one.policy.number(service)), argv, touches).allowed
                 }
                 for one in (old, new)
             )
@@ -282,8 +283,8 @@ class _AccessRules:
 
     def rules(self, service: str, key: bytes, needs: int) -> tuple[str, ...]:
         touches = Touches(None, (Access(1, key, needs),))
-        values = self.policy.owners_values([key])
-        verdict = self._evaluator.evaluate(self.policy.number(service), [b"X", key], touches, values=values)
+        asker = Asker(self.policy.number(service), self.policy.owners_values([key]))
+        verdict = self._evaluator.evaluate(asker, [b"X", key], touches)
         return tuple(one.rule for one in verdict.violations if one.rule in ACCESS_RULES)
 
 

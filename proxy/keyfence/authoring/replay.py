@@ -17,6 +17,7 @@ from keyfence.commands.table import COMMANDS
 from keyfence.commands.table import Row as CommandRow
 from keyfence.policy.compiled.policy import CompiledPolicy, Entry
 from keyfence.policy.compiled.requirements import requirements_of
+from keyfence.policy.engine.asker import Asker
 from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.reach.callers import depends_on_the_caller, makes_keys_of_arguments
 from keyfence.policy.rules import RULES
@@ -132,7 +133,7 @@ class Replay:
             return
         touches = Touches(None, (access,))
         argv = [command.encode("utf-8", "surrogateescape")]
-        verdict = evaluator.evaluate(evaluator.policy.number(service), argv, touches)
+        verdict = evaluator.evaluate(Asker(evaluator.policy.number(service)), argv, touches)
         now = {one.rule: one.entry for one in verdict.violations if one.rule.startswith(("scope.", "key."))}
         recorded = Recorded(service, command, [command, str(key)], touches, count, False)
         if rule not in now:
@@ -177,7 +178,7 @@ def verdict_on(evaluator: Evaluator, one: Recorded) -> Verdict:
     policy = evaluator.policy
     argv = [word.encode("utf-8", "surrogateescape") for word in one.argv] or [b"?"]
     values = policy.owners_values(access.key for access in one.touches.accesses)
-    return evaluator.evaluate(policy.number(one.service), argv, one.touches, values=values)
+    return evaluator.evaluate(Asker(policy.number(one.service), values), argv, one.touches)
 
 
 def _access_of(command: str, key: object, position: int) -> Access | None:

@@ -19,6 +19,7 @@ from keyfence.commands.table import lookup
 from keyfence.policy.compiled.policy import CompiledPolicy, Target
 from keyfence.policy.compiled.requirements import rules_of
 from keyfence.policy.compiled.tenants import NOBODY
+from keyfence.policy.engine.asker import Asker
 from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.reach.callers import depends_on_the_caller, makes_keys_of_arguments
 from keyfence.policy.reach.channels import key_of
@@ -341,5 +342,5 @@ def _broken(evaluator: Evaluator, one: Recorded) -> set[str]:
 
 def _violations(evaluator: Evaluator, one: Recorded) -> tuple[Violation, ...]:
     argv = [word.encode("utf-8", "surrogateescape") for word in one.argv] or [b"?"]
-    number = evaluator.policy.number(one.service)
-    return evaluator.evaluate(number, argv, one.touches, values=evaluator.policy.values(NOBODY)).violations
+    asker = Asker(evaluator.policy.number(one.service), evaluator.policy.values(NOBODY))
+    return evaluator.evaluate(asker, argv, one.touches).violations

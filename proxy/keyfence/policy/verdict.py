@@ -1,7 +1,7 @@
 """Verdicts and rulings: the values in which the policy answers.
 
 Rule: a verdict has every violation of a command, the first few of each kind in full and the others as a
-number. `enforcement.modes` decides which are refused.
+number. `enforcement.modes` says which are refused.
 """
 
 from __future__ import annotations

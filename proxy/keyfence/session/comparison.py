@@ -16,7 +16,7 @@ from keyfence.policy.engine.asker import Asker, Transaction
 from keyfence.policy.engine.authorizer import Authorizer, Candidate, Steps
 from keyfence.policy.engine.counts import ViolationCounter
 from keyfence.policy.engine.decision_cache import DecisionCache
-from keyfence.policy.engine.evaluation import Evaluation
+from keyfence.policy.engine.evaluation import Evaluation, Known
 from keyfence.policy.engine.forms import Lookup
 from keyfence.policy.verdict import PASS, Changed, Peer, Ruling
 from keyfence.session.conversation.known_client import label_of
@@ -53,13 +53,13 @@ class Comparison:
 
     # -- commands that the policy in force has evaluated
 
-    def rule_in_steps(self, asker: Asker, argv: Sequence[bytes], touches: Touches | None = None) -> Steps:
+    def rule_in_steps(self, asker: Asker, argv: Sequence[bytes], known: Known) -> Steps:
         """The candidate's ruling on a command, in turns. `asker` is the client as the policy in force knows
         it."""
         own = self._asker
         if asker.transaction is not None:
             own = Asker(own.service, own.values, transaction=self.own(asker.transaction))
-        return self.candidate.rule_in_steps(own, argv, touches)
+        return self.candidate.rule_in_steps(own, argv, known)
 
     def compare(
         self,
@@ -73,7 +73,7 @@ class Comparison:
         candidate's ruling, if it is known."""
         try:
             if by_candidate is None:
-                by_candidate, _ = driven(self.rule_in_steps(asker, argv, touches))
+                by_candidate, _ = driven(self.rule_in_steps(asker, argv, Known(touches)))
             self._report(touches, asker.peer, ruling, by_candidate)
         except Exception as exc:
             self.candidate.failed(exc)
@@ -123,7 +123,7 @@ class Comparison:
         lookup: Lookup,
         kind: ViolationCounter | None,
     ) -> None:
-        by_candidate, evaluation = driven(self.rule_in_steps(asker, argv))
+        by_candidate, evaluation = driven(self.rule_in_steps(asker, argv, cache.known(lookup, argv)))
         ruling = PASS if in_force is None else self._ruling_of(in_force, argv)
         found = self._report(evaluation.touches, asker.peer, ruling, by_candidate)
         if not found or self.candidate.glass:

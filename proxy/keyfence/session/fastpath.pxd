@@ -3,7 +3,7 @@ cimport cython
 
 from keyfence.policy.engine.asker cimport Asker
 from keyfence.policy.engine.decision_cache cimport DecisionCache
-from keyfence.policy.engine.forms cimport Call, CommandForm, KeyKind, Lookup
+from keyfence.policy.engine.forms cimport Call, CommandForm, KeyKind, Lookup, new_lookup
 from keyfence.policy.engine.pending cimport PendingTtls
 from keyfence.policy.engine.counts cimport Admitted, ViolationCounter
 from keyfence.session.conversation.conversation cimport Conversation

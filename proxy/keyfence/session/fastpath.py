@@ -16,7 +16,7 @@ from keyfence.policy.compiled.ttl import GIVES, SETTLES
 from keyfence.policy.engine.authorizer import Authorizer
 from keyfence.policy.engine.counts import Admitted, ViolationCounter
 from keyfence.policy.engine.decision_cache import ELSEWHERE, DecisionCache
-from keyfence.policy.engine.forms import Call, KeyKind, Lookup
+from keyfence.policy.engine.forms import COMMAND, Call, KeyKind, Lookup, new_lookup
 from keyfence.policy.engine.pending import PendingTtls
 from keyfence.resp.requests import PLACES, RequestReader
 from keyfence.session.conversation.conversation import Conversation
@@ -153,6 +153,7 @@ class FastPath:
         while True:
             peeked = reader.peek()
             kind = _EVALUATE
+            lookup = None
             if peeked and self._until_timed > 0 and reader.end - reader.start <= largest:
                 lookup = cache.find_unread(reader.data(), _PLACES, reader.count, self._values)
                 kind = self._known(cache, lookup, None)
@@ -171,7 +172,7 @@ class FastPath:
                     return _EVALUATE  # the candidate may have to evaluate it in turns
                 if len(argv) == 1 and self._begins_or_ends(argv[0]):
                     return _EVALUATE
-                outcome.lookup = cache.find(argv, self._values)
+                outcome.lookup = cache.find(argv, self._values, lookup)
                 kind = self._known(cache, outcome.lookup, argv)
                 if kind == _EVALUATE:
                     return kind
@@ -254,9 +255,12 @@ class FastPath:
             if counter is None:
                 return _EVALUATE
             if counter.refusal is not None:
-                _OUTCOME.lookup = None  # it has a counter already
                 key = key or _argument(self._conversation.reader, argv, decision.form.index)
-                return _REFUSED if self._refuses(decision, counter, key) else _EVALUATE
+                if self._refuses(decision, counter, key):
+                    return _REFUSED
+                # It has a counter already, so only the target of its key is of use.
+                _OUTCOME.lookup = new_lookup(None, COMMAND, -1, None, None, lookup.form, lookup.number)
+                return _EVALUATE
             counter.times += 1
             outcome = counter.outcome
             self._counted = counter

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from keyfence.policy.engine.asker import Asker
 from keyfence.policy.engine.authorizer import Authorizer
-from keyfence.policy.engine.evaluation import Evaluation
+from keyfence.policy.engine.evaluation import Evaluation, Known
 from keyfence.policy.engine.forms import Lookup
 from keyfence.policy.verdict import Ruling
 from keyfence.session.conversation.conversation import Conversation
@@ -81,7 +81,8 @@ class LongEvaluation:
         if self._comparison is None:
             return True
         self._is_ruled = True
-        self._steps = self._comparison.rule_in_steps(self.request.asker, self.request.argv, answer[1].touches)
+        known = Known(answer[1].touches)
+        self._steps = self._comparison.rule_in_steps(self.request.asker, self.request.argv, known)
         return False
 
     def compare(self) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from keyfence.commands.model import Touches
 from keyfence.commands.own import KEYFENCE
 from keyfence.policy.engine.authorizer import Authorizer
-from keyfence.policy.engine.evaluation import Evaluation
+from keyfence.policy.engine.evaluation import NOTHING_KNOWN, Evaluation
 from keyfence.policy.engine.evidence import evidence_of
 from keyfence.policy.engine.forms import COMMAND, shows_more
 from keyfence.policy.verdict import PASS, Ruling
@@ -81,14 +81,13 @@ class SlowPath:
         recorder = client.observer.recorder
         if recorder is not None and not too_large:
             recorder(authorizer.policy, client.service, argv, touches)
-        is_large = conversation.partly_sent or conversation.exceeds_share(size, 1)
-        client.observer.judged_at_length(self._why_evaluated(request, handler, ruling, is_large))
+        client.observer.judged_at_length(self._why_evaluated(request, handler, ruling))
         known = lookup.decision if lookup is not None and number not in authorizer.policy.grants else None
         if known is not None:
             evidence = known.evidence
         else:
-            basis, target_of = authorizer.basis, evaluation.target
-            evidence = evidence_of(authorizer.policy, number, touches, basis=basis, target_of=target_of)
+            policy, basis = authorizer.policy, authorizer.basis
+            evidence = evidence_of(policy, number, touches, basis=basis, keys=evaluation.keys)
         client.observer.asked(client.service, evidence)
         label = label_of(touches)
         reply = None
@@ -104,29 +103,30 @@ class SlowPath:
         if handler is None and reply is None and fits:
             client.observer.command(client.service, label, "forwarded")
             if lookup is not None and ruling is not PASS:
-                self._remember(request, ruling, evaluation, "")
+                self._remember(request, ruling, evaluation, label, "")
             return True
         if lookup is not None and reply is not None:
-            self._remember(request, ruling, evaluation, decision)
+            self._remember(request, ruling, evaluation, label, decision)
         executor.plan = Plan(handler, reply, label, fits)
         return False
 
-    def _why_evaluated(
-        self, request: Request, handler: Handler | None, ruling: Ruling, is_large: bool
-    ) -> str:
+    def _why_evaluated(self, request: Request, handler: Handler | None, ruling: Ruling) -> str:
         """Returns why the cache did not admit the current request, as a metric's label
         (docs/operations.md)."""
         if ruling.findings:
             return "violation"
         if handler is not None:
             return "session"
-        if is_large:
+        conversation = self._executor.conversation
+        if conversation.partly_sent or conversation.exceeds_share(request.size, 1):
             return "large"
         if self._fast.cache is None or self._executor.client.observer.recorder is not None:
             return "recorded"
         return request.lookup.reason if request.lookup is not None else COMMAND
 
-    def _remember(self, request: Request, ruling: Ruling, evaluation: Evaluation, decision: str) -> None:
+    def _remember(
+        self, request: Request, ruling: Ruling, evaluation: Evaluation, label: str, decision: str
+    ) -> None:
         """Have the cache remember the findings of a request that passed, or that was refused with this
         decision id, if every request like it has the same findings."""
         cache, lookup = self._fast.cache, request.lookup
@@ -148,7 +148,7 @@ class SlowPath:
             if prepared is None:
                 return
         client = self._executor.client
-        repeat = client.observer.repeats(client.service, label_of(evaluation.touches), ruling.findings)
+        repeat = client.observer.repeats(client.service, label, ruling.findings)
         if repeat is not None:
             repeat.outcome = found
             repeat.refusal = prepared
@@ -174,7 +174,9 @@ class SlowPath:
     def _authorize(self, request: Request) -> tuple[Ruling, Evaluation]:
         """Evaluate a request at once."""
         authorizer, asker, argv = request.authorizer, request.asker, request.argv
-        answer = authorizer.authorize(asker, argv, request.lookup)
+        cache, lookup = self._fast.cache, request.lookup
+        known = NOTHING_KNOWN if cache is None or lookup is None else cache.known(lookup, argv)
+        answer = authorizer.authorize(asker, argv, known)
         self._fast.end_timing()
         comparison = self._fast.comparison(authorizer)
         if comparison is not None:

@@ -16,11 +16,13 @@ from keyfence.policy.compiled.names import Names, hash_tag_fault, lowered
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.compiler.naming import compare, surely_short
 from keyfence.policy.diagnostics import FileError
+from keyfence.policy.engine.asker import Asker
 from keyfence.policy.engine.decision_cache import DecisionCache
 from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.loading.load import parse_policy
 from keyfence.policy.patterns.patterns import parse_class, parse_pattern
 from keyfence.policy.remedies.explain import explain
+from tests.policy.evaluations import admits
 
 OPEN = 'policy: p\nservices: [app]\nscopes: {all: {prefix: "", writers: [app], unregistered: allow}}\n'
 
@@ -450,8 +452,8 @@ def test_the_automaton_agrees_with_a_naive_reading(key: bytes) -> None:
 def test_an_admitted_name_breaks_no_rule(key: bytes, command: bytes) -> None:
     evaluator = Evaluator(COMPILED)
     touches = extract([command, key])
-    verdict = evaluator.evaluate(0, [command, key], touches)
-    assert evaluator.checks.admits(evaluator.evaluation(0, [command, key], touches)) == verdict.allowed
+    verdict = evaluator.evaluate(Asker(0), [command, key], touches)
+    assert admits(evaluator, 0, [command, key], touches) == verdict.allowed
 
 
 PATTERNS = [

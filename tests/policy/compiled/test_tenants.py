@@ -659,7 +659,7 @@ def test_a_decision_cached_for_one_tenant_admits_nothing_for_another(
     for _ in range(2):
         for way in (admitted(cache, list(argv), values), admitted_unread(cache, argv, values)):
             if way is not None:
-                assert EVALUATOR.evaluate(service, argv, extract(argv), values=values).allowed
+                assert EVALUATOR.evaluate(Asker(service, values), argv, extract(argv)).allowed
 
 
 def test_the_decision_cache_admits_a_tenants_own_keys() -> None:

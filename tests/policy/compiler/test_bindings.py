@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keyfence.commands.extract import extract
 from keyfence.policy.compiled.tenants import differing
 from keyfence.policy.diagnostics import FileError
 from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.loading.load import parse_policy
+from tests.policy.evaluations import admits
 
 SHA = "a" * 40
 POLICY = f"""
@@ -189,7 +189,7 @@ def test_a_service_has_rights_only_on_keys_with_its_own_values(
     for one, other in combinations(values, 2):
         argv = [b"MGET", one.encode() + b"/k", other.encode() + b"/k"]
         assert evaluator.decide(1, argv).violations
-        assert not evaluator.checks.admits(evaluator.evaluation(1, argv, extract(argv)))
+        assert not admits(evaluator, 1, argv)
 
 
 @given(st.lists(st.lists(st.tuples(st.sampled_from("xy"), st.binary(max_size=1)), max_size=2), max_size=5))

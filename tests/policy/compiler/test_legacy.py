@@ -12,8 +12,10 @@ from keyfence.authoring.lint import check_policy
 from keyfence.commands.extract import extract
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.diagnostics import FileError
+from keyfence.policy.engine.asker import Asker
 from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.loading.load import parse_policy
+from tests.policy.evaluations import admits, begun
 
 HEAD = """policy: p
 claims: ["p:"]
@@ -119,8 +121,8 @@ def test_a_running_evaluator_notices_an_end_date() -> None:
         argv = [word.encode() for word in command.split()]
         touches = extract(argv)
         number = policy.number(service)
-        verdict = evaluator.evaluate(number, argv, touches)
-        one = evaluator.evaluation(number, argv, touches)
+        verdict = evaluator.evaluate(Asker(number), argv, touches)
+        one = begun(evaluator, number, argv, touches)
         assert not evaluator.checks.admits(one) or verdict.allowed
         return [one.rule for one in verdict.violations]
 
@@ -149,12 +151,12 @@ def test_the_decision_cache_admits_nothing_by_a_lapsed_grant() -> None:
     now = [at("2026-06-20")]
     evaluator = Evaluator(policy, lambda: now[0])
     touches = extract([b"DBSIZE"])
-    assert evaluator.evaluate(0, [b"DBSIZE"], touches).allowed
-    assert evaluator.checks.admits(evaluator.evaluation(0, [b"DBSIZE"], touches))
+    assert evaluator.evaluate(Asker(0), [b"DBSIZE"], touches).allowed
+    assert admits(evaluator, 0, [b"DBSIZE"], touches)
     now[0] = at("2026-06-21")
-    lapsed = evaluator.evaluation(0, [b"DBSIZE"], touches)
+    lapsed = begun(evaluator, 0, [b"DBSIZE"], touches)
     assert not evaluator.checks.admits(lapsed)
-    assert not evaluator.evaluate(0, [b"DBSIZE"], touches).allowed
+    assert not evaluator.evaluate(Asker(0), [b"DBSIZE"], touches).allowed
 
 
 def test_check_warns_two_weeks_before_an_end_date_and_fails_after_it(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from keyfence.commands.arguments import word
 from keyfence.commands.extract import extract
 from keyfence.commands.model import READ, WRITE
+from keyfence.policy.engine.asker import Asker
 from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.loading.load import parse_policy
 from keyfence.policy.verdict import Violation
@@ -189,7 +190,7 @@ def check(server: Live, evaluator: Evaluator, service: int, argv: Argv) -> None:
     """Compares keyfence with the ACL in both directions for one command of one service."""
     answer = acl_answer(server, service, argv)
     touches = extract(argv)
-    violations = evaluator.evaluate(service, argv, touches).violations
+    violations = evaluator.evaluate(Asker(service), argv, touches).violations
     if answer.refuses and not violations:
         assert acl_is_stricter(server, argv), (SERVICES[service], argv)
     if answer.allows:

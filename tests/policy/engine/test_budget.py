@@ -27,6 +27,7 @@ from keyfence.policy.verdict import LISTED
 from keyfence.session.conversation import conversation
 from keyfence.session.long_evaluation import LongEvaluation, Request
 from keyfence.telemetry.telemetry import Telemetry
+from tests.policy.evaluations import begun
 from tests.session.sessions import session
 from tests.steps import steps_of
 
@@ -104,7 +105,7 @@ def test_patterns_stay_within_their_budget(name: str, of: object) -> None:
     argv = HOSTILE[name]
     for warm in (b"KEYS", b"SCAN", b"PSUBSCRIBE"):
         evaluator.decide(1, [warm, *argv[1:-1], b"a*"] if warm == argv[0] else [warm, b"a*"])
-    one = evaluator.evaluation(1, argv, extract(argv))
+    one = begun(evaluator, 1, argv)
     steps_of(lambda: driven(evaluator.verdict(one)), AT_MOST_ONCE + PER_ARGUMENT * len(argv))
     assert one.budget.spent <= COMMAND_STEPS
 
@@ -115,7 +116,7 @@ def test_patterns_stay_within_their_budget(name: str, of: object) -> None:
 def test_ordinary_patterns_stay_within_budget_in_a_policy_of_2000_entries(glob: bytes) -> None:
     evaluator = Evaluator(large())
     argv = [b"SCAN", b"0", b"MATCH", glob]
-    one = evaluator.evaluation(1, argv, extract(argv))
+    one = begun(evaluator, 1, argv)
     verdict = driven(evaluator.verdict(one))
     assert all("takes too long" not in violation.message for violation in verdict.violations)
     assert one.budget.spent <= 500

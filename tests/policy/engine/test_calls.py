@@ -40,6 +40,7 @@ from keyfence.resp.encode import command
 from keyfence.resp.limits import IDENTIFIED
 from keyfence.resp.requests import PLACES, RequestReader
 from tests.policy.cases import POLICIES
+from tests.policy.evaluations import assert_known, begun
 
 ALL = frozenset(row.command.name for row in COMMANDS.values())
 SHA1S = {
@@ -172,17 +173,20 @@ WORDS = [
 ]
 
 
-def admitted(cache: DecisionCache, argv: list[bytes], values: Values = ()) -> Lookup | None:
+def admitted(
+    cache: DecisionCache, argv: list[bytes], values: Values = (), unread: Lookup | None = None
+) -> Lookup | None:
     """Looks a command up. Returns the answer if the cache admits it as a command of this kind."""
-    lookup = cache.find(argv, values)
+    lookup = cache.find(argv, values, unread)
     assert lookup.is_admitted or lookup.call is None
+    assert_known(argv, cache.known(lookup, argv))
     return lookup if lookup.call is not None else None
 
 
 def assert_same(evaluator: Evaluator, service: int, argv: list[bytes], values: Values, found: Lookup) -> None:
     """The evaluator agrees with the cache's answer about a command."""
     touches = extract(argv)
-    whole = evaluator.evaluation(service, argv, touches, values)
+    whole = begun(evaluator, service, argv, touches, values)
     verdict = driven(evaluator.verdict(whole))
     assert verdict.allowed, (argv, verdict)
     left = [(one.access.position, one.outcome, one.target) for one in whole.left_open]
@@ -196,15 +200,20 @@ def assert_same(evaluator: Evaluator, service: int, argv: list[bytes], values: V
     assert set(found.call.evidence.rights) == set(wanted.rights), argv
 
 
-def found_unread(cache: DecisionCache, argv: list[bytes], values: Values = ()) -> Lookup | None:
+def looked_at(cache: DecisionCache, argv: list[bytes], values: Values = ()) -> Lookup | None:
     """Looks a command up that is second in the reader and not yet taken out."""
     reader = RequestReader(IDENTIFIED)
     reader.feed(command("PING") + command(*argv))
     reader.next()
     if not reader.peek():
         return None
-    lookup = cache.find_unread(reader.data(), PLACES, reader.count, values)
-    return lookup if lookup.is_admitted or lookup.decision is not None else None
+    return cache.find_unread(reader.data(), PLACES, reader.count, values)
+
+
+def found_unread(cache: DecisionCache, argv: list[bytes], values: Values = ()) -> Lookup | None:
+    """The same; None if `find` may know more."""
+    lookup = looked_at(cache, argv, values)
+    return lookup if lookup is not None and (lookup.is_admitted or lookup.decision is not None) else None
 
 
 def is_peeked(argv: list[bytes]) -> bool:
@@ -217,10 +226,10 @@ def agree(name: str, service: int, argv: list[bytes], values: Values = ()) -> bo
     test_decision_cache has it."""
     cache = CACHES[name, service]
     for _ in range(2):
-        unread = found_unread(cache, argv, values)
+        unread = looked_at(cache, argv, values)
         if unread is not None and unread.call is not None:
             assert_same(EVALUATORS[name], service, argv, values, unread)
-        found = admitted(cache, list(argv), values)
+        found = admitted(cache, list(argv), values, unread)
         if found is not None:
             assert_same(EVALUATORS[name], service, argv, values, found)
     unread = found_unread(cache, argv, values)

@@ -16,11 +16,13 @@ from keyfence.commands.extract import extract
 from keyfence.commands.model import WRITE
 from keyfence.commands.table import COMMANDS
 from keyfence.policy.compiled.tenants import Caller
+from keyfence.policy.engine.asker import Asker
 from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.loading.load import parse_policy
 from keyfence.policy.verdict import Violation
 from keyfence.policy.wording.command_log import as_line, from_line
 from tests.commands.calls import carrying
+from tests.policy.evaluations import admits, begun
 from tests.policy.remedies_of import remedies
 
 POLICY = """
@@ -56,9 +58,9 @@ def violations(command: str, service: str = "app", policy: Evaluator = EVALUATOR
     argv = [word.encode() for word in shlex.split(command)]
     number = policy.policy.number(service)
     touches = extract(argv)
-    found = policy.evaluate(number, argv, touches).violations
+    found = policy.evaluate(Asker(number), argv, touches).violations
     for _ in range(2):
-        assert policy.checks.admits(policy.evaluation(number, argv, touches)) == (not found) or not found
+        assert admits(policy, number, argv, touches) == (not found) or not found
     return found
 
 
@@ -295,13 +297,13 @@ def test_a_recorded_command_is_evaluated_as_before() -> None:
         line = json.loads(json.dumps(as_line(EVALUATOR.policy, "app", argv, extract(argv), 1)))
         recorded = from_line(line)
         assert not recorded.has_values
-        assert EVALUATOR.evaluate(0, argv, recorded.touches) == EVALUATOR.decide(0, argv)
+        assert EVALUATOR.evaluate(Asker(0), argv, recorded.touches) == EVALUATOR.decide(0, argv)
 
 
 def test_many_sources_are_evaluated_in_steps() -> None:
     argv = [b"SUNIONSTORE", b"shared:all", *(b"mine:%d" % number for number in range(5000))]
     turns = found = 0
-    for one in EVALUATOR.checks.violations(EVALUATOR.evaluation(0, argv, extract(argv))):
+    for one in EVALUATOR.checks.violations(begun(EVALUATOR, 0, argv)):
         turns += one is None
         found += one is not None
     assert found == 5000
@@ -330,9 +332,9 @@ def moved(source: bytes, target: bytes) -> list[str]:
     number, values = evaluator.policy.number("app"), evaluator.policy.values(Caller(b"acme"))
     found: list[list[str]] = []
     for _ in range(2):
-        admitted = evaluator.checks.admits(evaluator.evaluation(number, argv, touches, values))
+        admitted = admits(evaluator, number, argv, touches, values)
         found.append(
-            [one.rule for one in evaluator.evaluate(number, argv, touches, values=values).violations]
+            [one.rule for one in evaluator.evaluate(Asker(number, values), argv, touches).violations]
         )
         assert not (admitted and found[-1])
     assert found[0] == found[1]

@@ -14,7 +14,7 @@ import pytest
 from keyfence.authoring.lint import check_policy
 from keyfence.commands.extract import extract
 from keyfence.policy.diagnostics import FileError
-from keyfence.policy.engine.asker import Transaction
+from keyfence.policy.engine.asker import Asker, Transaction
 from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.loading.load import load_policy, parse_policy
 
@@ -514,7 +514,10 @@ def test_keys_of_one_transaction_share_a_hash_slot() -> None:
     transaction = Transaction()
 
     def queued(*argv: bytes) -> list[str]:
-        return [v.rule for v in evaluator.evaluate(0, argv, extract(argv), transaction).violations]
+        return [
+            v.rule
+            for v in evaluator.evaluate(Asker(0, transaction=transaction), argv, extract(argv)).violations
+        ]
 
     assert queued(b"PING") == []
     assert queued(b"GET", b"k:{a}:1") == []

@@ -18,6 +18,7 @@ from keyfence.policy.engine.authorizer import Authorizer
 from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.loading.load import parse_policy
 from keyfence.policy.verdict import Violation
+from tests.policy.evaluations import admits
 from tests.policy.remedies_of import remedies
 
 POLICY = """
@@ -61,8 +62,8 @@ EVALUATOR = Evaluator(parse_policy(POLICY))
 
 def violations(argv: list[bytes]) -> tuple[Violation, ...]:
     touches = extract(argv)
-    verdict = EVALUATOR.evaluate(0, argv, touches)
-    if EVALUATOR.checks.admits(EVALUATOR.evaluation(0, argv, touches)):
+    verdict = EVALUATOR.evaluate(Asker(0), argv, touches)
+    if admits(EVALUATOR, 0, argv, touches):
         assert verdict.allowed
     return verdict.violations
 
@@ -256,7 +257,7 @@ def test_a_time_to_live_may_be_given_in_short_form(word: str) -> None:
 
     def broken(command: str) -> list[str]:
         argv = command.encode().split()
-        return [one.rule for one in evaluator.evaluate(0, argv, extract(argv)).violations]
+        return [one.rule for one in evaluator.evaluate(Asker(0), argv, extract(argv)).violations]
 
     bare, short = broken("SET k:a v"), broken("SET k:a v EX 60")
     assert (bare, short) == {

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keyfence.commands.extract import ONE_KEY, extract
+from keyfence.commands.extract import ONE_KEY
 from keyfence.commands.table import COMMANDS
 from keyfence.policy.budget import driven
 from keyfence.policy.compiled.tenants import Values
@@ -29,6 +29,7 @@ from keyfence.resp.limits import IDENTIFIED
 from keyfence.resp.requests import PLACES, RequestReader
 from tests.policy.cases import POLICIES, steps_of
 from tests.policy.compiler.test_prefixes import FAMILIES
+from tests.policy.evaluations import assert_known, begun
 
 ALL = frozenset(row.command.name for row in COMMANDS.values())
 NAMES = ("cubesandbox", "cosky", "card-relay", "container-registry", "general")
@@ -170,7 +171,7 @@ def admitted_unread(cache: DecisionCache, argv: list[bytes], values: Values = ()
 
 
 def assert_allowed(evaluator: Evaluator, service: int, argv: list[bytes], decision: KeyKind) -> None:
-    whole = evaluator.evaluation(service, argv, extract(argv))
+    whole = begun(evaluator, service, argv)
     verdict = driven(evaluator.verdict(whole))
     assert verdict.allowed, verdict
     left = [found for found, *_ in whole.left_open]
@@ -220,16 +221,19 @@ def counter_of(lookup: Lookup, argv: list[bytes]) -> ViolationCounter | None:
 
 
 def evaluated_and_counted(authorizer: Authorizer, service: int, argv: list[bytes]) -> bool:
-    """Decides a command both ways and keeps its counter as a session does. Returns whether it was counted."""
+    """Authorizes a command both ways and keeps its counter as a session does. Returns whether it was
+    counted."""
     cache = authorizer.cache(service, ALL)
     unread = counted_unread(cache, argv)
-    lookup = cache.find(argv)
+    lookup = cache.find(argv, (), found_unread(cache, argv))
     if lookup.is_admitted:
         assert unread is None
         return False
     counter = counter_of(lookup, argv)
     assert unread is None or unread is counter
     ruling, evaluation = authorizer.authorize(Asker(service), argv)
+    assert authorizer.authorize(Asker(service), argv, cache.known(lookup, argv))[0] == ruling
+    assert_known(argv, cache.known(lookup, argv))
     touches = evaluation.touches
     # On keys of a target, evidence is drawn from the first call, which may lack arguments.
     on_no_target = lookup.decision is not None and lookup.decision.target is None

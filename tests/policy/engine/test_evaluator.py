@@ -20,6 +20,7 @@ from keyfence.policy.loading.load import load_policy, parse_policy
 from keyfence.policy.verdict import Mode
 from tests.policy.cases import POLICIES, steps_of
 from tests.policy.engine.test_channels_and_scripts import POLICY as MESH
+from tests.policy.evaluations import admits, begun
 
 CUBE = Evaluator(load_policy(POLICIES / "cubesandbox.yaml"))
 _, CASES = steps_of(POLICIES / "cubesandbox.test.yaml")
@@ -76,8 +77,8 @@ def test_a_command_that_admits_accepts_breaks_no_rule(
         argv = changed(argv, data)
     service = data.draw(st.integers(0, len(evaluator.policy.services) - 1))
     touches = extract(argv)
-    verdict = evaluator.evaluate(service, argv, touches)
-    if evaluator.checks.admits(evaluator.evaluation(service, argv, touches)):
+    verdict = evaluator.evaluate(Asker(service), argv, touches)
+    if admits(evaluator, service, argv, touches):
         assert verdict.allowed
 
 
@@ -85,9 +86,9 @@ def test_admits_agrees_with_the_full_evaluation_on_every_policy_test() -> None:
     for evaluator, steps in SHIPPED.values():
         for step in steps:
             service, touches = evaluator.policy.number(step.service), extract(step.argv)
-            whole = evaluator.evaluation(service, step.argv, touches)
+            whole = begun(evaluator, service, step.argv, touches)
             verdict = driven(evaluator.verdict(whole))
-            brief = evaluator.evaluation(service, step.argv, touches)
+            brief = begun(evaluator, service, step.argv, touches)
             if evaluator.checks.admits(brief):
                 assert verdict.allowed, step
                 assert brief.left_open == whole.left_open, step
@@ -106,12 +107,9 @@ def test_everyday_commands_are_admitted() -> None:
         ):
             service = CUBE.policy.number(case.service)
             touches = extract(case.argv)
-            CUBE.evaluate(service, case.argv, touches)
+            CUBE.evaluate(Asker(service), case.argv, touches)
             legacy = any(CUBE.policy.target(access.key).kind == "legacy" for access in touches.accesses)
-            assert (
-                CUBE.checks.admits(CUBE.evaluation(service, case.argv, touches)) != legacy
-                or case.service == "ops"
-            ), case
+            assert admits(CUBE, service, case.argv, touches) != legacy or case.service == "ops", case
 
 
 def test_the_hint_names_a_key_without_entry_in_a_scope_without_rights() -> None:

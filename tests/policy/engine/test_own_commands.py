@@ -9,6 +9,7 @@ import pytest
 from keyfence.commands.extract import extract
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.diagnostics import FileError
+from keyfence.policy.engine.asker import Asker
 from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.loading.load import parse_policy
 from keyfence.policy.remedies.explain import explain
@@ -31,7 +32,7 @@ def policy(*lines: str) -> CompiledPolicy:
 def broken(one: CompiledPolicy, service: str, argv: list[bytes]) -> str:
     """The rule that a command breaks; "" if keyfence answers it."""
     evaluator, number = Evaluator(one), one.number(service)
-    verdict = evaluator.evaluate(number, argv, extract(argv))
+    verdict = evaluator.evaluate(Asker(number), argv, extract(argv))
     assert verdict.allowed == evaluator.checks.permissions.answers(number, argv, None)
     return "" if verdict.allowed else verdict.violations[0].rule
 
@@ -61,7 +62,7 @@ def test_what_all_services_are_allowed_can_be_forbidden_by_subcommand() -> None:
 
 def test_a_star_does_not_grant_them() -> None:
     one = policy('grants: {every: {commands: "*", keys: "*", channels: "*"}}')
-    verdict = Evaluator(one).evaluate(one.number("every"), WHOAMI, extract(WHOAMI))
+    verdict = Evaluator(one).evaluate(Asker(one.number("every")), WHOAMI, extract(WHOAMI))
     assert verdict.allowed, "as any unknown command, it goes to Redis"
     assert not Evaluator(one).checks.permissions.answers(one.number("every"), WHOAMI, None)
 
@@ -71,7 +72,7 @@ def test_a_lapsed_grant_may_end_them() -> None:
     day = datetime.datetime(2001, 1, 1, tzinfo=datetime.UTC).timestamp()
     for now, allowed in ((day - 1, True), (day + 2 * 86_400, False)):
         evaluator = Evaluator(one, lambda now=now: now)
-        assert evaluator.evaluate(one.number("ops"), WHOAMI, extract(WHOAMI)).allowed is allowed
+        assert evaluator.evaluate(Asker(one.number("ops")), WHOAMI, extract(WHOAMI)).allowed is allowed
         assert evaluator.checks.permissions.answers(one.number("ops"), WHOAMI, None) is allowed
 
 

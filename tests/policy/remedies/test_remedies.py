@@ -12,6 +12,7 @@ import pytest
 
 from keyfence.authoring.sequences import explain_sequence, read_sequence
 from keyfence.commands.extract import extract
+from keyfence.policy.engine.asker import Asker
 from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.loading.load import load_policy, parse_policy
 from keyfence.policy.remedies.explain import explain
@@ -280,7 +281,7 @@ def test_every_violation_of_a_shipped_policy_has_a_remedy_that_works(file: Path)
     evaluator = Evaluator(policy)
     for step in steps:
         service, touches = policy.number(step.service), extract(step.argv)
-        verdict = evaluator.evaluate(service, step.argv, touches)
+        verdict = evaluator.evaluate(Asker(service), step.argv, touches)
         found = remedies(policy, service, step.argv, touches, verdict.violations)
         for violation in verdict.violations:
             mine = [one for one in found if one.rule == violation.rule]
@@ -350,6 +351,6 @@ def test_the_proposed_type_suits_every_key_of_the_scope() -> None:
     text += "  s: {prefix: '', writers: [one], readers: [one], type: string, unregistered: allow}\nkeys: {}\n"
     policy, argv = parse_policy(text), [b"ZUNIONSTORE", b"a", b"1", b"b"]
     touches = extract(argv)
-    found = Evaluator(policy).evaluate(0, argv, touches).violations
+    found = Evaluator(policy).evaluate(Asker(0), argv, touches).violations
     added = [dict(one.add) for one in remedies(policy, 0, argv, touches, found) if one.add]
     assert added == [{"scopes": {"s": {"type": ["string", "zset"]}}}]

@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 from keyfence.commands.extract import extract
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.diagnostics import FileError
+from keyfence.policy.engine.asker import Asker
 from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.loading.load import load_policy, parse_policy
 from tests.commands.calls import GRAMMATICAL, NAMES, calls
@@ -37,7 +38,7 @@ def check_remedies(text: str, service: str, argv: Sequence[bytes]) -> None:
     violations, and other remedies claim nothing."""
     policy = parse_policy(text)
     number, touches = policy.number(service), extract(argv)
-    before = Evaluator(policy).evaluate(number, argv, touches).violations
+    before = Evaluator(policy).evaluate(Asker(number), argv, touches).violations
     broken = {one.rule for one in before}
     for remedy in remedies(policy, number, argv, touches, before):
         if remedy.command:

@@ -19,6 +19,7 @@ from keyfence.authoring.replay import verdict_on
 from keyfence.commands.model import READ, Access, Touches
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.diagnostics import FileError
+from keyfence.policy.engine.asker import Asker
 from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.loading.load import parse_policy
 from keyfence.policy.patterns.classes import NAMES
@@ -211,7 +212,7 @@ def _missing(policy: CompiledPolicy, evidence: Evidence) -> dict[str, Facts]:
         name = key.encode("utf-8", "surrogateescape")
         if name not in seen:  # only a report has it
             touches = Touches(None, (Access(1, name, READ),))
-            verdict = evaluator.evaluate(policy.number(""), [b"GET"], touches)
+            verdict = evaluator.evaluate(Asker(policy.number("")), [b"GET"], touches)
             if any(violation.rule in _NAMES for violation in verdict.violations):
                 missing[key] = facts
         elif name in broken:

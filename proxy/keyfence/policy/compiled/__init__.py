@@ -1,1 +1,1 @@
-"""The tables that run: what the compiler made, and questions about it. Nothing is decided here."""
+"""The tables that run: what the compiler made, and questions about it. Nothing is evaluated here."""

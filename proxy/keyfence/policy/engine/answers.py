@@ -11,6 +11,7 @@ more keys of these targets breaks none either, but for hash slots, which the cac
 from __future__ import annotations
 
 from collections.abc import Container, Sequence
+from functools import partial
 
 from keyfence.commands import cache_forms
 from keyfence.commands.call_layouts import CALL_LAYOUTS
@@ -26,10 +27,11 @@ from keyfence.policy.compiled.ttl import FINE, UNSIZED
 from keyfence.policy.compiled.written import BY_THE_FORM, WrittenCheck, can_check, checked_by
 
 from . import checks
+from .asker import Asker
 from .content import breaks
-from .evaluation import Evaluation
+from .evaluation import NOTHING_KNOWN, Known
 from .evaluator import Evaluator
-from .evidence import NONE, Evidence, evidence_of
+from .evidence import NONE, evidence_of
 from .forms import Call, CommandForm, CommandForms, KeyKind, places_of
 from .runs import Run
 
@@ -47,6 +49,7 @@ class Answers:
         self._policy = evaluator.policy
         self._service = service
         self._among = among
+        self._evidence = partial(evidence_of, self._policy, service, basis=evaluator.basis)
         # By target and what a command writes.
         self._written: dict[tuple[int, int], WrittenCheck] = {}
 
@@ -68,16 +71,6 @@ class Answers:
         targets = max(len(self._policy.targets), len(self._policy.channels))
         return CommandForms(name, command, one, call, targets, self._evidence(touches))
 
-    def _evidence(self, touches: Touches, several: bool = False, asked: Evaluation | None = None) -> Evidence:
-        return evidence_of(
-            self._policy,
-            self._service,
-            touches,
-            several=several,
-            basis=self._evaluator.basis,
-            target_of=asked.target if asked is not None else None,
-        )
-
     # -- one kind of key
 
     def kind(
@@ -87,10 +80,10 @@ class Answers:
         at: int,
         number: int,
         argv: list[bytes],
-        asked: Evaluation | None = None,
+        known: Known = NOTHING_KNOWN,
     ) -> KeyKind:
         """What all keys of the target `number` have in common that stand in the same run as the key at `at`.
-        Without a run, it is the command's only key. `asked` is the command's evaluation, if there is one."""
+        Without a run, it is the command's only key. `known` is what is known of the whole command."""
         if run is not None and run.is_channel:
             channel = self._policy.channels[number]
             kind = KeyKind(form, number, channel, NONE, run.number)
@@ -101,11 +94,11 @@ class Answers:
             last = form.command.runs[-1]
             alone = shortened(form.command, argv, [at if run is last else last.at])
             position = run.at if run is last and alone is not argv else at
-        touches = extract(alone) if asked is None else asked.touches
+        touches = extract(alone) if known.touches is None else known.touches
         accesses = [one for one in touches.accesses if one.position == position]
         if form.index and len(touches.accesses) > 1:
             accesses = []
-        evidence = self._evidence(touches, asked=asked) if form.index else NONE
+        evidence = self._evidence(touches, keys=known.keys) if form.index else NONE
         kind = KeyKind(form, number, self._policy.targets[number], evidence, run.number if run else 0)
         self._assess(kind, touches, accesses[0] if len(accesses) == 1 else None)
         return kind
@@ -190,8 +183,8 @@ class Answers:
             return None
         evaluator = self._evaluator
         # What a pattern reaches depends on the caller; what it reaches without values, it reaches with them.
-        asked_with = values if touches.pattern is None else ()
-        evaluation = evaluator.evaluation(self._service, one, touches, asked_with)
+        asker = Asker(self._service, values if touches.pattern is None else ())
+        evaluation = evaluator.evaluation(asker, one, touches)
         evaluation.budget = budget
         if driven(evaluator.verdict(evaluation)).violations:
             return None
@@ -201,7 +194,7 @@ class Answers:
             if kind is None or kind.outcome != left.get(access.position, FINE):
                 return None
         is_trusted = touches.script is not None and self._policy.shares(touches.script)
-        return Call(command.name, self._evidence(touches, several), is_trusted)
+        return Call(command.name, self._evidence(touches, several=several), is_trusted)
 
     def _target(self, access: Access) -> Target:
         return self._policy.targets[self._policy.classifier.first(access.key)]

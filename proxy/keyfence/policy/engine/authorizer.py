@@ -13,6 +13,7 @@ from typing import NamedTuple, Protocol
 from keyfence.commands.extract import extract
 from keyfence.commands.model import MANY, Streamed, Touches
 from keyfence.policy.budget import PAUSE_STEPS, driven
+from keyfence.policy.compiled.key_targets import KeyTargets
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.compiled.sizes import Question, questions
 from keyfence.policy.compiled.ttl import FINE, SETTLING, UNSIZED, TtlRule
@@ -37,9 +38,9 @@ from keyfence.policy.wording.prepared import Draft
 from .asker import Asker
 from .counts import Admitted, ViolationCounter
 from .decision_cache import DecisionCache
-from .evaluation import Evaluation
+from .evaluation import NOTHING_KNOWN, Evaluation, Known
 from .evaluator import Evaluator
-from .forms import KeyKind, Lookup
+from .forms import Lookup
 from .pending import PendingTtls
 from .writes import Write, new_write
 
@@ -167,22 +168,21 @@ class Authorizer:
         return driven(self.rule_in_steps(asker, argv))[0]
 
     def authorize(
-        self, asker: Asker, argv: Sequence[bytes], lookup: Lookup | None = None
+        self, asker: Asker, argv: Sequence[bytes], known: Known = NOTHING_KNOWN
     ) -> tuple[Ruling, Evaluation]:
         """Returns the ruling on a command, and its evaluation.
 
-        `lookup` is what the decision cache knows of the command. A command that passes may leave questions
-        open, such as whether its key gets a time to live. `pending` keeps them. A later command of the same
-        sender answers them, or keyfence asks Redis.
+        A command that passes may leave questions open, such as whether its key gets a time to live. `pending`
+        keeps them. A later command of the same sender answers them, or keyfence asks Redis.
         """
-        return driven(self.authorize_in_steps(asker, argv, lookup))
+        return driven(self.authorize_in_steps(asker, argv, known))
 
-    def authorize_in_steps(self, asker: Asker, argv: Sequence[bytes], lookup: Lookup | None = None) -> Steps:
+    def authorize_in_steps(self, asker: Asker, argv: Sequence[bytes], known: Known = NOTHING_KNOWN) -> Steps:
         """Like `authorize`, but yields where it may pause. Other commands can be authorized meanwhile.
 
         Policy and modes stay those of the beginning. Break-glass is read at the end.
         """
-        answer = yield from self.rule_in_steps(asker, argv, lookup=lookup)
+        answer = yield from self.rule_in_steps(asker, argv, known)
         ruling, evaluation = answer
         if evaluation.left_open and self.pending is not None and ruling.refused_by is None:
             yield from self._follow(self.pending, asker, evaluation)
@@ -229,7 +229,7 @@ class Authorizer:
         They are the same only if every broken rule depends on command and target alone. A refusal is the same
         as long as no break-glass is open.
         """
-        service, touches = evaluation.service, evaluation.touches
+        service, touches = evaluation.asker.service, evaluation.touches
         for violation, action in ruling.findings:
             if violation.more > _MOST_MORE or not self._is_alike(violation, action, service):
                 return None
@@ -312,28 +312,16 @@ class Authorizer:
             Finding(found, "waived" if action == "waived" else "late") for found, action in ruling.findings
         )
 
-    def rule_in_steps(
-        self,
-        asker: Asker,
-        argv: Sequence[bytes],
-        known: Touches | None = None,
-        lookup: Lookup | None = None,
-    ) -> Steps:
-        """Like `rule`, but yields as `authorize_in_steps` does. `known` is what the command touches, if that
-        is known already."""
+    def rule_in_steps(self, asker: Asker, argv: Sequence[bytes], known: Known = NOTHING_KNOWN) -> Steps:
+        """Like `rule`, but yields as `authorize_in_steps` does."""
         evaluator, service = self.evaluator, asker.service
         gathering: Gathering[Action] | None = None  # once there is a violation
         evaluation: Evaluation | None = None
         try:
-            evaluation = lookup.asked if lookup is not None else None
-            if evaluation is None:
-                touches = extract(argv) if known is None else known
-                evaluation = evaluator.evaluation(service, argv, touches, asker.values)
-            evaluation.transaction = asker.transaction
-            if lookup is not None and lookup.asked is None and lookup.decision is not None:
-                self._classify(evaluation, lookup.decision)
+            touches = extract(argv) if known.touches is None else known.touches
+            evaluation = evaluator.evaluation(asker, argv, touches, known.keys)
             checks = evaluator.checks
-            if len(evaluation.touches.accesses) <= MANY and checks.admits(evaluation):
+            if len(touches.accesses) <= MANY and checks.admits(evaluation):
                 return PASS, evaluation
             for found in checks.violations(evaluation):
                 if found is None:
@@ -348,18 +336,12 @@ class Authorizer:
                     evaluation.refused = found
         except Exception as exc:
             if evaluation is None:
-                evaluation = Evaluation(evaluator.checks.wording, service, argv, _NOTHING)
+                wording = evaluator.checks.wording
+                evaluation = Evaluation(wording, asker, argv, _NOTHING, KeyTargets(wording.policy))
             return self._rule_on(self._internal_error(argv, exc), service, evaluation.name), evaluation
         if gathering is None:
             return PASS, evaluation
         return self.modes.ruling(gathering.listed(), service, self._clock(), self.glass), evaluation
-
-    def _classify(self, evaluation: Evaluation, kind: KeyKind) -> None:
-        """Tell the evaluation the target of its key, which the decision cache has found."""
-        number, index = kind.number, kind.form.index
-        if index:
-            target = self.evaluator.policy.targets[number] if number >= 0 else None
-            evaluation.targets[evaluation.argv[index]] = target
 
     def opaque(self, service: int, command: str, reason: str) -> Ruling:
         """Returns the ruling on a command that turns the session into one that keyfence cannot read."""

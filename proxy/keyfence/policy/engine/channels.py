@@ -67,14 +67,14 @@ class ChannelChecks:
         """Checks that the caller has the right on every channel that a name can mean. A service that may
         track keys may also receive their changes."""
         hears = channel.name == INVALIDATIONS and not channel.publish
-        if hears and not self._permissions.reason(evaluation.service, _TRACKING):
+        if hears and not self._permissions.reason(evaluation.asker.service, _TRACKING):
             return
         if isinstance(channel.name, Streamed):
             begins = bytes(channel.name)
             if not self._is_granted_channel(evaluation, channel):
                 yield self._no_channel(evaluation, channel._replace(name=begins, is_pattern=False), None)
             return
-        service, budget, values = evaluation.service, evaluation.budget, evaluation.values
+        service, budget, values = evaluation.asker.service, evaluation.budget, evaluation.asker.values
         database = self._channels.database_of(channel)
         leaves = False if database is not None else self._channels.leaves_databases(channel, budget)
         if database is not None:
@@ -107,7 +107,7 @@ class ChannelChecks:
         one = Channel(position, channel.text, True, channel.is_pattern)
         if self._is_granted_channel(evaluation, one):
             return
-        service, budget, values = evaluation.service, evaluation.budget, evaluation.values
+        service, budget, values = evaluation.asker.service, evaluation.budget, evaluation.asker.values
         if channel.is_pattern:
             admitted = self._channels.covers(service, channel.text, WRITE, budget, values, by)
         else:
@@ -119,7 +119,7 @@ class ChannelChecks:
     def _is_granted_channel(self, evaluation: Evaluation, channel: Channel) -> bool:
         """Whether a grant covers a channel, or everything that a pattern can match. Keyspace notifications
         also need the right to read the keys."""
-        grants = [one for one in self._grants.of(evaluation.service, evaluation.name) if one.channels]
+        grants = [one for one in self._grants.of(evaluation.asker.service, evaluation.name) if one.channels]
         if not grants:
             return False
         everywhere = set(range(len(self._policy.homes)))
@@ -156,7 +156,7 @@ class ChannelChecks:
                 return f"{message}: {TOO_LONG}", LESS
             if is_pattern and name.startswith(KEYSPACE + b"*"):
                 return message, "name the database: the * also matches what comes before a later __: in a key"
-            if publish and _is_for_scripts(evaluation.service, target):
+            if publish and _is_for_scripts(evaluation.asker.service, target):
                 message += ": only scripts publish there"
             if is_pattern:
                 return message, _BEYOND
@@ -166,7 +166,7 @@ class ChannelChecks:
         return evaluation.violation(rule, position, name, target, words)
 
     def _channel_hint(self, evaluation: Evaluation, channel: Channel, target: Target | None) -> str:
-        service, publish = evaluation.service, channel.publish
+        service, publish = evaluation.asker.service, channel.publish
         right, verb = (WRITE, "publishers") if publish else (READ, "subscribers")
         who = target.names_with(right, self._policy.services) if target is not None else []
         if target is not None and target.kind in ("keyspace", "keyevent"):

@@ -7,7 +7,7 @@ that is a *doubt*; a check without a doubt finds no violation.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from keyfence.commands.model import DELETE, GROUP, READ, WRITE, Access, Command
@@ -51,9 +51,9 @@ class Standing(NamedTuple):
     outcome: int  # the command's outcome for the key's time to live and size (`ttl.outcome`, `ttl.SIZED`)
 
 
-def lacking(service: int, needs: int, target: Target, held: int, all_held: bool = False) -> Iterator[int]:
-    """The rights (READ, WRITE) that an access needs and the service lacks on a target. `held` are its rights
-    before denials.
+def lacking(service: int, needs: int, target: Target, held: int, all_held: bool = False) -> int:
+    """The rights (READ, WRITE) that an access needs and the service lacks on a target, as a sum. `held` are
+    its rights before denials.
 
     `all_held`: the rights that the entry lost to its replacement count as held.
     """
@@ -62,15 +62,12 @@ def lacking(service: int, needs: int, target: Target, held: int, all_held: bool 
     elif target.denied_before:
         held &= ~target.denied_before[service]
     if needs & GROUP and held & GROUP:
-        needs &= (
-            ~WRITE
-        )  # only the group's own state; entries that are read with it (XREADGROUP) count as a read
-    if needs & READ and not held & READ:
-        yield READ
-    if needs & WRITE and not held & WRITE and not (needs & DELETE and held & DELETE):
-        yield WRITE
-    if not needs and not held:
-        yield READ
+        # Only the group's own state is written; entries that are read with it (XREADGROUP) count as a read.
+        needs &= ~WRITE
+    if not needs:
+        return 0 if held else READ
+    missing = needs & ~held & (READ | WRITE)
+    return missing & ~WRITE if needs & held & DELETE else missing
 
 
 def carries(access: Access) -> bool:

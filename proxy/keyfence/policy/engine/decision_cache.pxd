@@ -10,7 +10,7 @@ from keyfence.policy.engine.forms cimport (
 from keyfence.policy.engine.runs cimport Run
 
 cdef Py_ssize_t _MAX_CONFIRMED, _MANY, _MOST_LOOKED_AT
-cdef int _NO_OPTIONS, _TO_END, _WAIVED, _LONG, _FOREIGN, _CROSSING
+cdef int _NO_OPTIONS, _TO_END, _WAIVED, _LONG, _FOREIGN, _CROSSING, _UNCLASSIFIED
 cdef Lookup _NO_COMMAND, _NO_FORM, _LONG_KEY, _WRONG_CONTENT, _UNSURE, _DIFFERENT
 cdef list _MISSES
 
@@ -56,11 +56,14 @@ cdef class DecisionCache:
         stop=Py_ssize_t, index=Py_ssize_t, target=int, kind=KeyKind, faults=int,
     )
     cpdef Lookup find_unread(self, bytes data, const long long[::1] places, Py_ssize_t count, tuple values)
-    cpdef Lookup find(self, list argv, tuple values=*)
+    cpdef Lookup find(self, list argv, tuple values=*, Lookup unread=*)
     @cython.locals(name=bytes, count=Py_ssize_t, command=CommandForms, form=CommandForm)
     cdef Lookup _find(self, list argv, tuple values)
-    @cython.locals(index=Py_ssize_t, key=bytes, target=int, kind=KeyKind, faults=int, lookup=Lookup)
-    cdef Lookup _one_key(self, CommandForm form, list argv, tuple values)
+    @cython.locals(index=Py_ssize_t, key=bytes, kind=KeyKind, faults=int, lookup=Lookup)
+    cdef Lookup _one_key(self, CommandForm form, list argv, tuple values, int target)
+    @cython.locals(form=CommandForm)
+    cpdef object known(self, Lookup lookup, list argv)
+    cdef object _classified(self, bytes key, int target)
     @cython.locals(known=Lookup)
     cdef Lookup _miss(self, KeyKind decision, int faults, bytes data, Py_ssize_t start, Py_ssize_t end)
     @cython.locals(
@@ -71,6 +74,9 @@ cdef class DecisionCache:
         self, CommandForms command, CommandForm form, bytes data, const long long[::1] places, Py_ssize_t count,
         tuple values, list argv,
     )
+    cdef inline bint _is_foreign(
+        self, int target, bytes data, Py_ssize_t start, Py_ssize_t end, tuple values
+    ) except -1
     @cython.locals(target=int)
     cdef inline int _target(self, bytes data, Py_ssize_t start, Py_ssize_t end, tuple values) except -5
     @cython.locals(target=int, slot=int)

@@ -21,6 +21,7 @@ from keyfence.commands.extract import extract
 from keyfence.commands.model import MANY, Touches
 from keyfence.policy.budget import Budget
 from keyfence.policy.compiled.hash_slots import slot_in
+from keyfence.policy.compiled.key_targets import KeyTargets
 from keyfence.policy.compiled.policy import MAX_CONFIRMED, Target
 from keyfence.policy.compiled.tenants import Values, fixed_places
 from keyfence.policy.patterns.automaton import Automaton, Classifier
@@ -28,6 +29,7 @@ from keyfence.policy.patterns.automaton import Automaton, Classifier
 from .answers import Answers
 from .asker import Transaction
 from .counts import Admitted, ViolationCounter
+from .evaluation import NOTHING_KNOWN, Known
 from .evaluator import Evaluator
 from .evidence import evidence_of
 from .forms import (
@@ -64,6 +66,7 @@ _WAIVED = WAIVED
 # In place of a target, beside -1 for none: the key is long, may not be the caller's own, or is in another
 # hash slot than the command's earlier keys.
 _LONG, _FOREIGN, _CROSSING = -2, -3, -4
+_UNCLASSIFIED = -6  # in place of the target of a key that was not looked at yet
 
 # Lookups without a known decision.
 _NO_COMMAND = new_lookup(None, COMMAND, -1)
@@ -174,22 +177,25 @@ class DecisionCache:
             if count <= index:
                 return _NO_COMMAND
             start, end = places[2 * index], places[2 * index + 1]
-            target = self._target(data, start, end, values)
-            if target < -1:
-                return _MISSES[-target]
+            if end - start > _MAX_CONFIRMED:
+                return _LONG_KEY
+            target = self._classifier.first_in(data, start, end)
             kind = form.on_no_target if target < 0 else form.kinds[target] if form.kinds else None
-            if kind is None or kind.looks < 0:
-                return _UNSURE
-            faults = kind.faults(data, places, count, index) if kind.looks > 0 else 0
+            if kind is None or (self._own.matter and self._is_foreign(target, data, start, end, values)):
+                return new_lookup(None, RULE, -1, None, None, form, target)
+            faults = kind.faults(data, places, count, index) if kind.looks > 0 else kind.looks
             return kind.hit if kind.is_clean and faults == 0 else self._miss(kind, faults, data, start, end)
         try:
             return self._several(command, form, data, places, count, values, None)
         except Exception:
             return _UNSURE  # `find` meets the same fault
 
-    def find(self, argv: list[bytes], values: Values = ()) -> Lookup:
-        """Looks up a command. Asks the evaluator if its form, or the kinds of its keys, are new."""
+    def find(self, argv: list[bytes], values: Values = (), unread: Lookup | None = None) -> Lookup:
+        """Looks up a command. Asks the evaluator if its form, or the kinds of its keys, are new. `unread` is
+        what `find_unread` has just found of the same request, so a single key is not classified again."""
         try:
+            if unread is not None and unread.form is not None:
+                return self._one_key(unread.form, argv, values, unread.number)
             return self._find(argv, values)
         except Exception:
             return _UNSURE  # the evaluator will meet the same fault, and report it
@@ -209,22 +215,24 @@ class DecisionCache:
         if form is None:
             return _NO_FORM
         if form.index > 0 and (count == form.index + 1 or not command.has_several):
-            return self._one_key(form, argv, values)
+            return self._one_key(form, argv, values, _UNCLASSIFIED)
         return self._several(command, form, b"".join(argv), places_of(argv), count, values, argv)
 
-    def _one_key(self, form: CommandForm, argv: list[bytes], values: Values) -> Lookup:
-        """Looks up a command with one key. It is joined only if what it writes is checked."""
+    def _one_key(self, form: CommandForm, argv: list[bytes], values: Values, target: int) -> Lookup:
+        """Looks up a command with one key, of this target. It is joined only if what it writes is checked."""
         index = form.index
         key = argv[index]
-        target = self._target(key, 0, len(key), values)
-        if target < -1:
-            return _MISSES[-target]
+        if len(key) > _MAX_CONFIRMED:
+            return _LONG_KEY
+        if target == _UNCLASSIFIED:
+            target = self._classifier.first_in(key, 0, len(key))
+        if self._own.matter and self._is_foreign(target, key, 0, len(key), values):
+            return new_lookup(None, RULE, -1, None, None, form, target)
         kind = form.on_no_target if target < 0 else form.kinds[target] if form.kinds else None
-        asked = None
+        known = None
         if kind is None:
-            asked = self._evaluator.evaluation(self.service, argv, extract(argv), values)
-            asked.targets[key] = self.targets[target]
-            kind = self._keep(self._answers.kind(form, None, index, target, argv, asked))
+            known = Known(extract(argv), self._classified(key, target))
+            kind = self._keep(self._answers.kind(form, None, index, target, argv, known))
         faults = kind.looks
         if faults > 0 and kind.written is None:
             faults = kind.key_faults(key, 0, len(key))
@@ -233,10 +241,22 @@ class DecisionCache:
         if kind.is_clean and faults == 0:
             return kind.hit
         lookup = self._miss(kind, faults, key, 0, len(key))
-        if asked is not None:
+        if known is not None:
             lookup = new_lookup(kind, lookup.reason, lookup.faults)
-            lookup.asked = asked
+            lookup.known = known
         return lookup
+
+    def known(self, lookup: Lookup, argv: list[bytes]) -> Known:
+        """What `find` has found of a command, for the evaluator."""
+        form = lookup.form
+        if lookup.known is not None:
+            return lookup.known
+        if form is None or form.index == 0:
+            return NOTHING_KNOWN
+        return Known(None, self._classified(argv[form.index], lookup.number))
+
+    def _classified(self, key: bytes, target: int) -> KeyTargets:
+        return KeyTargets(self.policy, {key: self.targets[target] if target >= 0 else None})
 
     def _miss(self, decision: KeyKind, faults: int, data: bytes, start: int, end: int) -> Lookup:
         """The answer for a command with the key `data[start:end]` that is not admitted."""
@@ -311,13 +331,17 @@ class DecisionCache:
             return _DIFFERENT if command.options == _NO_OPTIONS else _UNSURE
         return call.hit if opens is None else new_lookup(None, "", 0, call, opens)
 
+    def _is_foreign(self, target: int, data: bytes, start: int, end: int, values: Values) -> bool:
+        """Whether the key `data[start:end]` may be another caller's, so that no decision holds for it."""
+        return target >= 0 and not self._own.holds(target, data, start, end, values)
+
     def _target(self, data: bytes, start: int, end: int, values: Values) -> int:
         """The number of the target of the key `data[start:end]`; -1: there is none. Below -1: no decision is
         kept for such a key."""
         if end - start > _MAX_CONFIRMED:
             return _LONG
         target = self._classifier.first_in(data, start, end)
-        if target >= 0 and self._own.matter and not self._own.holds(target, data, start, end, values):
+        if self._own.matter and self._is_foreign(target, data, start, end, values):
             return _FOREIGN
         return target
 

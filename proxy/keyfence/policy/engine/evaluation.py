@@ -10,18 +10,18 @@ import dataclasses
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from keyfence.commands.model import Access, Command, Streamed, Touches
+from keyfence.commands.model import Access, Command, Touches
 from keyfence.policy.budget import Budget
+from keyfence.policy.compiled.key_targets import Classify, KeyTargets
 from keyfence.policy.compiled.policy import Target
 from keyfence.policy.compiled.scripts import Registration
-from keyfence.policy.compiled.tenants import Values
 from keyfence.policy.compiled.ttl import QUESTIONS, UNSIZED, TtlRule
 from keyfence.policy.show import shown_name
 from keyfence.policy.verdict import COVERED, Found, Violation
 from keyfence.policy.wording.messages import Wording, Words
 from keyfence.policy.wording.prepared import Draft
 
-from .asker import Transaction
+from .asker import Asker
 from .checks import Standing
 from .writes import MAX_KEYS, LeftOpen
 
@@ -31,33 +31,25 @@ class Evaluation:
     """One command of one caller under one policy. Its methods make the violations that it finds."""
 
     wording: Wording  # of the policy
-    service: int  # the caller's number
+    asker: Asker
     argv: Sequence[bytes]
     touches: Touches
-    values: Values = ()  # the caller's own (`CompiledPolicy.values`)
-    transaction: Transaction | None = None  # in which the command is queued
+    keys: KeyTargets  # of the same policy
     budget: Budget = dataclasses.field(default_factory=Budget)
     # The outcomes for times to live and sizes, if there are any.
     left_open: list[LeftOpen] = dataclasses.field(default_factory=list)
     not_kept: int = 0  # the number of keys that Redis is not asked about, because there are too many
-    targets: dict[bytes, Target | None] = dataclasses.field(default_factory=dict)  # of the keys looked at
     standing: tuple[Access, Command | None, Standing] | None = None  # of the access looked at last
     unclean: Access | None = None  # the access that `CommandChecks.admits` did not find clean
     refused: Found | None = None  # the first violation that refuses the command
     # The command's name in upper case, with its subcommand; for an unknown one, what the client sent.
     name: str = dataclasses.field(init=False)
+    target: Classify = dataclasses.field(init=False)  # the target of a key
 
     def __post_init__(self) -> None:
+        self.target = self.keys.target
         command = self.touches.command
         self.name = command.name if command is not None else shown_name(self.argv[0])
-
-    def target(self, key: bytes) -> Target | None:
-        """Returns the target of a key. Each key is classified once."""
-        if isinstance(key, Streamed):
-            return self.wording.policy.target(key)  # only its beginning is held, which is another key's name
-        if key not in self.targets:
-            self.targets[key] = self.wording.policy.target(key)
-        return self.targets[key]
 
     def leave_open(self, found: int, access: Access, target: Target, rule: TtlRule | None) -> None:
         """Record the questions to ask Redis, or to ask no longer, for a bounded number of keys."""
@@ -77,7 +69,7 @@ class Evaluation:
 
     def who(self) -> str:
         """Returns the name of the caller's service for messages."""
-        return self.wording.who(self.service)
+        return self.wording.who(self.asker.service)
 
     def about(self, rule: str, access: Access, target: Target, words: Words) -> Found:
         """Makes a violation of one access."""
@@ -108,6 +100,16 @@ class Evaluation:
         """Makes a violation on no key."""
         severity, contact = self.wording.severity(rule), self.wording.policy.common.contact
         return Found(rule, severity, position, None, "", "", contact, lambda: ("", message, hint))
+
+
+class Known(NamedTuple):
+    """What is known of a command before its evaluation begins."""
+
+    touches: Touches | None = None
+    keys: KeyTargets | None = None  # of the policy that has classified them
+
+
+NOTHING_KNOWN = Known()
 
 
 class Use(NamedTuple):

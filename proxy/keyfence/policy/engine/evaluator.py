@@ -17,6 +17,7 @@ from keyfence.commands.extract import extract
 from keyfence.commands.model import ANY_KEY, READ, WRITE, Access, Command, Problem, Touches, Unseen
 from keyfence.policy.budget import cost, driven
 from keyfence.policy.compiled.hash_slots import hash_slot, hash_tag
+from keyfence.policy.compiled.key_targets import KeyTargets
 from keyfence.policy.compiled.policy import CompiledPolicy, Target
 from keyfence.policy.compiled.tenants import Values, differing
 from keyfence.policy.patterns.globs import Glob
@@ -24,7 +25,7 @@ from keyfence.policy.show import printable
 from keyfence.policy.verdict import ALLOWED, Found, Gathering, Verdict
 from keyfence.policy.wording.messages import Wording, said
 
-from .asker import Transaction
+from .asker import Asker
 from .channels import ChannelChecks
 from .checks import BY_KIND, Standing
 from .counts import Validity
@@ -68,9 +69,9 @@ class CommandChecks:
         command, accesses, channels, pattern, script, databases, problem = evaluation.touches
         if command is None or problem or channels or pattern or script or databases:
             return False
-        if self.policy.cluster and (evaluation.transaction is not None or len(accesses) > 1):
+        if self.policy.cluster and (evaluation.asker.transaction is not None or len(accesses) > 1):
             return False  # rules about keys together are left to `violations`
-        if self.permissions.reason(evaluation.service, command):
+        if self.permissions.reason(evaluation.asker.service, command):
             return False
         if self._binds and len(accesses) > 1:
             return False
@@ -87,7 +88,7 @@ class CommandChecks:
         pause."""
         touches, budget = evaluation.touches, evaluation.budget
         if touches.command is not None:
-            reason = self.permissions.reason(evaluation.service, touches.command)
+            reason = self.permissions.reason(evaluation.asker.service, touches.command)
             if reason:
                 yield self.permissions.violation(evaluation, reason)
         for position, number in touches.databases:
@@ -113,7 +114,7 @@ class CommandChecks:
                     yield unknown
             yield from self._all_accesses(evaluation)
         if registration is not None and touches.script is not None:
-            accesses = (*accesses, *registration.made(touches.script, evaluation.values))
+            accesses = (*accesses, *registration.made(touches.script, evaluation.asker.values))
         crosses = False
         for found in self._slots(evaluation, accesses, named) if self.policy.cluster else ():
             crosses = crosses or found is not None
@@ -137,7 +138,7 @@ class CommandChecks:
         touches = evaluation.touches
         problem = touches.problem
         if problem is not None and not (
-            self.permissions.answers(evaluation.service, evaluation.argv, touches.command)
+            self.permissions.answers(evaluation.asker.service, evaluation.argv, touches.command)
             or self._may_do_all(evaluation, problem)
         ):
             yield evaluation.plain(
@@ -216,7 +217,7 @@ class CommandChecks:
 
         `named`: the globs of keys that sorted elements name.
         """
-        name, transaction = evaluation.name, evaluation.transaction
+        name, transaction = evaluation.name, evaluation.asker.transaction
         first = transaction.slot if transaction is not None else None
         for access in accesses:
             if evaluation.budget.works(cost(access.key)):
@@ -313,21 +314,19 @@ class Evaluator:
 
         `values` are the caller's (CompiledPolicy.values).
         """
-        return self.evaluate(service, argv, extract(argv), values=values)
+        return self.evaluate(Asker(service, values), argv, extract(argv))
 
     def evaluation(
-        self,
-        service: int,
-        argv: Sequence[bytes],
-        touches: Touches,
-        values: Values = (),
-        transaction: Transaction | None = None,
+        self, asker: Asker, argv: Sequence[bytes], touches: Touches, keys: KeyTargets | None = None
     ) -> Evaluation:
         """Begins the evaluation of a command that touches these keys and channels. The `checks` of this
-        moment go through it to its end."""
+        moment go through it to its end. `keys` are used if the policy that has classified them is that of
+        this moment."""
         if self._next_lapse is not None and self._clock() >= self._next_lapse:
             self._take(self.policy.without_lapsed(self._clock()))
-        return Evaluation(self.checks.wording, service, argv, touches, values, transaction)
+        if keys is None or keys.policy is not self.policy:
+            keys = KeyTargets(self.policy)
+        return Evaluation(self.checks.wording, asker, argv, touches, keys)
 
     def standing_of_all(self, service: int, command: Command, access: Access, target: Target) -> Standing:
         """The standing of the service for every access of this kind to this target, at any time.
@@ -365,16 +364,9 @@ class Evaluator:
         of the same target, or of none."""
         return self._next_lapse is None and not self.has_grants(service, name)
 
-    def evaluate(
-        self,
-        service: int,
-        argv: Sequence[bytes],
-        touches: Touches,
-        transaction: Transaction | None = None,
-        values: Values = (),
-    ) -> Verdict:
+    def evaluate(self, asker: Asker, argv: Sequence[bytes], touches: Touches) -> Verdict:
         """Returns the verdict on a command that touches these keys and channels."""
-        return driven(self.verdict(self.evaluation(service, argv, touches, values, transaction)))
+        return driven(self.verdict(self.evaluation(asker, argv, touches)))
 
     def verdict(self, evaluation: Evaluation) -> Generator[None, None, Verdict]:
         """Returns the verdict on a command, and yields where its evaluation may pause."""

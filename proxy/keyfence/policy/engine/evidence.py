@@ -12,12 +12,12 @@ policy, modes and waivers under which it was drawn.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import takewhile
 from typing import NamedTuple
 
 from keyfence.commands.model import GROUP, MANY, READ, WRITE, Access, Channel, Touches
 from keyfence.policy.budget import Budget, cost
+from keyfence.policy.compiled.key_targets import Classify, KeyTargets
 from keyfence.policy.compiled.permissions import selects_name
 from keyfence.policy.compiled.policy import CompiledPolicy, Target
 from keyfence.policy.compiled.requirements import rules_of
@@ -25,8 +25,6 @@ from keyfence.policy.reach.channels import key_of, may_notify
 from keyfence.policy.rules import rules_at, rules_with
 
 from .checks import carries
-
-Classify = Callable[[bytes], Target | None]  # returns the target of a key
 
 # Asked of each command.
 ALWAYS = (*rules_at("session"), "command.forbidden", "command.unknown")
@@ -72,12 +70,11 @@ def evidence_of(
     *,
     several: bool = False,
     basis: str = "",
-    target_of: Classify | None = None,
+    keys: KeyTargets | None = None,
 ) -> Evidence:
     """Returns what a command by the service with this number is evidence of. `several`: it stands for
-    commands with more such keys. `basis` "" is the policy alone. `target_of` knows the targets of its
-    keys."""
-    looked = _looked_at(touches, target_of if target_of is not None else policy.target)
+    commands with more such keys. `basis` "" is the policy alone. `keys` are its keys."""
+    looked = _looked_at(touches, policy.target if keys is None else keys.target)
     rules = dict.fromkeys(ALWAYS)
     rights: dict[Right, None] = {}
     if touches.databases:

@@ -117,11 +117,15 @@ cdef class Lookup:
     cdef readonly bint is_admitted
     cdef readonly str reason
     cdef readonly int faults
-    cdef public object asked
+    cdef readonly CommandForm form
+    cdef readonly Py_ssize_t number
+    cdef public object known
 
 
 @cython.locals(lookup=Lookup)
-cpdef Lookup new_lookup(KeyKind decision, str reason, int faults, Call call=*, list opens=*)
+cpdef Lookup new_lookup(
+    KeyKind decision, str reason, int faults, Call call=*, list opens=*, CommandForm form=*, Py_ssize_t number=*
+)
 
 @cython.locals(raw="const unsigned char *", size=Py_ssize_t, middle=Py_ssize_t, letters=Py_ssize_t)
 cdef Py_ssize_t _bucket(bytes data, Py_ssize_t start, Py_ssize_t end) except -1

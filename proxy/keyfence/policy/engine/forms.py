@@ -2,7 +2,7 @@
 """What the decision cache keeps: commands, their forms, the kinds of their keys, and answers.
 
 Rule: two commands have one form if only keys, values, fields and elements differ. If it is unclear whether an
-argument is an option, the command has no form, and the evaluator decides. What depends on a key's name or on
+argument is an option, the command has no form, and the evaluator is asked. What depends on a key's name or on
 what is written is checked in each call. Tables are bounded.
 """
 
@@ -24,7 +24,7 @@ from keyfence.policy.verdict import COVERED
 from keyfence.shapes.skeleton import skeleton
 
 from .counts import Admitted, ViolationCounter
-from .evaluation import Evaluation
+from .evaluation import Known
 from .evidence import Evidence
 from .runs import runs_of
 
@@ -323,7 +323,9 @@ class Lookup:
     # Encodes the faults of the key's name and of what is written, and the waivers that name the key; 0: none.
     # -1: unknown, so there is no common counter.
     faults: int
-    asked: Evaluation | None  # the evaluation of the command, if the evaluator was asked about it
+    form: CommandForm | None  # of a command with a single key that is classified …
+    number: int  # … and the number of the key's target; -1: none
+    known: Known | None  # what is known of a command from which the cache has just learned
 
 
 def new_lookup(
@@ -332,8 +334,11 @@ def new_lookup(
     faults: int,
     call: Call | None = None,
     opens: list[tuple[KeyKind, int]] | None = None,
+    form: CommandForm | None = None,
+    number: int = -1,
 ) -> Lookup:
-    """Makes an answer. Compiled code calls this without a tuple of arguments, which a class would need."""
+    """Makes an answer. `form` and `number` are the decision's, if there is one. Compiled code calls this
+    without a tuple of arguments, which a class would need."""
     lookup = Lookup.__new__(Lookup)
     lookup.decision = decision
     lookup.call = call
@@ -341,7 +346,11 @@ def new_lookup(
     lookup.is_admitted = not reason
     lookup.reason = reason
     lookup.faults = faults
-    lookup.asked = None
+    if decision is not None:
+        form, number = decision.form, decision.number
+    lookup.form = form
+    lookup.number = number
+    lookup.known = None
     return lookup
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from keyfence.commands.model import GROUP, READ, WRITE, Access, Carried, Command, Streamed, Touches
 from keyfence.policy.budget import cost
 from keyfence.policy.compiled.key_commands import UNNAMED, instead_of
+from keyfence.policy.compiled.key_targets import KeyTargets
 from keyfence.policy.compiled.named import NameCheck
 from keyfence.policy.compiled.names import NameFault, hash_tag_fault, lowered
 from keyfence.policy.compiled.policy import CompiledPolicy, Target, types_in
@@ -25,6 +26,7 @@ from keyfence.policy.wording.instead import Instead, MissingPrefixes
 from keyfence.policy.wording.masking import filled_text, standard_key
 from keyfence.policy.wording.messages import Wording, said
 
+from .asker import Asker
 from .carried import Moves, type_doubt
 from .checks import (
     BY_KIND,
@@ -50,7 +52,7 @@ from .evaluation import Evaluation, Use
 from .permissions import Grants
 from .writes import Write
 
-NO_SERVICE = -1  # the number of a service without rights and grants
+ANYONE = Asker(-1)  # of no service, so without rights and grants
 MAX_NAMED = 3  # services, in a message about several
 MAX_SOURCES = 8  # source keys that `is_clean` checks; with more, the slow search for violations runs
 
@@ -104,8 +106,8 @@ class Keys:
         known = evaluation.standing
         if known is not None and known[0] is access and known[1] is command:
             return known[2]
-        service = evaluation.service
-        held = target.held(service, access.key, evaluation.values) & ~target.denied[service]
+        service = evaluation.asker.service
+        held = target.held(service, access.key, evaluation.asker.values) & ~target.denied[service]
         standing = self.standings.of(evaluation.name, command, access, target, held)
         evaluation.standing = access, command, standing
         return standing
@@ -198,7 +200,9 @@ class Keys:
             {
                 one.text
                 for one in self._policy.targets
-                if one.kind == "scope" and one.home == target.home and not one.is_others(evaluation.service)
+                if one.kind == "scope"
+                and one.home == target.home
+                and not one.is_others(evaluation.asker.service)
             }
         )
         hint = f"a key begins with one of {', '.join(scopes)}" if scopes else ""
@@ -334,8 +338,7 @@ class Keys:
         if sources and all(self._moves.are_harmless(source, target, carried) for source in sources):
             return True
         # For no service: the answer is kept for all services, so it must not depend on any grants.
-        alone = Evaluation(self._wording, NO_SERVICE, (b"",), Touches(None))
-        alone.targets = evaluation.targets
+        alone = Evaluation(self._wording, ANYONE, (b"",), Touches(None), evaluation.keys)
         if any(found is not None for found in self._carried(Use(alone, access, None), target)):
             return False
         self._moves.remember(sources, target, carried)
@@ -366,16 +369,17 @@ class Keys:
     def _late(self, write: Write, found: TtlFault | Excess | None) -> Violation | None:
         if found is None:
             return None
-        evaluation = Evaluation(self._wording, write.asker.service, (write.command.encode(),), Touches(None))
+        command, keys = (write.command.encode(),), KeyTargets(self._policy)
+        evaluation = Evaluation(self._wording, write.asker, command, Touches(None), keys)
         words = said(found.message, found.hint)
         return evaluation.violation(found.rule, write.position, write.key, write.target, words).worded()
 
     def _rights(self, use: Use, target: Target | None) -> Iterator[Found]:
-        evaluation, service, access = use.evaluation, use.evaluation.service, use.access
+        evaluation, service, access = use.evaluation, use.evaluation.asker.service, use.access
         assert target is not None
-        held = target.held(service, access.key, evaluation.values)
-        missing = set(lacking(service, access.needs, target, held))
-        writes = access.needs & WRITE and not access.needs & GROUP and WRITE not in missing
+        held = target.held(service, access.key, evaluation.asker.values)
+        missing = lacking(service, access.needs, target, held)
+        writes = access.needs & WRITE and not access.needs & GROUP and not missing & WRITE
 
         def refused() -> str:
             shown = evaluation.wording.shown(access.key, target)
@@ -392,7 +396,7 @@ class Keys:
                 ),
             )
         newer = target.successor
-        if missing and newer is not None and not any(lacking(service, access.needs, target, held, True)):
+        if missing and newer is not None and not lacking(service, access.needs, target, held, True):
             form = target.own_form(service) or newer
 
             def replaced() -> tuple[str, str]:
@@ -404,15 +408,17 @@ class Keys:
             yield evaluation.about("key.legacy", access, target, replaced)
             return
         rights = target.rights[service]
-        own = missing if held == rights else set(lacking(service, access.needs, target, rights))
-        for right in sorted(missing):
+        own = missing if held == rights else lacking(service, access.needs, target, rights)
+        for right in (READ, WRITE):
+            if not missing & right:
+                continue
             rule = "scope.write" if right & WRITE else "scope.read"
             holders = "consumers" if access.needs & GROUP and right == WRITE else _HOLDERS[right]
             yield evaluation.about(
                 rule,
                 access,
                 target,
-                lambda holders=holders if right in own else "": (  # type: ignore[misc]
+                lambda holders=holders if right & own else "": (  # type: ignore[misc]
                     refused(),
                     self._holders_hint(holders, target)
                     if holders
@@ -422,7 +428,7 @@ class Keys:
 
     def _own(self, evaluation: Evaluation, target: Target) -> dict[str, bytes]:
         """Returns the caller's values of bound placeholders, for a hint about a target's keys."""
-        return self._policy.own_values(evaluation.service, target, evaluation.values)
+        return self._policy.own_values(evaluation.asker.service, target, evaluation.asker.values)
 
     def own_hint(self, evaluation: Evaluation, key: bytes, target: Target) -> str:
         """Returns the hint for a key that is another tenant's."""
@@ -430,9 +436,9 @@ class Keys:
         assert tenancy is not None
         for place in tenancy.places:
             binding = self._policy.bindings[place.binding]
-            if value_in(evaluation.values, place.binding) is None:
+            if value_in(evaluation.asker.values, place.binding) is None:
                 return binding.why_none()
-        own = own_key(key, target.pattern, tenancy, evaluation.values)
+        own = own_key(key, target.pattern, tenancy, evaluation.asker.values)
         names = " and ".join(place.name for place in tenancy.places)
         return f"{OWN}{names}: {evaluation.wording.shown(own, target)}" if own else f"use its own {names}"
 
@@ -459,7 +465,7 @@ class Keys:
     def _hint_instead(self, evaluation: Evaluation, access: Access, stray: Target | None) -> str:
         """Returns the hint about a key that no entry covers: to use the key that the policy names, or the
         same key behind a scope's prefix, if that is an entry's key that the service may use."""
-        needs, service, wording = access.needs, evaluation.service, evaluation.wording
+        needs, service, wording = access.needs, evaluation.asker.service, evaluation.wording
         if stray is not None:
             own = self._own(evaluation, stray)
             return wording.of_key(access.key, lambda key: f"use {standard_key(key, stray, service, own)}")
@@ -468,7 +474,7 @@ class Keys:
 
         def instead(key: bytes) -> str:
             for behind, target in self._missing.entries(key):
-                if not any(lacking(service, needs, target, target.rights[service])):
+                if not lacking(service, needs, target, target.rights[service]):
                     return f"use {self._wording.shown(behind, target)}"
             return other
 
@@ -477,8 +483,9 @@ class Keys:
 
     def _legacy(self, evaluation: Evaluation, access: Access, target: Target) -> Iterator[Found]:
         """Finds `key.legacy`, unless the form's exception allows the access."""
-        service, key = evaluation.service, access.key
-        if not any(lacking(service, access.needs, target, target.held(service, key, evaluation.values))):
+        service, key = evaluation.asker.service, access.key
+        held = target.held(service, key, evaluation.asker.values)
+        if not lacking(service, access.needs, target, held):
             return
 
         def words() -> tuple[str, str]:

@@ -50,7 +50,7 @@ class Patterns:
     ) -> bool | None:
         """Whether a pattern reaches only keys on which the service has the right, for the command of this
         name; None: it takes too long to find out."""
-        service = evaluation.service
+        service = evaluation.asker.service
         granted = self._grants.of(service, name)
         if self._grants.are_on_all_keys(granted):
             return True  # also what no target covers
@@ -59,7 +59,7 @@ class Patterns:
         if self._grants.are_on_all_keys(granted, glob):
             return True
         who = (service, right, tuple(map(id, granted)), by)
-        own = self.keys.own_places(glob, evaluation.values)
+        own = self.keys.own_places(glob, evaluation.asker.values)
         holds = holding(service, right, granted, own, by)
         return self.keys.covers(glob, holds, who, evaluation.budget, own=own)
 
@@ -91,7 +91,7 @@ class Patterns:
     def near(self, evaluation: Evaluation, glob: bytes) -> bytes | None:
         """Returns a pattern near the glob that the service may scan, or for CLIENT TRACKING a prefix that it
         may track. None if there is none, or the command takes neither."""
-        service, name = evaluation.service, evaluation.name
+        service, name = evaluation.asker.service, evaluation.name
         if name not in _PATTERNED:
             return None
         scan = COMMANDS[b"SCAN"].command
@@ -118,12 +118,12 @@ class Patterns:
 
     def _own_scans(self, evaluation: Evaluation, glob: bytes) -> list[bytes]:
         """Returns the patterns of the caller's own keys that are nearest to the glob."""
-        if not any(value is not None for value in evaluation.values):
+        if not any(value is not None for value in evaluation.asker.values):
             return []
         found: dict[bytes, bytes] = {}
         for target in self._policy.targets:
             if target.tenancy is not None and target.kind in ("entry", "scope"):
-                texts = own_scan_pattern(target, evaluation.values, glob)
+                texts = own_scan_pattern(target, evaluation.asker.values, glob)
                 if texts is not None:
                     found[texts[0]] = texts[1]
             if len(found) >= MAX_OWN_SCANS:
@@ -141,7 +141,7 @@ class Patterns:
     ) -> bool | None:
         """Whether every key that a pattern can mean admits the command, or the commands that a script runs;
         None if that takes too long to find out. A command with unknown effects counts as a script."""
-        service, name = evaluation.service, command.name
+        service, name = evaluation.asker.service, command.name
         grants = self._grants.of(service, name)
         if self._grants.are_on_all_keys(grants, access.key):
             return True

@@ -85,7 +85,7 @@ class Permissions:
         policy, spelled = self._policy, {evaluation.name} if command is not None else set()
         first = fold(argv[0]).decode("latin-1") if argv else ""
         spelled |= {first, f"{first} {word(argv[1]).decode('latin-1')}"} if len(argv) > 1 else {first}
-        grants = [grant.selectors for grant in policy.grants.get(evaluation.service, ())]
+        grants = [grant.selectors for grant in policy.grants.get(evaluation.asker.service, ())]
         if any(command is not None and names(granted, command) for granted in grants):
             return True
         is_granted = any(not granted.isdisjoint(spelled) for granted in grants)
@@ -118,7 +118,7 @@ class Grants:
 
     def cover(self, evaluation: Evaluation, access: Access, target: Target | None) -> bool:
         """Whether the caller's grants of the command cover a key of this target."""
-        grants = self.of(evaluation.service, evaluation.name)
+        grants = self.of(evaluation.asker.service, evaluation.name)
         if not grants:
             return False
         granting = {one.home for one in grants if one.covers(access.key, target)}

@@ -49,7 +49,7 @@ class ScriptChecks:
     def unregistered(self, evaluation: Evaluation, script: Script) -> Iterator[Found | None]:
         """Yields the violation of an unregistered script, unless the policy lets the service run it, or
         load it."""
-        service = evaluation.service
+        service = evaluation.asker.service
         words: dict[int, Word] = {}  # by the file that owns keys
         for key in script.keys if self._scopes_unregistered else ():
             if evaluation.budget.works(cost(key)):
@@ -146,7 +146,7 @@ class ScriptChecks:
     ) -> Iterator[Found | None]:
         """Checks the keys and channels that a script makes of its arguments."""
         name, missing = command.name, ""
-        captured = registration.own(evaluation.values) | dict(captured)
+        captured = registration.own(evaluation.asker.values) | dict(captured)
         for template, right in registration.touches:
             try:
                 key = template.fill(script, captured)

@@ -1,6 +1,6 @@
 """Verdicts in full detail, for `keyfence explain` and the admin route /explain.
 
-Rule: this module decides nothing itself. It shows the answer of the evaluator that the session uses.
+Rule: this module evaluates nothing itself. It shows the answer of the evaluator that the session uses.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from keyfence.policy.budget import driven
 from keyfence.policy.compiled.policy import CompiledPolicy, Target
 from keyfence.policy.compiled.tenants import NOBODY, Caller, Values
 from keyfence.policy.diagnostics import did_you_mean
+from keyfence.policy.engine.asker import Asker
 from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.remedies.remedies import remedies_in_steps
 from keyfence.policy.show import printable
@@ -75,7 +76,7 @@ def _explained(
     evaluator: Evaluator, service: str, argv: Sequence[bytes], touches: Touches, values: Values
 ) -> Explaining:
     number = evaluator.policy.number(service)
-    verdict = yield from evaluator.verdict(evaluator.evaluation(number, argv, touches, values))
+    verdict = yield from evaluator.verdict(evaluator.evaluation(Asker(number, values), argv, touches))
     yield
     return (yield from explanation(evaluator, service, argv, touches, verdict, values))
 

@@ -19,6 +19,7 @@ from keyfence.policy.compiled.scripts import registered_as
 from keyfence.policy.compiled.tenants import Values, own_key
 from keyfence.policy.compiler.families import own_members
 from keyfence.policy.diagnostics import did_you_mean
+from keyfence.policy.engine.asker import Asker
 from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.engine.permissions import FORBIDDEN
 from keyfence.policy.patterns.patterns import Hole, KeyPattern, Literal, Mismatch
@@ -314,7 +315,7 @@ def _scan(question: Question) -> Proposals:
         yield by_grant(question, question.violation.hint, globs)
         return
     evaluator = question.evaluator
-    asked = evaluator.evaluation(question.service, question.argv, question.touches, question.values)
+    asked = evaluator.evaluation(question.asker, question.argv, question.touches)
     near = evaluator.checks.patterns.near(asked, glob)
     if near is not None:
         argv = list(question.argv)
@@ -344,7 +345,9 @@ def _forbidden(question: Question) -> Proposals:
     able = [
         name
         for number, name in enumerate(question.policy.services)
-        if question.evaluator.evaluate(number, question.argv[:1], Touches(question.touches.command)).allowed
+        if question.evaluator.evaluate(
+            Asker(number), question.argv[:1], Touches(question.touches.command)
+        ).allowed
     ]
     if able and question.policy.name_services:
         yield Proposal(f"{', '.join(able)} may use it")

@@ -14,6 +14,7 @@ from keyfence.commands.extract import extract
 from keyfence.commands.model import Access, Streamed, Touches
 from keyfence.policy.compiled.policy import CompiledPolicy, Target
 from keyfence.policy.compiled.tenants import Values
+from keyfence.policy.engine.asker import Asker
 from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.show import printable, shown_name
 from keyfence.policy.verdict import Violation
@@ -52,6 +53,10 @@ class Question(NamedTuple):
     touches: Touches
     violation: Violation
     values: Values = ()
+
+    @property
+    def asker(self) -> Asker:
+        return Asker(self.service, self.values)
 
     @property
     def who(self) -> str:
@@ -94,17 +99,12 @@ class Question(NamedTuple):
         if after.command is None or not _is_complete(after.command.arity, len(changed)):
             return []
         before = {one.rule for one in self.evaluator.decide(self.service, self.argv, self.values).violations}
-        broken = {
-            one.rule
-            for one in self.evaluator.evaluate(self.service, changed, after, values=self.values).violations
-        }
+        broken = {one.rule for one in self.evaluator.evaluate(self.asker, changed, after).violations}
         return list(changed) if self.violation.rule not in broken and broken <= before else []
 
     def would_pass(self, policy: CompiledPolicy) -> bool:
         """Whether the violation disappears under another policy."""
-        found = (
-            Evaluator(policy).evaluate(self.service, self.argv, self.touches, values=self.values).violations
-        )
+        found = Evaluator(policy).evaluate(self.asker, self.argv, self.touches).violations
         rule, at, key = self.violation.rule, self.violation.position, self.violation.key
         return not any((one.rule, one.position, one.key) == (rule, at, key) for one in found)
 
