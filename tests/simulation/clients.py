@@ -145,6 +145,8 @@ class Client:
             )
         if self.dice.random() < 0.5:
             out.append(self.ask(b"CLIENT", b"SETINFO", b"LIB-NAME", b"model", is_right=ok))
+        if self.dice.random() < 0.2:
+            out.append(self.ask(b"CLIENT", b"ID", is_right=lambda got: isinstance(got, int)))
         if self.dice.random() < 0.3:
             out.append(self.ask(b"CLIENT", b"SETNAME", self.name.encode(), is_right=ok))
         if self.database:
@@ -164,8 +166,8 @@ class Client:
             getattr(self.end, how)()
 
 
-def _is(text: bytes) -> Callable[[Any], bool]:
-    return lambda got: got == text
+def _is(right: Any) -> Callable[[Any], bool]:
+    return lambda got: bool(got == right)
 
 
 class Worker(Client):
@@ -182,7 +184,15 @@ class Worker(Client):
         self._holds_back = False  # whether it awaits the answer to MULTI
         self.patterns = (
             *(self._echo, self._set, self._increment, self._push) * 3,
-            *(self._transaction, self._watch, self._pop, self._big),
+            *(
+                self._transaction,
+                self._watch,
+                self._pop,
+                self._big,
+                self._set_large,
+                self._visit,
+                self._whole_list,
+            ),
         )
 
     def begin(self) -> None:
@@ -218,6 +228,24 @@ class Worker(Client):
         written = self.ask(b"SET", self._value, value, is_right=self._confirms(value, _is(b"OK")))
         return [written, self.ask(b"GET", self._value, is_right=self._is_own)]
 
+    def _set_large(self) -> list[bytes]:
+        """A value too large for a shared connection, which is streamed."""
+        value = self.unique() + b":" + b"y" * self.dice.choice([10, 10, 80_000])
+        return [self.ask(b"SET", self._value, value, is_right=self._confirms(value, _is(b"OK")))]
+
+    def _visit(self) -> list[bytes]:
+        """Subscribe to a channel, and leave it."""
+        channel = self.unique()
+        return [
+            self.ask(b"SUBSCRIBE", channel, is_right=_is([b"subscribe", channel, 1])),
+            self.ask(b"UNSUBSCRIBE", channel, is_right=_is([b"unsubscribe", channel, 0])),
+        ]
+
+    def _whole_list(self) -> list[bytes]:
+        """All that it has written there, many times in a pipeline at times."""
+        times = self.dice.choice([1, 1, 1, 1, 40])
+        return [self.ask(b"LRANGE", self._list, b"0", b"-1", is_right=self._are_own) for _ in range(times)]
+
     def _confirms(self, value: bytes, is_right: Callable[[Any], bool]) -> Callable[[Any], bool]:
         def confirmed(got: Any) -> bool:
             if is_right(got):
@@ -241,13 +269,16 @@ class Worker(Client):
         ]
 
     def _rises(self, got: Any) -> bool:
-        return isinstance(got, int) and self._is_no_fall(got, self._highest + 1)
+        return isinstance(got, int) and self._is_no_fall(got, self._highest + 1, is_read=False)
 
     def _has_not_fallen(self, got: Any) -> bool:
-        return (got is None or isinstance(got, bytes)) and self._is_no_fall(int(got or 0), self._highest)
+        return (got is None or isinstance(got, bytes)) and self._is_no_fall(
+            int(got or 0), self._highest, is_read=True
+        )
 
-    def _is_no_fall(self, value: int, least: int) -> bool:
-        if value < least and not self.witness.may_fall((self.database, self._counter), value):
+    def _is_no_fall(self, value: int, least: int, *, is_read: bool) -> bool:
+        key = self.database, self._counter
+        if value < least and not self.witness.may_fall(key, value, is_read=is_read):
             self.journal.breaks(f"{self.name}'s counter fell from {self._highest} to {value}")
         self._highest = value
         return True

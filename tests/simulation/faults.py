@@ -33,7 +33,7 @@ class Faults:
         self.graceful: list[Fault] = [self._hand_over]
         self.crashes: list[Fault] = [self._crash, self._lose_machine, self._stop]
         self.beside: list[Fault] = [
-            *(self._reset, self._refuse, self._stall, self._restart, self._cut),
+            *(self._reset, self._refuse, self._drop, self._stall, self._restart, self._cut),
             *(self._cut_and_take_over, self._split, guide.trouble),
         ]
 
@@ -135,6 +135,15 @@ class Faults:
         self._say("takes connections again", node)
         if not node.host.is_silent:
             node.listen()
+
+    async def _drop(self) -> None:
+        """The primary ends connections as soon as they are open, as at `maxclients`."""
+        node = self._group.primary
+        self._say("drops connections", node)
+        node.drops = True
+        await self._wait(1.0)
+        self._say("drops connections no more", node)
+        node.drops = False
 
     async def _stall(self) -> None:
         node = self._dice.choice(self._group.nodes)

@@ -21,6 +21,7 @@ class Witness:
         self._fallen_to: list[
             dict[tuple[int, bytes], int]
         ] = []  # the counters of each replica promoted in a crash
+        self.reads_replicas = False  # whether connections may lead to a replica, which is behind, for a while
         self.may_lose = False  # whether a primary crashed or was cut off
 
     # -- what nodes do
@@ -63,8 +64,10 @@ class Witness:
     def has_confirmed(self) -> bool:
         return bool(self._confirmed)
 
-    def may_fall(self, key: tuple[int, bytes], value: int) -> bool:
-        """Whether a counter may have fallen to this value."""
+    def may_fall(self, key: tuple[int, bytes], value: int, *, is_read: bool) -> bool:
+        """Whether a counter may have fallen to this value, which was read, or comes from a write."""
+        if is_read and self.reads_replicas:
+            return True
         return any(value >= counters.get(key, 0) for counters in self._fallen_to)
 
     # -- the end

@@ -33,6 +33,7 @@ from tests.simulation.network import Host, Network
 POLICY = Path(__file__).with_name("simulated.yaml")
 ADDRESS, PORT = "10.0.2.1", 6379
 CONNECT_SECONDS = 1.0
+DRAIN_SECONDS = 1.0
 
 
 @cache
@@ -113,7 +114,7 @@ class Keyfence:
     async def stop(self) -> None:
         """End as the process does."""
         self._network.refuse(ADDRESS, PORT)
-        await self.listeners.close(1.0)
+        await self.listeners.close(DRAIN_SECONDS)
         for one in self._chores:
             one.cancel()
         await asyncio.gather(*self._chores, return_exceptions=True)

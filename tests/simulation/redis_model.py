@@ -40,6 +40,7 @@ class Node:
         self.is_linked = True  # whether a replica has a link to its primary
         self.is_loading = False
         self.is_paused = False  # writes wait, as by FAILOVER
+        self.drops = False  # new connections are ended at once
         self.data = Dataset()
         self.log: list[Entry] = []
         self.connections: dict[Connection, None] = {}
@@ -133,6 +134,8 @@ class Connection:
         self.end = end
         self._id = self.node.group.next_id()
         self.node.connections[self] = None
+        if self.node.drops:
+            end.abort()
 
     def data_received(self, data: bytes) -> None:
         self._reader.feed(data)
@@ -325,6 +328,13 @@ class Connection:
             out += self._push([bulk(b"subscribe"), bulk(channel), b":%d\r\n" % len(self._channels)])
         return out
 
+    def _unsubscribe(self, argv: Argv) -> bytes:
+        out = b""
+        for channel in argv[1:]:
+            self._channels.pop(channel, None)
+            out += self._push([bulk(b"unsubscribe"), bulk(channel), b":%d\r\n" % len(self._channels)])
+        return out
+
     def _push(self, parts: Sequence[bytes]) -> bytes:
         return (b">%d\r\n" if self._resp == 3 else b"*%d\r\n") % len(parts) + b"".join(parts)
 
@@ -352,5 +362,6 @@ _CONNECTION_COMMANDS: dict[bytes, Callable[[Connection, Argv], bytes]] = {
     b"EXEC": Connection._exec,
     b"DISCARD": Connection._discard,
     b"SUBSCRIBE": Connection._subscribe,
+    b"UNSUBSCRIBE": Connection._unsubscribe,
     b"QUIT": Connection._quit,
 }

@@ -81,24 +81,26 @@ class Group:
             self.network.loop.call_later(self._dice.random() * self._lag, one.publish, channel, text)
 
     def attach(self, node: Node) -> None:
-        """A node becomes a replica of the primary. If it has writes that the primary lacks, they are lost."""
+        """A node becomes a replica of the primary, once it has the primary's data. If it has writes that the
+        primary lacks, they are lost then."""
         was_primary = node.is_primary
         if node is self._isolated:
             self._isolated = None
         self._masters[node] = self.primary
         if was_primary:
             node.demote(kills=self.kills_clients)
+        elif node.is_paused:
+            node.resume_writes()  # it was to be the primary, and never was
         primary = self.primary
-        size = len(node.log)
-        if node.log != primary.log[:size]:
-            self._witness.lost(node.log, primary.log)
-            node.data.values.clear()
-            node.log.clear()
         node.is_linked, node.is_loading = False, bool(self._dice.random() < 0.5)
         self.network.loop.call_later(self._dice.random() * 0.2, self._attached, node, primary)
 
     def _attached(self, node: Node, master: Node) -> None:
         if self._masters.get(node) is master and not node.is_primary:
+            if node.log != master.log[: len(node.log)]:
+                self._witness.lost(node.log, master.log)
+                node.data.values.clear()
+                node.log.clear()
             node.is_linked, node.is_loading = True, False
             self._catch_up(node, master)
 
@@ -139,11 +141,18 @@ class Group:
         self._journal.add("%s is the primary now", chosen.name)
         former = self.primary
         del self._masters[chosen]
-        chosen.promote()
-        self.primary, self.primary_since = chosen, self.network.loop.now
+        late = (
+            self._dice.random() * 0.5 if self._dice.random() < 0.3 else 0.0
+        )  # its role is known before it has it
+        self.network.loop.call_later(late, self._begin, chosen)
+        self.primary, self.primary_since = chosen, self.network.loop.now + late
         for one, master in list(self._masters.items()):
             if master is former:
                 self.attach(one)
+
+    def _begin(self, chosen: Node) -> None:
+        if chosen is self.primary and not chosen.host.is_silent:
+            chosen.promote()
 
     def restart(self, node: Node) -> None:
         """A killed node is back, and has what it had. It takes itself for what it was."""

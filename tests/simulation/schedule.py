@@ -22,6 +22,9 @@ from tests.simulation.replication import Group
 
 TICK = 0.1  # seconds between two messages of the publisher
 MOST_LINES = 400  # of a report
+# A connection that answered READONLY is used no longer than this, if only its role shows where it leads:
+# the next look at Redis, whose pauses grow to 2 s, and the pause between two renewals.
+RENEWAL_SECONDS = 3.5
 PROGRESS_SECONDS = 30.0  # after the last fault, within which each client must have had an answer
 NODES = "10.0.0."  # how the addresses of nodes begin
 AT_WORK = (b"\r\nRPUSH\r\n", b"\r\nSET\r\n", b"\r\nINCR\r\n", b"\r\nGET\r\n", b"\r\nSUBSCRIBE\r\n")
@@ -41,11 +44,14 @@ class Schedule:
         self._group = Group(self._network, dice, self.journal, self._witness)
         guides: list[type[Guide]] = [BySentinels, BySentinels, ByName, ByAddress]
         self._guide = dice.choice(guides)(self._network, dice, self.journal, self._group)
+        # Only Sentinels and the role of a node in the handshake keep connections away from replicas.
+        self._witness.reads_replicas = not isinstance(self._guide, BySentinels)
         self._witness.may_lose = self.kind != "graceful"
         self._clients: list[Client] = []
         self._published = 0
+        self._refused: dict[End, float] = {}  # when READONLY first came on a connection
         self._is_open = True  # clients are at work
-        self._pause = dice.choice([0.1, 0.4, 0.8])  # the longest, between two deeds of a client
+        self._pause = dice.choice([0.2, 0.6, 1.0])  # the longest, between two deeds of a client
 
     def run(self) -> None:
         """Play it. Raises Broken if an invariant does not hold."""
@@ -124,7 +130,7 @@ class Schedule:
             self._network.start(client.connect())
         elif self._dice.random() < 0.02 and not client.end.is_closing():
             client.journal.add("%s connects anew", client.name)
-            client.end.abort() if self._dice.random() < 0.5 else client.end.close()
+            getattr(client.end, self._dice.choice(["abort", "close", "write_eof"]))()
         else:
             client.begin()
         self.loop.call_later(self._dice.random() * self._pause, self._act, client)
@@ -171,6 +177,8 @@ class Schedule:
         for node in self._group.nodes:
             if node is not self._group.primary and node not in self._group.replicas:
                 self._group.attach(node)
+        if self.kind != "rough" and not self._guide.patience:
+            await asyncio.sleep(RENEWAL_SECONDS + 1.0)
         before = {one: one.answered for one in self._clients}
         for _ in range(round(PROGRESS_SECONDS / 0.25)):
             await asyncio.sleep(0.25)
@@ -189,6 +197,9 @@ class Schedule:
     async def _end(self) -> None:
         """Let all replies come, then end the clients and keyfence, and look what is left."""
         self._is_open = False
+        if self._dice.random() < 0.3:
+            self.journal.add("keyfence ends")
+            await self._keyfence.stop()
         for _ in range(200):
             if not any(one.due for one in self._clients):
                 break
@@ -239,10 +250,12 @@ class Schedule:
         """A connection that leads to a replica is not used for long."""
         if b"-READONLY" not in data:
             return
-        patience = self._guide.patience or 6.0
-        age = self.loop.now - end.opened_at
-        if self._is_late(patience) and age > patience:
-            self.journal.breaks(f"{end.peer.host.name} still answers READONLY on a connection of {age:.1f} s")
+        patience = self._guide.patience or RENEWAL_SECONDS
+        since = self._refused.setdefault(end, self.loop.now) if not self._guide.patience else end.opened_at
+        if self._is_late(patience) and self.loop.now > since + patience:
+            self.journal.breaks(
+                f"{end.peer.host.name} still answers READONLY, on a connection that is used again"
+            )
 
     def _watch_subscribers(self) -> None:
         """A subscriber is closed or receives again soon after a failover."""

@@ -7,6 +7,6 @@ where it lies, too.
 from __future__ import annotations
 
 FOUND = {
-    122: "what a client left behind went to a former primary: as without keyfence, so it is allowed",
-    725: "a client that left while it was connecting stayed: a fault of the models",
+    200: "writes waited for ever on a node that handed over before it was the primary: a fault of the models",
+    282: "a read came from a replica that is behind, as a name led there: allowed without Sentinels",
 }

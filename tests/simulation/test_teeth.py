@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from tests.simulation import keyfence_under_test
+from tests.simulation import keyfence_under_test, schedule
 from tests.simulation.journal import Broken
-from tests.simulation.keyfence_under_test import SimulatedClient
+from tests.simulation.keyfence_under_test import Keyfence, SimulatedClient
 from tests.simulation.schedule import Schedule
 
 MOST_SCHEDULES = 2_000  # some tens of seconds
@@ -17,11 +17,11 @@ MOST_SCHEDULES = 2_000  # some tens of seconds
 def found(how: str) -> str:
     """What breaks in the first schedule in which an invariant breaks in this way, of the seeds from 0 on."""
     for seed in range(MOST_SCHEDULES):
-        schedule = Schedule(seed)
+        played = Schedule(seed)
         try:
-            schedule.run()
+            played.run()
         except Broken:
-            for one in schedule.journal.broken:
+            for one in played.journal.broken:
                 if how in one:
                     return one
     return ""
@@ -77,6 +77,19 @@ def test_a_reply_that_goes_to_another_client_is_found(monkeypatch: pytest.Monkey
 def test_a_request_that_is_sent_twice_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keyfence_under_test, "SimulatedClient", Resends)
     assert found("again on")
+
+
+class RenewsNothing(Keyfence):
+    """Connections that lead to a replica are not replaced."""
+
+    async def start(self) -> None:
+        self.upstream.on_renewal = lambda: None
+        await super().start()
+
+
+def test_a_connection_that_is_used_again_after_readonly_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schedule, "Keyfence", RenewsNothing)
+    assert found("used again")
 
 
 def test_a_subscriber_that_stays_on_the_former_primary_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
