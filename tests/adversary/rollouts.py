@@ -11,7 +11,7 @@ import random
 import re
 from typing import Any, NamedTuple
 
-from keyfence.policy.engine.evidence import NONE, Evidence
+from keyfence.policy.engine.command_evidence import NONE, Evidence
 
 SERVICES = ("shop", "bill")
 CLASSES = ("[0-9]+", "[a-z0-9]+", "[0-9]{1,3}", "[a-z]+", "[a-z]{5,9}")

@@ -37,8 +37,8 @@ from keyfence.policy.enforcement.changes import changes as changes_between
 from keyfence.policy.enforcement.modes import BYPASS, ModeRule, Modes, Waiver
 from keyfence.policy.engine.asker import Asker
 from keyfence.policy.engine.authorizer import Authorizer
+from keyfence.policy.engine.command_evidence import Evidence, evidence_of
 from keyfence.policy.engine.counts import ViolationCounter
-from keyfence.policy.engine.evidence import Evidence, evidence_of
 from keyfence.policy.loading.load import FileError, parse_policy
 from keyfence.policy.rules import RULES
 from keyfence.policy.verdict import Peer, Ruling

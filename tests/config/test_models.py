@@ -17,7 +17,7 @@ from keyfence.config.limits import ClientLimits
 from keyfence.config.loading import load_settings
 from keyfence.config.models import ConfigModel, LimitsModel
 from keyfence.config.settings import Overrides, Settings
-from keyfence.identity.evidence import Evidence
+from keyfence.identity.client_facts import Evidence
 from keyfence.identity.passwords import Login
 from keyfence.net.addresses import parse_listen
 from keyfence.policy.diagnostics import FileError

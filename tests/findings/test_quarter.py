@@ -23,7 +23,7 @@ from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.enforcement.modes import ModeRule, Modes, Waiver
 from keyfence.policy.engine.asker import Asker
 from keyfence.policy.engine.authorizer import Authorizer
-from keyfence.policy.engine.evidence import evidence_of
+from keyfence.policy.engine.command_evidence import evidence_of
 from keyfence.policy.loading.load import load_policy
 from keyfence.policy.verdict import Peer, entry_and_scope
 from keyfence.policy.wording.command_log import as_line

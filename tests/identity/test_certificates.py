@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from keyfence.identity.certificates import certificate_names, with_certificate
-from keyfence.identity.evidence import Evidence
+from keyfence.identity.client_facts import Evidence
 
 
 def certificate(cn: str = "", *alternative: tuple[str, str]) -> dict[str, object]:

@@ -6,7 +6,7 @@ import re
 import struct
 from pathlib import Path
 
-from keyfence.identity.evidence import Evidence
+from keyfence.identity.client_facts import Evidence
 from keyfence.identity.networks import forwarded, is_trusted
 from keyfence.identity.resolver import Resolver, make_resolver
 from keyfence.identity.unix_users import with_unix_peer

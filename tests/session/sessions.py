@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from keyfence.identity.resolver import Resolver, make_resolver
 from keyfence.policy.enforcement.modes import ModeRule, Modes
 from keyfence.policy.engine.authorizer import Authorizer, InForce
+from keyfence.policy.engine.command_evidence import Evidence
 from keyfence.policy.engine.counts import Admitted, ViolationCounter
-from keyfence.policy.engine.evidence import Evidence
 from keyfence.policy.loading.load import load_policy
 from keyfence.policy.verdict import Finding
 from keyfence.resp import encode, requests

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keyfence.policy.engine.evidence import Evidence, Right
+from keyfence.policy.engine.command_evidence import Evidence, Right
 from keyfence.policy.verdict import Changed, Finding, Peer
 from keyfence.telemetry.candidate.changes import Changes
 from keyfence.telemetry.candidate.rows import Comparisons, rows_of

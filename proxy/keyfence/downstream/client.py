@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any, cast
 
 from keyfence.identity.certificates import with_certificate
-from keyfence.identity.evidence import Evidence
+from keyfence.identity.client_facts import Evidence
 from keyfence.net.closures import HALF_CLOSED, OUTPUT, SERVICE_CONNECTIONS, SHUTDOWN, Closure
 from keyfence.net.host_port import host_port
 from keyfence.policy.verdict import Peer

@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any
 
 from keyfence.config.models import ListenerModel
-from keyfence.identity.evidence import Evidence
+from keyfence.identity.client_facts import Evidence
 from keyfence.identity.networks import Network, forwarded, is_trusted
 from keyfence.identity.unix_users import UCRED_SIZE, with_unix_peer
 from keyfence.net.addresses import Bound, bind

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from keyfence.policy.services import UNKNOWN
 
-from .evidence import Evidence
+from .client_facts import Evidence
 from .source import Source
 
 

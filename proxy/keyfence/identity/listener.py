@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from .evidence import Evidence
+from .client_facts import Evidence
 from .source import Source
 
 

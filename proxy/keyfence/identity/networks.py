@@ -11,7 +11,7 @@ import ipaddress
 from collections.abc import Sequence
 from typing import ClassVar
 
-from .evidence import Evidence
+from .client_facts import Evidence
 from .source import Source
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from keyfence.policy.services import UNKNOWN
 
 from .certificates import Certificates
-from .evidence import Evidence
+from .client_facts import Evidence
 from .listener import Listener
 from .networks import Network, Networks
 from .passwords import Login, Password, check

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import ClassVar, Protocol
 
-from .evidence import Evidence
+from .client_facts import Evidence
 
 
 class Source(Protocol):

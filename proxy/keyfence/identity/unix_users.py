@@ -10,7 +10,7 @@ import struct
 from collections.abc import Mapping
 from typing import ClassVar
 
-from .evidence import Evidence
+from .client_facts import Evidence
 from .source import Source
 
 _UCRED = struct.Struct("iII")  # pid, uid, gid: unix(7), SO_PEERCRED

@@ -10,8 +10,8 @@ from __future__ import annotations
 from keyfence.commands.model import Touches
 from keyfence.commands.own import KEYFENCE
 from keyfence.policy.engine.authorizer import Authorizer
+from keyfence.policy.engine.command_evidence import evidence_of
 from keyfence.policy.engine.evaluation import NOTHING_KNOWN, Evaluation
-from keyfence.policy.engine.evidence import evidence_of
 from keyfence.policy.engine.forms import COMMAND, shows_more
 from keyfence.policy.verdict import PASS, Ruling
 from keyfence.session.conversation.executor import Executor, Handler, Plan

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from keyfence.policy.engine.evidence import Evidence
+from keyfence.policy.engine.command_evidence import Evidence
 from keyfence.policy.verdict import Action, Peer, Violation
 
 

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
 from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
+from keyfence.policy.engine.command_evidence import Evidence
 from keyfence.policy.engine.counts import Admitted, ViolationCounter
-from keyfence.policy.engine.evidence import Evidence
 from keyfence.policy.verdict import Action, Finding, Peer, Violation, script_in
 from keyfence.shapes.secrecy import Secrecy
 from keyfence.shapes.shapes import Shapes

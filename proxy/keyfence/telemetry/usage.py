@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from keyfence.policy.engine.evidence import ANYTHING, Evidence
+from keyfence.policy.engine.command_evidence import ANYTHING, Evidence
 
 from .sink import Sink
 

@@ -8,7 +8,7 @@ import pytest
 from keyfence.findings.proof.basis import ON_KEYS, Described, described
 from keyfence.findings.proof.changes import Changes
 from keyfence.policy.enforcement.modes import ModeRule, Modes, Waiver
-from keyfence.policy.engine.evidence import ANYTHING, CARRIED, NOWHERE, REACH, SCRIPTS
+from keyfence.policy.engine.command_evidence import ANYTHING, CARRIED, NOWHERE, REACH, SCRIPTS
 from keyfence.policy.loading.load import parse_policy
 
 POLICY = """

@@ -28,10 +28,10 @@ from keyfence.policy.budget import driven
 from keyfence.policy.compiled.tenants import Values
 from keyfence.policy.engine import decision_cache
 from keyfence.policy.engine.answers import Answers, shortened
+from keyfence.policy.engine.command_evidence import evidence_of
 from keyfence.policy.engine.decision_cache import MAX_CALLS, MAX_MEMBERS, MOST_LOOKED_AT, DecisionCache
 from keyfence.policy.engine.evaluation import Evaluation
 from keyfence.policy.engine.evaluator import Evaluator
-from keyfence.policy.engine.evidence import evidence_of
 from keyfence.policy.engine.forms import MAX_FORMS, MAX_KINDS, CommandForms, Lookup, places_of
 from keyfence.policy.loading.load import load_policy, parse_policy
 from keyfence.policy.source import libraries

@@ -17,10 +17,10 @@ from keyfence.policy.compiled.ttl import SETTLES
 from keyfence.policy.enforcement.modes import ModeRule, Modes
 from keyfence.policy.engine.asker import Asker
 from keyfence.policy.engine.authorizer import Authorizer
+from keyfence.policy.engine.command_evidence import evidence_of
 from keyfence.policy.engine.counts import ViolationCounter
 from keyfence.policy.engine.decision_cache import MAX_COUNTERS, DecisionCache
 from keyfence.policy.engine.evaluator import Evaluator
-from keyfence.policy.engine.evidence import evidence_of
 from keyfence.policy.engine.forms import MAX_FORMS, KeyKind, Lookup, name_bucket
 from keyfence.policy.loading.load import load_policy, parse_policy
 from keyfence.policy.verdict import Ruling

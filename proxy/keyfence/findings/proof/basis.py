@@ -1,8 +1,8 @@
 """The basis of evidence: everything that decides about commands, in parts that can be compared later.
 
 Rule: two bases with equal parts for a rule give the same answers for this rule. Evidence names the parts that
-decided about a command (`policy.engine.evidence`). The description is plain values for JSON, so that the
-findings store keeps it after the policy itself is gone.
+decided about a command (`policy.engine.command_evidence`). The description is plain values for JSON, so that
+the findings store keeps it after the policy itself is gone.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from keyfence.policy.compiled.scripts import Registration, Template
 from keyfence.policy.enforcement.modes import Modes, as_waiver
 from keyfence.policy.enforcement.waiver_keys import keys_of_shape
 from keyfence.policy.engine.authorizer import basis_of
-from keyfence.policy.engine.evidence import place_of
+from keyfence.policy.engine.command_evidence import place_of
 from keyfence.policy.patterns.patterns import ClassExpression, KeyPattern
 from keyfence.policy.patterns.value_forms import Form
 from keyfence.policy.rules import PARTS, RULES, Part, rules_with

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-from keyfence.policy.engine.evidence import ANYTHING, CARRIED, NOWHERE, REACH, SCRIPTS
+from keyfence.policy.engine.command_evidence import ANYTHING, CARRIED, NOWHERE, REACH, SCRIPTS
 from keyfence.policy.rules import RULES, rules_at
 
 from .basis import GROUPS, ON_KEYS, ON_REACH, Described

@@ -28,10 +28,10 @@ from keyfence.policy.compiled.written import BY_THE_FORM, WrittenCheck, can_chec
 
 from . import checks
 from .asker import Asker
+from .command_evidence import NONE, evidence_of
 from .content import breaks
 from .evaluation import NOTHING_KNOWN, Known
 from .evaluator import Evaluator
-from .evidence import NONE, evidence_of
 from .forms import Call, CommandForm, CommandForms, KeyKind, places_of
 from .runs import Run
 

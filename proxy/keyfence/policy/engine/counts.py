@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from keyfence.policy.wording.prepared import Prepared
 
-from .evidence import NONE, Evidence
+from .command_evidence import NONE, Evidence
 
 
 class Admitted:

@@ -28,10 +28,10 @@ from keyfence.policy.patterns.automaton import Automaton, Classifier
 
 from .answers import Answers
 from .asker import Transaction
+from .command_evidence import evidence_of
 from .counts import Admitted, ViolationCounter
 from .evaluation import NOTHING_KNOWN, Known
 from .evaluator import Evaluator
-from .evidence import evidence_of
 from .forms import (
     COMMAND,
     CONTENT,

@@ -23,9 +23,9 @@ from keyfence.policy.compiled.written import MOST_FAULTS, Arrangement, WrittenCh
 from keyfence.policy.verdict import COVERED
 from keyfence.shapes.skeleton import skeleton
 
+from .command_evidence import Evidence
 from .counts import Admitted, ViolationCounter
 from .evaluation import Known
-from .evidence import Evidence
 from .runs import runs_of
 
 MAX_FORMS = 64  # forms of one command …

@@ -10,8 +10,8 @@ from typing import NamedTuple, Protocol
 
 from keyfence.commands.model import Touches
 from keyfence.policy.compiled.policy import CompiledPolicy
+from keyfence.policy.engine.command_evidence import Evidence
 from keyfence.policy.engine.counts import Admitted, ViolationCounter
-from keyfence.policy.engine.evidence import Evidence
 from keyfence.policy.verdict import Finding, Peer
 
 # Why a session passes unread, as labels of `keyfence_sessions_opaque_total`: a closed set.

@@ -11,9 +11,9 @@ import yaml
 from keyfence.commands.extract import extract
 from keyfence.commands.model import MANY
 from keyfence.policy.compiled.policy import CompiledPolicy
+from keyfence.policy.engine.command_evidence import ALWAYS, ANYTHING, Evidence, Right, evidence_of
 from keyfence.policy.engine.decision_cache import DecisionCache
 from keyfence.policy.engine.evaluator import Evaluator
-from keyfence.policy.engine.evidence import ALWAYS, ANYTHING, Evidence, Right, evidence_of
 from keyfence.policy.loading.load import load_policy, parse_policy
 from keyfence.policy.rules import RULES
 from keyfence.session.fastpath import PLAIN

@@ -1,4 +1,4 @@
-"""Evidence: the facts about a client before its first command.
+"""The facts about a client before its first command, which are the evidence for its service.
 
 Rule: this is a value. The transport creates it; each source of identity (`source`) adds its facts and reads
 them back.
