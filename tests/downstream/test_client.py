@@ -331,7 +331,7 @@ async def test_an_internal_error_ends_only_one_client(patch: pytest.MonkeyPatch)
         good, bad = await stage.client(), await stage.client()
         good[1].write(ADMITTED)
         assert await good[0].readline() == b"*0\r\n"
-        patch.setattr(stage.telemetry, "decided", lambda *_: 1 / 0)
+        patch.setattr(stage.telemetry, "authorized", lambda *_: 1 / 0)
         bad[1].write(ADMITTED)
         with contextlib.suppress(ConnectionError):
             assert await bad[0].read() == b""

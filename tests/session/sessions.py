@@ -142,7 +142,7 @@ class RecordingObserver:
     def judged_at_length(self, reason: str) -> None:
         self.at_length.append(reason)
 
-    def decided(self, _service: str, seconds: float) -> None:
+    def authorized(self, _service: str, seconds: float) -> None:
         assert seconds >= 0
         self.timed.append(seconds)
 

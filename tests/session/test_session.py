@@ -134,7 +134,7 @@ def test_the_time_of_a_decision_is_reported_for_a_sample() -> None:
     class Timed(RecordingObserver):
         times = 0
 
-        def decided(self, _service: str, _seconds: float) -> None:
+        def authorized(self, _service: str, _seconds: float) -> None:
             self.times += 1
 
     observer = Timed()

@@ -50,7 +50,7 @@ def test_the_sum_of_all_increments_equals_the_counts(steps: list[tuple[str, int]
         elif what == "bytes":
             telemetry.counters.meter(f"service{number}").client_in += number
         elif what == "decision":
-            telemetry.decided("A", number / 1e6)
+            telemetry.authorized("A", number / 1e6)
         else:
             parent.take(deltas)
     parent.take(deltas)

@@ -1,7 +1,7 @@
 """The simulator: plays one connection without a server, with its commands, the time between them, and late
 findings.
 
-Rule: the session's own authorizer decides. The caller sets the service, the keys that exist, and the time.
+Rule: the authorizer is the session's own. The caller sets the service, the keys that exist, and the time.
 """
 
 from __future__ import annotations

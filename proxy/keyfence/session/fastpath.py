@@ -472,7 +472,7 @@ class FastPath:
     def end_timing(self) -> None:
         """Report the time of the current authorization, which has ended, if it is timed."""
         if self._started:
-            self._client.observer.decided(self._client.service, perf_counter() - self._started)
+            self._client.observer.authorized(self._client.service, perf_counter() - self._started)
             self._started = 0.0
 
 

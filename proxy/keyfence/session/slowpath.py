@@ -197,7 +197,7 @@ class SlowPath:
         client, conversation = self._executor.client, self._executor.conversation
         has_ended = long.advance(conversation)
         if has_ended and long.is_timed:
-            client.observer.decided(client.service, long.seconds)
+            client.observer.authorized(client.service, long.seconds)
         if has_ended:
             long.compare()
         conversation.wants_turn = not has_ended

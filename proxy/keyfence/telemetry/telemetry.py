@@ -208,8 +208,8 @@ class Telemetry:
         admitted.is_gathered = True
         self._admitted.append((service, admitted))
 
-    def decided(self, service: str, seconds: float) -> None:
-        """Record the duration of a decision."""
+    def authorized(self, service: str, seconds: float) -> None:
+        """Record how long it took to authorize a command."""
         self._counters.took("decision", service, seconds)
 
     def login_failed(self, service: str) -> None:

@@ -243,7 +243,7 @@ async def _finding(questions: Questions, parameters: Parameters) -> Values:
     until = datetime.datetime.now(datetime.UTC).date() + datetime.timedelta(days=WAIVER_DAYS)
     owner = finding["owner"] or "who will mend it"
     waiver = await questions.control.waiver(finding["id"], owner, "why it must pass until then", until)
-    # With `mask_keys`, and of commands that were judged without their arguments, no command is kept.
+    # With `mask_keys`, and of commands that were evaluated without their arguments, no command is kept.
     shown = [{**one, "command": {"argv": [], **one["command"]}} for one in examples]
     return counted | {
         "finding": {**finding, "examples": shown},

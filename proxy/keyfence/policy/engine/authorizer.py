@@ -1,6 +1,6 @@
 """The authorizer: one policy under its modes, whose ruling a session carries out.
 
-Rule: authorizing never raises. A fault inside a decision is a violation of `internal.error`: the command is
+Rule: authorizing never raises. A fault on the way is a violation of `internal.error`: the command is
 refused where that rule is enforced, and passes, counted and reported, where it is observed.
 """
 

@@ -76,7 +76,7 @@ class Observer(Protocol):
     def judged_at_length(self, reason: str) -> None:
         """A command that the cache did not admit was evaluated. docs/operations.md lists the reasons."""
 
-    def decided(self, service: str, seconds: float) -> None:
+    def authorized(self, service: str, seconds: float) -> None:
         """Report how long it took to authorize a command of this service; called for a sample of commands."""
 
     def login_failed(self, service: str) -> None:
