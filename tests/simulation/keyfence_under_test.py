@@ -15,15 +15,14 @@ from typing import Any
 
 from keyfence.config.limits import ClientLimits
 from keyfence.downstream.client import Client
-from keyfence.downstream.context import ServerContext
+from keyfence.downstream.context import Common, ServerContext
 from keyfence.downstream.listeners import Listeners
-from keyfence.identity.evidence import Evidence
+from keyfence.identity.client_facts import Evidence
 from keyfence.identity.resolver import make_resolver
 from keyfence.policy.enforcement.modes import ModeRule, Modes
 from keyfence.policy.engine.authorizer import Authorizer, InForce
 from keyfence.policy.loading.load import load_policy
 from keyfence.resp.limits import IDENTIFIED
-from keyfence.resp.replies import DOUBTS
 from keyfence.telemetry.telemetry import Telemetry
 from keyfence.upstream.failovers import Failover
 from keyfence.upstream.health import Upstream
@@ -72,19 +71,18 @@ class Keyfence:
             part._clock = loop.time  # type: ignore[attr-defined]
         self.upstream.standing._clock = loop.time
         self.telemetry = Telemetry(clock=loop.time)
-        self.context = ServerContext(
+        common = Common(
             InForce(authorizer),
             make_resolver(frozenset(authorizer.policy.services)),
-            self.upstream,
             self.telemetry,
             IDENTIFIED,
             ClientLimits(output=200_000),
             shared_connections,
         )
+        self.context = ServerContext(common, self.upstream)
         self.listeners = Listeners(self.context)
         self.upstream.on_failover = self._failed_over
         self.upstream.on_renewal = self.context.renew
-        self.telemetry.on_upstream_shown = self._shown
         self._chores: list[asyncio.Task[None]] = []
         loop.opens = lambda makes, host, port: network.connect(self.host, makes, host, port)
 
@@ -92,11 +90,6 @@ class Keyfence:
         self._network.journal.add("keyfence: %s is the primary, says %s", now.node, now.why)
         if held is not None:
             self.context.upstream_moved(f"upstream is {now.node} now", held)
-
-    def _shown(self, word: str, at: float) -> None:
-        self.upstream.standing.shown(word, at)
-        if word in DOUBTS:
-            self.upstream.answered(word)
 
     def _serve(self) -> Client:
         quota = self.context.quotas.take()
