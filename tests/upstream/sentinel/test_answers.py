@@ -72,6 +72,11 @@ def test_sentinels_that_were_set_up_anew_are_believed_once_most_of_them_say_so()
     assert chosen([anew], NEW, 1) == anew
 
 
+def test_most_sentinels_may_not_know_of_a_failover_yet() -> None:
+    assert chosen([OLD, OLD], NEW, 3, is_settled=False) == NEW
+    assert chosen([NEW, OLD, OLD], OLD, 3, is_settled=False) == NEW
+
+
 def test_without_an_answer_the_known_primary_is_kept() -> None:
     assert chosen([], NEW, 3) == NEW
     assert chosen([], None, 3) is None

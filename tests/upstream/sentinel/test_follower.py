@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 import uvloop
 
+from keyfence.resp import encode
 from keyfence.upstream.failovers import Failover
 from keyfence.upstream.health import Sentinels, Upstream, UpstreamAddress
-from keyfence.upstream.sentinel.answers import Named
-from keyfence.upstream.sentinel.follower import Follower
+from keyfence.upstream.sentinel.answers import SWITCHED, Named
+from keyfence.upstream.sentinel.follower import SETTLED_SECONDS, Follower
 from tests.sentinel import NAME, Watched, running_sentinels
 from tests.servers import PATIENCE_SECONDS, free_port, running_redis
 
@@ -46,7 +47,8 @@ class Followed:
         address = UpstreamAddress("tcp", port=0, shown=f"sentinel:{name}", sentinels=self.sentinels)
         self.upstream = Upstream(address, connect_timeout=2.0)
         self.failovers: list[tuple[int, str]] = []
-        self.follower = Follower(self.upstream, self.sentinels)
+        self.now = 1000.0
+        self.follower = Follower(self.upstream, self.sentinels, lambda: self.now)
         self.upstream.on_failover = self._failed_over
 
     def _failed_over(self, now: Failover, held: Collection[str] | None) -> None:
@@ -106,6 +108,74 @@ async def test_a_failover_is_followed_by_asking_if_no_report_comes(
         one.upstream.look_again()
         await one.until(lambda: one.upstream.address.port == watched.primary.port)
     assert one.failovers == [(watched.primary.port, "the Sentinels")]
+
+
+class Scripted:
+    """A Sentinel that names what it is told to; None: it gives no answer."""
+
+    def __init__(self, named: Named | None) -> None:
+        self.named = named
+        self.asked = 0
+        self.port = 0
+        self._subscribers: list[asyncio.StreamWriter] = []
+
+    @property
+    def subscribed(self) -> bool:
+        return bool(self._subscribers)
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.port = server.sockets[0].getsockname()[1]
+        async with server:
+            yield
+
+    def report(self, named: Named) -> None:
+        self.named = named
+        for one in self._subscribers:
+            one.write(encode.command("message", SWITCHED, f"{NAME} 10.0.0.1 1 {named.host} {named.port}"))
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.closing(writer):
+            while data := await reader.read(65536):
+                if b"SUBSCRIBE" in data:
+                    self._subscribers.append(writer)
+                    writer.write(encode.command("subscribe", SWITCHED, "1"))
+                elif b"MASTER" in data:
+                    self.asked += 1
+                    if self.named is not None:
+                        host, port, epoch = self.named
+                        answer = encode.command("ip", host, "port", str(port), "config-epoch", str(epoch))
+                        writer.write(answer)
+
+
+@in_loop
+async def test_sentinels_that_have_not_heard_of_a_failover_yet_do_not_undo_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Right after a failover, they may be most of those that answer."""
+    monkeypatch.setattr("keyfence.upstream.sentinel.follower.LATE_SECONDS", 0.05)
+    former, promoted = Named("127.0.0.1", free_port(), 1), Named("127.0.0.1", free_port(), 2)
+    scripted = [Scripted(former) for _ in range(3)]
+    async with contextlib.AsyncExitStack() as servers:
+        for sentinel in scripted:
+            await servers.enter_async_context(sentinel.running())
+        one = Followed([sentinel.port for sentinel in scripted])
+        await one.follower.find()
+        async with one.following():
+            await one.until(lambda: all(sentinel.subscribed for sentinel in scripted))
+            scripted[2].report(promoted)
+            await one.until(lambda: one.upstream.address.port == promoted.port)
+            scripted[2].named = None
+            for _ in range(3):
+                asked = scripted[0].asked
+                one.upstream.look_again()
+                await one.until(lambda asked=asked: scripted[0].asked > asked)  # type: ignore[misc]
+            assert [port for port, _ in one.failovers] == [promoted.port]
+
+            one.now += SETTLED_SECONDS  # they were set up anew, perhaps
+            one.upstream.look_again()
+            await one.until(lambda: one.upstream.address.port == former.port)
 
 
 @in_loop

@@ -1,7 +1,7 @@
 """What Sentinels answer, and which of their answers counts.
 
 Rule: an answer counts by its configuration epoch, which grows with each failover. An older answer never
-undoes a newer one, unless most Sentinels give it: then their configuration was made anew. No I/O.
+undoes a newer one, unless most Sentinels give it long after: then their configuration was made anew. No I/O.
 """
 
 from __future__ import annotations
@@ -65,14 +65,17 @@ def why_not(error: str, name: str) -> str:
     return f"it answered {error}"
 
 
-def chosen(named: Sequence[Named], followed: Named | None, sentinels: int) -> Named | None:
+def chosen(
+    named: Sequence[Named], followed: Named | None, sentinels: int, *, is_settled: bool = True
+) -> Named | None:
     """The primary to follow, of the answers that came from this number of `sentinels`; None: there is no
-    answer."""
+    answer. Unless `is_settled`, most Sentinels may not know of the last failover yet."""
     if not named:
         return followed
     best = max(named, key=lambda one: (one.epoch, sum(other.is_at(one) for other in named)))
     is_older = followed is not None and best.epoch < followed.epoch
-    return followed if is_older and 2 * len(named) <= sentinels else best
+    may_undo = is_settled and 2 * len(named) > sentinels
+    return followed if is_older and not may_undo else best
 
 
 def is_about(reply: object, name: str) -> bool:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from contextlib import AbstractAsyncContextManager
 
 import hiredis
@@ -24,17 +25,23 @@ from .conversation import Conversation, conversation
 POLL_SECONDS = 10.0  # on average, between two questions to all Sentinels while nothing happens
 LATE_SECONDS = 0.5  # for which other answers are awaited after the first one
 SILENT_SECONDS = 5.0  # after which a Sentinel that says nothing gets a PING
+# After a failover, until all Sentinels know of it: each tells the others every 2 s.
+SETTLED_SECONDS = 10.0
 
 
 class Follower:
     """Has an upstream connect to the primary that its Sentinels name."""
 
-    def __init__(self, upstream: Upstream, sentinels: Sentinels) -> None:
+    def __init__(
+        self, upstream: Upstream, sentinels: Sentinels, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self.followed: Named | None = None
         self.troubles: dict[str, str] = {}  # by Sentinel: why it names no primary now
         self._upstream = upstream
         self._sentinels = sentinels
         self._doubt = Doubt()
+        self._clock = clock
+        self._settled_at = 0.0  # when a failover is old enough for most Sentinels to undo it
         upstream.looked_for_by(self._doubt)
 
     @property
@@ -125,7 +132,9 @@ class Follower:
         """Follow the primary that these answers name."""
         named = [one for one in answers if one is not None]
         before = self.followed
-        now = self.followed = chosen(named, before, len(self._sentinels.hosts))
+        is_settled = self._clock() >= self._settled_at
+        now = self.followed = chosen(named, before, len(self._sentinels.hosts), is_settled=is_settled)
         if now is None or (before is not None and now.is_at(before)):
             return
+        self._settled_at = self._clock() + SETTLED_SECONDS
         self._upstream.move(now.host, now.port, who)
