@@ -41,8 +41,8 @@ class Client:
         self.dice: random.Random = network.dice
         self.witness = witness
         self.host = host
-        self.resp = self.dice.choice([2, 3])
-        self.database = self.dice.choice([0, 0, 1])
+        self.resp = self.dice.choice([2, 2, 3])
+        self.database = self.dice.choice([0, 0, 0, 1])
         self.end: End | None = None
         self.due: deque[Due] = deque()
         self.answered = 0  # replies that have come, errors included

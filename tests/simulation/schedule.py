@@ -128,7 +128,9 @@ class Schedule:
             return
         if client.end is None:
             self._network.start(client.connect())
-        elif self._dice.random() < 0.02 and not client.end.is_closing():
+        elif self._dice.random() < 0.08 and not client.end.is_closing():
+            if self._dice.random() < 0.7:
+                client.begin()  # and goes before it has the replies
             client.journal.add("%s connects anew", client.name)
             getattr(client.end, self._dice.choice(["abort", "close", "write_eof"]))()
         else:
@@ -226,6 +228,8 @@ class Schedule:
         tasks = [one for one in asyncio.all_tasks() if one is not asyncio.current_task()]
         if tasks:
             self.journal.breaks(f"tasks are left: {tasks}")
+        if errors := self._keyfence.context.counters.internal_errors:
+            self.journal.breaks(f"keyfence had an internal error: {errors}")
         own = __name__.rpartition(".")[0]
         if timers := [one for one in self.loop.timers if not one._callback.__module__.startswith(own)]:
             self.journal.breaks(f"timers are left: {timers}")
