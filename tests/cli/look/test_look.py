@@ -15,6 +15,9 @@ from pathlib import Path
 import pytest
 import redis
 
+from keyfence.cli.look.look import Asked, in_front, origin_of
+from keyfence.config.loading import load_settings
+from keyfence.process.serving.reload import load
 from tests.cli.test_main import keyfence
 from tests.servers import PATIENCE_SECONDS, PROJECT, RedisServer, running_redis
 
@@ -107,10 +110,15 @@ def test_it_shows_keys_and_clients_and_how_to_go_on(looking: Looking, server: Re
     assert SECRET not in printed
 
 
-def test_without_clients_nothing_is_left_behind(looking: Looking) -> None:
-    looking.until("Ctrl-C ends it")
-    assert "No client has used a key" in looking.end()
-    assert {path.name for path in looking.folder.iterdir()} == {"out", "password"}
+def test_without_clients_nothing_is_left_behind(
+    server: RedisServer, tmp_path: Path, password_file: str
+) -> None:
+    looking = Looking(tmp_path, f"{server.url}/3", "--password-file", password_file, "--for", "10ms")
+    assert looking.process.wait(PATIENCE_SECONDS) == 0
+    assert "database 3: no keys.\nDatabase 0 was not looked at: 40 keys; name it with /0." in looking.printed
+    assert " -n 3\n" in looking.printed
+    assert "No client has used a key" in looking.printed
+    assert {path.name for path in tmp_path.iterdir()} == {"out", "password"}
 
 
 def test_what_cannot_be_looked_at_says_what_to_do(server: RedisServer, tmp_path: Path) -> None:
@@ -161,3 +169,16 @@ def test_only_a_primary_can_be_looked_at(
     found = keyfence("look", start_redis(arguments=arguments).url)
     assert found.code == 2
     assert said in found.err
+
+
+@pytest.mark.parametrize(
+    "url", ["redis://h:1/3", "redis://h:1", "unix:///run/redis.sock?db=3", "redis://h/0"]
+)
+def test_clients_begin_in_the_database_that_they_had(url: str, tmp_path: Path) -> None:
+    origin = origin_of(Asked(url, "127.0.0.1:0", "127.0.0.1:0", None, "", ""), tmp_path)
+    settings = load_settings("", origin.overrides)
+    reloaded, packed = in_front(origin, settings, load(settings))
+    assert packed.settings.upstream is not None
+    assert packed.settings.upstream.database == 0
+    assert packed.settings.upstream.shown == url.partition("/3")[0].partition("?")[0].removesuffix("/0")
+    assert reloaded.overrides.upstream == ""

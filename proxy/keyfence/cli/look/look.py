@@ -32,6 +32,7 @@ from keyfence.config.upstream import upstream_of
 from keyfence.downstream.tls import upstream_context
 from keyfence.net.addresses import parse_address, parse_listen
 from keyfence.policy.compiled.policy import CompiledPolicy
+from keyfence.policy.units import milliseconds
 from keyfence.process.serving.packing import Packed, pack
 from keyfence.process.serving.reload import Origin, load
 from keyfence.telemetry.operator_log import warn
@@ -61,7 +62,7 @@ _REMEDIES = {
 }
 
 
-class _Asked(NamedTuple):
+class Asked(NamedTuple):
     """The options of the command."""
 
     url: str
@@ -69,6 +70,12 @@ class _Asked(NamedTuple):
     admin: str
     password_file: str
     ca: str
+    seconds: float | None
+
+
+def _seconds(text: str) -> float | None:
+    """A duration in seconds; None for no text. Raises ValueError."""
+    return milliseconds(text) / 1000 if text else None
 
 
 @click.command()
@@ -87,6 +94,7 @@ class _Asked(NamedTuple):
     checked(parse_address),
     default=_FREE,
 )
+@value_option("--for seconds", "DURATION", "End after this time, such as 10m, as by Ctrl-C.", _seconds)
 @value_option("--password-file", "FILE", "File with the password of the Redis, as its only line.")
 @value_option("--ca", "FILE", "PEM file of the authorities of a rediss:// server's certificate.")
 def look(**options: Any) -> None:
@@ -99,15 +107,16 @@ def look(**options: Any) -> None:
 
     Ctrl-C ends it. What was seen is kept for keyfence draft, without values and passwords.
 
-    Exit code 0: ended by a signal; 1: keyfence did not last; 2: wrong usage, or the Redis cannot be used.
+    Exit code 0: ended by a signal or --for; 1: keyfence did not last; 2: wrong usage, or the Redis cannot be
+    used.
     """
-    asked = _Asked(**options)
+    asked = Asked(**options)
     if is_given(click.get_current_context(), "url") and is_plain_password(asked.url):
         warn("the URL holds a password, and process listings show it; use --password-file or '${NAME}'")
     with contextlib.ExitStack() as stack:
         folder = Path(tempfile.mkdtemp(prefix="keyfence-look-"))
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
-        origin = _origin(asked, folder)
+        origin = origin_of(asked, folder)
         settings = _settings(origin, asked)
         policy, server = load(settings), _reached(settings)
         ending = _Ending()
@@ -115,12 +124,12 @@ def look(**options: Any) -> None:
             with (
                 ending.by_signals(),
                 serving(
-                    *_in_front(origin, settings, policy), folder, ending.is_new, service_of=Naming()
+                    *in_front(origin, settings, policy), folder, ending.is_new, service_of=Naming()
                 ) as running,
             ):
                 session = Session(asked.url, running, folder)
                 session.begin(server, Judge(policy), ending.come)
-                session.follow(ending.come)
+                session.follow(ending.come, asked.seconds)
         except CannotServe as exc:
             sys.exit(exc.code) if not str(exc) else fail(str(exc), exc.code)
         if session.end():
@@ -129,7 +138,7 @@ def look(**options: Any) -> None:
             fail(f"keyfence ended by itself, with {running.process.returncode}", 1)
 
 
-def _origin(asked: _Asked, folder: Path) -> Origin:
+def origin_of(asked: Asked, folder: Path) -> Origin:
     """The configuration, with a policy that only names the service of all clients."""
     policy = folder / "policy.yaml"
     policy.write_text(_POLICY, encoding="utf-8")
@@ -140,7 +149,7 @@ def _origin(asked: _Asked, folder: Path) -> Origin:
     return Origin("", overrides)
 
 
-def _settings(origin: Origin, asked: _Asked) -> Settings:
+def _settings(origin: Origin, asked: Asked) -> Settings:
     settings = load_settings(origin.config, origin.overrides)
     assert settings.upstream is not None
     upstream = settings.upstream
@@ -155,7 +164,7 @@ def _settings(origin: Origin, asked: _Asked) -> Settings:
     return dataclasses.replace(settings, upstream=upstream, upstream_ca=asked.ca)
 
 
-def _in_front(origin: Origin, settings: Settings, policy: CompiledPolicy) -> tuple[Origin, Packed]:
+def in_front(origin: Origin, settings: Settings, policy: CompiledPolicy) -> tuple[Origin, Packed]:
     """What the keyfence before the Redis gets. Clients begin in database 0 there as they do without it. A
     reload keeps the Redis as it is."""
     assert settings.upstream is not None

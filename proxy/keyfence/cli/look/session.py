@@ -8,6 +8,7 @@ from __future__ import annotations
 import shlex
 import sys
 import threading
+import time
 from pathlib import Path
 
 from keyfence.admin.client import AskError, ask
@@ -69,10 +70,11 @@ class Session:
         where = ["-s", path] if path else ["-p", str(self._address.host_port[1])]
         return shlex.join(["redis-cli", *where, *(["-n", str(database)] if database else [])])
 
-    def follow(self, come: threading.Event) -> None:
-        """Prints what clients do, until the event comes or keyfence has ended."""
+    def follow(self, come: threading.Event, seconds: float | None) -> None:
+        """Prints what clients do, until the event comes, these seconds are over, or keyfence has ended."""
+        end = float("inf") if seconds is None else time.monotonic() + seconds
         while self._running.process.poll() is None:
-            ended = come.wait(_SECONDS)
+            ended = come.wait(max(0.0, min(_SECONDS, end - time.monotonic()))) or time.monotonic() >= end
             try:
                 rows = rows_from_snapshot(ask(self._running.admin, "/report"))
             except AskError:
