@@ -197,7 +197,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cli.look": {
         *("admin", "audit", "audit.servers", "cli.keyspace", "cli.rollout", "cli.terminal", "config"),
         *("authoring", "authoring.learn", "commands", "downstream", "findings", "identity", "net", "shapes"),
-        *("policy", "policy.compiled", "process.serving", "telemetry", "telemetry.reports", "upstream"),
+        *("policy", "policy.compiled", "process.serving", "telemetry", "telemetry.reports"),
     },
     "cli": {
         *("cli.demo", "cli.keyspace", "cli.look", "cli.rollout", "cli.terminal"),

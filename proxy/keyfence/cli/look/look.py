@@ -51,6 +51,7 @@ _REMEDIES = {
     "invalid username-password": "check the user in the URL, and the password",
     "uthentication required": "give its password with --password-file FILE",
     "without any password": "it has no password; omit --password-file",
+    "no permissions": "give it a user that may INFO, SCAN, TYPE, PTTL and MEMORY USAGE",
     "refused": "is it there? Name another HOST:PORT",
     "CERTIFICATE_VERIFY_FAILED": "name the authority's certificate with --ca FILE",
     "certificate": "name the authority's certificate with --ca FILE",
@@ -71,6 +72,12 @@ class Asked(NamedTuple):
     password_file: str
     ca: str
     seconds: float | None
+
+    @property
+    def for_others(self) -> str:
+        """The URL, if other commands can use it as it is; else ""."""
+        is_whole = not (self.password_file or self.ca or is_plain_password(self.url))
+        return self.url if is_whole else ""
 
 
 def _seconds(text: str) -> float | None:
@@ -127,7 +134,7 @@ def look(**options: Any) -> None:
                     *in_front(origin, settings, policy), folder, ending.is_new, service_of=Naming()
                 ) as running,
             ):
-                session = Session(asked.url, running, folder)
+                session = Session(asked.for_others, running, folder)
                 session.begin(server, Judge(policy), ending.come)
                 session.follow(ending.come, asked.seconds)
         except CannotServe as exc:

@@ -17,10 +17,8 @@ from keyfence.audit.servers.links import CannotAsk, LinkError
 from keyfence.audit.servers.nodes import Server
 from keyfence.cli.rollout.served import Serving
 from keyfence.cli.terminal.output import say
-from keyfence.config.references import is_plain_password
 from keyfence.net.addresses import Address
 from keyfence.telemetry.reports.by_command import rows_from_snapshot
-from keyfence.upstream.url import without_password
 
 from .kinds import Seen
 from .naming import APP
@@ -36,8 +34,8 @@ class Session:
     """What was seen so far, and what is printed of it."""
 
     def __init__(self, url: str, running: Serving, folder: Path) -> None:
-        """`url` is the Redis as the user named it."""
-        self._url = without_password(url) if is_plain_password(url) else url
+        """`url`: of the Redis, for the command that goes on; "" if it is not shown."""
+        self._url = url
         self._running = running
         self._folder = folder
         self._services: list[Service] = []
@@ -90,15 +88,21 @@ class Session:
         """Prints the summary, and how to go on. Returns whether anything is kept for that."""
         record = self._folder / RECORD
         if not self._services or not record.stat().st_size:
-            say("No client has used a key. To draft a policy of the keys that are there:")
-            say(f"  {shlex.join(['keyfence', 'draft', self._url, '-o', 'policy.yaml'])}")
+            say("No client has used a key, so nothing is kept.")
+            if self._url:
+                say(f"To draft a policy of the keys that are there:\n  {self._draft()}")
             return False
         self._say(list(services_text(self._services)))
         say("")
         say(f"{totals(self._services)}. What was seen is kept in {self._folder},")
         say("without values and passwords. To draft a policy of it:")
-        say(f"  {shlex.join(['keyfence', 'draft', str(record), self._url, '-o', 'policy.yaml'])}")
+        say(f"  {self._draft(str(record))}")
         return True
+
+    def _draft(self, *sources: str) -> str:
+        """The command that drafts a policy of these sources, and of the keys that are there."""
+        there = [self._url] if self._url else []
+        return shlex.join(["keyfence", "draft", *sources, *there, "-o", "policy.yaml"])
 
     def _say(self, lines: list[str]) -> None:
         if lines:
