@@ -6,7 +6,7 @@
 SHELL = /bin/sh
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help run test test-failed lint bench bench-micro fuzz fuzz-properties soak adversary simulation more-servers commands screenshots install build install-test node clean clean-room
+.PHONY: help run test test-failed lint bench bench-micro fuzz fuzz-properties soak adversary simulation more-servers commands screenshots install build install-test dist node clean clean-room
 
 VENV ?= .venv
 EDITABLE ?= -e
@@ -106,6 +106,9 @@ build: $(VENV)/.environment ## compile and install keyfence again, even if nothi
 
 install-test: $(VENV)/.installed-test
 
+dist: $(VENV)/.installed-dist ## build what installs without a clone into dist/: an sdist, wheels, their checksums
+	@$(BIN)/python -m tools.dist
+
 $(VENV)/.environment: pyproject.toml
 	@test -n "$(PYTHON)" || { echo "keyfence needs Python 3.11 or later (make PYTHON=/path/to/python3)" >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -141,6 +144,12 @@ $(VENV)/.installed-bench: $(VENV)/.installed
 	@$(PIP) -r $@.txt
 	@$(REQUIREMENTS) project optional-dependencies plots > $@.txt
 	@$(PIP) -r $@.txt || echo "no matplotlib for this machine: the results have tables and no plots"
+	@mv $@.txt $@
+
+# auditwheel gives the compiled wheel the name of the oldest Linux that it runs on.
+$(VENV)/.installed-dist: pyproject.toml $(VENV)/.environment
+	@$(REQUIREMENTS) project optional-dependencies dist > $@.txt
+	@$(PIP) -r $@.txt || echo "no auditwheel for this machine: the compiled wheel is for machines like this one"
 	@mv $@.txt $@
 
 # The guided fuzzer's wheel, if there is one for this machine. It is never compiled here.

@@ -10,16 +10,19 @@ from __future__ import annotations
 import importlib.util
 import os
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
 from setuptools.command.build_py import build_py
+from setuptools.command.sdist import sdist
 
 ROOT = Path(__file__).resolve().parent
 SOURCES = ROOT / "proxy"  # the directory that holds the package
 POLICIES = "policies"  # shipped with the package, as keyfence/policies
+COMMIT = "COMMIT"  # a file of an sdist, and of keyfence/ in a wheel, that says from which commit it was built
 GENERATED = Path("build", "cython")
 REQUIRED = os.environ.get("KEYFENCE_COMPILED") == "required"
 # Who sets an optimization level means it: the fuzzers' -O1, and -O0 where only the build itself is tested.
@@ -105,14 +108,34 @@ class BuildExtensions(build_ext):
         super().run()
 
 
+def commit() -> str:
+    """The commit of these sources, with "-dirty" if some are changed; "" if nothing knows."""
+    if (ROOT / COMMIT).exists():
+        return (ROOT / COMMIT).read_text()
+    if not (ROOT / ".git").exists() or not shutil.which("git"):
+        return ""
+    describe = ["git", "describe", "--always", "--dirty", "--abbrev=8", "--exclude=*"]
+    return subprocess.run(describe, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
+
+
 class BuildModules(build_py):
-    """Copies the shipped policies into the package. A checkout has them at its root, where people look."""
+    """Puts into the package what a checkout has elsewhere: the shipped policies, and which commit it is."""
 
     def run(self) -> None:
         super().run()
         if not self.editable_mode:
-            target = Path(self.build_lib, "keyfence", POLICIES)
-            shutil.copytree(ROOT / POLICIES, target, dirs_exist_ok=True)
+            package = Path(self.build_lib, "keyfence")
+            shutil.copytree(ROOT / POLICIES, package / POLICIES, dirs_exist_ok=True)
+            (package / COMMIT).write_text(commit())
 
 
-setup(ext_modules=extensions(), cmdclass={"build_ext": BuildExtensions, "build_py": BuildModules})
+class PackSources(sdist):
+    def make_release_tree(self, base_dir: str, files: list[str]) -> None:
+        super().make_release_tree(base_dir, files)
+        Path(base_dir, COMMIT).write_text(commit())
+
+
+setup(
+    ext_modules=extensions(),
+    cmdclass={"build_ext": BuildExtensions, "build_py": BuildModules, "sdist": PackSources},
+)

@@ -1,17 +1,12 @@
-"""`keyfence policies`: lists and prints the shipped policies, in a checkout and in an installed wheel."""
+"""`keyfence policies` lists and prints the shipped policies (tests/test_dist.py: from an installed wheel)."""
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
-from keyfence.authoring.export.languages import LANGUAGES
 from keyfence.cli.main import cli
 from keyfence.policy.loading.load import load_policy
 from tests.servers import PROJECT
@@ -57,7 +52,7 @@ def test_an_unknown_name_gives_one_line_and_exit_code_2(name: str) -> None:
     assert result.stderr == f"keyfence: there is no shipped policy {name}; `keyfence policies` lists them\n"
 
 
-# -- from a wheel, outside the checkout
+# -- by name, where a command takes a policy
 
 
 def test_a_command_takes_a_shipped_policy_by_its_name_from_any_folder(
@@ -108,86 +103,3 @@ def test_a_name_that_is_no_policy_is_an_error_that_lists_the_names(words: tuple[
     assert ran.exit_code == 2
     assert "there is no file, folder or shipped policy 'cubesandbx'" in ran.output
     assert "applications/celery" in ran.output
-
-
-@pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder into which the wheel of this checkout is installed, without compiled modules."""
-    wheels, target = tmp_path_factory.mktemp("wheels"), tmp_path_factory.mktemp("installed")
-    source = tmp_path_factory.mktemp("source")  # a copy: a build writes beside the sources
-    leave_out = shutil.ignore_patterns("__pycache__", "*.so", "*.egg-info")
-    for name in ("proxy", "policies"):
-        shutil.copytree(PROJECT / name, source / name, ignore=leave_out)
-    for name in ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE"):
-        shutil.copy(PROJECT / name, source)
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
-    environment = os.environ | {"KEYFENCE_PURE": "1"}
-    for arguments in (
-        ["wheel", "--no-deps", "--no-build-isolation", "--no-index", "--wheel-dir", str(wheels), str(source)],
-        [
-            "install",
-            "--no-deps",
-            "--no-index",
-            "--target",
-            str(target),
-            "--find-links",
-            str(wheels),
-            "keyfence",
-        ],
-    ):
-        done = subprocess.run(
-            [*pip, *arguments], env=environment, capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, done.stderr
-    return target
-
-
-def run_installed(installed: Path, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Runs the installed keyfence in another folder, so that it cannot find the checkout."""
-    environment = os.environ | {"PYTHONPATH": str(installed), "KEYFENCE_PURE": "1"}
-    return subprocess.run(
-        [sys.executable, *arguments], cwd=folder, env=environment, capture_output=True, text=True, check=False
-    )
-
-
-def test_an_installed_wheel_has_the_shipped_policies(installed: Path, tmp_path: Path) -> None:
-    policies = run_installed(installed, tmp_path, "-m", "keyfence", "policies")
-    assert (policies.returncode, policies.stderr) == (0, "")
-    files = listed(policies.stdout)
-    assert sorted(files) == SHIPPED
-    assert all(path.is_relative_to(installed) for path in files.values())
-    check = run_installed(installed, tmp_path, "-m", "keyfence", "check", str(files["cubesandbox"]))
-    assert (check.returncode, check.stderr) == (0, "")
-
-
-def test_an_installed_wheel_has_every_file_of_the_page(installed: Path) -> None:
-    def of(package: Path) -> set[str]:
-        files = (package / "web").rglob("*.*")
-        return {str(one.relative_to(package)) for one in files if one.suffix not in (".py", ".pyc")}
-
-    assert "web/assets/page.css" in of(PROJECT / "proxy" / "keyfence")
-    assert of(installed / "keyfence") == of(PROJECT / "proxy" / "keyfence")
-
-
-def test_an_installed_wheel_writes_builders_in_every_language(installed: Path, tmp_path: Path) -> None:
-    policy = str(installed / "keyfence" / "policies" / "cubesandbox.yaml")
-    for language in LANGUAGES:
-        made = run_installed(
-            *(installed, tmp_path, "-m", "keyfence", "export", "builders", policy, "--lang", language)
-        )
-        assert (made.returncode, made.stderr) == (0, "")
-        assert "cube:v1:shared:sandbox:proxy:" in made.stdout
-
-
-def test_an_installed_wheel_can_play_the_demo(installed: Path, tmp_path: Path) -> None:
-    usage = run_installed(installed, tmp_path, "-m", "keyfence", "demo", "--help")
-    assert usage.returncode == 0
-    assert usage.stdout.startswith("Usage: keyfence demo")
-    find = (
-        "import keyfence.cli.demo.play; from keyfence.cli.terminal.policies import shipped_policies; "
-        "print(shipped_policies()['cubesandbox'])"
-    )
-    found = run_installed(installed, tmp_path, "-c", find)
-    assert Path(found.stdout.strip()) == installed / "keyfence" / "policies" / "cubesandbox.yaml", (
-        found.stderr
-    )

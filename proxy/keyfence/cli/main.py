@@ -11,6 +11,7 @@ import importlib
 import os
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 
 import click
 
@@ -71,9 +72,16 @@ class _Places(Commands):
         return command
 
 
+def _version() -> str:
+    """Returns the version and, if keyfence was built into a package, the commit from which it was."""
+    built_from = Path(__file__).parent.parent / "COMMIT"
+    commit = built_from.read_text() if built_from.exists() else ""
+    return f"{__version__} ({commit})" if commit else __version__
+
+
 @click.group(cls=_Places, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(
-    __version__, message=f"%(prog)s %(version)s, {_compiled.describe()}", prog_name="keyfence"
+    _version(), message=f"%(prog)s %(version)s, {_compiled.describe()}", prog_name="keyfence"
 )
 def cli() -> None:
     """A Redis proxy that holds every key of every command against a written namespace policy."""
