@@ -44,11 +44,11 @@ test: install-test node ## run all tests (or TESTS=…); those of compiled modul
 	$(BIN)/python -m pytest $(SPREAD) $(PYTEST) $(TESTS)
 	$(interpreted)
 
-check: install-test ## run the tests that need no server, and those of layout and documents: the short form of make test
+check: install-test ## run a short form of make test: commands, policy, sessions, RESP, layout, documents
 	@echo "these take some minutes; make test runs all"
 	$(BIN)/python -m pytest $(SPREAD) $(PYTEST) $(CHECKED)
 
-# What decides about commands, without sockets; a fault there shows up here. The rest is in `make test`.
+# What decides about commands. Few of these tests need a server, and none a running keyfence.
 CHECKED = $(addprefix tests/,commands config identity net policy resp session shapes test_layout.py test_docs.py)
 
 test-failed: install-test node ## run again what failed in the last `make test`, and what did not run then
