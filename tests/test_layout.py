@@ -136,6 +136,7 @@ MAY_IMPORT: dict[str, set[str]] = {
             "telemetry",
             "telemetry.candidate",
             "upstream",
+            "upstream.cluster",
             "upstream.credentials",
             "upstream.replicas",
             "upstream.sentinel",

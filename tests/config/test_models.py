@@ -709,6 +709,66 @@ def settings_of(model: type[BaseModel]) -> set[str]:
     return names
 
 
+CLUSTER = """policy: p
+upstream:
+  cluster: ["10.0.0.1:6379", "[fd00::1]:6379"]
+  announce: {host: keyfence.example, ports: 7200-7299, nodes: {"10.0.0.1:6379": 7300}}
+listeners: [{listen: "0.0.0.0:6380"}]
+"""
+
+
+def test_nodes_of_a_cluster_and_the_addresses_that_stand_for_them(tmp_path: Path) -> None:
+    found = load(tmp_path, CLUSTER)
+    assert found.upstream is not None
+    assert found.announce is not None
+    assert found.upstream.cluster == (("10.0.0.1", 6379), ("fd00::1", 6379))
+    assert (found.upstream.kind, found.upstream.shown) == ("tcp", "cluster:10.0.0.1:6379")
+    assert (found.announce.host, found.announce.range) == ("keyfence.example", range(7200, 7300))
+    with_tls = CLUSTER.replace("cluster: [", "cluster: {tls: yes, hosts: [").replace('6379"]', '6379"]}')
+    upstream = load(tmp_path, with_tls).upstream
+    assert upstream is not None
+    assert upstream.kind == "tls"
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "expected"),
+    [
+        ("  announce: {", "  #", "3:12: clients would learn the nodes' own addresses; write announce:"),
+        (
+            "  cluster: [",
+            "  #",
+            "announce is for a cluster, in place of its nodes' addresses; add",
+        ),
+        (
+            "upstream:",
+            "upstream:\n  url: redis://r",
+            "url names a Redis too; keyfence has one",
+        ),
+        ("keyfence.example", "0.0.0.0", "4:20: '0.0.0.0' is no address of one machine; write the IP address"),
+        ("7200-7299", "7299-7200", "4:45: '7299-7200' is not a range of ports; write FIRST-LAST"),
+        ("7200-7299", "6300-6399", "4:45: port 6380 is that of listeners too; give it another one"),
+        (": 7300}", ": 0}", "4:81: '0': input should be"),
+        ('{"10.0.0.1:6379"', '{"10.0.0.2:1": 7300, "10.0.0.1:6379"', "port 7300 is given to two nodes"),
+        (
+            "policy: p",
+            "policy: p\nworkers: 2",
+            "2:10: a cluster is served by one process",
+        ),
+        ('"0.0.0.0:6380"', '"unix:/tmp/k.sock"', "5:12: a cluster needs one listener, of HOST:PORT"),
+        (
+            '{listen: "0.0.0.0:6380"}',
+            '{listen: ":1"}, {listen: ":2"}',
+            "a cluster needs one listener, of HOST",
+        ),
+    ],
+)
+def test_a_fault_about_a_cluster_is_told_with_its_place(
+    tmp_path: Path, was: str, now: str, expected: str
+) -> None:
+    found = faults(tmp_path, CLUSTER.replace(was, now, 1))
+    assert expected in "\n".join(found)
+
+
 @pytest.mark.parametrize(
     ("listener", "identify", "expected"),
     [

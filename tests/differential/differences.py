@@ -312,7 +312,8 @@ the same sessions directly and through keyfence, and compares every byte except 
 A client that is told an address of Redis may connect to it, past keyfence. This is what becomes of each
 answer that names one where [redis.address](operations.md#redis-cluster-and-sentinel) is enforced. Elsewhere
 it passes, and is a finding if it would be refused. An error in place of the answer passes. No other command
-names an address.
+names an address. [Before a cluster](operations.md#redis-cluster), CLUSTER SLOTS, SHARDS, NODES and REPLICAS
+outside MULTI, MOVED and ASK name keyfence's addresses, so they pass.
 
 | answer | names | in enforce | why |
 |---|---|---|---|

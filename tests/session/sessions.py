@@ -22,7 +22,7 @@ from keyfence.resp import encode, requests
 from keyfence.resp.limits import IDENTIFIED, RequestLimits
 from keyfence.resp.replies import ReplyFramer
 from keyfence.session import session as under_test
-from keyfence.session.conversation.context import ClientOrigin, SessionContext
+from keyfence.session.conversation.context import ClientOrigin, Cluster, SessionContext
 from keyfence.session.conversation.conversation import ROOM
 from keyfence.session.conversation.observer import Observer, Sent
 from keyfence.session.conversation.states import State
@@ -257,6 +257,7 @@ def session(
     greeting: Sequence[bytes] = (),
     sharing: bool = False,
     clock: Callable[[], float] = time.monotonic,
+    cluster: Cluster | None = None,
 ) -> Session:
     """A session of a client that its listener takes for `service`."""
     context = SessionContext(
@@ -267,6 +268,7 @@ def session(
         greeting=lambda: greeting,
         sharing=sharing,
         clock=clock,
+        cluster=cluster,
     )
     return Session(context, ClientOrigin(service, "10.0.0.9:5"))
 

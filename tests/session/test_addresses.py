@@ -450,3 +450,46 @@ def test_a_client_that_wants_no_replies_gets_no_info() -> None:
     one.from_client(cmd("CLIENT REPLY SKIP") + cmd("INFO") + ADMITTED)
     one.from_upstream(b"+OK\r\n" + bulk(TOLD[0][0]) + b"*0\r\n")
     assert sent(one) == b"*0\r\n"
+
+
+# -- before a cluster
+
+
+class Announced:
+    """A cluster whose nodes all have one address of keyfence."""
+
+    def answer(self, command: str, _reply: bytes) -> bytes:
+        return f"+keyfence answers {command}\r\n".encode()
+
+    def redirect(self, text: bytes) -> bytes:
+        return text.replace(ADDRESS, b"keyfence.example:7200")
+
+
+def before_a_cluster() -> tuple[Session, RecordingObserver]:
+    observer = RecordingObserver()
+    rules = [RULE, ModeRule("observe")]
+    return session("CubeProxy", rules=rules, observer=observer, cluster=Announced()), observer
+
+
+@settings(max_examples=200)
+@given(CUTS)
+def test_before_a_cluster_redirects_name_keyfence_in_any_pieces_and_at_any_depth(cuts: list[int]) -> None:
+    one, observer = before_a_cluster()
+    one.from_client(ADMITTED * 5)
+    stream = MOVED + b"*3\r\n+OK\r\n*1\r\n" + MOVED + ASK + READ_ONLY + ASK + b"+OK\r\n"
+    for piece in cut(stream, cuts):
+        one.from_upstream(piece)
+    assert sent(one) == stream.replace(ADDRESS, b"keyfence.example:7200")
+    assert observer.found == []
+    assert observer.upstream_errors == ["MOVED", "MOVED", "ASK", "READONLY", "ASK"]
+
+
+@pytest.mark.parametrize("command", [*TOPOLOGY, "CLUSTER REPLICAS 07c37df"])
+def test_before_a_cluster_answers_about_nodes_name_keyfence(command: str) -> None:
+    observer = RecordingObserver()
+    one = session("CubeMaster", rules=[RULE, ModeRule("observe")], observer=observer, cluster=Announced())
+    one.from_client(cmd(command))
+    one.from_upstream(SLOTS)
+    name = " ".join(command.upper().split()[:2])
+    assert sent(one) == f"+keyfence answers {name}\r\n".encode()
+    assert "redis.address" not in [rule for _, _, rule, _ in observer.found]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 
-from keyfence.net.addresses import is_this_machine
+from keyfence.net.addresses import is_this_machine, parse_address
 from keyfence.net.host_port import host_port
 from keyfence.policy.diagnostics import Diagnostic
 from keyfence.upstream.credentials.clouds import missing
@@ -17,7 +17,7 @@ from .fields import parse_network
 from .models import ConfigModel, ListenerModel
 from .sentinel import is_reachable
 from .settings import Settings
-from .upstream import SENTINEL, UpstreamModel, replicas_of
+from .upstream import SENTINEL, AnnounceModel, UpstreamModel, replicas_of
 
 
 def faults_of(model: ConfigModel, settings: Settings) -> list[Diagnostic]:
@@ -28,6 +28,7 @@ def faults_of(model: ConfigModel, settings: Settings) -> list[Diagnostic]:
         *sentinel_faults(model, settings),
         *password_faults(settings),
         *upstream_faults(model, settings),
+        *cluster_faults(model.upstream, settings),
         *credentials_faults(model, settings),
         *replica_faults(model, settings),
         *notify_faults(settings),
@@ -133,7 +134,7 @@ def upstream_faults(model: ConfigModel, settings: Settings) -> list[Diagnostic]:
         if said.sentinel is not None:
             text = "the URL names the Redis, and so do Sentinels; give it in one place"
             faults.append(settings.fault(("upstream", "sentinel"), text))
-    elif (said.username or said.password) and said.sentinel is None:
+    elif (said.username or said.password) and said.sentinel is None and said.cluster is None:
         faults.append(settings.fault(("upstream",), "a login needs a url; name the Redis that it is for"))
     if said.username and not said.credentials and settings.upstream and not settings.upstream.password:
         text = "a username needs its password; write password: file:PATH or ${NAME}"
@@ -180,6 +181,54 @@ def replica_faults(model: ConfigModel, settings: Settings) -> list[Diagnostic]:
     return faults
 
 
+def cluster_faults(said: UpstreamModel, settings: Settings) -> list[Diagnostic]:
+    """Settings for a cluster that contradict each other, or lack their counterpart."""
+    cluster, announce = ("upstream", "cluster"), ("upstream", "announce")
+    if said.cluster is None:
+        text = "announce is for a cluster, in place of its nodes' addresses; add cluster:, or remove announce"
+        return [settings.fault(announce, text)] if said.announce is not None else []
+    faults = []
+    for name, value in (("url", said.url), ("sentinel", said.sentinel)):
+        if value:
+            text = f"{name} names a Redis too; keyfence has one upstream: remove {name}, or cluster"
+            faults.append(settings.fault(cluster, text))
+    if said.announce is None:
+        text = "clients would learn the nodes' own addresses; write announce: {host: HOST, ports: FIRST-LAST}"
+        faults.append(settings.fault(cluster, text))
+    if settings.workers:
+        text = f"a cluster is served by one process, and there are {settings.workers} workers; remove workers"
+        faults.append(settings.fault(("workers",), text))
+    served = settings.serving
+    if len(settings.listeners) > 1 or len(served) != 1 or served[0].address.unix_path:
+        text = "a cluster needs one listener, of HOST:PORT, which stands for all nodes; remove the others"
+        faults.append(settings.fault(("listeners",), text))
+    if said.announce is not None:
+        faults += _announce_faults(said.announce, settings)
+    return faults
+
+
+def _announce_faults(said: AnnounceModel, settings: Settings) -> list[Diagnostic]:
+    """Ports of a cluster's nodes that are used for something else, or twice."""
+    path = ("upstream", "announce")
+    faults = []
+    own = [("listeners", one.address) for one in settings.serving if not one.address.unix_path]
+    own += [(name, one) for name, one in (("admin", settings.admin), ("metrics", settings.metrics)) if one]
+    for name, address in own:
+        port = address.host_port[1]
+        if port in said.range or port in said.nodes.values():
+            text = f"port {port} is that of {name} too; give it another one, or announce other ports"
+            faults.append(settings.fault((*path, "ports"), text))
+    for node, port in said.nodes.items():
+        try:
+            parse_address(node)
+        except ValueError as exc:
+            faults.append(settings.fault((*path, "nodes", node), str(exc)))
+        if list(said.nodes.values()).count(port) > 1:
+            text = f"port {port} is given to two nodes; give each node its own"
+            faults.append(settings.fault((*path, "nodes", node), text))
+    return faults
+
+
 def credentials_faults(model: ConfigModel, settings: Settings) -> list[Diagnostic]:
     """A login that is given twice, or a source of credentials that cannot give any."""
     said = model.upstream
@@ -189,7 +238,7 @@ def credentials_faults(model: ConfigModel, settings: Settings) -> list[Diagnosti
     if said.password or (said.url and parse_upstream(said.url).password):
         text = "the upstream's password is given too; give it in one place"
         faults.append(settings.fault(("upstream", "credentials"), text))
-    if not said.url and said.sentinel is None:
+    if not said.url and said.sentinel is None and said.cluster is None:
         text = "credentials need a url; name the Redis that they are for"
         faults.append(settings.fault(("upstream", "credentials"), text))
     faults += _cloud_faults(said, settings)

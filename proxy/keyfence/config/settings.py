@@ -21,6 +21,7 @@ from keyfence.upstream.health import UpstreamAddress
 from .identify import IdentifyModel
 from .limits import ANY_SERVICE
 from .models import LimitsModel, ListenerModel, NotifyModel, ReadsModel
+from .upstream import AnnounceModel
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -47,6 +48,7 @@ class Settings:
 
     policy: str
     upstream: UpstreamAddress | None  # None: start an embedded Redis
+    announce: AnnounceModel | None  # for a cluster only
     upstream_ca: str
     upstream_cert: str
     upstream_key: str

@@ -6,12 +6,13 @@ Rule: a login is given in one place, the URL or the settings beside it. No messa
 from __future__ import annotations
 
 import dataclasses
+import re
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, model_validator
 
-from keyfence.net.addresses import Address, parse_address
+from keyfence.net.addresses import Address, ip_address, parse_address
 from keyfence.policy.diagnostics import file_error
 from keyfence.policy.source.model import Duration, Flag
 from keyfence.upstream.credentials.clouds import FromAws, FromEntra, FromGoogle
@@ -50,6 +51,39 @@ def _checked_replicas(value: Any) -> Any:
     return value
 
 
+def _checked_node(value: str) -> str:
+    host, port = Address(parse_address(value)).host_port
+    if not host or not port:
+        raise ValueError(f"{value!r} is not the address of a node; write HOST:PORT")
+    return value
+
+
+def _checked_announced(value: str) -> str:
+    address = ip_address(value.strip("[]"))
+    is_name = re.fullmatch(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*", value) is not None
+    if (address is None and not is_name) or (address is not None and address.is_unspecified):
+        raise ValueError(f"{value!r} is no address of one machine; write the IP address or name of keyfence")
+    return value.strip("[]")
+
+
+def parse_ports(text: str) -> tuple[int, int]:
+    """The first and the last port of a range. Raises ValueError."""
+    first, dash, last = text.partition("-")
+    numbers = [int(one) if one.isascii() and one.isdigit() and len(one) < 6 else 0 for one in (first, last)]
+    if not dash or not 1 <= numbers[0] <= numbers[1] <= 65535:
+        raise ValueError(f"{text!r} is not a range of ports; write FIRST-LAST, as in 7200-7299")
+    return numbers[0], numbers[1]
+
+
+def _checked_ports(value: str) -> str:
+    parse_ports(value)
+    return value
+
+
+def _hosts_as_mapping(value: Any) -> Any:
+    return {"hosts": value} if isinstance(value, list) else value
+
+
 class SentinelModel(BaseModel):
     """The Sentinels that name the primary."""
 
@@ -65,6 +99,30 @@ class SentinelModel(BaseModel):
     def of_sentinels(self) -> Sentinels:
         hosts = tuple(Address(one).host_port for one in self.hosts)
         return Sentinels(hosts, self.name, self.username, self.password)
+
+
+class ClusterModel(BaseModel):
+    """Nodes of a cluster, which are asked for all others."""
+
+    model_config = STRICT
+
+    hosts: Annotated[list[Annotated[str, AfterValidator(_checked_node)]], Field(min_length=1)]  # HOST:PORT
+    tls: Flag = False  # all nodes speak TLS
+
+
+class AnnounceModel(BaseModel):
+    """The addresses of keyfence that clients of a cluster get in place of the nodes' own."""
+
+    model_config = STRICT
+
+    host: Annotated[str, AfterValidator(_checked_announced)]  # by which clients reach this keyfence
+    ports: Annotated[str, AfterValidator(_checked_ports)]  # FIRST-LAST: one for each node
+    nodes: dict[str, Annotated[int, Field(ge=1, le=65535)]] = {}  # HOST:PORT of a node: its port
+
+    @property
+    def range(self) -> range:
+        first, last = parse_ports(self.ports)
+        return range(first, last + 1)
 
 
 class AwsModel(BaseModel):
@@ -149,12 +207,16 @@ class CredentialsModel(BaseModel):
 
 
 class UpstreamModel(BaseModel):
-    """The Redis that keyfence connects to. Without a URL or Sentinels, keyfence starts one of its own."""
+    """The Redis that keyfence connects to. Without a URL, Sentinels or a cluster, keyfence starts one of its
+    own."""
 
     model_config = STRICT
 
     url: Annotated[str, AfterValidator(_checked_upstream)] = Field("", repr=False)
     sentinel: SentinelModel | None = None  # in place of the URL: who names the primary
+    # In place of the URL: nodes of a cluster, as a list or a mapping …
+    cluster: Annotated[ClusterModel | None, BeforeValidator(_hosts_as_mapping)] = None
+    announce: AnnounceModel | None = None  # … and keyfence's addresses, which clients get for the nodes' own
     username: str = ""  # beside the URL: the user that keyfence logs in as …
     password: str = Field("", repr=False)  # … and its password, as file:PATH or ${NAME} too
     credentials: CredentialsModel | None = (
@@ -204,6 +266,8 @@ def address_of(said: UpstreamModel, flag: str, credentials: Source | None) -> Up
         return dataclasses.replace(address, server_name=said.server_name)
     if said.sentinel is not None:
         address = _of_sentinels(said.sentinel)
+    elif said.cluster is not None:
+        address = _of_cluster(said.cluster)
     elif said.url:
         address = parse_upstream(said.url)
     else:
@@ -215,6 +279,13 @@ def address_of(said: UpstreamModel, flag: str, credentials: Source | None) -> Up
         password=said.password or address.password,
         credentials=credentials,
     )
+
+
+def _of_cluster(said: ClusterModel) -> UpstreamAddress:
+    """Any node of a cluster; at first it is the first one that is named."""
+    nodes = tuple(Address(one).host_port for one in said.hosts)
+    kind: Literal["tls", "tcp"] = "tls" if said.tls else "tcp"
+    return UpstreamAddress(kind, *nodes[0], shown=f"cluster:{said.hosts[0]}", cluster=nodes)
 
 
 def _of_sentinels(said: SentinelModel) -> UpstreamAddress:

@@ -15,7 +15,7 @@ from keyfence.config.limits import ANY_SERVICE, ClientLimits
 from keyfence.identity.resolver import Resolver
 from keyfence.policy.engine.authorizer import InForce
 from keyfence.resp.limits import RequestLimits
-from keyfence.session.conversation.context import SessionContext
+from keyfence.session.conversation.context import Cluster, SessionContext
 from keyfence.session.conversation.owner_questions import Question
 from keyfence.session.conversation.shown_ids import ShownIds
 from keyfence.telemetry.telemetry import Telemetry
@@ -47,9 +47,10 @@ class Common:
         limits: RequestLimits,
         client_limits: ClientLimits,
         shared_connections: int = 0,
+        cluster: Cluster | None = None,
     ) -> None:
         """`in_force`: None passes everything on unread. `shared_connections`: the number of shared upstream
-        connections of one kind; with 0 each client has a dedicated one."""
+        connections of one kind; with 0 each client has a dedicated one. `cluster`: that of all upstreams."""
         self.in_force = in_force
         self.identities = identities
         self.telemetry = telemetry
@@ -59,6 +60,7 @@ class Common:
         self.after_write: dict[str, float | None] = {}
         self.turns = Turns()
         self.shared_connections = shared_connections if in_force is not None else 0
+        self.cluster = cluster
         self.ask: Callable[[Question], None] = _not_answered  # takes the questions of sessions
 
 
@@ -98,6 +100,7 @@ class ServerContext:
                 self.sharing,
                 self.ids,
                 self.upstream.seen,
+                common.cluster,
             )
 
     def reading_links(self, service: str, client: Sharer) -> ReadingLinks | None:

@@ -45,6 +45,7 @@ from .findings import FindingsDesk
 from .serving.answers import SPLICED, explained
 from .serving.backend import Backend, WorkerFailed
 from .serving.candidate import PackedCandidate
+from .serving.cluster import ClusterNodes
 from .serving.packing import unpack_beside
 from .serving.reload import Origin, admit, changed_settings
 from .serving.runtime import Runtime
@@ -69,6 +70,7 @@ class ProcessControl(Control):
         access: Access | None = None,
         notify: Notify = lambda _message: None,
         findings: FindingsDesk | None = None,
+        cluster: ClusterNodes | None = None,
     ) -> None:
         """`access` is the admin listener's, which a reload may change; `notify` sends to the supervisor."""
         self.draining = False
@@ -77,6 +79,7 @@ class ProcessControl(Control):
         self._findings = findings if findings is not None else FindingsDesk()
         self._origin = origin
         self._runtime = runtime
+        self._cluster = cluster
         self._backend = backend
         self.candidates = Candidates(backend)
         self._reloading = asyncio.Lock()
@@ -94,7 +97,7 @@ class ProcessControl(Control):
             reasons.append("keyfence is ending")
         elif not self._backend.is_open:
             reasons.append("listeners are not open yet")
-        upstreams = self._runtime.upstreams
+        upstreams = self._runtime.upstreams[:1]  # of a cluster's nodes, one suffices
         reasons += [one.upstream.state for one in upstreams if not one.upstream.up]
         if not upstreams:
             reasons.append("no upstream yet")
@@ -102,7 +105,8 @@ class ProcessControl(Control):
         return not reasons, reasons
 
     async def warnings(self) -> list[str]:
-        return self._concerns(is_fatal=False)
+        troubles = self._cluster.troubles if self._cluster is not None else []
+        return [*self._concerns(is_fatal=False), *troubles]
 
     def _concerns(self, *, is_fatal: bool) -> list[str]:
         """What is to be known about the upstreams, with or without the effect that keyfence is not ready."""
@@ -187,6 +191,7 @@ class ProcessControl(Control):
             "reason": "" if upstream.up else upstream.reason,
             "replicas": served.replicas.status() if served.replicas is not None else [],
             "credentials": served.keeper.status(),
+            **({"cluster": self._cluster.status()} if self._cluster is not None else {}),
         }
 
     def _mode_counts(self) -> dict[str, dict[str, int]]:

@@ -35,6 +35,7 @@ from .findings import FindingsDesk
 from .in_process import InProcess
 from .operators import OperatorListeners, why_not
 from .serving.backend import Backend
+from .serving.cluster import ClusterNodes
 from .serving.command_recorder import Recorder
 from .serving.jobs import background
 from .serving.packing import Packed, pack
@@ -73,19 +74,24 @@ async def serve(
         runtime = Runtime(settings, policy, telemetry)
         findings.policy_taken(runtime.authorizer)
         served = await runtime.reach_upstream(address)
+        cluster = _followed(runtime, served)
         backend = _backend(runtime, served, address, policy, places, relay, findings)
         at_once = asyncio.Event()
         stack.push_async_callback(backend.drain, 0.0, at_once)  # if the start fails
         access = Access(settings.admin_names, token_of(settings))
-        control = ProcessControl(origin, runtime, backend, access, notify, findings)
+        control = ProcessControl(origin, runtime, backend, access, notify, findings, cluster)
         if candidate is not None:
             await control.candidates.begin(*candidate)
             runtime.tell(control.candidates.told())
         operators = OperatorListeners(settings)
         stack.push_async_callback(operators.close)
         stop = _on_signals(control, at_once)
-        chores = (*runtime.chores(), control.tick_forever(), findings.notify_forever())
+        chores = [*runtime.chores(), control.tick_forever(), findings.notify_forever()]
+        if cluster is not None:
+            chores.append(cluster.follow_forever())
         async with background(*chores, findings.write_forever(lambda: backend.is_open)):
+            if cluster is not None:
+                await cluster.found.wait()
             await backend.open()
             _announce(settings, backend, operators, address, embedded, spliced=policy is None)
             runtime.announced()
@@ -151,6 +157,16 @@ def _backend(
     loaded_at = next((at for _, at in runtime.telemetry.counters.policies.values()), 0.0)
     start = Start(pack(settings, policy), loaded_at, address, ())
     return Workers(places, runtime, relay, start, findings.feed, findings.ledger)
+
+
+def _followed(runtime: Runtime, entry: ServedUpstream) -> ClusterNodes | None:
+    """The nodes of the cluster that the upstream is a node of; None: it is none. Raises StartError."""
+    announce = runtime.settings.announce
+    if announce is None:
+        return None
+    if runtime.policy is None:
+        raise StartError("a cluster's replies name its nodes, so keyfence must read them: leave out --splice")
+    return ClusterNodes(runtime, entry, announce)
 
 
 def _on_signals(control: ProcessControl, at_once: asyncio.Event) -> asyncio.Event:

@@ -283,6 +283,13 @@ class Counters(Sink):
         if name in self.upstream_up or len(self.upstream_up) < MAX_REASONS:
             self.upstream_up[name] = int(up)
 
+    def upstream_gone(self, name: str) -> None:
+        """The upstream is none any more: what it was like is over."""
+        self.upstream_up.pop(name, None)
+        for rows in (self.upstream_standing, self.upstream_role):
+            for key in [one for one in rows if one[0] == name]:
+                del rows[key]
+
     def upstream_stands(self, name: str, kind: str, stands: bool) -> None:
         """Whether the upstream is in a state that needs attention; `kind` is one of
         `upstream.standing.KINDS`."""

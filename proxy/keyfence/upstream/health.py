@@ -16,7 +16,7 @@ import socket
 import ssl
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
-from typing import Literal
+from typing import Literal, Protocol
 
 from keyfence.net.host_port import host_port
 from keyfence.resp import encode
@@ -69,6 +69,7 @@ class UpstreamAddress:
     shown: str = ""
     server_name: str = ""  # the name that its TLS certificate must have; "": the host
     sentinels: Sentinels | None = None  # who name the host and port; None: they do not change
+    cluster: tuple[tuple[str, int], ...] = ()  # it is a node of the cluster that these are nodes of
     credentials: Source | None = None  # what gives username and password; None: they do not change
 
     def login(self) -> list[bytes]:
@@ -95,6 +96,12 @@ class UpstreamAddress:
     def selects_later(self) -> bool:
         """Whether the database may only be selectable after the client has logged in."""
         return bool(self.database) and not self.has_login
+
+
+class Looker(Protocol):
+    """Somebody who looks again if there is a sign that something has changed."""
+
+    def look_again(self) -> None: ...
 
 
 class Upstream:
@@ -204,7 +211,7 @@ class Upstream:
         return self._failovers.last
 
     def looked_for_by(self, looker: Looker) -> None:
-        """Somebody else looks who the primary is."""
+        """Somebody else looks who the primary is, or which nodes there are."""
         self._lookers.append(looker)
 
     def look_again(self) -> None:

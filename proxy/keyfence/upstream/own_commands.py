@@ -54,6 +54,11 @@ SIZES = {
     for name in (b"STRLEN", b"HLEN", b"LLEN", b"SCARD", b"ZCARD", b"XLEN")
 }
 
+# Before a cluster only, so not one of OWN_COMMANDS.
+CLUSTER = OwnCommand(
+    b"CLUSTER", "learn the nodes of a cluster", "no node of a cluster can be reached", (b"NODES",)
+)
+
 OWN_COMMANDS = (PING, COMMAND, SELECT, PTTL, *SIZES.values(), ECHO)
 
 

@@ -119,7 +119,7 @@ def looking(bench: Bench) -> Iterator[Callable[[], None]]:
         try:
             yield look
         finally:
-            bench.watch._close()
+            bench.watch.close()
             runner.run(asyncio.sleep(0))
 
 
@@ -396,7 +396,7 @@ def test_an_invalid_answer_causes_no_violation(answer: bytes, tmp_path: object) 
         bench.now = 5.0
         await bench.watch.look()
         assert (bench.late, bench.unanswered, len(bench.failures)) == ({}, 1, 1)
-        bench.watch._close()
+        bench.watch.close()
         server.close()
         await server.wait_closed()
 

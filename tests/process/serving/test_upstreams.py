@@ -52,7 +52,9 @@ class Stage(NamedTuple):
     stack: contextlib.AsyncExitStack
 
     async def client(self, number: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        host, port = Address(self.runtime.bound[number][0]).host_port
+        listeners = self.runtime.upstreams[number].listeners
+        assert listeners is not None
+        host, port = Address(listeners.bound[0][0]).host_port
         reader, writer = await asyncio.open_connection(host, port)
         self.stack.callback(writer.close)
         return reader, writer
@@ -79,8 +81,7 @@ async def two_upstreams() -> AsyncIterator[Stage]:
             served = await runtime.reach_upstream(address)
             bound = bind(Address("127.0.0.1:0"))
             stack.callback(bound.close)
-            runtime.serve(served, [bound])
-        await runtime.start()
+            await runtime.serve(served, [bound]).start()
         stack.push_async_callback(runtime.close, 0)
         first, second = runtime.contexts
         yield Stage(runtime, (first, second), stack)

@@ -34,6 +34,7 @@ from keyfence.policy.engine.pending import PendingTtls
 from keyfence.policy.rules import RULES
 from keyfence.policy.units import counted
 from keyfence.policy.wording.command_log import as_line
+from keyfence.session.conversation.context import Cluster
 from keyfence.session.conversation.owner_questions import Question
 from keyfence.telemetry.candidate.changes import Changes
 from keyfence.telemetry.operator_log import report_fault, tell
@@ -78,7 +79,11 @@ class Runtime:
         self.changes: Changes | None = None  # what the candidate policy would change; None: there is none
         self._candidate: CompiledPolicy | None = None
         self.upstreams: list[ServedUpstream] = []
+        self.cluster: Cluster | None = None  # that all upstreams are nodes of …
+        # … and which of them has a key; None: it is not known.
+        self.upstream_of: Callable[[bytes], Upstream | None] = lambda _key: None
         self._common: Common | None = None  # None: this process has no clients
+        self.is_closing = False
         self._quiet = quiet
         self._held_back: list[str] | None = []  # lines that wait for the ready line; None: it is printed
         self.take(settings, policy, time.time() if loaded_at is None else loaded_at)
@@ -173,7 +178,16 @@ class Runtime:
         adopt = self._adopt_commands if self.in_force is not None else None
         one = ServedUpstream(address, self.settings, self.telemetry, self.tell, adopt, quiet=self._quiet)
         self.upstreams.append(one)
+        if self._held_back is None:
+            one.announced()
         return one
+
+    async def close_upstream(self, one: ServedUpstream) -> None:
+        """Close an upstream and its listeners. Its clients have as much time as when the process ends."""
+        self.upstreams.remove(one)
+        self.telemetry.counters.upstream_gone(one.upstream.address.shown)
+        if one.listeners is not None:
+            await one.listeners.close(self.settings.drain)
 
     async def reach_upstream(self, address: UpstreamAddress) -> ServedUpstream:
         """Open the upstream, probe it once, and learn its commands if it answers."""
@@ -221,6 +235,7 @@ class Runtime:
             settings.limits.of_requests(),
             self._client_limits(),
             settings.shared_connections,
+            self.cluster,
         )
 
     @property
@@ -267,7 +282,7 @@ class Runtime:
         """None in passthrough."""
         return None if self.in_force is None else self.in_force.authorizer.policy
 
-    def serve(self, served: ServedUpstream, bound: Sequence[Bound]) -> None:
+    def serve(self, served: ServedUpstream, bound: Sequence[Bound]) -> Listeners:
         """Have clients of this upstream come by the configured listeners, which are bound in the same
         order."""
         if self._common is None:
@@ -278,6 +293,7 @@ class Runtime:
         for model, sockets, context in zip(self.settings.listeners, bound, contexts, strict=True):
             primaries = primaries_of(self.settings, model, bound)
             listeners.open(model, sockets, context, primaries)
+        return listeners
 
     @property
     def _listeners(self) -> list[Listeners]:
@@ -285,12 +301,12 @@ class Runtime:
 
     @property
     def bound(self) -> list[tuple[str, str]]:
-        """The addresses of the listeners as written, and their services."""
-        return [address for listeners in self._listeners for address in listeners.bound]
+        """The addresses of the configured listeners as written, and their services."""
+        return self._listeners[0].bound if self._listeners else []
 
     async def start(self) -> None:
-        """Accept clients from now on."""
-        for listeners in self._listeners:
+        """Accept clients by the configured listeners from now on."""
+        for listeners in self._listeners[:1]:
             await listeners.start()
 
     def replace_tls(self, contexts: list[ssl.SSLContext | None]) -> None:
@@ -300,6 +316,7 @@ class Runtime:
 
     async def close(self, seconds: float, at_once: asyncio.Event | None = None) -> None:
         """Stop accepting, and close all clients in at most `seconds`. Setting `at_once` skips the wait."""
+        self.is_closing = True
         await asyncio.gather(*(one.close(seconds, at_once) for one in self._listeners))
 
     # -- time
@@ -325,7 +342,8 @@ class Runtime:
         return jobs
 
     def _ttl_watch(self, upstream: Upstream) -> TtlWatch:
-        return TtlWatch(self.pending, upstream, self.telemetry, self._cannot_ask, report_fault)
+        of = self.upstream_of
+        return TtlWatch(self.pending, upstream, self.telemetry, self._cannot_ask, report_fault, of)
 
     async def ask_now(self) -> None:
         """Ask Redis at once about every time to live and size that is open, and wait for the answers. Call it

@@ -7,7 +7,7 @@ counted and causes no violation; each reason is reported once. A fault here does
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 from operator import attrgetter
 from typing import TypeVar, cast
@@ -17,6 +17,7 @@ from keyfence.policy.engine.pending import PendingSize, PendingTtl, PendingTtls
 from keyfence.policy.engine.writes import Write
 from keyfence.policy.verdict import Finding
 from keyfence.telemetry.telemetry import Telemetry
+from keyfence.upstream.credentials.login import Login
 from keyfence.upstream.handshake import Greeting, GreetingError, describe, keep_alive
 from keyfence.upstream.health import Upstream
 from keyfence.upstream.own_commands import PTTL, SELECT, SIZES
@@ -45,9 +46,10 @@ class TtlWatch:
         telemetry: Telemetry,
         on_failure: Callable[[str], None] = lambda _reason: None,
         on_error: Callable[[Exception], None] = lambda _error: None,
+        upstream_of: Callable[[bytes], Upstream | None] = lambda _key: None,
     ) -> None:
-        """`on_failure` gets each reason why Redis could not be asked, once; `on_error` gets faults of
-        keyfence."""
+        """`upstream_of`: the node of a cluster that has a key; None: `upstream` has it. `on_failure` gets
+        each reason why Redis could not be asked, once; `on_error` gets faults of keyfence."""
         self.table = table
         self._upstream = upstream
         self._telemetry = telemetry
@@ -55,12 +57,12 @@ class TtlWatch:
         self._on_error = on_error
         self._reported: set[str] = set()
         self._dropped = self._dropped_sizes = 0  # `dropped` of the tables when last counted
-        self._link: _Link | None = None
-        # The move of the upstream before `_link` was opened, and its login.
-        self._linked_after = upstream.moved_at, upstream.login
+        self._upstream_of = upstream_of
+        # With the move of the upstream before each was opened, and its login.
+        self._links: dict[Upstream, tuple[_Link, tuple[float, Login | None]]] = {}
 
     async def watch_forever(self) -> None:
-        """Check the due keys twice a second. Cancelling closes the connection."""
+        """Check the due keys twice a second. Cancelling closes the connections."""
         try:
             while True:
                 await asyncio.sleep(LOOK_SECONDS)
@@ -70,7 +72,12 @@ class TtlWatch:
                     self._telemetry.counters.internal_error("late")
                     self._on_error(exc)
         finally:
-            self._close()
+            self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        for upstream in list(self._links):
+            self._close(upstream)
 
     async def look(self) -> None:
         """Ask about every key that is due now."""
@@ -80,21 +87,29 @@ class TtlWatch:
         counters.pending_size_dropped += self.table.sizes.dropped - self._dropped_sizes
         self._dropped_sizes = self.table.sizes.dropped
         while due := self.table.due():
-            for database, batch in _batches(due):
-                await self._ask(database, batch)
+            for upstream, some in self._by_upstream(due):
+                for database, batch in _batches(some):
+                    await self._ask(upstream, database, batch)
         while sizes := self.table.sizes.due():
-            for database, of_size in _batches(sizes):
-                await self._ask_sizes(database, of_size)
+            for upstream, of_some in self._by_upstream(sizes):
+                for database, of_size in _batches(of_some):
+                    await self._ask_sizes(upstream, database, of_size)
 
-    async def _ask(self, database: int, batch: Sequence[PendingTtl]) -> None:
+    def _by_upstream(self, due: Sequence[_Open]) -> Iterable[tuple[Upstream, list[_Open]]]:
+        found: dict[Upstream, list[_Open]] = {}
+        for one in due:
+            found.setdefault(self._upstream_of(one.key) or self._upstream, []).append(one)
+        return found.items()
+
+    async def _ask(self, upstream: Upstream, database: int, batch: Sequence[PendingTtl]) -> None:
         """Settle each key of a batch, whatever happens."""
         awaited = list(batch)
         try:
             commands = [PTTL.request(one.key) for one in batch]
-            for reply in await self._replies(database, commands):
+            for reply in await self._replies(upstream, database, commands):
                 self._settle(awaited.pop(0), reply)
         except CannotAsk as exc:
-            self._close()
+            self._close(upstream)
             self._tell(str(exc))
         finally:
             for one in awaited:
@@ -113,7 +128,7 @@ class TtlWatch:
         self.table.unanswered(pending)
         self._telemetry.counters.pending_ttl_unanswered += 1
 
-    async def _ask_sizes(self, database: int, batch: Sequence[PendingSize]) -> None:
+    async def _ask_sizes(self, upstream: Upstream, database: int, batch: Sequence[PendingSize]) -> None:
         """The same for sizes. A key of unknown type needs several commands."""
         awaited = list(batch)
         # The questions are fixed here: another write may arrive meanwhile, with other questions.
@@ -124,11 +139,11 @@ class TtlWatch:
                 for one, questions in zip(batch, asked, strict=True)
                 for question in questions
             ]
-            replies = iter(await self._replies(database, commands))
+            replies = iter(await self._replies(upstream, database, commands))
             for questions in asked:
                 self._settle_size(awaited.pop(0), questions, [next(replies) for _ in questions])
         except CannotAsk as exc:
-            self._close()
+            self._close(upstream)
             self._tell(str(exc))
         finally:
             for one in awaited:
@@ -162,35 +177,32 @@ class TtlWatch:
             self._reported.add(reason)
             self._on_failure(reason)
 
-    async def _replies(self, database: int, commands: Sequence[bytes]) -> list[bytes]:
+    async def _replies(self, upstream: Upstream, database: int, commands: Sequence[bytes]) -> list[bytes]:
         """Redis' replies to commands about keys of one database, one line each. Raises CannotAsk."""
-        upstream = self._upstream
         try:
             async with at_most(upstream.connect_timeout):
-                link = await self._connected()
+                link = await self._connected(upstream)
                 return await link.ask(database, commands)
         except OSError as exc:
             raise CannotAsk(describe(exc)) from None
 
-    async def _connected(self) -> _Link:
-        upstream = self._upstream
+    async def _connected(self, upstream: Upstream) -> _Link:
         stands = upstream.moved_at, upstream.login
-        if self._linked_after != stands:
-            self._close()  # it leads to the former primary, or has a former login
-        if self._link is not None and not self._link.lost:
-            return self._link
+        if upstream in self._links:
+            link, stood = self._links[upstream]
+            if stood == stands and not link.lost:
+                return link
+            self._close(upstream)  # it leads to the former primary, or has a former login
         if upstream.up is False or upstream.must_wait:
             raise CannotAsk(upstream.reason)
         link = _Link(upstream.address.greeting(), upstream.address.database)
-        self._linked_after = stands
         await upstream.attempt(lambda: link)
-        self._link = link
+        self._links[upstream] = link, stands
         return link
 
-    def _close(self) -> None:
-        if self._link is not None:
-            self._link.close()
-            self._link = None
+    def _close(self, upstream: Upstream) -> None:
+        if upstream in self._links:
+            self._links.pop(upstream)[0].close()
 
 
 class _Link(asyncio.Protocol):

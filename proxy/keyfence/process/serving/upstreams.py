@@ -140,9 +140,14 @@ class ServedUpstream:
     # -- what becomes known of it
 
     @property
+    def is_node(self) -> bool:
+        """Whether it is a node of a cluster, whose other nodes are upstreams too."""
+        return bool(self.upstream.address.cluster)
+
+    @property
     def concerns(self) -> list[Concern]:
-        """What operators should know about it now."""
-        found = self.upstream.standing.concerns()
+        """What operators should know about it now. That a node of a cluster is one is no news."""
+        found = [] if self.is_node else self.upstream.standing.concerns()
         if self.keeper.trouble:
             found.append(Concern(CREDENTIALS, f"has no new credentials: {self.keeper.trouble}"))
         return found

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 from time import monotonic
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from keyfence.identity.resolver import Resolver
 from keyfence.policy.engine.authorizer import InForce
@@ -26,6 +26,16 @@ def _unheard(_word: str) -> None:
     pass
 
 
+class Cluster(Protocol):
+    """The addresses of keyfence that stand for the nodes of a cluster."""
+
+    def answer(self, command: str, reply: bytes) -> bytes:
+        """A complete reply to a command that names nodes, with keyfence's addresses."""
+
+    def redirect(self, text: bytes) -> bytes:
+        """The text of an error MOVED or ASK, with keyfence's address."""
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class SessionContext:
     """The objects that all sessions of one upstream share."""
@@ -40,9 +50,8 @@ class SessionContext:
     selects_later: bool = False  # the database may only be selectable once the client has logged in
     sharing: bool = False  # clients may use shared connections
     ids: ShownIds = dataclasses.field(default_factory=ShownIds)  # the connection ids that clients know
-    seen: Callable[[str], None] = (
-        _unheard  # takes what sessions see of Redis; `upstream.standing` has the words
-    )
+    seen: Callable[[str], None] = _unheard  # takes what sessions see of Redis (words of `upstream.standing`)
+    cluster: Cluster | None = None  # Redis is a node of it
     clock: Callable[[], float] = monotonic
 
 

@@ -21,6 +21,7 @@ cdef class KnownClient(Identity):
     cdef Asker _asker
     cdef object _asked
     cdef str _opaque_as
+    cdef object _exchange
     cdef bytes _redirect_hidden_by
 
     cpdef object current_authorizer(self)

@@ -26,7 +26,7 @@ from .context import ClientOrigin, SessionContext
 from .conversation import Conversation
 from .identity import Identity
 from .observer import Sent
-from .redirects import without_redirects
+from .redirects import Exchange, without_redirects
 from .refusal import refusal
 
 # Counts all commands that are not in the table, because a client can send any name.
@@ -60,6 +60,7 @@ class KnownClient(Identity):
         self._asker = _NEVER_ASKED  # made on demand, for this authorizer:
         self._asked: Authorizer | None = None
         self._opaque_as = ""  # the service under which it is counted as opaque; "": it is not
+        self._exchange: Exchange | None = None  # of the addresses in redirects; None: it has seen none
         self._redirect_hidden_by: bytes | None = None  # the error in place of the last MOVED or ASK
         self._apply_limits()
 
@@ -174,8 +175,13 @@ class KnownClient(Identity):
 
     def errors_came(self, data: bytes, errors: Sequence[ErrorPart], at: int) -> bytes:
         """Report the noted errors. Those that name addresses are replaced, if the modes say so. All redirects
-        that come together are one violation."""
-        is_ruled = errors[0].is_rest
+        that come together are one violation. Before a cluster, redirects name keyfence, and are none."""
+        cluster = self.context.cluster
+        if cluster is not None:
+            if self._exchange is None:
+                self._exchange = Exchange(cluster.redirect)
+            data = self._exchange.take(data, errors, at)
+        is_ruled = errors[0].is_rest or cluster is not None
         for error in errors:
             if not error.is_rest:
                 self.observer.upstream_error(error.word)

@@ -27,16 +27,30 @@ _BULK = re.compile(rb"([$=])\d+\r\n(.*)\r\n", re.DOTALL)
 
 
 def topology(executor: Executor, _argv: Argv) -> None:
-    """CLUSTER NODES, SHARDS, SLOTS: the client gets the answer once it is known whether it may have it.
-    Inside MULTI the answer comes only with EXEC's, so the ruling is made without it."""
+    """CLUSTER NODES, SHARDS, SLOTS: the client gets the answer once it is known whether it may have it, or
+    with keyfence's addresses. Inside MULTI it comes only with EXEC's, so the ruling is made without it."""
     if executor.conversation.transaction is None:
         executor.conversation.when_sure(lambda: _ask(executor))
     else:
         executor.forward_unless(executor.client.rule_on_address(executor.plan.command))
 
 
+def replicas(executor: Executor, argv: Argv) -> None:
+    """CLUSTER REPLICAS, SLAVES: no client connects to what it reads there, unless it knows clusters."""
+    if executor.client.context.cluster is not None:
+        topology(executor, argv)
+    else:
+        executor.forward_one()
+
+
 def _ask(executor: Executor) -> None:
+    cluster, command = executor.client.context.cluster, executor.plan.command
+
     def answered(reply: bytes) -> None:
+        if cluster is not None:
+            executor.count_forwarded()
+            executor.conversation.replies.local(cluster.answer(command, reply))
+            return
         names_any = not reply.startswith(_ERRORS)
         refusal = executor.client.rule_on_address(executor.plan.command) if names_any else None
         if refusal is not None:

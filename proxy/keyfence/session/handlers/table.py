@@ -52,6 +52,7 @@ _LONGEST_NAME = max(map(len, HANDLERS))
 SUBCOMMAND_HANDLERS = {
     "SCRIPT DEBUG": Handler(connection.script_debug),
     **dict.fromkeys(commands_with(Fate.REFUSED), Handler(addresses.topology)),
+    **dict.fromkeys(("CLUSTER REPLICAS", "CLUSTER SLAVES"), Handler(addresses.replicas)),
 }
 
 # The commands that keyfence answers itself. Only the policy says whether a service may use them.
