@@ -125,7 +125,12 @@ class ClusterNodes:
             await self._find()
             self.found.set()
             while True:
-                await self._follow()
+                try:
+                    await self._follow()
+                except Exception as exc:  # the next answer may be another one
+                    self._runtime.telemetry.counters.internal_error("cluster")
+                    report_fault(exc)
+                    await asyncio.sleep(1)
         finally:
             self.found.set()
             jobs = [one.job for one in self._open.values() if one.job is not None]

@@ -370,7 +370,7 @@ LABELS: dict[str, str] = {
     "metric": "a metric's name",
     "outcome": "`forwarded`, `refused`, or `local` (keyfence answers)",
     "owner": "`owner: team` of the policy file",
-    "place": "the part of keyfence: `decision`, `relay`, `late`",
+    "place": "the part of keyfence: `decision`, `relay`, `late`, `cluster`",
     "policy": "`policy` of the policy file; in other metrics, the policy as a whole",
     "reason": "connections and closures: [configuration.md](configuration.md#limits); the slow path: "
     "[operations.md](operations.md#what-takes-the-slow-path); admin requests: "
