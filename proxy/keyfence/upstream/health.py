@@ -16,7 +16,7 @@ import socket
 import ssl
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
-from typing import Literal, Protocol
+from typing import Literal
 
 from keyfence.net.host_port import host_port
 from keyfence.resp import encode
@@ -96,12 +96,6 @@ class UpstreamAddress:
     def selects_later(self) -> bool:
         """Whether the database may only be selectable after the client has logged in."""
         return bool(self.database) and not self.has_login
-
-
-class Looker(Protocol):
-    """Somebody who looks again if there is a sign that something has changed."""
-
-    def look_again(self) -> None: ...
 
 
 class Upstream:

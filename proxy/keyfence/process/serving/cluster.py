@@ -28,13 +28,14 @@ from keyfence.resp.frames import FrameError
 from keyfence.telemetry.operator_log import notice, report_fault, warn
 from keyfence.upstream.cluster.announced import Addresses, Announcement, Ports, ports_of
 from keyfence.upstream.cluster.refresh import ANSWER_SECONDS, Question, Reason, Refresh
-from keyfence.upstream.cluster.rewriting import redirected, rewritten
+from keyfence.upstream.cluster.rewriting import redirect_in, redirected, rewritten
 from keyfence.upstream.cluster.topology import MAX_TEXT, Node, Topology
 from keyfence.upstream.handshake import GreetingError, describe
 from keyfence.upstream.health import Upstream
 from keyfence.upstream.own_commands import CLUSTER
 
-from .runtime import Runtime, background
+from .jobs import background
+from .runtime import Runtime
 from .upstreams import ServedUpstream
 
 MAX_TOLD = 100  # troubles
@@ -93,11 +94,10 @@ class ClusterNodes:
 
     def redirect(self, text: bytes) -> bytes:
         """The text of an error MOVED or ASK, with keyfence's address."""
-        word, slot, where, *_ = [*text.decode("utf-8", "replace").split(" "), "", ""]
-        host, _, port = where.rpartition(":")
-        if slot.isascii() and slot.isdigit() and port.isascii() and port.isdigit():
-            address = host.strip("[]"), int(port)
-            self._refresh.redirected(word, int(slot), address, time.monotonic())
+        redirect = redirect_in(text)
+        if redirect is not None:
+            address = redirect.host, redirect.port
+            self._refresh.redirected(redirect.word, redirect.slot, address, time.monotonic())
             self._wanted.set()
         return redirected(text, self._addresses)
 
@@ -155,21 +155,26 @@ class ClusterNodes:
         self._wanted.set()
 
     async def _ask(self, question: Question) -> None:
+        """Ask a node. Also an answer that fails may end a round, after which an older topology counts."""
+        try:
+            reply = await self._reply_of(question)
+        except (OSError, GreetingError, hiredis.ReplyError) as exc:
+            why = str(exc) if isinstance(exc, hiredis.ReplyError) else describe(exc)
+            self._refresh.failed(question, why, time.monotonic())
+        else:
+            self._refresh.answered(question, reply, time.monotonic())
+        if self._refresh.topology is not None:
+            await self._apply(self._refresh.topology)
+
+    async def _reply_of(self, question: Question) -> object:
+        """A node's reply to CLUSTER NODES. Raises OSError, GreetingError, ReplyError."""
         entry = self._entry.upstream
         address = dataclasses.replace(entry.address, host=question.host, port=question.port)
         asked = Upstream(address, entry.tls, min(entry.connect_timeout, ANSWER_SECONDS))
-        try:
-            raw = await asked.ask(address.greeting(), [CLUSTER.request(b"NODES")], MAX_TEXT)
-        except (OSError, GreetingError) as exc:
-            self._refresh.failed(question, describe(exc), time.monotonic())
-            return
-        reply = _decoded(raw)
+        reply = _decoded(await asked.ask(address.greeting(), [CLUSTER.request(b"NODES")], MAX_TEXT))
         if isinstance(reply, hiredis.ReplyError):
-            self._refresh.failed(question, str(reply), time.monotonic())
-            return
-        self._refresh.answered(question, reply, time.monotonic())
-        if self._refresh.topology is not None:
-            await self._apply(self._refresh.topology)
+            raise reply
+        return reply
 
     # -- what follows from a topology
 

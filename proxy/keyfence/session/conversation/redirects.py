@@ -54,6 +54,11 @@ class Exchange:
             self._kept += data[error.begin - at : begin]
             is_whole = begin < len(data)  # the end of the line follows
             if self._kept and (is_whole or len(self._kept) > MAX_KEPT):
-                pieces.append(self._exchanged(self._kept)[self._sent :])
+                pieces.append(self._rest_of(self._exchanged(self._kept)))
                 self._kept, self._sent = b"", 0
         return b"".join([*pieces, data[begin:]])
+
+    def _rest_of(self, text: bytes) -> bytes:
+        """What follows in this text on what the client has received. Another error follows as a whole."""
+        sent = self._kept[: self._sent]
+        return text[self._sent :] if text.startswith(sent) else b": " + text
