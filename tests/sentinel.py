@@ -132,14 +132,21 @@ def _until(check: object) -> None:
 
 @contextlib.contextmanager
 def following(
-    folder: Path, watched: Watched, more: str = "", *, told: str = "", listeners: str = LISTENERS
+    folder: Path,
+    watched: Watched,
+    more: str = "",
+    *,
+    told: str = "",
+    listeners: str = LISTENERS,
+    replicas: bool = False,
 ) -> Iterator[Keyfence]:
     """Runs a keyfence that follows the primary which the Sentinels name. `more` are lines of its
-    configuration; its standard error must match `told`."""
+    configuration; its standard error must match `told`. `replicas`: it knows the replicas too."""
     hosts = ", ".join(f'"127.0.0.1:{port}"' for port in watched.sentinels)
     (folder / "policy.yaml").write_text(POLICY)
     (folder / "keyfence.yaml").write_text(
-        f"policy: policy.yaml\nupstream: {{sentinel: {{hosts: [{hosts}], name: {NAME}}}}}\n"
+        f"policy: policy.yaml\n"
+        f"upstream: {{sentinel: {{hosts: [{hosts}], name: {NAME}}}{', replicas: sentinel' * replicas}}}\n"
         f'listeners: {listeners}\nadmin: "127.0.0.1:0"\nfindings: none\n{more}\n'
     )
     with Keyfence("--config", folder / "keyfence.yaml", expect_stderr=told) as keyfence:
