@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hypothesis import given, settings
 
@@ -493,3 +495,13 @@ def test_before_a_cluster_answers_about_nodes_name_keyfence(command: str) -> Non
     name = " ".join(command.upper().split()[:2])
     assert sent(one) == f"+keyfence answers {name}\r\n".encode()
     assert "redis.address" not in [rule for _, _, rule, _ in observer.found]
+
+
+@pytest.mark.parametrize("cut_at", range(1, len(MOVED) + 1))
+def test_an_error_that_takes_the_place_of_a_redirect_comes_as_a_whole(cut_at: int) -> None:
+    one, _ = before_a_cluster()
+    one.client.context.cluster.redirect = lambda _text: b"CLUSTERDOWN unknown node"
+    one.from_client(ADMITTED * 2)
+    one.from_upstream(MOVED[:cut_at])
+    one.from_upstream(MOVED[cut_at:] + b"+OK\r\n")
+    assert re.fullmatch(rb"-((M|MO|MOV|MOVE|MOVED): )?CLUSTERDOWN unknown node\r\n\+OK\r\n", sent(one))

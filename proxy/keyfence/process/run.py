@@ -62,13 +62,7 @@ async def serve(
     async with contextlib.AsyncExitStack() as stack:
         telemetry, relay = _telemetry(settings, stack, service_of)
         places = _bind(settings, stack)
-        embedded = None
-        address = settings.upstream
-        if address is None:
-            # In this thread: Linux ties the child's life to the thread that forked it.
-            embedded = EmbeddedRedis().start()
-            stack.callback(embedded.stop)
-            address = UpstreamAddress("unix", path=str(embedded.socket_path), shown=embedded.url)
+        address, embedded = _upstream_address(settings, stack)
         findings = FindingsDesk.open(settings, telemetry.counters)
         stack.push_async_callback(findings.close)
         runtime = Runtime(settings, policy, telemetry)
@@ -107,6 +101,18 @@ async def serve(
             if to_the_end:
                 await runtime.ask_now()
                 await backend.tick()
+
+
+def _upstream_address(
+    settings: Settings, stack: contextlib.AsyncExitStack
+) -> tuple[UpstreamAddress, EmbeddedRedis | None]:
+    """The configured Redis, or an embedded one, which is started. Raises EmbeddedRedisError."""
+    if settings.upstream is not None:
+        return settings.upstream, None
+    # In this thread: Linux ties the child's life to the thread that forked it.
+    embedded = EmbeddedRedis().start()
+    stack.callback(embedded.stop)
+    return UpstreamAddress("unix", path=str(embedded.socket_path), shown=embedded.url), embedded
 
 
 def _telemetry(

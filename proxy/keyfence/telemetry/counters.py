@@ -306,14 +306,10 @@ class Counters(Sink):
         if name in self.upstream_failover_seconds or len(self.upstream_failover_seconds) < MAX_REASONS:
             self.upstream_failover_seconds[name] = seconds
 
-    def upstream_reconnected(self, name: str) -> None:
-        self._add("upstream_reconnects", name, OTHER, MAX_REASONS)
-
-    def upstream_connect_failed(self, name: str) -> None:
-        self._add("upstream_connect_failures", name, OTHER, MAX_REASONS)
-
-    def upstream_failed_over(self, name: str) -> None:
-        self._add("upstream_failovers", name, OTHER, MAX_REASONS)
+    def upstream_event(self, name: str, event: str) -> None:
+        """Something happened at the upstream; `event` is one of `reconnects`, `connect_failures`, `failovers`
+        and `credentials_failures` (new credentials could not be fetched)."""
+        self._add(f"upstream_{event}", name, OTHER, MAX_REASONS)
 
     def upstream_credentials(self, name: str, expires_at: float | None) -> None:
         """When keyfence's login at the upstream ends, in Unix seconds; None: it does not."""
@@ -321,10 +317,6 @@ class Counters(Sink):
             self.upstream_credentials_expire.pop(name, None)
         elif name in self.upstream_credentials_expire or len(self.upstream_credentials_expire) < MAX_REASONS:
             self.upstream_credentials_expire[name] = expires_at
-
-    def upstream_credentials_failed(self, name: str) -> None:
-        """New credentials for the upstream could not be fetched."""
-        self._add("upstream_credentials_failures", name, OTHER, MAX_REASONS)
 
     def upstream_reauthenticated(self, name: str, *, accepted: bool) -> None:
         """A connection was sent keyfence's new login, and Redis has answered."""

@@ -62,14 +62,14 @@ class ServedUpstream:
             upstream_context(settings),
             settings.connect_timeout,
             on_change=self._changed,
-            on_failure=lambda: telemetry.counters.upstream_connect_failed(address.shown),
+            on_failure=lambda: telemetry.counters.upstream_event(address.shown, "connect_failures"),
             on_fault=self._fault,
             on_state=self._outages.seen if self._outages is not None else lambda _up, _reason: None,
         )
         self.upstream.on_failover = self._failed_over
         self.upstream.on_served = self._served
         self.upstream.on_renewal = self._renew
-        self.upstream.on_remade = lambda: telemetry.counters.upstream_reconnected(address.shown)
+        self.upstream.on_remade = lambda: telemetry.counters.upstream_event(address.shown, "reconnects")
         self.follower: Follower | None = None  # of Sentinels
         if address.sentinels is not None:
             self.follower = Follower(self.upstream, address.sentinels)
@@ -173,7 +173,7 @@ class ServedUpstream:
         counters = self._telemetry.counters
         counters.upstream_credentials(shown, current.expires_at if current is not None else None)
         if self.keeper.trouble:
-            counters.upstream_credentials_failed(shown)
+            counters.upstream_event(shown, "credentials_failures")
             if self.keeper.detail and not self._quiet:
                 notice("credentials detail", f"the command for the credentials wrote: {self.keeper.detail}")
 
@@ -227,7 +227,7 @@ class ServedUpstream:
         if self.context is not None and held is not None:
             self.context.upstream_moved(f"upstream {shown} is {now.node} now", held)
         if not self._quiet:
-            self._telemetry.counters.upstream_failed_over(shown)
+            self._telemetry.counters.upstream_event(shown, "failovers")
             what = "a primary again" if held is None else f"{now.node} now"
             notice(f"failover {now.node}", f"upstream {shown} is {what}, as {now.why} says")
         if self.learner is not None:
