@@ -12,7 +12,7 @@ from benchmarks.failovers.outcomes import CONTROL, THROUGH, Failover, Outcome
 TIMES = """\
                            without service    after report    beyond the control
 client      path        n   min   med   max      med   max       med     max"""
-COUNTS = "client      path      broken lost/confirmed sub max  errors of clients"
+COUNTS = "client      path      broken lost/confirmed sub max errors of clients"
 COLUMNS = 80
 
 
@@ -72,9 +72,10 @@ def _counts(failovers: Sequence[Failover], client: str, path: str) -> Iterator[s
     errors: Counter[str] = Counter()
     for one in outcomes:
         errors.update(one.errors)
-    start = f"{client:12}{path:9}{broken:7}{shares:>15}{_ms(max(one.subscriber for one in outcomes)):8}  "
+    start = f"{client:12}{path:9}{broken:7}{shares:>14}{_ms(max(one.subscriber for one in outcomes)):8} "
     text = ", ".join(f"{name} {number}" for name, number in errors.most_common()) or "none"
-    yield textwrap.fill(text, COLUMNS, initial_indent=start, subsequent_indent=" " * len(start))
+    indent = " " * len(start)
+    yield textwrap.fill(text, COLUMNS, initial_indent=start, subsequent_indent=indent, break_long_words=False)
 
 
 def _of(failovers: Sequence[Failover], client: str, path: str) -> list[Outcome]:
