@@ -26,7 +26,8 @@ class Guest:
     def leave(self, how: Leaving) -> None:
         self.told.setdefault(how, self.now - BEGUN)
 
-    def notify(self, notice: bytes) -> bool:
+    def notify(self, notice: bytes, *, moves: bool) -> bool:
+        assert moves
         if self.takes_notices:
             self.notices.append(notice)
         return self.takes_notices

@@ -227,6 +227,7 @@ class Session(under_test.Session):
     caller = _at("client.caller")
     context = _at("client.context")
     peer = _at("client.peer")
+    can_move = _at("client.can_move")
     asker = _at("client.asker")
     errors_came = _at("client.errors_came")
     current_authorizer = _at("client.current_authorizer")

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 
 from keyfence.policy.enforcement.modes import ModeRule
 from keyfence.policy.engine.authorizer import InForce
-from keyfence.resp.notices import moving
+from keyfence.resp.notices import failing_over, moving
 from keyfence.session.conversation.conversation import ABORT_MARKER
 from keyfence.session.session import Session
 from tests.resp.pieces import CUTS, cut
@@ -191,13 +191,14 @@ def test_the_topology_is_refused_inside_multi_without_asking_redis() -> None:
 # -- notices
 
 MOVING = moving(7, 2)
+HELLO_3 = b"%1\r\n$5\r\nproto\r\n:3\r\n"
 
 
 def with_resp3(mode: str) -> Session:
     one = session(rules=[*([RULE] if mode == "enforce" else ()), ModeRule("observe")])
     one.from_client(cmd("HELLO 3"))
-    one.from_upstream(b"%1\r\n$5\r\nproto\r\n:3\r\n")
-    assert (passed(one), sent(one)) == (cmd("HELLO 3"), b"%1\r\n$5\r\nproto\r\n:3\r\n")
+    one.from_upstream(HELLO_3)
+    assert (passed(one), sent(one)) == (cmd("HELLO 3"), HELLO_3)
     return one
 
 
@@ -236,6 +237,45 @@ def test_a_client_with_resp3_gets_notices_of_keyfence(mode: str) -> None:
     one.from_client(cmd("CLIENT MAINT_NOTIFICATIONS OFF"))
     assert sent(one) == b"+OK\r\n"
     assert not one.tell(MOVING)
+
+
+def test_notices_may_be_asked_for_in_one_piece_with_hello() -> None:
+    """As node-redis does. In RESP2 the command is unknown, so the reply to HELLO decides."""
+    one = session(rules=[ModeRule("observe")])
+    one.from_client(cmd("HELLO 3") + NOTICES + ADMITTED)
+    assert (passed(one), sent(one)) == (cmd("HELLO 3"), b"")
+    one.from_upstream(HELLO_3)
+    assert (passed(one), sent(one)) == (ADMITTED, HELLO_3 + b"+OK\r\n")
+    one.from_upstream(b"*0\r\n")
+    assert one.tell(failing_over(7, 2))
+
+    other = session(rules=[ModeRule("observe")])
+    other.from_client(cmd("HELLO 3") + NOTICES + ADMITTED)
+    other.from_upstream(b"-NOPROTO x\r\n")
+    assert sent(other) == b"-NOPROTO x\r\n" + UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("library", "moves"),
+    [
+        ("redis-py", True),
+        ("node-redis", False),
+        ("node-redis(mine)", False),
+        ("Node-Redis", False),
+        ("", False),
+    ],
+)
+def test_a_client_is_told_to_move_if_its_library_can_do_so_without_an_address(
+    library: str, moves: bool
+) -> None:
+    """node-redis ends its process if it has asked for an address and is given none. If it has not asked, its
+    new connection lacks subscriptions and database."""
+    one = with_resp3("observe")
+    assert not one.can_move
+    if library:
+        one.from_client(cmd(f"CLIENT SETINFO LIB-NAME {library}"))
+        one.from_upstream(b"-ERR unknown subcommand\r\n")  # Redis before 7.2
+    assert one.can_move is moves
 
 
 def test_a_client_that_goes_back_to_resp2_gets_no_more_notices() -> None:

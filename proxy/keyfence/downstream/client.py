@@ -530,9 +530,12 @@ class Client(Owner):
         else:
             self._settle_reading()
 
-    def notify(self, notice: bytes) -> bool:
-        """Send a maintenance notification. Returns whether the client gets it."""
-        if not _TAKES_REPLIES >> self._life & 1 or not self._session.conversation.replies.tell(notice):
+    def notify(self, notice: bytes, *, moves: bool = False) -> bool:
+        """Send a maintenance notification; `moves`: a MOVING. Returns whether the client gets it."""
+        session = self._session
+        if moves and not session.client.can_move:
+            return False
+        if not _TAKES_REPLIES >> self._life & 1 or not session.conversation.replies.tell(notice):
             return False
         self._flush()
         return True

@@ -42,7 +42,7 @@ class Leaver(Protocol):
     @property
     def host(self) -> str: ...
     def leave(self, how: Leaving) -> None: ...
-    def notify(self, notice: bytes) -> bool: ...
+    def notify(self, notice: bytes, *, moves: bool) -> bool: ...
 
 
 class Departures:
@@ -96,9 +96,8 @@ class Departures:
         first notice, so all clients of a host are given the same time.
         """
         seconds = 1 + zlib.crc32(client.host.encode()) % max(1, round(spread))
-        if seconds > self._longest or not client.notify(moving(self._number, seconds)):
-            return 0
-        return seconds
+        notice = moving(self._number, seconds)
+        return seconds if seconds <= self._longest and client.notify(notice, moves=True) else 0
 
 
 async def drain(context: ServerContext, seconds: float, at_once: asyncio.Event | None = None) -> None:

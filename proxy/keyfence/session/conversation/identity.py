@@ -29,5 +29,10 @@ class Identity:
         del word  # a client whose replies are not read gets all
         return False
 
+    @property
+    def can_move(self) -> bool:
+        """Whether the client can follow a MOVING that names no address."""
+        return False
+
     def leave(self) -> None:
         """The client has gone."""

@@ -80,6 +80,16 @@ class KnownClient(Identity):
             self._peer_of = profile
         return self._peer
 
+    @property
+    def can_move(self) -> bool:
+        """Whether the client's library is known, and can follow a MOVING that names no address.
+
+        node-redis (5.9) cannot: if it has asked for an address, it ends its process; if it has not, the new
+        connection has neither its subscriptions nor its database.
+        """
+        name = self._library[0].lower()
+        return bool(name) and not name.startswith(b"node-redis")
+
     def set_library(self, *, name: bytes | None = None, version: bytes | None = None) -> None:
         """Note what CLIENT SETINFO says. Servers before Redis 7.2 refuse it."""
         known, of_version = self._library

@@ -102,12 +102,23 @@ def notices(executor: Executor, argv: Argv) -> None:
             inspect_effect(executor, lambda reply: _switched_on(executor, reply))
         else:
             executor.forward_one()
-    elif wanted in (b"ON", b"OFF") and conversation.profile.resp == 3 and conversation.transaction is None:
-        conversation.replies.takes_notices = wanted == b"ON"
-        executor.client.observer.command(executor.client.service, NOTICES, "local")
-        conversation.replies.local(OK)
-    else:
+    elif wanted not in (b"ON", b"OFF") or conversation.transaction is not None:
         _answer_as_without_notices(executor, argv)
+    elif conversation.replies.resp == 3:
+        _switch(executor, argv, wanted)
+    else:  # node-redis sends it in one piece with HELLO 3, whose reply may be due
+        conversation.when_answered(lambda: _switch(executor, argv, wanted))
+
+
+def _switch(executor: Executor, argv: Argv, wanted: bytes) -> None:
+    """Switch keyfence's own notices on or off, now that the reply to any HELLO is known."""
+    replies = executor.conversation.replies
+    if replies.resp != 3:
+        _answer_as_without_notices(executor, argv)
+        return
+    replies.takes_notices = wanted == b"ON"
+    executor.client.observer.command(executor.client.service, NOTICES, "local")
+    replies.local(OK)
 
 
 def _may_ask_for_notices(executor: Executor) -> bool:
