@@ -31,12 +31,17 @@ ANSWER_SECONDS = 5.0  # how long redis-py waits for a reply
 
 def clients(route: Route) -> list[Client]:
     """One client of each library that is installed."""
+    return [Client(name, route.path, library) for name, library in libraries(route).items()]
+
+
+def libraries(route: Route) -> dict[str, Library]:
+    """The libraries that are installed."""
     made: dict[str, Library] = {"redis-py 2": RedisPy(route, 2), "redis-py 3": RedisPy(route, 3)}
     if shutil.which("node") and (NODE / "node_modules").is_dir():
         made |= {"ioredis": Node(route, "ioredis"), "node-redis": Node(route, "redis")}
     if shutil.which("redis-cli"):
         made["redis-cli"] = RedisCli(route)
-    return [Client(name, route.path, library) for name, library in made.items()]
+    return made
 
 
 def sentinel_of(route: Route) -> Sentinel:
@@ -116,15 +121,15 @@ class _RedisPyHearer:
 
 
 class Node:
-    """A library of Node, driven by tests/node/failovers.js."""
+    """A library of Node, driven by tests/node/failovers.js. `options` are its own, and for keyfence only."""
 
-    def __init__(self, route: Route, library: str) -> None:
+    def __init__(self, route: Route, library: str, **options: object) -> None:
         if route.keyfence:
             self._target: dict[str, object] = dict(zip(("host", "port"), route.keyfence, strict=True))
         else:
             nodes = [{"host": "127.0.0.1", "port": port} for port in route.sentinels]
             self._target = {"sentinels": nodes, "name": NAME}
-        self._target["library"] = library
+        self._target |= {"library": library, "options": options}
 
     def speak(self) -> Speaker:
         return _NodeSpeaker(self._command())

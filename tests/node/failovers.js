@@ -1,11 +1,12 @@
 // A client for benchmarks/failovers: node failovers.js JSON. The JSON has the library (ioredis or redis), and
-// host and port, or sentinels and name. With a channel it subscribes, and prints a line for each message and
-// each time the connection ends or begins. Else it reads lines, each with a JSON array of commands, sends
-// them as one pipeline, and prints one JSON object: {replies: [...]}, or {error: KIND}. Nothing is sent twice.
+// host and port with more options, or sentinels and name. With a channel it subscribes, and prints a line for
+// each message and each time the connection ends or begins. Else it reads lines, each with a JSON array of
+// commands, sends them as one pipeline, and prints one JSON object: {replies: [...]}, or {error: KIND}.
+// Nothing is sent twice.
 "use strict";
 const readline = require("readline");
 
-const { library, host, port, sentinels, name, channel } = JSON.parse(process.argv[2]);
+const { library, host, port, sentinels, name, channel, options } = JSON.parse(process.argv[2]);
 const PAUSE = 20; // milliseconds before it connects again
 console.log = () => {}; // node-redis logs there; standard output is for answers
 const say = (text) => process.stdout.write(`${text}\n`);
@@ -42,7 +43,7 @@ async function nodeRedis() {
         nodeClientOptions: { socket, disableOfflineQueue: true, RESP: 3 },
         RESP: 3,
       })
-    : createClient({ socket: { ...socket, host, port }, disableOfflineQueue: true, RESP: 3 });
+    : createClient({ socket: { ...socket, host, port }, disableOfflineQueue: true, RESP: 3, ...options });
   client.on("error", () => {});
   await client.connect();
   if (channel) {
