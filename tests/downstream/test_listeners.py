@@ -30,7 +30,6 @@ from keyfence.downstream.tls import listener_context
 from keyfence.identity import unix_users
 from keyfence.identity.resolver import make_resolver
 from keyfence.net.addresses import Address, bind
-from keyfence.resp.limits import IDENTIFIED
 from keyfence.telemetry import operator_log as notices
 from tests.downstream.test_client import Handler, Stage, answer_all, in_loop
 from tests.net.test_proxy_protocol import header, ipv4, ipv6
@@ -75,7 +74,8 @@ class OneListener:
     async def __aenter__(self) -> OneListener:
         await self._stage.__aenter__()
         self.context = self._stage.context
-        self.context.admit(self._identities, IDENTIFIED)
+        self.context.common.identities = self._identities
+        self.context.admit()
         self.listeners = listeners_module.Listeners(self.context)
         self.listeners.open(self._listener, tls=self.tls)
         await self.listeners.start()
