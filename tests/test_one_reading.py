@@ -38,11 +38,6 @@ RAW = {
     ("commands/extract.py", "_container.plan"): "as in extract",
     ("session/fastpath.py", "is_named"): "as fold, in C; nothing of that length with a NUL is such a name",
     ("session/handlers/table.py", "handler_of"): "as fold; a name with a NUL is read by word",
-    ("policy/engine/authorizer.py", "Authorizer._classify"): "keys are told apart by all of their bytes",
-    (
-        "policy/engine/decision_cache.py",
-        "DecisionCache._one_key",
-    ): "keys are told apart by all of their bytes",
     (
         "policy/engine/decision_cache.py",
         "DecisionCache._find",

@@ -15,7 +15,7 @@ from tests.simulation.faults import Fault, Faults
 from tests.simulation.guides import ByAddress, ByName, BySentinels, Guide
 from tests.simulation.invariants import Witness
 from tests.simulation.journal import Broken, Journal
-from tests.simulation.keyfence_under_test import Keyfence
+from tests.simulation.keyfence_under_test import CONNECT_SECONDS, Keyfence
 from tests.simulation.loop import StandsStill, VirtualLoop
 from tests.simulation.network import End, Network
 from tests.simulation.replication import Group
@@ -218,7 +218,7 @@ class Schedule:
             self.journal.breaks("keyfence keeps clients that have left")
         await self._keyfence.stop()
         await self._network.end()
-        await asyncio.sleep(0.3)
+        await asyncio.sleep(CONNECT_SECONDS + 0.3)  # a connection that is being made ends by its time limit
         self._witness.check(self._group.primary.log)
         self._look_what_is_left()
 

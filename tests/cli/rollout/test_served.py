@@ -57,6 +57,9 @@ def test_only_what_decides_about_commands_comes_from_the_configuration(tmp_path:
         "findings_are_default": False,
         "notify": None,
         "workers": 0,
+        "announce": None,
+        "replicas": (),
+        "reads": {},
         "drain": 1.0,
         "record": "",
     }

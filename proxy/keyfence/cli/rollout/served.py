@@ -83,6 +83,9 @@ def for_a_command(settings: Settings, services: Sequence[str], store: str, log: 
         notify=None,
         decision_log=log,
         workers=0,
+        announce=None,
+        replicas=(),
+        reads={},
         drain=min(settings.drain, DRAIN_SECONDS),
         record="",
     )

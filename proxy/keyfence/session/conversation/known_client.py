@@ -87,8 +87,8 @@ class KnownClient(Identity):
         node-redis (5.9) cannot: if it has asked for an address, it ends its process; if it has not, the new
         connection has neither its subscriptions nor its database.
         """
-        name = self._library[0].lower()
-        return bool(name) and not name.startswith(b"node-redis")
+        library, _ = self._library
+        return bool(library) and not library.lower().startswith(b"node-redis")
 
     def set_library(self, *, name: bytes | None = None, version: bytes | None = None) -> None:
         """Note what CLIENT SETINFO says. Servers before Redis 7.2 refuse it."""
