@@ -37,6 +37,7 @@ RAW = {
     ): "two spellings need no folding; others go through fold",
     ("commands/extract.py", "_container.plan"): "as in extract",
     ("session/fastpath.py", "is_named"): "as fold, in C; nothing of that length with a NUL is such a name",
+    ("session/conversation/known_client.py", "KnownClient.can_move"): "a library's own name for itself",
     ("session/handlers/table.py", "handler_of"): "as fold; a name with a NUL is read by word",
     (
         "policy/engine/decision_cache.py",
