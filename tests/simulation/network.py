@@ -185,7 +185,7 @@ class End(asyncio.Transport):
                 self.close()
 
     def taken(self, size: int) -> None:
-        """The other process has read so many of the bytes written here."""
+        """The other process has read `size` of the bytes that were written here."""
         self._in_flight -= size
         if self._is_full and self.get_write_buffer_size() <= self.network.high // 4:
             self._is_full = False

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -32,11 +33,21 @@ def _checked_upstream(value: str) -> str:
     return value
 
 
-def _checked_host(value: str) -> str:
-    host, port = Address(parse_address(value)).host_port
-    if not host or not port:
-        raise ValueError(f"{value!r} is not the address of a Sentinel; write HOST:PORT")
-    return value
+def _address_check(what: str) -> Callable[[str], str]:
+    """A check that a text is the address of one machine; `what` is there."""
+
+    def checked(value: str) -> str:
+        host, port = Address(parse_address(value)).host_port
+        if not host or not port:
+            raise ValueError(f"{value!r} is not the address of a {what}; write HOST:PORT")
+        return value
+
+    return checked
+
+
+_checked_replica = _address_check("replica")
+_Sentinel = Annotated[str, AfterValidator(_address_check("Sentinel"))]
+_Node = Annotated[str, AfterValidator(_address_check("node"))]
 
 
 def _checked_replicas(value: Any) -> Any:
@@ -45,16 +56,9 @@ def _checked_replicas(value: Any) -> Any:
     if not isinstance(value, list):
         raise ValueError("expected a list of replicas, each as HOST:PORT, or the word sentinel")
     for one in value:
-        host, port = Address(parse_address(one)).host_port if isinstance(one, str) else ("", 0)
-        if not host or not port:
+        if not isinstance(one, str):
             raise ValueError(f"{one!r} is not the address of a replica; write HOST:PORT")
-    return value
-
-
-def _checked_node(value: str) -> str:
-    host, port = Address(parse_address(value)).host_port
-    if not host or not port:
-        raise ValueError(f"{value!r} is not the address of a node; write HOST:PORT")
+        _checked_replica(one)
     return value
 
 
@@ -89,7 +93,7 @@ class SentinelModel(BaseModel):
 
     model_config = STRICT
 
-    hosts: Annotated[list[Annotated[str, AfterValidator(_checked_host)]], Field(min_length=1)]  # HOST:PORT
+    hosts: Annotated[list[_Sentinel], Field(min_length=1)]  # HOST:PORT
     name: Annotated[str, Field(min_length=1)]  # of the primary, as `sentinel monitor` has it
     username: str = ""  # of the Sentinels …
     password: str = Field("", repr=False)  # … as file:PATH or ${NAME} too
@@ -106,7 +110,7 @@ class ClusterModel(BaseModel):
 
     model_config = STRICT
 
-    hosts: Annotated[list[Annotated[str, AfterValidator(_checked_node)]], Field(min_length=1)]  # HOST:PORT
+    hosts: Annotated[list[_Node], Field(min_length=1)]  # HOST:PORT
     tls: Flag = False  # all nodes speak TLS
 
 

@@ -253,7 +253,7 @@ class PendingTtls:
         """A command sets the time to live, or removes the key: `how` is one of `ttl.SETTLING`.
 
         The key is settled only if this command runs after all of its writes. That is certain if the same
-        sender has sent them. A transaction may never run, so a command in one settles only writes of the same
+        sender has sent them. A transaction may be dropped, so a command in it settles only writes of the same
         transaction. Otherwise keyfence asks Redis later.
         """
         name = (database, key)

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Sequence
 
 from keyfence.config.settings import Settings
+from keyfence.config.upstream import SENTINEL
 from keyfence.session.conversation.reads import READS
 from keyfence.telemetry.counters import Counters
 from keyfence.upstream.health import Upstream
@@ -19,7 +20,7 @@ from keyfence.upstream.sentinel.replicas import named_replicas
 
 def replicas_of(settings: Settings, upstream: Upstream) -> Replicas | None:
     """The replicas of the upstream; None: nothing is read from any."""
-    if settings.replicas != "sentinel":
+    if settings.replicas != SENTINEL:
         if not settings.replicas or not settings.shared_connections:
             return None
         return Replicas(upstream, settings.shared_connections, READS, settings.replicas)

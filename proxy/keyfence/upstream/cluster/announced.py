@@ -6,8 +6,8 @@ else. So all keyfences behind one address give a node the same port, whenever th
 A node has the port that the configuration names for its address. Any other node prefers one port: the CRC-32
 of its id, modulo the number of ports, is the port's place in the range. An id is random, and a node keeps it
 for life, whatever its address. If several nodes prefer one port, the one with the lowest id has it, and each
-other one gets the next port of the range that no node prefers or has been given. So a node that has the port
-that it prefers alone keeps it, whoever joins and leaves.
+other one gets the next port of the range that no node prefers or has been given. So a node keeps its
+port, whoever joins and leaves, as long as no other node prefers the same one.
 
 How likely it is that at least two nodes prefer one port:
 
