@@ -238,24 +238,28 @@ class Keyfence:
         expect_stderr: str = "",
         env: dict[str, str] | None = None,
         descriptors: int = 0,
+        passes: Sequence[socket.socket] = (),
     ) -> None:
-        """`descriptors` limits file descriptors, and keyfence cannot raise it; 0 keeps the current limit."""
+        """`descriptors` limits file descriptors, and keyfence cannot raise it; 0 keeps the current limit.
+        `passes`: listening sockets that keyfence is started with, as by systemd."""
         self.arguments = [str(argument) for argument in arguments]
         self.expect_stderr = expect_stderr
         self.lines: list[str] = []  # of stdout, as far as read
         self._descriptors = descriptors
+        self._passes = sorted(one.fileno() for one in passes)
         self._env = os.environ | {"PYTHONUNBUFFERED": "1"} | (env or {})
         self._coming: queue.SimpleQueue[str | None] = queue.SimpleQueue()
 
     def __enter__(self) -> Self:
         self._stderr = tempfile.TemporaryFile()
         self.process = subprocess.Popen(
-            [*self._limited(), sys.executable, "-m", "keyfence", "run", *self.arguments],
+            [*self._limited(), *self._passed(), sys.executable, "-m", "keyfence", "run", *self.arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=self._stderr,
             text=True,
             start_new_session=True,
+            pass_fds=self._passes,
             env=self._env,
         )
         self._reader = threading.Thread(target=self._pump, daemon=True)
@@ -295,6 +299,17 @@ class Keyfence:
             return []
         code = f"""import os, resource, sys
 resource.setrlimit(resource.RLIMIT_NOFILE, ({self._descriptors}, {self._descriptors}))
+os.execv(sys.argv[1], sys.argv[1:])"""
+        return [sys.executable, "-c", code]
+
+    def _passed(self) -> list[str]:
+        """Returns a command that passes the sockets as sd_listen_fds(3) says, and executes its arguments."""
+        if not self._passes:
+            return []
+        code = f"""import os, sys
+for number, given in enumerate({self._passes}, 3):
+    os.dup2(given, number)
+os.environ.update(LISTEN_FDS="{len(self._passes)}", LISTEN_PID=str(os.getpid()))
 os.execv(sys.argv[1], sys.argv[1:])"""
         return [sys.executable, "-c", code]
 

@@ -55,16 +55,17 @@ def test_the_unit_waits_longer_than_the_drain(service: configparser.SectionProxy
     assert (service["KillMode"], service["KillSignal"]) == ("mixed", "SIGTERM")
 
 
-def test_systemd_accepts_the_unit_with_its_credentials(tmp_path: Path) -> None:
+def test_systemd_accepts_the_units_with_credentials(tmp_path: Path) -> None:
     if not shutil.which("systemd-analyze"):
         pytest.skip("systemd-analyze is not installed")
     unit = (DEPLOY / "keyfence.service").read_text()
     unit = re.sub("^Documentation=.*\n", "", unit, flags=re.MULTILINE)  # it is not installed here
     (tmp_path / "keyfence.service").write_text(unit.replace("/opt/keyfence/bin/keyfence", "/bin/true"))
+    shutil.copy(DEPLOY / "keyfence.socket", tmp_path)
     (tmp_path / "keyfence.service.d").mkdir()
     shutil.copy(DEPLOY / "keyfence-credentials.conf", tmp_path / "keyfence.service.d" / "credentials.conf")
     verified = subprocess.run(
-        ["systemd-analyze", "verify", tmp_path / "keyfence.service"],
+        ["systemd-analyze", "verify", tmp_path / "keyfence.service", tmp_path / "keyfence.socket"],
         env={"PATH": "/usr/bin:/bin", "SYSTEMD_UNIT_PATH": f"{tmp_path}:"},
         capture_output=True,
         text=True,

@@ -9,9 +9,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import redis
 
 from keyfence.process.systemd import VARIABLE, notifier
 from tests.clients.running import ask, configure
+from tests.sentinel import POLICY
 from tests.servers import PATIENCE_SECONDS, Keyfence, RedisServer, running_redis
 
 
@@ -76,3 +78,27 @@ def test_a_missing_supervisor_is_not_a_fault(monkeypatch: pytest.MonkeyPatch, tm
 def test_without_a_supervisor_no_message_is_sent(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, address)
     notifier()("READY=1")
+
+
+def test_a_passed_socket_serves_its_listener_and_stays_open(server: RedisServer, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as kept:
+        host, port = kept.getsockname()
+        config = tmp_path / "keyfence.yaml"
+        (tmp_path / "policy.yaml").write_text(POLICY)
+        config.write_text(
+            f"policy: policy.yaml\nupstream: {server.url}\nadmin: none\nfindings: none\nworkers: 2\n"
+            f'listeners: [{{listen: "{host}:{port}", service: app}}]\n'
+        )
+        for _ in range(2):
+            with Keyfence("--config", config, passes=[kept]), redis.Redis(host, port) as client:
+                assert client.ping()
+        with socket.create_connection((host, port)):
+            pass  # it waits for the next keyfence
+
+
+def test_a_passed_socket_that_no_listener_has_ends_the_start(server: RedisServer, tmp_path: Path) -> None:
+    config = configure(tmp_path, server.url)
+    with socket.create_server(("127.0.0.1", 0)) as kept:
+        host, port = kept.getsockname()
+        with pytest.raises(AssertionError, match=f"ended with 2; .*has the address {host}:{port}"):
+            Keyfence("--config", config, passes=[kept]).__enter__()

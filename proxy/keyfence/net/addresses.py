@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from . import passed
 from .host_port import host_port
 
 MAX_UNIX_PATH = 107  # bytes: sockaddr_un.sun_path without its NUL
@@ -101,6 +102,7 @@ class Bound:
     name: str  # the address as written, with the actual port
     sockets: list[socket.socket]
     file: _UnixFile | None = None
+    is_passed: bool = False  # a supervisor has bound the sockets, and keeps them open
 
     def close(self) -> None:
         """Close the sockets, and remove the file of a unix socket if this process created it."""
@@ -129,16 +131,21 @@ def url_at(bound: Bound) -> str:
 
 
 def bind(address: Address, *, unix_mode: int | None = None, reuse_port: bool = False) -> Bound:
-    """Bind an address. Port 0 picks a port that is free in all its families. Raises OSError.
+    """Bind an address, or take the sockets that a supervisor has passed for it. Port 0 picks a port that is
+    free in all its families. Raises OSError.
 
     `unix_mode`: the permissions of a unix socket's file; by default the umask decides. `reuse_port`: allow
     several sockets with the same TCP address, among which the kernel distributes the connections.
     """
     if address.unix_path:
+        if sockets := passed.take([address.unix_path]):
+            return Bound(address, sockets, is_passed=True)
         return _bind_unix(address.unix_path, unix_mode)
     host, port = address.host_port
     found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     resolved: _Resolved = list(dict.fromkeys((family, where) for family, _, _, _, where in found))
+    if sockets := passed.take([where[:2] for _, where in resolved]):
+        return Bound(host_port(host, port), sockets, is_passed=True)
     for _ in range(PORT_ATTEMPTS - 1):
         try:
             return _bind_tcp(host, resolved, port, reuse_port)

@@ -18,6 +18,7 @@ from typing import Any
 from keyfence.admin.access import Access
 from keyfence.admin.token import token_of, token_warnings
 from keyfence.config.settings import Settings
+from keyfence.net import passed
 from keyfence.net.addresses import Address
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.verdict import Peer
@@ -60,6 +61,7 @@ async def serve(
     EmbeddedRedisError."""
     notify = notifier()
     async with contextlib.AsyncExitStack() as stack:
+        _receive_sockets(stack)
         telemetry, relay = _telemetry(settings, stack, service_of)
         places = _bind(settings, stack)
         address, embedded = _upstream_address(settings, stack)
@@ -79,6 +81,8 @@ async def serve(
             runtime.tell(control.candidates.told())
         operators = OperatorListeners(settings)
         stack.push_async_callback(operators.close)
+        if cluster is None:  # the ports of a cluster's nodes are taken later
+            _check_sockets()
         stop = _on_signals(control, at_once)
         chores = [*runtime.chores(), control.tick_forever(), findings.notify_forever()]
         if cluster is not None:
@@ -195,6 +199,22 @@ def _on_signals(control: ProcessControl, at_once: asyncio.Event) -> asyncio.Even
     loop.add_signal_handler(signal.SIGHUP, do, control.reload_on_signal)
     loop.add_signal_handler(signal.SIGUSR2, do, control.restart_on_signal)
     return stop
+
+
+def _receive_sockets(stack: contextlib.AsyncExitStack) -> None:
+    """Take over the sockets that a supervisor has passed. Raises StartError."""
+    stack.callback(passed.close_left)
+    try:
+        passed.receive()
+    except passed.CannotTake as exc:
+        raise StartError(str(exc)) from None
+
+
+def _check_sockets() -> None:
+    """Raises StartError if clients of a passed socket would wait for ever."""
+    if left := passed.left():
+        what = f"no listener has the address {left[0]} of a socket that was passed to keyfence"
+        raise StartError(f"{what}; give one this address, or take the socket out of the socket unit")
 
 
 def _bind(settings: Settings, stack: contextlib.ExitStack | contextlib.AsyncExitStack) -> list[Place]:

@@ -19,7 +19,8 @@ def bind_places(listeners: Sequence[ListenerModel], number: int) -> list[Place]:
     """Bind every address once for each worker. Raises `CannotBind`.
 
     The kernel distributes the connections of a TCP address among its sockets (SO_REUSEPORT, socket(7)). All
-    workers share the one socket of a unix path, and the first to accept serves.
+    workers share the one socket of a unix path, and those that a supervisor has passed: the first to accept
+    serves.
     """
     with contextlib.ExitStack() as opened:
         places: list[Place] = [[] for _ in range(number)]
@@ -29,7 +30,7 @@ def bind_places(listeners: Sequence[ListenerModel], number: int) -> list[Place]:
                 opened.callback(first.close)
                 places[0].append(first)
                 for place in places[1:]:
-                    if model.address.unix_path:
+                    if model.address.unix_path or first.is_passed:
                         place.append(first)
                         continue
                     place.append(bind(Address(first.name), reuse_port=True))
@@ -53,7 +54,7 @@ def _bind_first(model: ListenerModel, *, shared: bool) -> Bound:
     """The first socket of an address. It is bound without sharing first, which fails if another process has
     the address, even one that shares it."""
     bound = bind(model.address, unix_mode=model.unix_mode)
-    if not shared or model.address.unix_path:
+    if not shared or model.address.unix_path or bound.is_passed:
         return bound
     bound.close()
     return bind(Address(bound.name), reuse_port=True)
