@@ -151,6 +151,12 @@ class End(asyncio.Transport):
             self._ended = True
             self._fly(_END)
 
+    def vanish_silently(self) -> None:
+        """As `vanish`, and the protocol is not told."""
+        if not self.is_lost:
+            self.protocol = None
+            self.vanish()
+
     def be_reset(self) -> None:
         """A reset has arrived. It overtakes what was not taken in."""
         if not self.is_lost:
@@ -290,7 +296,11 @@ class Network:
         self, origin: Host, makes: Callable[[], Any], address: str, port: int
     ) -> tuple[End, Any]:
         """Open a connection from one host. Raises OSError."""
-        await asyncio.sleep(self.delay())
+        try:
+            await asyncio.sleep(self.delay())
+        except asyncio.CancelledError:
+            self._make_too_late(origin, makes, address, port)
+            raise
         place = self.leads.get(address, address)
         while (target := self.hosts.get(place)) is None or target.is_silent or self.is_cut(origin, target):
             future = self.loop.create_future()
@@ -301,10 +311,7 @@ class Network:
         if serves is None:
             await asyncio.sleep(self.delay())
             raise ConnectionRefusedError(111, "Connection refused")
-        here, there = End(self, origin, (address, port)), End(self, target, (origin.address, 50_000))
-        here.peer, there.peer = there, here
-        origin.ends[here] = target.ends[there] = None
-        self.loop.call_later(self.delay(), self._accept, there, serves)
+        here = self._joined(origin, target, (address, port), serves)
         protocol = makes()
         here.protocol = protocol
         opened = self.loop.create_future()
@@ -317,6 +324,27 @@ class Network:
             here.close()
             raise
         return here, protocol
+
+    def _joined(self, origin: Host, target: Host, address: tuple[str, int], serves: Callable[[], Any]) -> End:
+        """The near end of a new connection, whose far end will be served."""
+        here, there = End(self, origin, address), End(self, target, (origin.address, 50_000))
+        here.peer, there.peer = there, here
+        origin.ends[here] = target.ends[there] = None
+        self.loop.call_later(self.delay(), self._accept, there, serves)
+        return here
+
+    def _make_too_late(self, origin: Host, makes: Callable[[], Any], address: str, port: int) -> None:
+        """Who connects has given up. uvloop may make the transport in that very turn, and data may come to it
+        before it is closed, of which its protocol is not told."""
+        place = self.leads.get(address, address)
+        target, serves = self.hosts.get(place), self._listening.get((place, port))
+        if target is None or serves is None or target.is_silent or self.is_cut(origin, target):
+            return
+        if self.dice.random() < 0.5:
+            return
+        here = self._joined(origin, target, (address, port), serves)
+        here.start(makes())
+        self.loop.call_later(self.delay() * 10, here.vanish_silently)
 
     def _accept(self, end: End, serves: Callable[[], Any]) -> None:
         if not end.is_lost:

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from keyfence.upstream.attempt import Attempt
 from keyfence.upstream.health import (
     ATTEMPTS_AT_ONCE,
     DROPS_IN_A_ROW,
@@ -25,7 +26,7 @@ def nobody_there() -> Upstream:
 async def test_of_many_concurrent_clients_only_the_first_attempt_to_connect() -> None:
     upstream = nobody_there()
     outcomes = await asyncio.gather(
-        *(upstream.connect(asyncio.Protocol) for _ in range(500)), return_exceptions=True
+        *(upstream.connect(Attempt(asyncio.Protocol())) for _ in range(500)), return_exceptions=True
     )
     assert {str(one) for one in outcomes} == {"upstream redis is unreachable: connection refused"}
     assert 1 <= upstream.failures <= ATTEMPTS_AT_ONCE
@@ -36,7 +37,7 @@ async def test_there_are_no_attempts_right_after_a_failure() -> None:
     upstream = nobody_there()
     upstream.failed("connection refused")
     with pytest.raises(UpstreamDown):
-        await upstream.connect(asyncio.Protocol)
+        await upstream.connect(Attempt(asyncio.Protocol()))
     assert upstream.failures == 1
 
 
@@ -55,7 +56,7 @@ async def test_no_client_waits_while_redis_refuses_the_login() -> None:
         upstream.succeeded()
         assert not await upstream.probe()
         with pytest.raises(UpstreamDown, match="WRONGPASS") as down:
-            await upstream.connect(asyncio.Protocol)  # within the back-off
+            await upstream.connect(Attempt(asyncio.Protocol()))  # within the back-off
     assert down.value.is_refused
     assert not upstream.is_patient
     assert not upstream.given_up_at  # clients that wait for nothing stay

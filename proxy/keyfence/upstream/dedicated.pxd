@@ -20,7 +20,7 @@ cdef class DedicatedLink:
     cdef object _settings
     cdef Owner _owner
     cdef readonly object _transport
-    cdef object _connecting
+    cdef object _attempt
     cdef list _waiting
     cdef object _handshake
     cdef bint _is_open

@@ -15,6 +15,7 @@ from keyfence.net.closures import OTHER
 from keyfence.resp.replies import ReplyError, ReplyFramer
 from keyfence.resp.role import REPLICA, role_in
 
+from .attempt import Attempt
 from .credentials.login import Login
 from .exchange import Sharer
 from .handshake import ASK_ROLE, GreetingError, Handshake, describe, give_up, introduces
@@ -67,7 +68,7 @@ class DedicatedLink:
         self._settings = settings
         self._owner: Owner | None = owner
         self._transport: asyncio.Transport | None = None
-        self._connecting: asyncio.Task[None] | None = None
+        self._attempt: Attempt | None = None  # to connect, while it has no transport
         self._waiting: list[bytes] = []
         self._handshake: Handshake | None = None
         self._is_open = False  # whether the client's bytes may be sent
@@ -97,11 +98,11 @@ class DedicatedLink:
                 self._transport.write(b"".join(chunks))
             return
         self._waiting.extend(chunks)
-        if self._may_wait and self._connecting is not None and not _only_introduces(chunks):
-            self._connecting.cancel()
-            self._may_wait, self._connecting = False, None
-        if self._connecting is None and self._transport is None:
-            self._connecting = asyncio.get_running_loop().create_task(self._try_connecting())
+        if self._may_wait and self._attempt is not None and not _only_introduces(chunks):
+            self._attempt.give_up()
+            self._may_wait, self._attempt = False, None
+        if self._attempt is None and self._transport is None:
+            self._begin_connecting()
 
     def ping(self) -> bool:
         """Have Redis answer, so that its `timeout` does not close the connection. Returns False if the last
@@ -166,30 +167,31 @@ class DedicatedLink:
             if self._waiting:
                 return  # the greeting is not answered yet; `opened` delivers and closes
             self._transport.close()
-        elif self._connecting is None or self._may_wait or self._upstream.up is False:
+        elif self._attempt is None or self._may_wait or self._upstream.up is False:
             self._waiting.clear()
-            if self._connecting is not None:
-                self._connecting.cancel()
+            if self._attempt is not None:
+                self._attempt.give_up()
 
     # -- connecting
 
-    async def _try_connecting(self) -> None:
+    def _begin_connecting(self) -> None:
+        self._attempt = Attempt(self)
+        self._attempt.begin(self._try_connecting(self._attempt))
+
+    async def _try_connecting(self, attempt: Attempt) -> None:
         """Connect, and report a failure."""
         while True:
             try:
-                await self._upstream.connect(self._itself)
+                await self._upstream.connect(attempt)
                 return
             except UpstreamDown as exc:
                 if exc.is_refused or not _only_introduces(self._waiting):
-                    self._connecting = None
+                    self._attempt = None
                     (self._refused if exc.is_refused else self._lose)(str(exc))
                     return
             self._may_wait = True
             await self._upstream.can_connect()
             self._may_wait = False
-
-    def _itself(self) -> asyncio.Protocol:
-        return cast(asyncio.Protocol, self)  # it has all methods that are called, without inheriting them
 
     def _refused(self, reason: str) -> None:
         self._waiting.clear()
@@ -212,7 +214,7 @@ class DedicatedLink:
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport = cast(asyncio.Transport, transport)  # uvloop's does not inherit from it
-        self._connecting = None
+        self._attempt = None
         self._transport = transport
         address = self._upstream.address
         self.login = self._upstream.login
@@ -257,15 +259,15 @@ class DedicatedLink:
                 transport.abort()
                 self._upstream.lost()
                 self._lose(reason)
-        elif self._transport is not None or self._connecting is not None:
+        elif self._transport is not None or self._attempt is not None:
             self._connect_again()
 
     def _connect_again(self) -> None:
         """Give up a connection on which nothing was sent, and open another one."""
-        give_up(self._connecting, self._handshake, self._transport)
+        give_up(self._attempt, self._handshake, self._transport)
         self._handshake = self._transport = None
         self._may_wait = False
-        self._connecting = asyncio.get_running_loop().create_task(self._try_connecting())
+        self._begin_connecting()
 
     def login_failed(self, failure: GreetingError) -> None:
         """If Redis has not refused it, this is the same for the client as a failed connection. If Redis

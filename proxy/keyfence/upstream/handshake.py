@@ -17,6 +17,8 @@ from keyfence.resp import encode
 from keyfence.resp.replies import ReplyError, ReplyFramer
 from keyfence.resp.role import REPLICA, role_in
 
+from .attempt import Attempt
+
 # Every user may send it, and it changes nothing. Its reply has the role.
 ASK_ROLE = encode.command(b"HELLO")
 LONGEST_GREETING = 64 * 1024  # bytes of one reply; the reply to HELLO is the longest
@@ -247,11 +249,11 @@ class Handshake:
 
 
 def give_up(
-    connecting: asyncio.Task[None] | None, handshake: Handshake | None, transport: asyncio.Transport | None
+    attempt: Attempt | None, handshake: Handshake | None, transport: asyncio.Transport | None
 ) -> None:
     """End the attempt to open a connection, however far it has come."""
-    if connecting is not None:
-        connecting.cancel()
+    if attempt is not None:
+        attempt.give_up()
     if handshake is not None:
         handshake.stop()
     if transport is not None:

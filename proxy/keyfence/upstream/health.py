@@ -23,6 +23,7 @@ from keyfence.resp import encode
 from keyfence.resp.replies import DOUBTS, READ_ONLY
 from keyfence.resp.role import REPLICA
 
+from .attempt import Attempt
 from .credentials.login import Login
 from .credentials.model import Credentials, Source
 from .doubt import Doubt, Looker, Renewals
@@ -376,16 +377,18 @@ class Upstream:
         if before != (up, reason):
             self._on_state(up, reason)
 
-    async def connect(self, protocol: Callable[[], asyncio.Protocol]) -> None:
-        """Open a connection for a client. If the attempt fails, or another one failed recently, wait while
+    async def connect(self, attempt: Attempt) -> None:
+        """Open a connection for a client. If that fails, or another one failed recently, wait while
         `is_patient`, and then raise UpstreamDown."""
         while True:
             async with self._attempts:
                 if not self.must_wait:
                     try:
-                        await self.attempt(protocol)
+                        await self.attempt(attempt.protocol)
                         return
                     except OSError as exc:
+                        if attempt.failed(exc):
+                            return
                         self._failed_by(exc)
             if not await self._comes_back():
                 raise UpstreamDown(self.state, is_refused=self.is_refused)

@@ -33,7 +33,7 @@ cdef class SharedConnection:
     cdef readonly Exchange _exchange
     cdef object _loop
     cdef readonly object _transport
-    cdef object _connecting
+    cdef object _attempt
     cdef object _handshake
     cdef bint _flush_due
     cdef int _alone

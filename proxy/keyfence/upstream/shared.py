@@ -20,6 +20,7 @@ from keyfence.net.closures import CREDENTIALS
 from keyfence.resp.limits import MIB
 from keyfence.resp.profile import Profile
 
+from .attempt import Attempt
 from .credentials.login import ACCEPTED, Login
 from .exchange import Exchange, Share, Sharer
 from .handshake import GreetingError, Handshake, describe, give_up
@@ -143,7 +144,7 @@ class SharedConnection:
         self._exchange = Exchange(upstream.on_fault)
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
-        self._connecting: asyncio.Task[None] | None = None
+        self._attempt: Attempt | None = None  # to connect, while it has no transport
         self._handshake: Handshake | None = None
         self._flush_due = False
         self._alone = 0  # how many sends in a row happened while no reply was due
@@ -174,8 +175,8 @@ class SharedConnection:
 
     def connect(self) -> None:
         """Open the connection, unless that has begun."""
-        if self._transport is None and self._connecting is None and not self.is_closed:
-            self._connecting = self._loop.create_task(self._try_connecting())
+        if self._transport is None and self._attempt is None and not self.is_closed:
+            self._begin_connecting()
 
     @property
     def is_open(self) -> bool:
@@ -271,8 +272,8 @@ class SharedConnection:
     def close(self) -> None:
         """Close without calling anyone back, because all clients are leaving."""
         self.is_closed = True
-        if self._connecting is not None:
-            self._connecting.cancel()
+        if self._attempt is not None:
+            self._attempt.give_up()
         if self._handshake is not None:
             self._handshake.stop()
             self._handshake = None
@@ -281,18 +282,19 @@ class SharedConnection:
 
     # -- connecting
 
-    async def _try_connecting(self) -> None:
+    def _begin_connecting(self) -> None:
+        self._attempt = Attempt(self)
+        self._attempt.begin(self._try_connecting(self._attempt))
+
+    async def _try_connecting(self, attempt: Attempt) -> None:
         try:
-            await self._upstream.connect(self._itself)
+            await self._upstream.connect(attempt)
         except UpstreamDown as exc:
             (self._refuse if exc.is_refused else self._lose)(str(exc))
 
-    def _itself(self) -> asyncio.Protocol:
-        return cast(asyncio.Protocol, self)  # it has all methods that are called, without inheriting them
-
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport = cast(asyncio.Transport, transport)  # uvloop's does not inherit from it
-        self._connecting = None
+        self._attempt = None
         self._transport = transport
         if self.is_closed:
             transport.abort()
@@ -328,14 +330,14 @@ class SharedConnection:
             return
         if self._exchange.is_open:
             self._abandon(reason)
-        elif self._transport is not None or self._connecting is not None:
+        elif self._transport is not None or self._attempt is not None:
             self._connect_again()
 
     def _connect_again(self) -> None:
         """Give up a connection on which nothing was sent, and open another one."""
-        give_up(self._connecting, self._handshake, self._transport)
+        give_up(self._attempt, self._handshake, self._transport)
         self._handshake = self._transport = None
-        self._connecting = self._loop.create_task(self._try_connecting())
+        self._begin_connecting()
 
     # -- the end
 

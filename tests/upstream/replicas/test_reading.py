@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import deque
-from collections.abc import Callable
+from typing import cast
 
 import pytest
 
@@ -15,6 +15,7 @@ from keyfence.resp.limits import RequestLimits
 from keyfence.resp.profile import Profile
 from keyfence.resp.replies import ErrorPart
 from keyfence.resp.requests import RequestReader
+from keyfence.upstream.attempt import Attempt
 from keyfence.upstream.exchange import Share, Sharer
 from keyfence.upstream.health import Upstream, UpstreamAddress
 from keyfence.upstream.pools import Pools
@@ -40,9 +41,11 @@ class Node(asyncio.Transport):
         self._protocol: asyncio.Protocol | None = None
         upstream.connect = self._connect  # type: ignore[method-assign]
 
-    async def _connect(self, protocol: Callable[[], asyncio.Protocol]) -> None:
-        self._protocol = protocol()
-        self._protocol.connection_made(self)
+    async def _connect(self, attempt: Attempt) -> None:
+        attempt.protocol().connection_made(self)
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        self._protocol = cast(asyncio.Protocol, protocol)
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         self._reader.feed(bytes(data))
