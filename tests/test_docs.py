@@ -46,7 +46,10 @@ def test_every_link_has_a_target(document: Path) -> None:
 
 # A file or folder of the project, as prose names it: `tests/cli/test_main.py`, `fuzz/`.
 _NAMED = re.compile(r"`((?:\.ci|benchmarks|docs|fuzz|policies|proxy|tests|tools)/[\w./-]*)`")
-NAMING = [PROJECT / name for name in ("CONTRIBUTING.md", "README.md", "SECURITY.md", "docs/architecture.md")]
+NAMING = [
+    PROJECT / name
+    for name in ("CONTRIBUTING.md", "README.md", "SECURITY.md", "docs/architecture.md", "docs/tour.md")
+]
 
 
 @pytest.mark.parametrize("document", NAMING, ids=lambda document: document.name)
