@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import jsonschema
 import pytest
+import yaml
 
 from keyfence import __version__
 from tests.servers import PROJECT
@@ -58,6 +62,24 @@ def test_every_file_that_a_document_names_exists(document: Path) -> None:
     placeholders = {name for name in named if "NAME" in name}
     made = {"fuzz/found", "build/fuzz", "benchmarks/results/", "tests/node/node_modules"}
     assert {name for name in named - placeholders - made if not (PROJECT / name).exists()} == set()
+
+
+# Pages whose blocks of YAML are parts of a configuration or of a policy.
+PARTLY = ("environments", "managed", "topology", "upgrades")
+_YAML = re.compile(r"^```yaml\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+def faults_of(part: dict[str, Any], schema: str) -> list[str]:
+    """What a file with this part, and with all else that it needs, would have wrong."""
+    wanted = json.loads((PROJECT / "docs" / "schemas" / f"{schema}.json").read_text()) | {"required": []}
+    return [fault.message for fault in jsonschema.Draft202012Validator(wanted).iter_errors(part)]
+
+
+@pytest.mark.parametrize("page", PARTLY)
+def test_every_example_of_a_page_is_a_part_of_a_configuration_or_a_policy(page: str) -> None:
+    blocks = map(yaml.safe_load, _YAML.findall((PROJECT / "docs" / f"{page}.md").read_text()))
+    faults = {str(block): (faults_of(block, "config"), faults_of(block, "policy")) for block in blocks}
+    assert {block: both for block, both in faults.items() if all(both)} == {}
 
 
 def test_the_package_and_the_project_have_the_same_version() -> None:
