@@ -82,6 +82,11 @@ def test_every_example_of_a_page_is_a_part_of_a_configuration_or_a_policy(page: 
     assert {block: both for block, both in faults.items() if all(both)} == {}
 
 
+@pytest.mark.parametrize("page", ["README.md", "docs/performance.md"])
+def test_a_page_that_is_read_first_stays_short(page: str) -> None:
+    assert len((PROJECT / page).read_text().splitlines()) <= 200
+
+
 def test_the_package_and_the_project_have_the_same_version() -> None:
     project = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
     assert project["version"] == __version__
