@@ -6,7 +6,7 @@
 SHELL = /bin/sh
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help run test check test-failed lint bench bench-micro fuzz fuzz-properties soak adversary simulation more-servers commands screenshots install build install-test dist node clean clean-room
+.PHONY: help run test check test-failed lint bench bench-micro fuzz fuzz-properties soak adversary simulation more-servers commands screenshots site install build install-test dist node clean clean-room
 
 VENV ?= .venv
 EDITABLE ?= -e
@@ -39,7 +39,7 @@ help: ## list the targets
 run: install ## run keyfence in the foreground, with the example configuration; Ctrl-C ends it. PURE=1 compiles nothing
 	@exec $(BIN)/keyfence run --config examples/keyfence.yaml
 
-test: install-test node ## run all tests (or TESTS=…); those of compiled modules also interpreted
+test: install-test node $(VENV)/.installed-docs ## run all tests (or TESTS=…); those of compiled modules also interpreted
 	@test -n "$(TESTS)" || echo "all tests take some twenty minutes on two cores; make check is the short form"
 	$(BIN)/python -m pytest $(SPREAD) $(PYTEST) $(TESTS)
 	$(interpreted)
@@ -51,7 +51,7 @@ check: install-test ## run a short form of make test: commands, policy, sessions
 # What decides about commands. Few of these tests need a server, and none a running keyfence.
 CHECKED = $(addprefix tests/,commands config identity net policy resp session shapes test_layout.py test_docs.py)
 
-test-failed: install-test node ## run again what failed in the last `make test`, and what did not run then
+test-failed: install-test node $(VENV)/.installed-docs ## run again what failed in the last `make test`, and what did not run then
 	@$(BIN)/python -m tools.may_rerun
 	$(BIN)/python -m pytest --last-failed --last-failed-no-failures none
 	$(interpreted)
@@ -110,6 +110,9 @@ commands: install-test ## make the command table again; FROM=HOST:PORT (or unix:
 screenshots: install-test ## take the pictures of the page again, all or PICTURES="…" (needs chromium and its driver)
 	@$(BIN)/python -m tools.screenshots $(PICTURES)
 
+site: $(INSTALLED) $(VENV)/.installed-docs ## build the documentation as a site into build/site; a warning is an error
+	@$(BIN)/python -m tools.site
+
 soak: install-test ## compare with Redis at length: 10,000 pipelines with refusals, a million commands of 200 clients, a million hostile keys
 	KEYFENCE_SOAK=1 $(BIN)/python -m pytest $(PYTEST) tests/differential/test_random_sessions.py \
 	  tests/differential/test_refusals.py tests/differential/test_isolation.py -s
@@ -166,6 +169,11 @@ $(VENV)/.installed-bench: $(INSTALLED)
 	@$(PIP) -r $@.txt
 	@$(REQUIREMENTS) project optional-dependencies plots > $@.txt
 	@$(PIP) -r $@.txt || echo "no matplotlib for this machine: the results have tables and no plots"
+	@mv $@.txt $@
+
+$(VENV)/.installed-docs: pyproject.toml $(VENV)/.environment
+	@$(REQUIREMENTS) project optional-dependencies docs > $@.txt
+	@$(PIP) -r $@.txt
 	@mv $@.txt $@
 
 # auditwheel gives the compiled wheel the name of the oldest Linux that it runs on.

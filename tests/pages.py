@@ -8,6 +8,7 @@
 - In a block `console`, a line with `$ ` is a command, and the lines after it are what it prints. A command
   with `&` at its end goes on beside the others.
 - `<!-- copy: FOLDER -->` copies a folder of the project.
+- `<!-- run: COMMAND -->` runs a command that the page does not show.
 - `<!-- wait: COMMAND | TEXT -->` repeats a command until it prints the text.
 - `<!-- later: 7d -->` lets time pass: keyfence is ended, everything in its store moves into the past, and
   keyfence begins again.
@@ -34,6 +35,7 @@ from typing import NamedTuple
 
 from tests.servers import PATIENCE_SECONDS, PROJECT, free_port, server_binaries
 
+README = PROJECT / "README.md"
 HOUR = PROJECT / "docs" / "first-hour.md"
 WEEK = PROJECT / "docs" / "first-week.md"
 PORTS = ("6379", "6381", "6382", "7101", "7102", "7103", "7104", "7105", "9464")
@@ -49,6 +51,8 @@ _VARIES = (
     (re.compile(r"\brevision [0-9a-f]{12}\b"), "revision 2bf7c52ef2af"),
     (re.compile(r"\b\d+[smh] ago"), "1m ago"),
     (re.compile(r"cover only \d+ (seconds|minutes)"), "cover only 5 seconds"),
+    (re.compile(r"(The page is at http://127\.0\.0\.1:)\d+"), r"\g<1>41873"),  # free ports of keyfence look
+    (re.compile(r"(Clients connect to 127\.0\.0\.1:|^  redis-cli -p )\d+", re.MULTILINE), r"\g<1>38011"),
     (re.compile(r"\b(redis-py|ioredis) \d+\.\d+\.\d+"), r"\1 5.2.0"),
 )
 
@@ -141,6 +145,8 @@ class Walk:
         if name == "copy":
             shutil.copytree(PROJECT / what, self.folder, dirs_exist_ok=True)
             self._use_own_ports(self.folder.glob("*.env"))
+        elif name == "run":
+            self.run(what)
         elif name == "wait":
             command, _, wanted = what.partition(" | ")
             _eventually(lambda: wanted in re.sub(" +", " ", self.run(command)))
@@ -328,7 +334,7 @@ def _played(walk: Walk, part: re.Match[str]) -> str:
 
 
 if __name__ == "__main__":
-    for document in (HOUR, WEEK):
+    for document in (README, HOUR, WEEK):
         if not sys.argv[1:] or document.stem in sys.argv[1:]:
             with tempfile.TemporaryDirectory() as scratch:
                 document.write_text(walked(document.read_text(), Path(scratch)))

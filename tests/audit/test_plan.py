@@ -87,12 +87,12 @@ def test_a_plan_can_go_to_a_stream() -> None:
         ("", "is empty; keyfence audit --plan migrate writes a plan"),
         ("{}\n", "is not a plan of keyfence audit --plan migrate, version 1"),
         ("nonsense\n", "is not a plan of keyfence audit --plan migrate, version 1"),
-        ("%H\nnonsense\n", r"plan:2: this is no line of a plan: "),
-        ("%H\n[]\n", r"plan:2: this is no line of a plan: it is not an object"),
-        ('%H\n{"old": "a", "new": "b"}\n', r"plan:2: this is no line of a plan: 'type' is missing"),
+        ("%H\nnonsense\n", r"plan:2: this is not a line of a plan: "),
+        ("%H\n[]\n", r"plan:2: this is not a line of a plan: it is not an object"),
+        ('%H\n{"old": "a", "new": "b"}\n', r"plan:2: this is not a line of a plan: 'type' is missing"),
         ('%H\n{"old": "a", "type": "hash"}\n', r"plan:2: .*: it has neither new nor why"),
         ('%H\n{"old": "a", "new": "a", "type": "hash"}\n', r"plan:2: .*: old and new are the same key"),
-        ('%H\n{"old": 1, "new": "a", "type": "hash"}\n', r"plan:2: this is no line of a plan: "),
+        ('%H\n{"old": 1, "new": "a", "type": "hash"}\n', r"plan:2: this is not a line of a plan: "),
     ],
 )
 def test_a_bad_plan_is_one_sentence_with_its_line(tmp_path: Path, text: str, message: str) -> None:

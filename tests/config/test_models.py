@@ -143,8 +143,8 @@ listeners:
 """,
     [
         "4:14: 'unix:' does not name a socket; write unix:/path/to/keyfence.sock",
-        "5:31: 'rw' are no permissions; write three octal digits, as 0660",
-        "6:36: '9' are no permissions; write three octal digits, as 0660",
+        "5:31: 'rw' are not permissions; write three octal digits, as 0660",
+        "6:36: '9' are not permissions; write three octal digits, as 0660",
         "7:51: '10.0.0.1/8' has bits behind the prefix; write 10.0.0.0/8",
         "7:63: 'x' is not a network; write it as 10.0.0.0/8 or fd00::/8",
         "8:20: 'key' is missing",
@@ -744,7 +744,11 @@ def test_nodes_of_a_cluster_and_the_addresses_that_stand_for_them(tmp_path: Path
             "upstream:\n  url: redis://r",
             "url names a Redis too; keyfence has one",
         ),
-        ("keyfence.example", "0.0.0.0", "4:20: '0.0.0.0' is no address of one machine; write the IP address"),
+        (
+            "keyfence.example",
+            "0.0.0.0",
+            "4:20: '0.0.0.0' is not the address of one machine; write the IP address",
+        ),
         ("7200-7299", "7299-7200", "4:45: '7299-7200' is not a range of ports; write FIRST-LAST"),
         ("7200-7299", "6300-6399", "4:45: port 6380 is that of listeners too; give it another one"),
         (": 7300}", ": 0}", "4:81: '0': input should be"),

@@ -249,7 +249,7 @@ def test_readiness_says_what_is_left_to_do(keyfence: Keyfence) -> None:
     assert rules["key.unregistered"]["readiness"] == "not ready"
     assert rules["key.unregistered"]["findings"] == [finding["id"]]
     assert rules["scope.read"]["readiness"] == "gap"
-    assert rules["scope.read"]["why"].startswith("keyfence must look for ")
+    assert rules["scope.read"]["why"].startswith("observe for another ")
     assert rules["stream.maxlen"]["readiness"] == "no traffic"
 
 

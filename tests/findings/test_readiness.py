@@ -51,7 +51,7 @@ def test_time_in_which_keyfence_was_down_does_not_count(store: Store, reader: Re
     store.write(batch(asked=5))
     look(store, NOON, NOON + 3 * DAY)
     look(store, NOON + 5 * DAY, NOON + 8 * DAY)
-    assert standing(reader, NOON + 8 * DAY).why == "keyfence must look for 1d more"
+    assert standing(reader, NOON + 8 * DAY).why == "observe for another 1d"
 
 
 def test_traffic_before_the_quiet_time_is_no_evidence(store: Store, reader: Reader) -> None:

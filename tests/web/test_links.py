@@ -156,7 +156,9 @@ def test_without_a_store_a_service_that_breaks_nothing_is_not_called_silent(star
         assert sock.recv(100) == b"+PONG\r\n"
     person = Person(keyfence)
     assert "1 command evaluated. What that says of the rules is not known yet." in person.read("/")
-    assert "What its commands say of the rules is not known." in person.read("/services/CubeMaster")
+    assert "It is not known which rules its commands were checked against." in person.read(
+        "/services/CubeMaster"
+    )
     assert "None. All its findings" in person.read("/services/CubeMaster")
 
 

@@ -189,7 +189,7 @@ class Plan:
                 raise ValueError("it is not an object")
             return from_object(values)
         except ValueError as exc:
-            raise PlanError(f"{self.path}:{number}: this is no line of a plan: {exc}") from None
+            raise PlanError(f"{self.path}:{number}: this is not a line of a plan: {exc}") from None
 
 
 def _text(key: bytes) -> str:

@@ -84,7 +84,7 @@ def _address_or_none(value: str) -> str:
 def _permissions(value: Any) -> Any:
     if isinstance(value, str) and re.fullmatch("0?[0-7]{3}", value, re.ASCII):
         return int(value, 8)
-    raise ValueError(f"{value!r} are no permissions; write three octal digits, as 0660")
+    raise ValueError(f"{value!r} are not permissions; write three octal digits, as 0660")
 
 
 def is_store(text: str) -> bool:

@@ -66,7 +66,9 @@ def _checked_announced(value: str) -> str:
     address = ip_address(value.strip("[]"))
     is_name = re.fullmatch(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*", value) is not None
     if (address is None and not is_name) or (address is not None and address.is_unspecified):
-        raise ValueError(f"{value!r} is no address of one machine; write the IP address or name of keyfence")
+        raise ValueError(
+            f"{value!r} is not the address of one machine; write the IP address or name of keyfence"
+        )
     return value.strip("[]")
 
 

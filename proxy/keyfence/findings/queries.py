@@ -35,7 +35,7 @@ LOOKING, PASSTHROUGH, OPAQUE = "looking", "passthrough", "opaque"  # kinds of sp
 
 
 class Asked(NamedTuple):
-    """How often a rule was asked of a service, or a right used, and when last."""
+    """How often commands of a service were checked against a rule, or a right used, and when last."""
 
     times: int
     last: float  # Unix seconds
@@ -204,7 +204,7 @@ class Reader:
         return {(of, kind, name): Asked(int(n), last) for of, kind, name, n, last in self._rows(chosen)}
 
     def last_uses(self, service: str) -> dict[tuple[str, str], float]:
-        """By kind and name: when a service's right was used last, or a rule asked of it, in Unix seconds."""
+        """By kind and name: when a service's right was used last, or a rule checked, in Unix seconds."""
         chosen = (
             select(uses.c.kind, uses.c.name, func.max(uses.c.last))
             .where(uses.c.service == service)

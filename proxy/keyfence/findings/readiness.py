@@ -32,7 +32,7 @@ class Readiness(enum.StrEnum):
     ENFORCED = "enforced"
     READY = "ready"
     NOT_READY = "not ready"  # violations that enforcing would refuse
-    NO_TRAFFIC = "no traffic"  # no command was asked of the rule
+    NO_TRAFFIC = "no traffic"  # no command was checked against the rule
     GAP = "gap"  # keyfence has not been looking for long enough, or could not see everything
     DISABLED = "disabled"
 
@@ -44,7 +44,7 @@ class Standing:
     service: str
     rule: str
     readiness: Readiness
-    asked: int  # commands that the rule was asked of within the quiet time
+    asked: int  # commands that were checked against the rule within the quiet time
     findings: tuple[str, ...]  # ids of those that are left
     owners: tuple[str, ...]  # of these
     last: float | None  # the last violation that enforcing would refuse, in Unix seconds
@@ -63,7 +63,7 @@ class Standing:
             what = "the service knows addresses of Redis, where keyfence sees nothing"
             return f"{what}; enforce {BYPASS} without a waiver"
         if self.readiness is Readiness.GAP:
-            return f"keyfence must look for {span_text(self.wait)} more{self._began_again}"
+            return f"observe for another {span_text(self.wait)}{self._began_again}"
         return ""
 
     @property
@@ -203,7 +203,7 @@ def quiet_since(looking: Sequence[Span], quiet: float, now: float) -> float:
 
 
 def is_ready(found: Iterable[Standing]) -> bool:
-    """Whether every rule that commands were asked of is ready or enforced, and there is one."""
+    """Whether every rule against which commands were checked is ready or enforced, and there is one."""
     asked = [one for one in found if one.readiness not in (Readiness.NO_TRAFFIC, Readiness.DISABLED)]
     return bool(asked) and all(one.readiness in (Readiness.READY, Readiness.ENFORCED) for one in asked)
 

@@ -79,7 +79,7 @@ _ALL: Final = (
         "session",
         "Redis tells the client an address at which keyfence is not asked",
         "keyfence's operator",
-        "use a client for a single Redis, and a Redis that is no cluster",
+        "use a client for a single Redis, and a Redis that is not a cluster",
     ),
     # -- command
     Rule(

@@ -1,5 +1,5 @@
-"""The sink that adds up positive evidence: which rules were asked of whose commands, who used which rights,
-and which parts of the policy decided.
+"""The sink that adds up positive evidence: against which rules whose commands were checked, who used which
+rights, and which parts of the policy decided.
 
 Rule: its table is bounded by services, rules and targets of the policy. `parts` empties it. For evidence that
 finds no room, it says that anything may have decided.

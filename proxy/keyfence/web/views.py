@@ -339,7 +339,7 @@ async def _explain(questions: Questions, parameters: Parameters) -> Values:
             raise ValueError(f"the command is longer than {MAX_COMMAND} characters")
         argv = [word.encode("utf-8", "surrogateescape") for word in shlex.split(command)]
         if not argv:
-            raise ValueError("this is no command; its name comes first")
+            raise ValueError("this is not a command; its name comes first")
         return values | {"explained": await questions.control.explain(service, argv, NOBODY), "fault": ""}
     except ValueError as exc:
         return values | {"explained": None, "fault": sentence(str(exc))}

@@ -39,9 +39,9 @@ STATES: dict[str, str] = {
 }
 STANDINGS = {
     "enforced": "violations are refused",
-    "ready": "commands were asked of it for long enough, and none broke it: it can be enforced",
+    "ready": "commands were checked against it for long enough, and none broke it: it can be enforced",
     "not ready": "enforcing it would refuse commands",
-    "no traffic": "no command was asked of it",
+    "no traffic": "no command was checked against it",
     "not known": "without a findings store, keyfence does not keep for how long nothing broke a rule",
     "gap": "keyfence has not been looking for long enough",
     "disabled": "the rule is switched off",

@@ -31,10 +31,10 @@ COMMANDS = "a draft restricts no commands on a key that its service may write"
 LATER = "only a script sets this time to live, and no log shows it"
 KNOWN = {
     "cubesandbox": {
-        "a state that is none": VALUES,
+        "a word that is not a state": VALUES,
         "a state of the code": VALUES,
         "and the other one": VALUES,
-        "a number that is no port": "a draft knows numbers, and not how large they may be",
+        "a number that is not a port": "a draft knows numbers, and not how large they may be",
         "no field of a route or of instance info lapses either": COMMANDS,
         "only HDEL removes": COMMANDS,
         "an event leaves by the trimming of XADD only": COMMANDS,
@@ -52,7 +52,7 @@ KNOWN = {
         "an instance for a day": SCRIPT,
         "a renewal for a week": SCRIPT,
         "too few arguments": SCRIPT,
-        "an id that is none": SCRIPT,
+        "text that is not an id": SCRIPT,
         "a transaction takes the place of no script": UNSEEN,
         "user-index stays": "the key was only read, so nothing shows whether it may expire",
         "user-roles stays": "the key was only read, so nothing shows whether it may expire",

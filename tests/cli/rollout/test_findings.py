@@ -142,7 +142,7 @@ def test_a_young_keyfence_is_not_ready_and_says_how_long_it_must_look(keyfence: 
     ran = run(keyfence, "ready", "--service", "orders")
     assert ran.exit_code == 1
     assert "gap" in ran.output
-    assert "keyfence must look for 6d 23h more" in ran.output
+    assert "observe for another 6d 23h" in ran.output
     (line,) = [line for line in ran.output.splitlines() if "key.unregistered" in line]
     assert "not ready" in line
     assert "2 findings (#shop)" in line

@@ -643,10 +643,3 @@ AROUND = {
 def test_every_partial_policy_in_the_documentation_loads(block: str) -> None:
     around = next(text for begin, text in AROUND.items() if block.startswith(begin))
     parse_policy(around + block)
-
-
-def test_the_policy_in_the_readme_loads() -> None:
-    readme = (POLICIES.parent / "README.md").read_text()
-    found = [block.split("```")[0] for block in readme.split("```yaml\n")[1:]]
-    policies = [block for block in found if block.startswith("policy: cubesandbox")]
-    assert [parse_policy(block).name for block in policies] == ["cubesandbox"]

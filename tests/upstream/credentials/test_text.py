@@ -42,7 +42,7 @@ def test_a_line_is_the_password_and_an_object_says_more(text: str, expected: Cre
         (b'{"username": "hidden"}', "gives JSON without a password"),
         (b'{"password": ""}', "gives JSON without a password"),
         (b'{"password": ["hidden"]}', "gives JSON without a password"),
-        (b'{"password": "hidden", "username": 1}', "a username that is no text"),
+        (b'{"password": "hidden", "username": 1}', "a username that is not text"),
         (b'{"password": "hidden", "expires_in": true}', "expires_in in another form than seconds from then"),
         (b'{"password": "hidden", "expires_in": NaN}', "expires_in in another form than seconds from then"),
         (b'{"password": "hidden", "expires_at": "soon"}', "expires_at in another form than Unix seconds"),

@@ -125,5 +125,5 @@ def _cluster(link: Link) -> topology.Topology:
     except topology.TopologyError as exc:
         raise LinkError(f"{link.shown} answers CLUSTER SLOTS, but {exc}") from None
     if found.covered < SLOTS:
-        raise LinkError(f"{link.shown}: nobody holds some slots of the cluster; mend it first")
+        raise LinkError(f"{link.shown}: some hash slots of the cluster have no node; mend that first")
     return found

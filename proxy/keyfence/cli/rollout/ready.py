@@ -28,7 +28,7 @@ from keyfence.policy.units import clock_text, counted, plural
 from .findings import place_of
 from .times import seconds_of, since_time
 
-_STANDING = ("service", "rule", "standing", "asked", "what is left")
+_STANDING = ("service", "rule", "standing", "checked", "what is left")
 _STYLES = {"not ready": "bold red", "ready": "bold green", "enforced": "green", "gap": "yellow"}
 
 
@@ -46,8 +46,8 @@ _STYLES = {"not ready": "bold red", "ready": "bold green", "enforced": "green", 
 def ready(admin: str, form: str, service: str, unused: float | None, **asked: Any) -> None:
     """Show which rules can be enforced for which services, and what is left for the others.
 
-    Exit code 0: every rule that commands were asked of is ready or enforced; 1: one is not, or there were
-    no commands.
+    Exit code 0: every rule against which commands were checked is ready or enforced; 1: one is not, or there
+    were no commands.
     """
     rule, everything = asked["rule"], asked["everything"]
     if rule and rule not in RULES:
@@ -60,7 +60,9 @@ def ready(admin: str, form: str, service: str, unused: float | None, **asked: An
         rows, lines = _of(answer["standings"], service, rule), _of(answer["modes"], service, rule)
         counted = [one for one in rows if one["readiness"] not in ("no traffic", "disabled")]
         table = table_of(
-            _STANDING, map(_cells, sorted(rows if everything else counted, key=_service_of)), right=("asked",)
+            _STANDING,
+            map(_cells, sorted(rows if everything else counted, key=_service_of)),
+            right=("checked",),
         )
     if service and not rows:
         fail(f"{service!r} is not a service of the policy")
@@ -97,7 +99,7 @@ def _print_standings(
     if not counted:
         say("No commands were evaluated, so nothing is known.")
     elif silent and not everything:
-        say(f"({silent} more without traffic: no command was asked of the rule; --all shows them)")
+        say(f"({silent} more without traffic: no command was checked against the rule; --all shows them)")
 
 
 def _print_modes(lines: Sequence[Mapping[str, str]], service: str) -> None:

@@ -26,7 +26,8 @@ class Evidence:
     """What a source has: findings, and the traffic that they were found in."""
 
     findings: Sequence[Finding]
-    # By service and rule: how many commands the rule was asked of; of a decision log, how many broke it.
+    # By service and rule: how many commands were checked against the rule; of a decision log, how many broke
+    # it.
     asked: Mapping[tuple[str, str], int]
     commands: int | None  # that were evaluated; None: the source does not count them
     is_silent: bool

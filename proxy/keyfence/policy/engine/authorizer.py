@@ -362,7 +362,7 @@ class Authorizer:
         """Returns the ruling on an answer of Redis that names addresses: to this command, or a redirect
         (MOVED, ASK, REDIRECT) in place of the answer to some command."""
         who = self.evaluator.checks.wording.who(service)
-        hint = "use a client for a single Redis, and a Redis that is no cluster"
+        hint = "use a client for a single Redis, and a Redis that is not a cluster"
         if command in ("MOVED", "ASK"):
             message = f"{who} may not follow {command} past keyfence: another node of the cluster has the key"
         elif command == "REDIRECT":

@@ -1,5 +1,5 @@
-"""Positive evidence: which rules a command was asked of, which rights it used, and which parts of the policy
-decided.
+"""Positive evidence: which rules a command was checked against, which rights it used, and which parts of the
+policy decided.
 
 Rule: evidence depends only on the command's kind, the service and the targets of its keys, never on names,
 values or time. So the decision cache draws it once for each of its decisions. It says that a rule was asked,
@@ -151,7 +151,7 @@ def _parts(policy: CompiledPolicy, touches: Touches, looked: _LookedAt) -> dict[
 
 
 def _rules_of(policy: CompiledPolicy, access: Access, target: Target | None) -> list[str]:
-    """The rules that an access to one key is asked of."""
+    """The rules that an access to one key is checked against."""
     rules = list(_OF_KEYS)
     if target is not None:  # a key of no target is no one's, so no right is asked for
         if access.needs & READ or not access.needs & (READ | WRITE):  # existence is told to holders only

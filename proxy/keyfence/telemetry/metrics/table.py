@@ -379,7 +379,7 @@ LABELS: dict[str, str] = {
     "revision": "the beginning of a hash over all policy files",
     "role": "`master`, `replica`, or `unknown`: Redis is away, or does not say it before a login",
     "rule": "[a rule](policy.md#the-rules)",
-    "service": "a service of the policy; `unknown` for clients that are none",
+    "service": "a service of the policy; `unknown` for other clients",
     "upstream": "the address of Redis, without a password",
     "version": "keyfence's version",
     "where": "`INFO`, or a notice: `MOVING`, `MIGRATING`, `MIGRATED`, `FAILING_OVER`, `FAILED_OVER`, "

@@ -52,7 +52,7 @@ def _object(text: str) -> Mapping[str, Any] | None:
 def _of_fields(fields: Mapping[str, Any], username: str, written_at: float) -> Credentials:
     password, user = fields.get("password"), fields.get("username", username)
     if not isinstance(password, str) or not password or not isinstance(user, str):
-        raise NoCredentials(f"gives JSON without a password, or with a username that is no text: {_KEYS}")
+        raise NoCredentials(f"gives JSON without a password, or with a username that is not text: {_KEYS}")
     expires_at = _expiry(fields, written_at)
     if expires_at is not None and expires_at <= time.time():
         raise NoCredentials("gives credentials that have expired; is the clock right?")
