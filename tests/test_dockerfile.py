@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 import subprocess
+import tomllib
 
+import click
 import pytest
 
+from keyfence.cli.main import cli
 from tests.servers import PROJECT
 from tools.dockerfile import Stage, load, parse, read_command, read_copy, read_env, read_health_check
 
@@ -15,7 +18,8 @@ BUILDER, FINAL = STAGES
 
 # Steps of the image beyond the Makefile's. Any other RUN step belongs in the Makefile.
 ALSO_ALLOWED = (
-    r"apt-get update && apt-get install --yes --no-install-recommends build-essential",
+    r"apt-get update && apt-get install --yes --no-install-recommends [a-z0-9 -]+"
+    r"( && rm -rf /var/lib/apt/lists)?",
     r"useradd .*",
 )
 
@@ -35,20 +39,21 @@ def test_every_docker_step_is_a_makefile_target() -> None:
             assert {word for word in words if "=" not in word} <= targets, step
 
 
-def test_the_image_installs_with_the_target_of_make_run() -> None:
-    (install,) = (step for step in BUILDER.texts("RUN") if step.startswith("make "))
-    variables = dict(word.split("=", 1) for word in install.split() if "=" in word)
-    assert "install" in install.split()
-    makefile = (PROJECT / "Makefile").read_text()
-    assert re.search(r"^run: install\b", makefile, re.MULTILINE)
-    for variable in variables:
-        assert re.search(rf"^{variable} \?=", makefile, re.MULTILINE), f"the Makefile knows no {variable}"
-    assert variables["EDITABLE"] == "", "the image holds no checkout"
-    assert read_copy(FINAL.texts("COPY")[0]).sources == (variables["VENV"],)
+def test_the_image_is_built_from_the_wheel() -> None:
+    steps = [step.split() for step in BUILDER.texts("RUN") if step.startswith("make ")]
+    assert [words[1] for words in steps] == ["wheel", "install-wheel", "sbom"]
+    [into] = [word.removeprefix("INTO=") for word in steps[1] if "=" in word]
+    assert read_copy(FINAL.texts("COPY")[0]).sources == (into,), "the image holds no checkout"
+    assert steps[2][2:] == [f"OF={into}", f"INTO={into}/sbom.cdx.json"]
 
 
 def test_a_build_without_the_extensions_fails() -> None:
-    assert environment(BUILDER)["KEYFENCE_COMPILED"] == "required"
+    [installed] = [step for step in BUILDER.texts("RUN") if step.startswith("apt-get")]
+    assert {"gcc", "libc6-dev", "python3-dev"} <= set(installed.split())
+    plan = subprocess.run(
+        ["make", "-n", "wheel", "VENV=/x"], cwd=PROJECT, capture_output=True, text=True, check=True
+    )
+    assert "tools.dist --only compiled" in plan.stdout
 
 
 def test_the_copied_files_exist_and_reach_the_build() -> None:
@@ -64,20 +69,34 @@ def test_the_copied_files_exist_and_reach_the_build() -> None:
 
 
 def test_the_image_runs_as_an_unprivileged_user() -> None:
-    assert FINAL.texts("USER")[-1] == "keyfence"
-    assert any(re.match(r"useradd .*\bkeyfence$", step) for step in FINAL.texts("RUN"))
+    user = FINAL.texts("USER")[-1]
+    # Kubernetes' runAsNonRoot accepts numbers only.
+    assert re.fullmatch(r"([1-9]\d{4,}):\1", user)
+    assert any(step.startswith(f"useradd --uid {user.partition(':')[0]} ") for step in FINAL.texts("RUN"))
+
+
+def test_the_labels_say_what_the_package_says() -> None:
+    [text] = FINAL.texts("LABEL")
+    labels = {name.rpartition("image.")[2]: value for name, value in read_env(text).items()}
+    project = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
+    same = {"title": "name", "description": "description", "licenses": "license", "version": "version"}
+    assert {name: labels[name] for name in same} == {name: project[key] for name, key in same.items()}
+    assert labels["base.name"] == FINAL.image
 
 
 def test_the_image_writes_no_bytecode() -> None:
     assert environment(FINAL)["PYTHONDONTWRITEBYTECODE"] == "1"
 
 
-def test_the_health_check_uses_the_admin_listener_without_a_shell() -> None:
+def test_the_health_check_is_a_command_of_keyfence_and_needs_no_shell() -> None:
     (check,) = FINAL.texts("HEALTHCHECK")
-    command = read_health_check(check)
-    assert command[:2] == ["python", "-c"]
-    assert re.search(r"http://127\.0\.0\.1:9464/(healthz|readyz)", command[2])
-    compile(command[2], "HEALTHCHECK", "exec")
+    name, command, *arguments = read_health_check(check)
+    assert name == "keyfence"
+    found = cli.get_command(click.Context(cli), command)
+    assert found is not None
+    admin = found.make_context(command, arguments).params["admin"]  # raises click.UsageError
+    configuration = (PROJECT / read_command(FINAL.texts("CMD")[-1])[2]).read_text()
+    assert f"admin: 0.0.0.0:{admin.rpartition(':')[2]}\n" in configuration
 
 
 def test_keyfence_is_the_first_process() -> None:
@@ -94,9 +113,12 @@ def test_the_image_exposes_the_ports_of_its_configuration() -> None:
     assert sorted(FINAL.texts("EXPOSE")[0].split()) == sorted(ports)
 
 
-def test_the_final_image_holds_no_compiler() -> None:
-    assert not any("apt-get" in step for step in FINAL.texts("RUN"))
+def test_the_final_image_holds_no_compiler_and_no_pip() -> None:
+    [installed] = [step for step in FINAL.texts("RUN") if step.startswith("apt-get")]
+    packages = installed.partition("--no-install-recommends ")[2].partition(" &&")[0].split()
+    assert packages == ["ca-certificates", "python3"]
     assert FINAL.image.endswith("-slim")
+    assert BUILDER.image == FINAL.image, "the wheel is for the image's Python"
 
 
 def test_the_dockerfile_holds_no_secret_and_names_no_registry() -> None:
@@ -121,8 +143,8 @@ def test_the_reader_joins_lines_and_skips_comments() -> None:
 def test_make_has_a_recipe_for_each_step() -> None:
     for step in BUILDER.texts("RUN"):
         if step.startswith("make "):
-            arguments = ["VENV=/nonexistent/venv" if a.startswith("VENV=") else a for a in step.split()[1:]]
+            arguments = [*step.split()[1:], "VENV=/nonexistent/venv"]
             plan = subprocess.run(
                 ["make", "--dry-run", *arguments], cwd=PROJECT, capture_output=True, text=True, check=True
             )
-            assert "-m pip install" in plan.stdout
+            assert "-m tools." in plan.stdout or " install " in plan.stdout, step

@@ -202,7 +202,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "cli": {
         *("cli.demo", "cli.keyspace", "cli.look", "cli.rollout", "cli.terminal"),
-        *("commands", "config", "net", "process", "process.serving"),
+        *("admin", "commands", "config", "net", "process", "process.serving"),
         *("telemetry", "telemetry.reports", "upstream"),
         *("authoring", "authoring.export", "policy", "policy.compiled", "policy.enforcement"),
         *("policy.loading", "policy.patterns", "policy.remedies", "policy.source"),

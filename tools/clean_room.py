@@ -224,13 +224,11 @@ def visitors_room(plan: Plan, name: str) -> Iterator[None]:
 
 def container(plan: Plan, name: str) -> Iterator[None]:
     """Carries out the Dockerfile's steps until the first `yield`, then runs the resulting image."""
-    # The Dockerfile's base image contains Python's headers; in Debian they are a separate package.
-    image = Root(plan.work, "image", plan.base, plan.settings)
-    image.install("python3-dev")
     roots: dict[str, Root] = {}
     for stage in dockerfile.load(PROJECT / "Dockerfile"):
-        root = roots[stage.name] = Root(plan.work, f"{name}-{stage.name}", image.path, plan.settings)
-        directory, user, environment, entry, command, health = "/", "root", {"PATH": PATH}, [], [], []
+        root = roots[stage.name] = Root(plan.work, f"{name}-{stage.name}", plan.base, plan.settings)
+        directory, user, entry, command, health = "/", "root", [], [], []
+        environment = {"PATH": PATH, "DEBIAN_FRONTEND": "noninteractive"}
         for step in stage.instructions:
             match step.name:
                 case "RUN":

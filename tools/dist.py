@@ -1,6 +1,6 @@
 """Builds into dist/ what installs without a clone: an sdist, wheels made from it, and their checksums.
 
-Usage: python -m tools.dist [--only sdist|compiled|pure], in the checkout; `make dist` builds everything.
+Usage: python -m tools.dist [--only sdist|compiled|pure] [--sbom], in the checkout; `make dist` builds all.
 
 Rule: the wheels are built from the sdist, so it has all that a build needs. The pure wheel is for every
 Python and machine that no compiled wheel fits. A compiled wheel is for this Python; auditwheel, if installed,
@@ -19,9 +19,12 @@ import sys
 import tempfile
 from pathlib import Path
 
+from tools import sbom
+
 PROJECT = Path(__file__).resolve().parent.parent
 DIST = PROJECT / "dist"
 SUMS = "SHA256SUMS"
+SBOM = "keyfence.cdx.json"
 PURE = "py3-none-any"
 
 
@@ -90,6 +93,21 @@ def pure_wheel(source: Path, into: Path) -> None:
     assert PURE in made.name, made.name
 
 
+def list_parts(into: Path) -> None:
+    """Installs a wheel with what it needs today into an environment of its own, and writes its SBOM."""
+    if not sbom.is_possible():
+        say(f"no cyclonedx-bom here: no {SBOM}")
+        return
+    say("a list of what a wheel needs")
+    wheel = next(iter(sorted(into.glob("*.whl"))))
+    with tempfile.TemporaryDirectory(prefix="keyfence-dist-") as scratch:
+        run(sys.executable, "-m", "venv", "--without-pip", scratch)
+        python = Path(scratch) / "bin" / "python"
+        pip = (sys.executable, "-m", "pip", "--python", python, "--disable-pip-version-check", "--quiet")
+        run(*pip, "install", wheel)
+        sbom.write(python, into / SBOM)
+
+
 def write_sums(folder: Path) -> None:
     files = sorted(path for path in folder.iterdir() if path.name != SUMS)
     lines = (f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in files)
@@ -101,6 +119,9 @@ def write_sums(folder: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tools.dist")
     parser.add_argument("--only", choices=("sdist", "compiled", "pure"), help="default: all three")
+    parser.add_argument(
+        "--sbom", action="store_true", help=f"write {SBOM} too; it needs an index of packages"
+    )
     parser.add_argument("--into", type=Path, default=DIST, help="folder that is made anew; default: dist")
     options = parser.parse_args()
     into: Path = options.into
@@ -111,6 +132,8 @@ def main() -> None:
         compiled_wheel(source, into)
     if options.only in (None, "pure"):
         pure_wheel(source, into)
+    if options.sbom and options.only != "sdist":
+        list_parts(into)
     write_sums(into)
 
 

@@ -1,7 +1,7 @@
 """Parses a Dockerfile into its instructions, for `tests/test_dockerfile.py` and `tools/clean_room.py`.
 
 Rule: an unknown instruction is an error, so that no step is skipped silently. The parser knows the
-instructions of the project's Dockerfile: FROM … AS, RUN, COPY [--from=], ENV, WORKDIR, USER, EXPOSE,
+instructions of the project's Dockerfile: FROM … AS, RUN, COPY [--from=], ENV, LABEL, WORKDIR, USER, EXPOSE,
 HEALTHCHECK, STOPSIGNAL, ENTRYPOINT and CMD; the last two, and a health check's command, in their JSON form.
 """
 
@@ -43,7 +43,10 @@ class Stage:
         return [instruction.text for instruction in self.instructions if instruction.name == name]
 
 
-KNOWN = {"RUN", "COPY", "ENV", "WORKDIR", "USER", "EXPOSE", "HEALTHCHECK", "STOPSIGNAL", "ENTRYPOINT", "CMD"}
+KNOWN = {
+    *("RUN", "COPY", "ENV", "LABEL", "WORKDIR", "USER", "EXPOSE"),
+    *("HEALTHCHECK", "STOPSIGNAL", "ENTRYPOINT", "CMD"),
+}
 
 
 def parse(text: str) -> list[Stage]:
@@ -78,7 +81,7 @@ def read_copy(text: str) -> Copy:
 
 
 def read_env(text: str) -> dict[str, str]:
-    """Reads the arguments of ENV: `NAME=VALUE …`."""
+    """Reads the arguments of ENV and LABEL: `NAME=VALUE …`."""
     return dict(word.split("=", 1) for word in shlex.split(text))
 
 

@@ -39,7 +39,7 @@ WITHOUT_OUTPUT = {
     "export builders",
     "export docs",
 }
-ASKING = ("report", "status", "modes", "waivers", "observe", "reload", "restart")
+ASKING = ("report", "status", "modes", "waivers", "observe", "reload", "restart", "healthcheck")
 CANDIDATE = ("candidate load", "candidate show", "candidate drop", "candidate promote")
 WAIVERS = """waivers:
   - {service: CubeProxy, rule: scope.read, owner: ada, reason: moves, until: 2099-01-01}

@@ -36,6 +36,7 @@ PLACES: Mapping[str, str] = {
     "export": "keyfence.cli.export:export",
     "findings": "keyfence.cli.rollout.findings:findings",
     "gate": "keyfence.cli.rollout.gate:gate",
+    "healthcheck": "keyfence.cli.healthcheck:healthcheck",
     "init": "keyfence.cli.rollout.init:init",
     "look": "keyfence.cli.look.look:look",
     "migrate": "keyfence.cli.keyspace.commands:migrate",
