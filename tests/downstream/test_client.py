@@ -12,7 +12,6 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 import pytest
-import uvloop
 
 from keyfence.config.limits import ClientLimits
 from keyfence.config.models import ListenerModel
@@ -27,6 +26,7 @@ from keyfence.process.serving.garbage import without_collections
 from keyfence.resp.limits import IDENTIFIED
 from keyfence.telemetry.telemetry import Telemetry
 from keyfence.upstream.health import Upstream, UpstreamAddress
+from tests.loops import own_loop
 from tests.servers import PATIENCE_SECONDS, free_port
 from tests.session.sessions import ADMITTED, REFUSED, authorizer_with, cmd, identities, replies
 
@@ -39,7 +39,7 @@ def in_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[[pytest.
     """Run a coroutine in a loop such as keyfence's own, with patience."""
 
     def run(monkeypatch: pytest.MonkeyPatch) -> None:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        with own_loop() as runner:
             arguments = [monkeypatch] if inspect.signature(test).parameters else []
             runner.run(asyncio.wait_for(test(*arguments), PATIENCE_SECONDS))
 
