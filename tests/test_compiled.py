@@ -147,6 +147,19 @@ def test_the_status_describes_the_loaded_modules() -> None:
     assert set(_compiled.status()) == set(_compiled.modules())
 
 
+# Their tests start servers, which is most of their time, so they do not run a second time.
+RUN_ONCE = ("telemetry", "upstream", "downstream")
+
+
+def test_the_tests_of_every_room_with_a_compiled_module_run_interpreted_too() -> None:
+    asks = ["make", "--no-print-directory", "--eval", "asked: ; @echo $(PURE_TESTS)", "asked"]
+    named = subprocess.run(asks, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+    rooms = {module.removeprefix("keyfence.").rpartition(".")[0] for module in _compiled.MODULES}
+    tests = {f"tests/{room.replace('.', '/')}" for room in rooms if not room.startswith(RUN_ONCE)}
+    assert not [one for one in tests if not one.startswith(tuple(named))]
+    assert all((ROOT / one.partition("::")[0]).exists() for one in named)
+
+
 # --- real builds -----------------------------------------------------------------------------------------
 
 
@@ -162,6 +175,13 @@ def checkout(tmp_path: Path) -> Path:
         shutil.copy(ROOT / name, root)
     (root / "README.md").touch()
     return root
+
+
+def leave_one_module(checkout: Path) -> None:
+    """Only MODULE is to be compiled: to translate all of them takes a minute, and shows no more."""
+    for module in _compiled.modules(checkout / "proxy"):
+        if module != MODULE:
+            _compiled.source(module, checkout / "proxy").with_suffix(".pxd").unlink()
 
 
 def build_in(checkout: Path, **environ: str) -> subprocess.CompletedProcess[str]:
@@ -189,6 +209,7 @@ DESCRIBE = (
 
 def test_without_a_compiler_the_build_succeeds_and_everything_runs_interpreted(checkout: Path) -> None:
     pytest.importorskip("Cython")
+    leave_one_module(checkout)
     stale = _compiled.source(MODULE, checkout / "proxy").with_suffix(EXTENSION_SUFFIXES[0])
     stale.write_bytes(b"\x7fELF of an earlier build")
     ran = build_in(checkout, CC="/bin/false")
@@ -222,9 +243,7 @@ def test_with_a_compiler_everything_runs_compiled_until_a_source_is_edited(check
     pytest.importorskip("Cython")
     if not (shutil.which("cc") or shutil.which("gcc")):
         pytest.skip("no C compiler is installed")
-    for module in _compiled.modules(checkout / "proxy"):  # one module takes long enough
-        if module != MODULE:
-            _compiled.source(module, checkout / "proxy").with_suffix(".pxd").unlink()
+    leave_one_module(checkout)
     ran = build_in(checkout, KEYFENCE_COMPILED="required")
     assert ran.returncode == 0, ran.stderr
     assert built(checkout) == [MODULE]

@@ -20,6 +20,7 @@ from keyfence.admin.server import Server, start_admin
 from keyfence.net.addresses import Address
 from keyfence.telemetry import operator_log as notices
 from tests.admin.test_server import FakeControl
+from tests.loops import own_loop
 
 SOON = 0.05  # seconds: a limit that a test waits for
 NEVER = 600.0
@@ -97,7 +98,7 @@ Test = Callable[[], Awaitable[None]]
 def run(request: pytest.FixtureRequest) -> Callable[[Test], None]:
     def start(test: Test) -> None:
         factory = uvloop.new_event_loop if request.param == "uvloop" else asyncio.new_event_loop
-        with asyncio.Runner(loop_factory=factory) as loop:
+        with own_loop(factory) as loop:
             loop.run(asyncio.wait_for(test(), 60))
 
     return start

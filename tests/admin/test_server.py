@@ -27,6 +27,7 @@ from keyfence.policy.enforcement.modes import ModeRule
 from keyfence.policy.verdict import Mode
 from keyfence.telemetry.counters import Counters
 from keyfence.telemetry.metrics.exposition import exposition
+from tests.loops import own_loop
 
 ANY_PORT = Address("127.0.0.1:0")
 
@@ -231,7 +232,7 @@ def served(request: pytest.FixtureRequest) -> Callable[[Scenario], None]:
 
     def start(scenario: Scenario) -> None:
         factory = uvloop.new_event_loop if request.param == "uvloop" else asyncio.new_event_loop
-        with asyncio.Runner(loop_factory=factory) as loop:
+        with own_loop(factory) as loop:
             loop.run(run(scenario))
 
     return start

@@ -6,10 +6,10 @@ import asyncio
 import random
 
 import pytest
-import uvloop
 
 from tests.differential.isolation import Load, Streams
 from tests.differential.pairs import LONG, Pair
+from tests.loops import own_loop
 
 CLIENTS = 200
 COMMANDS = 1_000_000 if LONG else 50_000
@@ -53,7 +53,7 @@ async def _run(pair: Pair, seed: int) -> tuple[Load, int]:
 @pytest.mark.timeout(7200 if LONG else 300)
 def test_no_reply_reaches_the_wrong_client(refusing_pair: Pair) -> None:
     refusing_pair.empty()
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    with own_loop() as runner:
         load, killed = runner.run(_run(refusing_pair, seed=5))
     print(f"{load.answered} answered, {load.lost} lost, {load.disconnects} disconnects, {killed} killed")
     assert load.answered + load.lost > COMMANDS / 2

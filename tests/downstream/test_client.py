@@ -12,9 +12,8 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 import pytest
-import uvloop
 
-from keyfence.config.limits import ClientLimits
+from keyfence.config.limits import ClientLimits, ClientSettings
 from keyfence.config.models import ListenerModel
 from keyfence.downstream import client as client_module
 from keyfence.downstream import half_closed
@@ -24,9 +23,9 @@ from keyfence.downstream.listeners import Listeners
 from keyfence.policy.enforcement.modes import ModeRule
 from keyfence.policy.engine.authorizer import InForce
 from keyfence.process.serving.garbage import without_collections
-from keyfence.resp.limits import IDENTIFIED
 from keyfence.telemetry.telemetry import Telemetry
 from keyfence.upstream.health import Upstream, UpstreamAddress
+from tests.loops import own_loop
 from tests.servers import PATIENCE_SECONDS, free_port
 from tests.session.sessions import ADMITTED, REFUSED, authorizer_with, cmd, identities, replies
 
@@ -39,7 +38,7 @@ def in_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[[pytest.
     """Run a coroutine in a loop such as keyfence's own, with patience."""
 
     def run(monkeypatch: pytest.MonkeyPatch) -> None:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        with own_loop() as runner:
             arguments = [monkeypatch] if inspect.signature(test).parameters else []
             runner.run(asyncio.wait_for(test(*arguments), PATIENCE_SECONDS))
 
@@ -78,7 +77,8 @@ class Stage:
         self.upstream = Upstream(address, connect_timeout=self._timeout)
         self.telemetry = Telemetry()
         in_force = None if self._authorizer is None else InForce(self._authorizer)
-        common = Common(in_force, identities(), self.telemetry, IDENTIFIED, self._limits, self._shared)
+        settings = ClientSettings(clients=self._limits, shared_connections=self._shared)
+        common = Common(in_force, identities(), self.telemetry, settings)
         self.context = ServerContext(common, self.upstream)
         self.listeners = Listeners(self.context)
         self.listeners.open(ListenerModel(listen="127.0.0.1:0", service="CubeProxy"))

@@ -1,5 +1,6 @@
 // A client with its default settings, which sets a key for each line on standard input: node restart.js
-// ioredis|redis HOST:PORT KEY. It prints a line for each: OK, or the error that the application would get.
+// ioredis|redis HOST:PORT KEY. It prints a line for each: OK, or the error that the application would get. When it
+// first notices that its connection has ended, it prints "reconnecting".
 "use strict";
 const readline = require("readline");
 
@@ -21,6 +22,7 @@ async function connected() {
 }
 
 connected().then((client) => {
+  client.once("reconnecting", () => console.log("reconnecting"));
   console.log("connected");
   const lines = readline.createInterface({ input: process.stdin });
   lines.on("line", (value) => {

@@ -9,11 +9,8 @@ from __future__ import annotations
 import asyncio
 import random
 import socket
-from collections.abc import Coroutine
-from typing import Any
 
-from keyfence.upstream.health import Sentinels, Upstream, UpstreamAddress
-from keyfence.upstream.sentinel.follower import Follower
+from keyfence.upstream.health import Sentinels, UpstreamAddress
 from tests.simulation.journal import Journal
 from tests.simulation.network import Network
 from tests.simulation.redis_model import PORT, Node
@@ -41,10 +38,6 @@ class Guide:
     def address(self) -> UpstreamAddress:
         """Where keyfence connects."""
         raise NotImplementedError
-
-    def chores(self, _upstream: Upstream) -> list[Coroutine[Any, Any, None]]:
-        """What keyfence does to be led."""
-        return []
 
     def announce(self, node: Node) -> None:
         """A failover has made this node the primary: lead there, after a while."""
@@ -81,10 +74,6 @@ class BySentinels(Guide):
     def address(self) -> UpstreamAddress:
         hosts = tuple((one.host.address, SENTINEL_PORT) for one in self.sentinels)
         return UpstreamAddress("tcp", shown="sentinel:main", sentinels=Sentinels(hosts, NAME))
-
-    def chores(self, upstream: Upstream) -> list[Coroutine[Any, Any, None]]:
-        assert upstream.address.sentinels is not None
-        return [Follower(upstream, upstream.address.sentinels).follow_forever()]
 
     def turn(self, node: Node) -> None:
         """The first Sentinel knows it; the others learn it from that one."""

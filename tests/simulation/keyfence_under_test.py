@@ -1,31 +1,32 @@
-"""The real keyfence in the simulation: clients, sessions, pools, upstream and follower.
+"""The real keyfence in the simulation: clients, sessions, pools, and an upstream as a process has it.
 
 Not in it: listening sockets and TLS (of `downstream.listeners`, only its clock and the end), workers, the
-admin listener, and `process.serving.runtime`, whose answers to the upstream's calls stand here once more.
+admin listener, and `process.serving.runtime`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import itertools
 from collections.abc import Collection
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from keyfence.config.limits import ClientLimits
+from keyfence.config.limits import ClientLimits, ClientSettings
+from keyfence.config.loading import load_settings
+from keyfence.config.settings import Overrides, Settings
 from keyfence.downstream.client import Client
-from keyfence.downstream.context import Common, ServerContext
-from keyfence.downstream.listeners import Listeners
+from keyfence.downstream.context import Common
 from keyfence.identity.client_facts import Evidence
 from keyfence.identity.resolver import make_resolver
 from keyfence.policy.enforcement.modes import ModeRule, Modes
 from keyfence.policy.engine.authorizer import Authorizer, InForce
 from keyfence.policy.loading.load import load_policy
-from keyfence.resp.limits import IDENTIFIED
+from keyfence.process.serving.upstreams import ServedUpstream
 from keyfence.telemetry.telemetry import Telemetry
 from keyfence.upstream.failovers import Failover
-from keyfence.upstream.health import Upstream
 from tests.simulation.guides import Guide
 from tests.simulation.network import Host, Network
 
@@ -40,6 +41,14 @@ def _authorizer() -> Authorizer:
     """One for all schedules: what it has learned of commands changes its speed, and no answer."""
     policy = load_policy(POLICY)
     return Authorizer(policy, Modes((ModeRule("enforce"),), policy.services), clock=lambda: 1e9)
+
+
+@cache
+def _settings() -> Settings:
+    overrides = Overrides(listen="127.0.0.1:0")
+    return dataclasses.replace(
+        load_settings("", overrides, needs_policy=False), connect_timeout=CONNECT_SECONDS
+    )
 
 
 class SimulatedClient(Client):
@@ -62,34 +71,34 @@ class Keyfence:
     def __init__(self, network: Network, guide: Guide, shared_connections: int) -> None:
         self.host: Host = network.host("keyfence", ADDRESS)
         self._network = network
-        self._guide = guide
         self._numbers = itertools.count()
         loop = network.loop
         authorizer = _authorizer()
-        self.upstream = Upstream(guide.address(), connect_timeout=CONNECT_SECONDS)
+        self.telemetry = Telemetry(clock=loop.time)
+        self._served = ServedUpstream(
+            guide.address(), _settings(), self.telemetry, tell=lambda _text: None, adopt=None, quiet=True
+        )
+        self.upstream = self._served.upstream
         for part in (self.upstream._failovers, self.upstream._renewals, self.upstream._held):
             part._clock = loop.time  # type: ignore[attr-defined]
         self.upstream.standing._clock = loop.time
-        self.telemetry = Telemetry(clock=loop.time)
         common = Common(
             InForce(authorizer),
             make_resolver(frozenset(authorizer.policy.services)),
             self.telemetry,
-            IDENTIFIED,
-            ClientLimits(output=200_000),
-            shared_connections,
+            ClientSettings(clients=ClientLimits(output=200_000), shared_connections=shared_connections),
         )
-        self.context = ServerContext(common, self.upstream)
-        self.listeners = Listeners(self.context)
+        self.listeners = self._served.serve(common)
+        assert self._served.context is not None
+        self.context = self._served.context
+        self._moves = self.upstream.on_failover
         self.upstream.on_failover = self._failed_over
-        self.upstream.on_renewal = self.context.renew
         self._chores: list[asyncio.Task[None]] = []
         loop.opens = lambda makes, host, port: network.connect(self.host, makes, host, port)
 
     def _failed_over(self, now: Failover, held: Collection[str] | None) -> None:
         self._network.journal.add("keyfence: %s is the primary, says %s", now.node, now.why)
-        if held is not None:
-            self.context.upstream_moved(f"upstream is {now.node} now", held)
+        self._moves(now, held)
 
     def _serve(self) -> Client:
         quota = self.context.quotas.take()
@@ -101,8 +110,7 @@ class Keyfence:
     async def start(self) -> None:
         self._network.listen(ADDRESS, PORT, self._serve)
         await self.listeners.start()
-        chores = [self.upstream.probe_forever(), *self._guide.chores(self.upstream)]
-        self._chores = [asyncio.ensure_future(one) for one in chores]
+        self._chores = [asyncio.ensure_future(one) for one in self._served.chores()]
 
     async def stop(self) -> None:
         """End as the process does."""

@@ -99,6 +99,7 @@ class Stage(FakeControl):
                 "node": "",
                 "role": "master",
                 "last_failover": None,
+                "replicas": [],
             },
             "listeners": await self.addresses(),
             "workers": [{"slot": 0, "pid": 1, "state": "serving", "connections": 1}],

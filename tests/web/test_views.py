@@ -202,18 +202,36 @@ def test_an_empty_store_has_nothing_new(stage: Stage, monkeypatch: pytest.Monkey
     assert "No command has been evaluated yet." in text
 
 
+def upstream_that(stage: Stage, monkeypatch: pytest.MonkeyPatch, **more: Any) -> None:
+    """The upstream's state is as ever, except for this."""
+    as_ever = asyncio.run(stage.status())
+
+    async def status() -> dict[str, Any]:
+        return as_ever | {"upstream": as_ever["upstream"] | more}
+
+    monkeypatch.setattr(stage, "status", status)
+
+
 def test_the_overview_says_how_long_the_last_failover_took(monkeypatch: pytest.MonkeyPatch) -> None:
     stage = Stage(None)
-    status = asyncio.run(stage.status())
     failover = {"node": "10.0.0.2:6379", "why": "the Sentinels", "at": 1e9, "seconds": 2.34}
-
-    async def failed_over() -> dict[str, Any]:
-        return status | {"upstream": status["upstream"] | {"last_failover": failover}}
-
-    monkeypatch.setattr(stage, "status", failed_over)
+    upstream_that(stage, monkeypatch, last_failover=failover)
     text = shown(stage, "/")
     assert "10.0.0.2:6379" in text
     assert "known from the Sentinels, 2.3 s without service" in text
+
+
+def test_the_overview_says_of_each_replica_whether_it_is_read_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = Stage(None)
+    assert "Replicas" not in shown(stage, "/")
+    replicas = [
+        {"address": "redis://a:6379", "reason": "", "behind": 1},
+        {"address": "redis://b:6379", "reason": "it is a <primary>", "behind": None},
+    ]
+    upstream_that(stage, monkeypatch, replicas=replicas)
+    text = shown(stage, "/")
+    assert "redis://a:6379</bdi></code> read from, 1 byte behind</li>" in text
+    assert '<strong class="bad">not read from</strong> (it is a &lt;primary&gt;)</li>' in text
 
 
 # -- findings

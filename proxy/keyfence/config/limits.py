@@ -1,6 +1,6 @@
-"""The limits of clients, beyond a single request.
+"""The limits of clients, beyond a single request, and what else the settings say about all clients.
 
-Rule: this is a value; `downstream` enforces it.
+Rule: these are values; `downstream` enforces them.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-from keyfence.resp.limits import MIB
+from keyfence.resp.limits import IDENTIFIED, MIB, RequestLimits
 
 ANY_SERVICE = "*"
 
@@ -31,3 +31,20 @@ class ClientLimits:
 
     def of_service(self, service: str) -> int:
         return self.per_service.get(service, self.per_service.get(ANY_SERVICE, 0))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ClientSettings:
+    """What the settings say about all clients of a process."""
+
+    requests: RequestLimits = IDENTIFIED
+    clients: ClientLimits = ClientLimits()
+    # The number of shared upstream connections of one kind; 0: each client has a dedicated one.
+    shared_connections: int = 0
+    # For how many seconds after a write each service reads from the primary; None: always. `*` is every
+    # service that is not named.
+    after_write: Mapping[str, float | None] = dataclasses.field(default_factory=dict)
+
+    def reads_after(self, service: str) -> float | None:
+        """How many seconds after a write a service reads from replicas again; None: it never does."""
+        return self.after_write.get(service if service in self.after_write else ANY_SERVICE)

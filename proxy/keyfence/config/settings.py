@@ -89,8 +89,7 @@ class Settings:
 
     @property
     def after_write(self) -> dict[str, float | None]:
-        """For how many seconds after a write each service reads from the primary; None: always. `*` is every
-        service that is not named."""
+        """As `ClientSettings` has it."""
         return {
             name: one.after_write / 1000 if one.at == "replicas" else None for name, one in self.reads.items()
         }

@@ -21,23 +21,24 @@ cdef class Client(Owner):
     cdef str _listener
     cdef readonly object _known
     cdef str _host
-    cdef int _port
     cdef object _quota
     cdef object _opens
     cdef str _counted_as
     cdef object _counters
     cdef Traffic _traffic
-    cdef readonly int _life
     cdef readonly object _transport
     cdef readonly Passthrough _session
     cdef readonly Links _links
     cdef readonly Flow _flow
     cdef object _half_closed
-    cdef public bint active
     cdef public double idle_since
     cdef public double partial_since
-    cdef int _until_timed
     cdef object _timed
+    # Integers stand together, so that no space is left between them.
+    cdef int _port
+    cdef readonly int _life
+    cdef public bint active
+    cdef int _until_timed
     cdef bint _asks
     cdef bint _must_renew
     cdef readonly double connected_at

@@ -11,10 +11,9 @@ import itertools
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from typing import Any
 
-from keyfence.config.limits import ANY_SERVICE, ClientLimits
+from keyfence.config.limits import ClientSettings
 from keyfence.identity.resolver import Resolver
 from keyfence.policy.engine.authorizer import InForce
-from keyfence.resp.limits import RequestLimits
 from keyfence.session.conversation.context import Cluster, SessionContext
 from keyfence.session.conversation.owner_questions import Question
 from keyfence.session.conversation.shown_ids import ShownIds
@@ -44,24 +43,25 @@ class Common:
         in_force: InForce | None,
         identities: Resolver,
         telemetry: Telemetry,
-        limits: RequestLimits,
-        client_limits: ClientLimits,
-        shared_connections: int = 0,
+        settings: ClientSettings,
         cluster: Cluster | None = None,
     ) -> None:
-        """`in_force`: None passes everything on unread. `shared_connections`: the number of shared upstream
-        connections of one kind; with 0 each client has a dedicated one. `cluster`: that of all upstreams."""
+        """`in_force`: None passes everything on unread. `cluster`: that of all upstreams."""
         self.in_force = in_force
         self.identities = identities
         self.telemetry = telemetry
-        self.limits = limits
-        self.quotas = ConnectionQuotas(client_limits)
-        # For how many seconds after a write a service reads from the primary; None: always. See Settings.
-        self.after_write: dict[str, float | None] = {}
+        self.settings = settings
+        self.quotas = ConnectionQuotas(settings.clients)
         self.turns = Turns()
-        self.shared_connections = shared_connections if in_force is not None else 0
+        self.shared_connections = settings.shared_connections if in_force is not None else 0
         self.cluster = cluster
         self.ask: Callable[[Question], None] = _not_answered  # takes the questions of sessions
+
+    def take(self, identities: Resolver, settings: ClientSettings) -> None:
+        """Use these from now on. The number of shared connections stays as it was."""
+        self.identities = identities
+        self.settings = settings
+        self.quotas.limits = settings.clients
 
 
 class ServerContext:
@@ -93,7 +93,7 @@ class ServerContext:
                 common.in_force,
                 common.identities,
                 common.telemetry,
-                common.limits,
+                common.settings.requests,
                 self._greeting,
                 address.database,
                 address.selects_later,
@@ -105,8 +105,7 @@ class ServerContext:
 
     def reading_links(self, service: str, client: Sharer) -> ReadingLinks | None:
         """The shares of a client of this service; None: the service reads from the primary."""
-        of_services = self.common.after_write
-        after_write = of_services.get(service if service in of_services else ANY_SERVICE)
+        after_write = self.common.settings.reads_after(service)
         if self.replicas is None or after_write is None or not self.sharing:
             return None
         return ReadingLinks(client, self.pools, self.replicas, after_write)

@@ -39,10 +39,10 @@ cdef class FastPath:
     cdef readonly Py_ssize_t start
     cdef readonly Py_ssize_t end
     cdef public Py_ssize_t count
-    cdef bint _needed_own
     cdef object _comparison
     cdef DecisionCache _beside
     cdef ViolationCounter _counted
+    cdef bint _needed_own
     cdef int _until_timed
     cdef double _started
 

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
-from collections.abc import AsyncIterator, Callable, Coroutine
-from typing import Any, NamedTuple
-
-import uvloop
+from collections.abc import AsyncIterator
+from typing import NamedTuple
 
 from keyfence.config.loading import load_settings
 from keyfence.config.settings import Overrides
@@ -18,18 +15,8 @@ from keyfence.process.serving.runtime import Runtime
 from keyfence.session.conversation.owner_questions import Question
 from keyfence.telemetry.telemetry import Telemetry
 from keyfence.upstream.health import UpstreamAddress
-from tests.servers import PATIENCE_SECONDS, free_port
-
-
-def in_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[[], None]:
-    """Runs a test in a loop such as keyfence's own, with patience."""
-
-    @functools.wraps(test)
-    def run() -> None:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(asyncio.wait_for(test(), PATIENCE_SECONDS))
-
-    return run
+from tests.loops import in_loop
+from tests.servers import free_port
 
 
 class Redis:

@@ -4,32 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
-from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Collection, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-import uvloop
 
 from keyfence.resp import encode
 from keyfence.upstream.failovers import Failover
 from keyfence.upstream.health import Sentinels, Upstream, UpstreamAddress
 from keyfence.upstream.sentinel.answers import SWITCHED, Named
 from keyfence.upstream.sentinel.follower import SETTLED_SECONDS, Follower
+from tests.loops import in_loop
 from tests.sentinel import NAME, Watched, running_sentinels
 from tests.servers import PATIENCE_SECONDS, free_port, running_redis
-
-
-def in_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Runs a test in a loop such as keyfence's own, with patience."""
-
-    @functools.wraps(test)
-    def run(**fixtures: Any) -> None:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(asyncio.wait_for(test(**fixtures), PATIENCE_SECONDS))
-
-    return run
 
 
 @pytest.fixture

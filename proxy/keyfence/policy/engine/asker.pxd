@@ -7,6 +7,6 @@ cdef class Asker:
     cdef readonly int service
     cdef readonly tuple values
     cdef readonly long long database
-    cdef readonly object peer
+    cdef object _peer
     cdef readonly object sender
     cdef readonly object transaction

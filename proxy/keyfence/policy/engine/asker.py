@@ -6,10 +6,22 @@ Rule: an asker never changes. After a login, SELECT, MULTI or EXEC the client is
 
 from __future__ import annotations
 
+from typing import Any, Protocol
+
 from keyfence.policy.compiled.tenants import Values
 from keyfence.policy.verdict import Peer
 
 _NOT_SHOWN = Peer("")
+
+# What a client says of itself: the user, its name, its library and the library's version.
+Said = tuple[bytes, bytes, bytes, bytes]
+
+
+class Sender(Protocol):
+    """A connection, which is equal to no other."""
+
+    def peer(self, said: Said) -> Peer:
+        """Who the client is, as logs show it, if it says this of itself."""
 
 
 class Transaction:
@@ -30,14 +42,26 @@ class Asker:
         values: Values = (),
         *,
         database: int = 0,
-        peer: Peer = _NOT_SHOWN,
-        sender: object = None,
+        peer: Peer | Said = _NOT_SHOWN,
+        sender: Sender | None = None,
         transaction: Transaction | None = None,
     ) -> None:
+        """`peer` may be what the client says of itself, which `sender` shows when it is asked: few commands
+        are reported, and each client would keep a text."""
         self.service = service  # its number
         self.values = values  # of the caller's bound placeholders (`CompiledPolicy.values`)
         self.database = database  # the selected one
-        self.peer = peer  # who the client is, as logs show it
+        self._peer = peer
         # Identifies the connection, on which commands run in order; by default `peer` does.
         self.sender = peer if sender is None else sender
         self.transaction = transaction  # in which the command is queued; None outside MULTI
+
+    @property
+    def peer(self) -> Peer:
+        """Who the client is, as logs show it."""
+        peer = self._peer
+        if isinstance(peer, Peer):
+            return peer
+        sender: Any = self.sender
+        shown: Peer = sender.peer(peer)
+        return shown

@@ -18,7 +18,7 @@ from typing import Any
 from keyfence.commands.extract import adopt
 from keyfence.commands.learned import learn
 from keyfence.commands.model import Touches
-from keyfence.config.limits import ClientLimits
+from keyfence.config.limits import ClientSettings
 from keyfence.config.settings import Settings
 from keyfence.downstream.announced import primaries_of
 from keyfence.downstream.client import Client
@@ -117,9 +117,7 @@ class Runtime:
                 counters.policy_made_of(files, policy.revision)
                 declare_zeros(counters, authorizer.modes)
         if self._common is not None:
-            self._common.identities, self._common.limits = self._resolver(), settings.limits.of_requests()
-            self._common.quotas.limits = self._client_limits()
-            self._common.after_write = settings.after_write
+            self._common.take(self._resolver(), self._client_settings())
             for context in self.contexts:
                 context.admit()
         self._count_lapsed()
@@ -227,16 +225,8 @@ class Runtime:
     # -- clients
 
     def _open_common(self) -> Common:
-        settings = self.settings
-        return Common(
-            self.in_force,
-            self._resolver(),
-            self.telemetry,
-            settings.limits.of_requests(),
-            self._client_limits(),
-            settings.shared_connections,
-            self.cluster,
-        )
+        of_clients = self._client_settings()
+        return Common(self.in_force, self._resolver(), self.telemetry, of_clients, self.cluster)
 
     @property
     def contexts(self) -> list[ServerContext]:
@@ -260,14 +250,20 @@ class Runtime:
         for context in self.contexts:
             context.ids.is_all = is_all
 
-    def _client_limits(self) -> ClientLimits:
-        """The configured limits, with no more connections than file descriptors allow."""
-        limits = self.settings.limits.of_clients()
+    def _client_settings(self) -> ClientSettings:
+        """As configured, but with no more connections than file descriptors allow."""
+        settings = self.settings
+        limits = settings.limits.of_clients()
         # With workers, their parent has the admin listeners.
-        room = room_for(limits.connections, 0 if self.settings.workers else self.settings.admin_listeners)
+        room = room_for(limits.connections, 0 if settings.workers else settings.admin_listeners)
         if room < 0.9 * limits.connections:
             self.tell(f"file descriptors suffice for {room} connections of {limits.connections} (ulimit -n)")
-        return dataclasses.replace(limits, connections=room)
+        return ClientSettings(
+            settings.limits.of_requests(),
+            dataclasses.replace(limits, connections=room),
+            settings.shared_connections,
+            settings.after_write,
+        )
 
     def _resolver(self) -> Resolver:
         return self.settings.identify.resolver(self.policy.services if self.policy else ())
@@ -287,7 +283,6 @@ class Runtime:
         order."""
         if self._common is None:
             self._common = self._open_common()
-            self._common.after_write = self.settings.after_write
         listeners = served.serve(self._common)
         contexts = contexts_of(self.settings)
         for model, sockets, context in zip(self.settings.listeners, bound, contexts, strict=True):

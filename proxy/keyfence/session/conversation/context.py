@@ -7,15 +7,22 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from time import monotonic
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from keyfence.identity.resolver import Resolver
+from keyfence.net.host_port import host_port
+from keyfence.policy.engine.asker import Said
 from keyfence.policy.engine.authorizer import InForce
+from keyfence.policy.show import printable
+from keyfence.policy.verdict import Peer
 from keyfence.resp.limits import IDENTIFIED, RequestLimits
 
 from .observer import Observer
 from .shown_ids import ShownIds
+
+MAX_SAID = 64  # the length of a client's own name in logs, in bytes
 
 
 def _no_greeting() -> Sequence[bytes]:
@@ -55,11 +62,24 @@ class SessionContext:
     clock: Callable[[], float] = monotonic
 
 
-class ClientOrigin(NamedTuple):
-    """Where a client comes from, and what is known of it before it logs in."""
+@dataclasses.dataclass(slots=True, eq=False)
+class ClientOrigin:
+    """Where a client comes from, and what is known of it before it logs in. It stands for the client's
+    connection too: its commands run in order."""
 
     service: str
     client: str  # its address or name …
     port: int = 0  # … and port, if there is one
     names: Sequence[str] = ()  # in its certificate
     known_by: str = ""  # the source of identity that `service` is from; "" for none
+
+    def peer(self, said: Said) -> Peer:
+        """Who the client is, as logs show it, if it says this of itself."""
+        return _shown(self.client, self.port, said)
+
+
+@lru_cache(maxsize=256)
+def _shown(client: str, port: int, said: Said) -> Peer:
+    """Remembered, because a client that is reported once is often reported again."""
+    address = host_port(client, port) if port else client
+    return Peer(address, *(printable(text, MAX_SAID) for text in said))

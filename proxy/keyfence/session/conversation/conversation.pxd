@@ -33,10 +33,11 @@ cdef class Conversation:
     cdef public bint wants_turn
     cdef public double turn_ends
     cdef public object question
-    cdef readonly int state
     cdef public object transaction
     cdef readonly Room room
     cdef readonly RequestReader reader
+    # Integers stand in pairs, so that no space is left between them.
+    cdef readonly int state
     cdef public bint partly_sent
     cdef object _deferred
     cdef list _unread

@@ -14,12 +14,10 @@ cdef class KnownClient(Identity):
     cdef readonly object observer
     cdef object _in_force
     cdef Conversation _conversation
-    cdef object _peer
-    cdef object _peer_of
     cdef object _library
-    cdef object _sender
     cdef Asker _asker
     cdef object _asked
+    cdef object _asked_as
     cdef str _opaque_as
     cdef object _exchange
     cdef bytes _redirect_hidden_by

@@ -11,12 +11,10 @@ from collections.abc import Sequence
 
 from keyfence.commands.addresses import NOTICES
 from keyfence.commands.model import Touches
-from keyfence.net.host_port import host_port
 from keyfence.policy.compiled.tenants import NOBODY, Caller
-from keyfence.policy.engine.asker import Asker
+from keyfence.policy.engine.asker import Asker, Said
 from keyfence.policy.engine.authorizer import Authorizer
 from keyfence.policy.services import UNKNOWN
-from keyfence.policy.show import printable
 from keyfence.policy.verdict import Peer, Ruling
 from keyfence.resp.limits import UNIDENTIFIED
 from keyfence.resp.profile import Profile
@@ -31,9 +29,10 @@ from .refusal import refusal
 
 # Counts all commands that are not in the table, because a client can send any name.
 OTHER = "other"
-MAX_SAID = 64  # the length of a client's own name in logs, in bytes
 
 _NEVER_ASKED = Asker(0)
+# What most clients say of themselves. One object for all of them.
+_NOTHING_SAID: Said = (b"", b"", b"", b"")
 
 
 def label_of(touches: Touches) -> str:
@@ -53,32 +52,26 @@ class KnownClient(Identity):
         self.observer = context.observer
         self._in_force = context.in_force
         self._conversation = conversation  # for its transaction and its profile
-        self._peer: Peer | None = None  # made on demand, of this profile:
-        self._peer_of: Profile | None = None
         self._library = (b"", b"")  # the client library's name and version, even if Redis does not know them
-        self._sender = object()  # identifies this client's connection: its commands run in order
-        self._asker = _NEVER_ASKED  # made on demand, for this authorizer:
+        # Made on demand, for this authorizer, profile and library.
+        self._asker = _NEVER_ASKED
         self._asked: Authorizer | None = None
+        self._asked_as: Profile | None = None
         self._opaque_as = ""  # the service under which it is counted as opaque; "": it is not
         self._exchange: Exchange | None = None  # of the addresses in redirects; None: it has seen none
         self._redirect_hidden_by: bytes | None = None  # the error in place of the last MOVED or ASK
         self._apply_limits()
 
     @property
-    def address(self) -> str:
-        """Where the client comes from, as logs show it."""
-        _, address, port, *_ = self.origin
-        return host_port(address, port) if port else address
-
-    @property
     def peer(self) -> Peer:
         """Who the client is, as logs show it."""
+        return self.origin.peer(self._said())
+
+    def _said(self) -> Said:
+        """What the client says of itself."""
         profile = self._conversation.profile
-        if self._peer is None or self._peer_of is not profile:
-            said = (profile.user, profile.name, *self._library)
-            self._peer = Peer(self.address, *(printable(text, MAX_SAID) for text in said))
-            self._peer_of = profile
-        return self._peer
+        said = (profile.user, profile.name, *self._library)
+        return said if any(said) else _NOTHING_SAID
 
     @property
     def can_move(self) -> bool:
@@ -94,7 +87,7 @@ class KnownClient(Identity):
         """Note what CLIENT SETINFO says. Servers before Redis 7.2 refuse it."""
         known, of_version = self._library
         self._library = (known if name is None else name, of_version if version is None else version)
-        self._peer = None
+        self._asked_as = None
 
     def become(self, service: str, user: bytes | None = None) -> None:
         """From now on the client is another service, logged in as `user` (None: as no user)."""
@@ -119,11 +112,11 @@ class KnownClient(Identity):
 
     def asker(self) -> Asker:
         """Who asks now, as the current authorizer knows the client."""
-        authorizer, peer, asker = self.current_authorizer(), self.peer, self._asker
+        authorizer, profile, asker = self.current_authorizer(), self._conversation.profile, self._asker
         current = self._conversation.transaction
         transaction = current.evaluated if current is not None else None
         is_known = self._asked is authorizer
-        if not is_known or asker.peer is not peer or asker.transaction is not transaction:
+        if not is_known or self._asked_as is not profile or asker.transaction is not transaction:
             number, values = asker.service, asker.values
             if not is_known:
                 number, values = authorizer.number(self.service), authorizer.policy.values(self.caller)
@@ -131,11 +124,12 @@ class KnownClient(Identity):
             asker = self._asker = Asker(
                 number,
                 values,
-                database=self._conversation.profile.database,
-                peer=peer,
-                sender=self._sender,
+                database=profile.database,
+                peer=self._said(),
+                sender=self.origin,
                 transaction=transaction,
             )
+            self._asked_as = profile
         return asker
 
     def forget_policy(self) -> None:

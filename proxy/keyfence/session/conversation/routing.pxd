@@ -6,15 +6,15 @@ cimport cython
 cdef class Route:
     cdef readonly bint sharing
     cdef public bint is_shared
-    cdef public str pinned
     cdef public bint knows_id
     cdef public bint watching
     cdef public bint reopen
     cdef public bint is_behind
     cdef public bint took_others
+    cdef bint _greets
+    cdef public str pinned
     cdef object _clock
     cdef double _until
-    cdef bint _greets
 
     cpdef bint takes(self, object command, bint is_trusted=*) except -1
     cpdef object needs_own(self)

@@ -129,7 +129,7 @@ def _whoami(client: KnownClient) -> dict[str, object]:
         "service": client.service,
         "identified_by": _identified_by(client) or "nothing",
         "user": None if user is None else printable(user),
-        "address": client.address,
+        "address": client.peer.address,
         "policy": policy.name,
         "revision": policy.revision,
         "contact": policy.contact,
