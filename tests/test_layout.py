@@ -102,6 +102,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         *("audit.servers", "commands", "findings", "shapes"),
         *("policy", "policy.compiled", "policy.engine", "policy.patterns", "policy.wording"),
     },
+    "fleet": {"policy.source"},
     "config": {
         "policy",
         "policy.enforcement",
@@ -148,6 +149,7 @@ MAY_IMPORT: dict[str, set[str]] = {
             "policy.engine",
             "policy.loading",
             "policy.remedies",
+            "policy.source",
             "policy.wording",
         ),
     },
@@ -170,6 +172,7 @@ MAY_IMPORT: dict[str, set[str]] = {
             "downstream",
             "findings",
             "findings.proof",
+            "fleet",
             "net",
             "resp",
             "session.conversation",

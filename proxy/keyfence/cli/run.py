@@ -112,11 +112,11 @@ def run(config: str, beside: str, splice: bool, **options: Any) -> None:
     if splice and beside:
         fail("--splice applies no policy; omit --candidate")
     origin = Origin(config, overrides, spliced=splice)
-    settings, compiled, packed = origin.load_with(beside)
+    settings, compiled, packed, seen = origin.load_with(beside)
     compared = None if packed is None else (os.path.abspath(beside), packed)
     if not all(_compiled.status().values()):
         say(f"keyfence: {_compiled.describe()}", err=True)
     try:
-        run_loop(lambda: serve(origin, settings, compiled, compared))
+        run_loop(lambda: serve(origin, settings, compiled, compared, seen=seen))
     except (StartError, EmbeddedRedisError) as exc:
         fail(str(exc))

@@ -61,6 +61,8 @@ def _status_lines(answer: Mapping[str, Any]) -> list[tuple[str, str]]:
     else:
         text = f"{policy['name']}, revision {policy['revision']}, since {clock_text(policy['loaded'])}"
         lines.append(("policy", f"{text}: {policy['file']}"))
+        if policy.get("reload") == "auto":
+            lines.append(("reload", "auto: when the files have changed"))
         if answer["candidate"] is not None:
             lines.append(("candidate", _candidate_text(answer["candidate"])))
         lines.append(("modes", _modes_text(answer["modes"])))

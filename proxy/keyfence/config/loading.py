@@ -82,6 +82,7 @@ def _settings(model: ConfigModel, source: Resolved | None, flags: Overrides, fol
     said = model.upstream.credentials
     return Settings(
         policy=flags.policy or _in(folder, model.policy),
+        reload=model.reload,
         upstream=address_of(model.upstream, flags.upstream, _credentials(model, source, folder)),
         announce=model.upstream.announce if model.upstream.cluster and not flags.upstream else None,
         upstream_ca=_in(folder, model.upstream.ca),

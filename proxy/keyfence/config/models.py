@@ -163,6 +163,7 @@ class ConfigModel(_Model):
     """A configuration file."""
 
     policy: str = ""
+    reload: Literal["manual", "auto"] = "manual"  # auto: when the files have changed
     waivers: str = ""
     upstream: Annotated[UpstreamModel, mapping_or("url")] = UpstreamModel()
     # The services that read from replicas; "*" is every other service.

@@ -47,6 +47,7 @@ class Settings:
     """The settings in force: file and flags together, paths resolved."""
 
     policy: str
+    reload: Literal["manual", "auto"]
     upstream: UpstreamAddress | None  # None: start an embedded Redis
     announce: AnnounceModel | None  # for a cluster only
     upstream_ca: str

@@ -13,7 +13,7 @@ import datetime
 import os
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from keyfence import __version__
 from keyfence.admin.access import Access
@@ -22,6 +22,7 @@ from keyfence.admin.control import Control
 from keyfence.admin.token import token_of, token_warnings
 from keyfence.config.settings import Settings
 from keyfence.downstream.certificates import certificates_of, renewed
+from keyfence.fleet.files import LOOK_SECONDS, WatchedFiles
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.compiled.tenants import NOBODY, Caller
 from keyfence.policy.diagnostics import FileError
@@ -30,7 +31,8 @@ from keyfence.policy.enforcement.modes import BreakGlass, ModeRule, advised, mod
 from keyfence.policy.engine.authorizer import Authorizer
 from keyfence.policy.remedies.policy_diffs import with_diffs
 from keyfence.policy.rules import RULES
-from keyfence.policy.units import counted
+from keyfence.policy.source.files import NOTHING_SEEN, Seen
+from keyfence.policy.units import clock_text, counted
 from keyfence.policy.verdict import Mode, script_in
 from keyfence.policy.wording.tables import tables
 from keyfence.telemetry.operator_log import warn
@@ -47,7 +49,7 @@ from .serving.backend import Backend, WorkerFailed
 from .serving.candidate import PackedCandidate
 from .serving.cluster import ClusterNodes
 from .serving.packing import unpack_beside
-from .serving.reload import Origin, admit, changed_settings
+from .serving.reload import NotLoaded, Origin, admit, changed_settings
 from .serving.runtime import Runtime
 from .systemd import READY, Notify, reloading
 
@@ -57,6 +59,20 @@ if TYPE_CHECKING:
 _SPLICED = "keyfence runs with --splice: it applies no policy"
 MAX_DIFFED = 128 * 1024  # characters of a policy's file that explain shows changes of
 MAX_GLASS = 100  # break-glasses that may be open at a time
+MAX_FAULTS = 20  # of a refused reload, in the status
+
+
+class Refusal(NamedTuple):
+    """A reload that was refused."""
+
+    at: float  # Unix seconds
+    faults: list[str]
+
+    @property
+    def text(self) -> str:
+        more = f" (and {counted(len(self.faults) - 1, 'more fault')})" if len(self.faults) > 1 else ""
+        refused = f"what was read at {clock_text(self.at)} was refused, so it is not in force"
+        return f"{refused}: {self.faults[0]}{more}"
 
 
 class ProcessControl(Control):
@@ -71,8 +87,11 @@ class ProcessControl(Control):
         notify: Notify = lambda _message: None,
         findings: FindingsDesk | None = None,
         cluster: ClusterNodes | None = None,
+        *,
+        seen: Seen = NOTHING_SEEN,
     ) -> None:
-        """`access` is the admin listener's, which a reload may change; `notify` sends to the supervisor."""
+        """`access` is the admin listener's, which a reload may change; `notify` sends to the supervisor;
+        `seen` are the files that were loaded."""
         self.draining = False
         self._access = access
         self._notify = notify
@@ -82,6 +101,8 @@ class ProcessControl(Control):
         self._cluster = cluster
         self._backend = backend
         self.candidates = Candidates(backend)
+        self._files = WatchedFiles(seen)
+        self._refusal: Refusal | None = None  # of the last reload; None: it was accepted
         self._reloading = asyncio.Lock()
         self._editing = asyncio.Lock()
         self._tables: tuple[CompiledPolicy, dict[str, Any]] | None = None  # of the policy that was shown last
@@ -106,7 +127,10 @@ class ProcessControl(Control):
 
     async def warnings(self) -> list[str]:
         troubles = self._cluster.troubles if self._cluster is not None else []
-        return [*self._concerns(is_fatal=False), *troubles]
+        return [*self._concerns(is_fatal=False), *troubles, *await self.degraded(), *self._files.unchanging]
+
+    async def degraded(self) -> list[str]:
+        return [self._refusal.text] if self._refusal is not None else []
 
     def _concerns(self, *, is_fatal: bool) -> list[str]:
         """What is to be known about the upstreams, with or without the effect that keyfence is not ready."""
@@ -173,7 +197,15 @@ class ProcessControl(Control):
             return None
         name, revision = policy.name, policy.revision
         loaded = self._runtime.telemetry.counters.policies.get(name, (revision, self._started))[1]
-        return {"name": name, "revision": revision, "file": self._runtime.settings.policy, "loaded": loaded}
+        settings, refusal = self._runtime.settings, self._refusal
+        return {
+            "name": name,
+            "revision": revision,
+            "file": settings.policy,
+            "loaded": loaded,
+            "reload": settings.reload,
+            "refused": refusal and {"at": refusal.at, "faults": refusal.faults[:MAX_FAULTS]},
+        }
 
     def _upstream_status(self) -> dict[str, Any] | None:
         if not self._runtime.upstreams:
@@ -326,18 +358,46 @@ class ProcessControl(Control):
         try:
             return await self._reload(candidate)
         except FileError as exc:
-            policy = self._runtime.policy
-            self._runtime.telemetry.counters.policy_load_failed("" if policy is None else policy.name)
-            for fault in exc.diagnostics:
-                warn(str(fault))
-            warn("nothing was reloaded: policy and configuration stay as they were")
+            if isinstance(exc, NotLoaded):
+                self._files.took(exc.seen)
+            self._refused(exc)
             raise
         finally:
             self._notify(READY)
 
+    def _refused(self, exc: FileError) -> None:
+        """Say that a reload was refused, and remember it until one is accepted."""
+        policy, counters = self._runtime.policy, self._runtime.telemetry.counters
+        counters.policy_load_failed("" if policy is None else policy.name)
+        self._set_refusal(Refusal(time.time(), [str(fault) for fault in exc.diagnostics]))
+        for fault in exc.diagnostics:
+            warn(str(fault))
+        warn("nothing was reloaded: policy and configuration stay as they were")
+
+    def _set_refusal(self, refusal: Refusal | None) -> None:
+        self._refusal = refusal
+        self._runtime.telemetry.counters.policy_refused = int(refusal is not None)
+
+    async def watch_forever(self) -> None:
+        """With `reload: auto`, reload when files have changed."""
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            is_asked = self._runtime.settings.reload == "auto" and not self.draining
+            if is_asked and await self._files.have_changed():
+                await self._reload_changed()
+
+    async def _reload_changed(self) -> None:
+        try:
+            await self.reload()
+        except NotLoaded:  # everything was said
+            pass
+        except FileError:
+            self._files.failed()
+
     async def _reload(self, candidate: PackedCandidate | None) -> dict[str, Any]:
         """Put the files in force. If there is a candidate, they must have it as their policy."""
         packed = await self._origin.load_apart()
+        self._files.took(packed.seen)
         if candidate is not None:
             check_promoted(candidate, packed)
         before, policy_before = self._runtime.settings, self._runtime.policy
@@ -362,6 +422,7 @@ class ProcessControl(Control):
         known, self._certificates = self._certificates, await asyncio.to_thread(certificates_of, settings)
         changed += renewed(known, self._certificates)
         changed += ["admin token"] if has_new_token else []
+        self._set_refusal(None)
         self._report_reload(settings, policy, changed, waiting)
         return {
             "policy": "" if policy is None else policy.name,
@@ -415,11 +476,13 @@ class ProcessControl(Control):
                 await asyncio.to_thread(edit.write)
             except CannotEdit as exc:
                 return {"file": file, "written": False, "why": f"{file} cannot be changed: {exc}"}
+            before = self._refusal
             try:
                 await self.reload()
             except BaseException:
                 try:
                     edit.undo()
+                    self._set_refusal(before)  # the file is as it was
                 except CannotEdit as exc:
                     warn(f"{file} keeps a line that could not be put in force: {exc}; the line: {item}")
                 raise

@@ -20,6 +20,7 @@ from keyfence.admin.token import token_of, token_warnings
 from keyfence.config.settings import Settings
 from keyfence.net.addresses import Address
 from keyfence.policy.compiled.policy import CompiledPolicy
+from keyfence.policy.source.files import NOTHING_SEEN, Seen
 from keyfence.policy.verdict import Peer
 from keyfence.process.workers.parent import Workers
 from keyfence.process.workers.sockets import CannotBind, Place, bind_places
@@ -51,10 +52,12 @@ async def serve(
     policy: CompiledPolicy | None,
     candidate: tuple[str, Packed] | None = None,
     *,
+    seen: Seen = NOTHING_SEEN,
     to_the_end: bool = False,
     service_of: Callable[[str, Peer], str] | None = None,
 ) -> None:
-    """Run until SIGINT or SIGTERM. `candidate` is the file of a candidate policy, and that policy.
+    """Run until SIGINT or SIGTERM. `candidate` is the file of a candidate policy, and that policy; `seen` are
+    the files that settings and policy come from.
     `to_the_end`: what is found only later, by asking Redis, is found before the end. `service_of` tells
     services apart by their clients, in the findings and the command log. Raises StartError,
     EmbeddedRedisError."""
@@ -73,14 +76,19 @@ async def serve(
         at_once = asyncio.Event()
         stack.push_async_callback(backend.drain, 0.0, at_once)  # if the start fails
         access = Access(settings.admin_names, token_of(settings))
-        control = ProcessControl(origin, runtime, backend, access, notify, findings, cluster)
+        control = ProcessControl(origin, runtime, backend, access, notify, findings, cluster, seen=seen)
         if candidate is not None:
             await control.candidates.begin(*candidate)
             runtime.tell(control.candidates.told())
         operators = OperatorListeners(settings)
         stack.push_async_callback(operators.close)
         stop = _on_signals(control, at_once)
-        chores = [*runtime.chores(), control.tick_forever(), findings.notify_forever()]
+        chores = [
+            *runtime.chores(),
+            control.tick_forever(),
+            control.watch_forever(),
+            findings.notify_forever(),
+        ]
         if cluster is not None:
             chores.append(cluster.follow_forever())
         async with background(*chores, findings.write_forever(lambda: backend.is_open)):

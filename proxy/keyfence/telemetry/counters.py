@@ -43,7 +43,7 @@ GAUGES = (
     *("connections_open", "opaque_open", "upstream_up", "upstream_standing", "exceptions_lapsed"),
     *("upstream_role", "upstream_failover_seconds", "upstream_credentials_expire"),
     *("upstream_replica_up", "upstream_replica_behind"),
-    *("policy_files", "policies", "break_glass", "workers"),
+    *("policy_files", "policies", "policy_refused", "break_glass", "workers"),
 )
 
 
@@ -108,6 +108,7 @@ class Counters(Sink):
     policies: dict[str, tuple[str, float]] = field(default_factory=dict)
     # (name, owner, contact, revision) of each file of the policy in force: 1
     policy_files: dict[tuple[str, str, str, str], int] = field(default_factory=dict)
+    policy_refused: int = 0  # 1 while the last reload is one that was refused
     exceptions_lapsed: dict[str, int] = field(default_factory=dict)  # past their date, by kind
     break_glass: int = 0  # 1 while enforcement is switched off by hand
     break_glass_started: int = 0
@@ -481,6 +482,7 @@ class Counters(Sink):
                 self.policy_loaded(name, revision, at)
         for name, owner, contact, revision, _ in shot["policy_files"]:
             self.policy_files[name, owner, contact, revision] = 1
+        self.policy_refused = max(self.policy_refused, shot["policy_refused"])
         self.break_glass = max(self.break_glass, shot["break_glass"])
         self.workers = max(self.workers, shot["workers"])
 

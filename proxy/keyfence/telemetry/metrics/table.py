@@ -73,6 +73,12 @@ TOPICS: dict[str, tuple[Metric, ...]] = {
             "Reloads that failed. The earlier policy stays in force.",
             unit="reloads",
         ),
+        _gauge(
+            "policy_refused",
+            (),
+            "Whether the last reload was refused, so that an earlier policy is in force (1), or not (0).",
+            query="max(keyfence_policy_refused) == 1",
+        ),
         _counter(
             "candidate_commands",
             SERVICE,
