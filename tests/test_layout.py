@@ -102,8 +102,9 @@ MAY_IMPORT: dict[str, set[str]] = {
         *("audit.servers", "commands", "findings", "shapes"),
         *("policy", "policy.compiled", "policy.engine", "policy.patterns", "policy.wording"),
     },
-    "fleet": {"policy.source"},
+    "fleet": {"net", "policy.source"},
     "config": {
+        "fleet",
         "policy",
         "policy.enforcement",
         "policy.source",

@@ -13,6 +13,7 @@ import pytest
 
 from tests.clients.running import ask, configure, eventually, metric
 from tests.servers import PATIENCE_SECONDS, PROJECT, Keyfence, RedisServer, running_redis
+from tests.web.person import Person
 
 FILES = {
     "services.yaml": "policy: services\nservices: [CubeMaster, CubeProxy, cube-proxy-sidecar]\n",
@@ -110,7 +111,7 @@ def test_a_faulty_policy_is_refused_on_every_surface_until_it_is_right(
     assert isinstance(policy, dict)
     assert policy["revision"] == one.revision
     assert "'Nobody'" in policy["refused"]["faults"][0]
-    assert "was refused, so it is not in force" in ask(one.keyfence, "/")[1], "the page says so"
+    assert "was refused, so it is not in force" in Person(one.keyfence).read("/")
     command = [sys.executable, "-m", "keyfence", "status", "--admin", one.keyfence.ready.admin]
     told = subprocess.run(
         command, cwd=PROJECT, capture_output=True, text=True, timeout=2 * PATIENCE_SECONDS, check=True

@@ -11,6 +11,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+from keyfence.fleet.model import PolicyServer
 from keyfence.net.addresses import Address
 from keyfence.policy.diagnostics import Diagnostic, FileError
 from keyfence.policy.enforcement.modes import ModeRule
@@ -24,9 +25,10 @@ from .checks import faults_of
 from .defaults import DEFAULT_LISTEN
 from .fields import NONE, parse_drain, parse_workers, store_url
 from .models import ConfigModel, ListenerModel
+from .policy import PolicySourceModel
 from .references import Resolved, file_of
 from .settings import Overrides, Settings
-from .state_file import state_file
+from .state_file import policy_copy, state_file
 from .upstream import address_of, replicas_of
 
 
@@ -55,6 +57,8 @@ def named_files(path: str, overrides: Overrides) -> tuple[str, list[Diagnostic]]
             data = read_source(path, keep_going=True).data
     if other_kind(ConfigModel, data) is not None:
         data = {}  # its "policy" is a name
+    if isinstance(data.get("policy"), dict):
+        data = {**data, "policy": data["policy"].get("path")}
     named = {key: data[key] for key in ("policy", "waivers") if isinstance(data.get(key), str)}
     folder = Path(path).parent
     policy = overrides.policy or _in(folder, named.get("policy", ""))
@@ -81,7 +85,8 @@ def _settings(model: ConfigModel, source: Resolved | None, flags: Overrides, fol
     admin = _address(flags.admin or model.admin.listen)
     said = model.upstream.credentials
     return Settings(
-        policy=flags.policy or _in(folder, model.policy),
+        policy=flags.policy or _policy(model.policy, source, folder),
+        policy_server=None if flags.policy else _policy_server(model.policy, source, folder),
         reload=model.reload,
         upstream=address_of(model.upstream, flags.upstream, _credentials(model, source, folder)),
         announce=model.upstream.announce if model.upstream.cluster and not flags.upstream else None,
@@ -118,6 +123,18 @@ def _settings(model: ConfigModel, source: Resolved | None, flags: Overrides, fol
         secret_files=_secret_files(source, flags, _in(folder, said.file) if said is not None else ""),
         source=source,
     )
+
+
+def _policy(said: PolicySourceModel, source: Resolved | None, folder: Path) -> str:
+    """The path of the policy, or of the copy of one that a server has."""
+    return str(policy_copy(source.file)) if said.url and source is not None else _in(folder, said.path)
+
+
+def _policy_server(said: PolicySourceModel, source: Resolved | None, folder: Path) -> PolicyServer | None:
+    if source is None:
+        return None
+    login = ("policy", "credentials")
+    return said.server(_in(folder, said.ca), source.file_at(login, (*login, "token")))
 
 
 def _address(text: str) -> Address | None:

@@ -15,7 +15,7 @@ import pickle
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -23,11 +23,12 @@ from keyfence.admin.token import token_of
 from keyfence.config.loading import load_settings, named_files
 from keyfence.config.settings import Overrides, Settings
 from keyfence.downstream.tls import check_tls
+from keyfence.fleet.model import PolicyServer
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.diagnostics import Diagnostic, FileError, file_error
 from keyfence.policy.enforcement.waivers import waiver_faults
 from keyfence.policy.loading.load import load_policy
-from keyfence.policy.source.files import NOTHING_SEEN, Reading, Seen
+from keyfence.policy.source.files import NOTHING_SEEN, Given, Reading, Seen
 
 from .garbage import without_collections
 from .packing import Packed, pack
@@ -44,6 +45,7 @@ _T = TypeVar("_T")
 LIVE = frozenset(
     {
         "policy",
+        "policy_server",
         "identify",
         "modes",
         "waivers",
@@ -80,7 +82,7 @@ class Loaded(NamedTuple):
     seen: Seen
 
 
-def read_once(make: Callable[[], _T]) -> tuple[_T, Seen]:
+def read_once(make: Callable[[], _T], given: Mapping[str, Given] | None = None) -> tuple[_T, Seen]:
     """Returns what is made of one state of all files that are read for it, and which these are. Raises
     NotLoaded, and FileError if they go on changing.
 
@@ -89,7 +91,7 @@ def read_once(make: Callable[[], _T]) -> tuple[_T, Seen]:
     """
     for _ in range(ATTEMPTS):
         fault: FileError | None = None
-        with Reading() as reading:
+        with Reading(given) as reading:
             try:
                 made = make()
             except FileError as exc:
@@ -121,6 +123,7 @@ class Origin:
     config: str = ""
     overrides: Overrides = dataclasses.field(default_factory=Overrides)
     spliced: bool = False
+    given: Mapping[str, Given] = dataclasses.field(default_factory=dict)  # contents of files, by path
 
     def load(self) -> tuple[Settings, CompiledPolicy | None]:
         """Read and check everything. Raises FileError."""
@@ -148,17 +151,30 @@ class Origin:
         faults: list[Diagnostic] = []
         loaded, packed = None, None
         try:
-            loaded = read_once(self.load)
+            loaded = read_once(self.load, self.given)
         except FileError as exc:
             faults += exc.diagnostics
         try:
             beside = self.with_policy(candidate)
-            packed = pack(*read_once(beside.load)[0]) if candidate else None
+            packed = pack(*read_once(beside.load, self.given)[0]) if candidate else None
         except FileError as exc:
             faults += [fault for fault in exc.diagnostics if fault not in faults]
         if loaded is None or faults:
             raise FileError(faults)
         return Loaded(*loaded[0], packed, loaded[1])
+
+    def with_given(self, given: Mapping[str, Given]) -> Origin:
+        """The same, with these contents in place of files."""
+        return dataclasses.replace(self, given=given)
+
+    def policy_server(self, otherwise: PolicyServer | None = None) -> PolicyServer | None:
+        """The server that has the policy; None: there is none. If the configuration has a fault, which a load
+        reports, it is the other one."""
+        try:
+            settings = load_settings(self.config, self.overrides, needs_policy=not self.spliced)
+        except FileError:
+            return otherwise
+        return None if self.spliced else settings.policy_server
 
     def with_policy(self, file: str) -> Origin:
         """The same with another policy, such as a candidate."""
@@ -249,7 +265,7 @@ def main() -> None:
     origin: Origin = pickle.load(sys.stdin.buffer)
     answer: Packed | tuple[list[Diagnostic], Seen]
     try:
-        loaded, seen = read_once(origin.load)
+        loaded, seen = read_once(origin.load, origin.given)
         answer = pack(*loaded)._replace(seen=seen)
     except NotLoaded as exc:
         answer = exc.diagnostics, exc.seen
