@@ -150,9 +150,9 @@ def test_a_policy_that_is_too_old_is_not_enforced(
 ) -> None:
     with PolicyServer(by("CubeMaster"), certificates) as server:
         more = ["workers: 2"] if then == "refuse" else []
-        stale = f", stale_after: 3s, then: {then}"
+        stale = f", stale_after: 5s, then: {then}"
         fleet.run(server, *more, policy=stale, expect_stderr="is stale(.|\n)*is confirmed")
-        assert fleet.writer() == "CubeMaster"
+        eventually(lambda: fleet.writer() == "CubeMaster", "it is confirmed")
         with fleet.keyfence.connect("CubeMaster") as connected:
             connected.sendall(SET)
             assert connected.recv(100) == b"+OK\r\n"

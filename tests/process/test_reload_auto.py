@@ -26,7 +26,6 @@ keys: {words: {key: "a:<word>", type: string}}
 """,
 }
 SET = b"SET a:k v\r\n"
-WORKERS = pytest.mark.parametrize("more", [(), ("workers: 2",)], ids=["alone", "workers"])
 
 
 @pytest.fixture(scope="module")
@@ -75,11 +74,10 @@ class Volume:
         return ask(self.keyfence, "/readyz?strict")[0] == 200
 
 
-@WORKERS
-def test_a_swapped_configmap_is_in_force_without_an_order(
-    more: tuple[str, ...], tmp_path: Path, server: RedisServer, start_keyfence: Callable[..., Keyfence]
+def test_a_swapped_configmap_is_in_force_in_all_workers_without_an_order(
+    tmp_path: Path, server: RedisServer, start_keyfence: Callable[..., Keyfence]
 ) -> None:
-    one = Volume(tmp_path, server, start_keyfence, *more)
+    one = Volume(tmp_path, server, start_keyfence, "workers: 2")
     assert (one.may_write("CubeMaster"), one.may_write("CubeProxy")) == (True, False)
     one.put("CubeProxy")
     eventually(lambda: one.may_write("CubeProxy"), "the new policy is in force")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import os
 import ssl
 
 import aiohttp
@@ -63,14 +64,18 @@ async def fetch(server: PolicyServer, etag: str = "", wait: float = 0.0) -> Answ
     except aiohttp.ClientConnectorDNSError:
         raise NotFetched("has a name that leads to no address; check the url") from None
     except aiohttp.ClientConnectorError as exc:
-        why = (exc.os_error.strerror or "no connection").lower()
-        raise NotFetched(f"cannot be reached ({why})") from None
+        raise NotFetched(f"cannot be reached ({_named(exc.os_error)})") from None
     except aiohttp.ClientPayloadError:
         raise NotFetched("sends an answer that ends early") from None
     except (aiohttp.ClientError, ValueError) as exc:  # its texts hold the URL
         raise NotFetched(f"sends an answer that is not HTTP ({type(exc).__name__})") from None
     except OSError as exc:
-        raise NotFetched(f"cannot be reached ({(exc.strerror or type(exc).__name__).lower()})") from None
+        raise NotFetched(f"cannot be reached ({_named(exc)})") from None
+
+
+def _named(exc: OSError) -> str:
+    """The system's name of a fault. Loops put addresses into their own texts."""
+    return os.strerror(exc.errno).lower() if exc.errno else "no connection"
 
 
 def _context(server: PolicyServer) -> ssl.SSLContext:

@@ -54,13 +54,13 @@ class Provision:
         self._changes = Changes()
         self._woken = asyncio.Event()
 
-    async def ask(self, source: PolicySource) -> bool:
-        """Ask once. Returns whether the server offers something new."""
+    async def ask(self, source: PolicySource, *, waits: bool = False) -> bool:
+        """Ask once. `waits`: the server may wait for a change. Returns whether something is to be loaded."""
         from keyfence.fleet.http import NotFetched, fetch
 
         asked, trouble = source.request(), source.trouble
         try:
-            answer = await fetch(source.server, *asked)
+            answer = await fetch(source.server, asked.etag, asked.wait if waits else 0.0)
         except NotFetched as exc:
             source.failed(str(exc))
             self._failures += 1
@@ -135,7 +135,7 @@ class Provision:
             if (source := self.source) is None:
                 continue
             began = asyncio.get_running_loop().time()
-            is_new = await self.ask(source)
+            is_new = await self.ask(source, waits=True)
             took = asyncio.get_running_loop().time() - began
             if is_new and source is self.source:
                 await take()
