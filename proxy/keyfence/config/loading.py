@@ -48,6 +48,16 @@ def load_settings(path: str, overrides: Overrides, *, needs_policy: bool = True)
     return settings
 
 
+def load_policy_server(path: str, overrides: Overrides) -> PolicyServer | None:
+    """The server that has the policy, without a look at the other settings; None: there is none. Raises
+    FileError."""
+    if not path or overrides.policy:
+        return None
+    folder = Path(path).parent
+    source = Resolved(read_source(path), folder)
+    return _policy_server(validate(ConfigModel, source).policy, source, folder)
+
+
 def named_files(path: str, overrides: Overrides) -> tuple[str, list[Diagnostic]]:
     """The policy that a faulty configuration names ("": none can be read), and the faults of its waivers. So
     both files can be checked although the configuration cannot be used."""

@@ -39,6 +39,8 @@ class WatchedFiles:
     async def have_changed(self) -> bool:
         """Whether they have changed, and have stopped changing. It looks once."""
         seen = self.seen
+        if not seen.digest:  # it is not known what was read
+            return False
         if seen is not self._looked_at:
             self._looked_at = seen
             self.unchanging = await asyncio.to_thread(_unchanging, seen)

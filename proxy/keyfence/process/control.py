@@ -324,18 +324,18 @@ class ProcessControl(Control):
 
     # -- reload and restart
 
-    async def reload(self) -> dict[str, Any]:
+    async def reload(self, *, asks: bool = True) -> dict[str, Any]:
         async with self._reloading:
-            return await self._reload_as_supervised()
+            return await self._reload_as_supervised(asks=asks)
 
     async def _reload_as_supervised(
-        self, candidate: PackedCandidate | None = None, *, is_offer: bool = False
+        self, candidate: PackedCandidate | None = None, *, asks: bool = True, is_offer: bool = False
     ) -> dict[str, Any]:
-        """Reload. `is_offer`: because the policy's server has just offered something."""
+        """Reload. `asks`: the policy's server is asked first; `is_offer`: it has just offered something."""
         self._notify(reloading())
         try:
             server = await asyncio.to_thread(self._origin.policy_server, self._runtime.settings.policy_server)
-            source = await self._provision.prepare(server, asks=not is_offer)
+            source = await self._provision.prepare(server, asks=asks)
             done = await self._reload(candidate, source, is_offer=is_offer)
             await self.check_age()
             return done
@@ -366,11 +366,11 @@ class ProcessControl(Control):
     async def _take_offer(self) -> None:
         async with self._reloading:
             with contextlib.suppress(FileError):  # everything was said
-                await self._reload_as_supervised(is_offer=True)
+                await self._reload_as_supervised(asks=False, is_offer=True)
 
     async def _reload_changed(self) -> None:
         try:
-            await self.reload()
+            await self.reload(asks=False)
         except NotLoaded:  # everything was said
             pass
         except FileError:
@@ -485,7 +485,7 @@ class ProcessControl(Control):
                 return {"file": file, "written": False, "why": f"{file} cannot be changed: {exc}"}
             before = self._refusals.current
             try:
-                await self.reload()
+                await self.reload(asks=False)
             except BaseException:
                 try:
                     edit.undo()

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from keyfence.admin.token import token_of
-from keyfence.config.loading import load_settings, named_files
+from keyfence.config.loading import load_policy_server, load_settings, named_files
 from keyfence.config.settings import Overrides, Settings
 from keyfence.downstream.tls import check_tls
 from keyfence.fleet.model import PolicyServer
@@ -171,10 +171,9 @@ class Origin:
         """The server that has the policy; None: there is none. If the configuration has a fault, which a load
         reports, it is the other one."""
         try:
-            settings = load_settings(self.config, self.overrides, needs_policy=not self.spliced)
+            return None if self.spliced else load_policy_server(self.config, self.overrides)
         except FileError:
             return otherwise
-        return None if self.spliced else settings.policy_server
 
     def with_policy(self, file: str) -> Origin:
         """The same with another policy, such as a candidate."""
