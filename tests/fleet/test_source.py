@@ -57,6 +57,14 @@ def test_what_the_server_does_not_have_any_more_grows_old() -> None:
     assert source.offered is None
 
 
+def test_an_answer_about_an_earlier_content_confirms_nothing() -> None:
+    source = with_one("two", at=100.0)
+    source.answered(UNCHANGED, 700.0, '"one"')
+    assert source.age(700.0) == 600.0
+    source.answered(UNCHANGED, 700.0, '"two"')
+    assert source.age(700.0) == 0.0
+
+
 def test_a_clock_that_was_set_back_makes_nothing_stale() -> None:
     assert with_one(at=10_000.0).age(100.0) == 0.0
 

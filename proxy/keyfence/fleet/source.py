@@ -50,14 +50,17 @@ class PolicySource:
         seconds = PUSHED_PAUSE if has_waited else self.server.poll
         return seconds * random.uniform(1 - JITTER, 1 + JITTER)
 
-    def answered(self, answer: Answer, now: float) -> bool:
-        """Take an answer. Returns whether something is to be done: a content is offered that was not offered
-        before, or the one that was offered no longer is."""
+    def answered(self, answer: Answer, now: float, asked: str | None = None) -> bool:
+        """Take an answer to a request with the ETag `asked`, by default that of the last content. Returns
+        whether something is to be done: a content is offered that was not offered before, or the one that was
+        offered no longer is."""
         self.trouble, self._waits = "", answer.waits
         known = self.offered or self.held
         if answer.content is None:
             self._unchanged += 1
-            if self.offered is None:
+            # Another request may have been answered meanwhile, so that this one is about an earlier content.
+            is_about_it = known is not None and asked in (None, known.etag)
+            if self.offered is None and is_about_it:
                 self._confirmed(now)
             return False
         self._unchanged = 0

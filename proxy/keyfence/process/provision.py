@@ -67,7 +67,7 @@ class Provision:
             if source.trouble != trouble:
                 self._changes.add(f"{source.server.shown} {exc}{self._what_stays(source)}")
             return False
-        is_new = source.answered(answer, time.time())
+        is_new = source.answered(answer, time.time(), asked.etag)
         if trouble:
             self._changes.add(f"{source.server.shown} answers again")
         if source is self.source and source.offered is None and source.held is not None:
