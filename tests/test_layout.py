@@ -130,6 +130,7 @@ MAY_IMPORT: dict[str, set[str]] = {
             "commands",
             "config",
             "downstream",
+            "fleet",
             "identity",
             "net",
             "resp",

@@ -11,7 +11,7 @@ import contextlib
 import datetime
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from keyfence import __version__
@@ -305,6 +305,10 @@ class ProcessControl(Control):
 
     async def end_observe(self) -> dict[str, Any]:
         return await self._glass.end()
+
+    def chores(self) -> list[Coroutine[Any, Any, None]]:
+        """The background jobs that keep up what is in force."""
+        return [self.tick_forever(), self.watch_forever(), self.poll_forever()]
 
     async def tick_forever(self) -> None:
         """Each second: end the break-glasses that are over, look at the policy's age, and call the backend's

@@ -81,13 +81,7 @@ async def serve(
         operators = OperatorListeners(settings)
         stack.push_async_callback(operators.close)
         stop = _on_signals(control, at_once)
-        chores = [
-            *runtime.chores(),
-            control.tick_forever(),
-            control.watch_forever(),
-            control.poll_forever(),
-            findings.notify_forever(),
-        ]
+        chores = [*runtime.chores(), *control.chores(), findings.notify_forever()]
         if cluster is not None:
             chores.append(cluster.follow_forever())
         async with background(*chores, findings.write_forever(lambda: backend.is_open)):
