@@ -38,6 +38,7 @@ class FakeControl(Control):
     def __init__(self) -> None:
         self.reasons: list[str] = []
         self.known: list[str] = []
+        self.aged: list[str] = []
         self.asked: list[tuple[Any, ...]] = []
         self.faults: list[Diagnostic] = []
 
@@ -46,6 +47,9 @@ class FakeControl(Control):
 
     async def warnings(self) -> list[str]:
         return self.known
+
+    async def degraded(self) -> list[str]:
+        return self.aged
 
     async def report(self) -> list[dict[str, Any]]:
         return [{"service": "CubeProxy", "count": 3}]
@@ -263,6 +267,20 @@ def test_a_process_lives_before_it_is_ready_and_says_why_it_is_not(
         client.control.reasons = []
         known = client.control.known = ["upstream redis:6379 is a node of a cluster"]
         assert await client.ask("GET", "/readyz") == (200, {"ready": True, "reasons": [], "warnings": known})
+
+    served(scenario)
+
+
+def test_a_strict_probe_asks_for_the_policy_too(served: Callable[[Scenario], None]) -> None:
+    async def scenario(client: Client) -> None:
+        assert (await client.ask("GET", "/readyz?strict"))[0] == 200
+        aged = client.control.aged = ["the policy was refused"]
+        for path in ("/readyz?strict", "/readyz?strict=1", "/readyz?strict=yes"):
+            found = 503, {"ready": False, "reasons": aged, "warnings": []}
+            assert await client.ask("GET", path) == found
+        for path in ("/readyz", "/readyz?strict=no", "/readyz?from=probe"):
+            assert (await client.ask("GET", path))[0] == 200
+        assert (await client.ask("GET", "/readyz?strict=perhaps"))[0] == 400
 
     served(scenario)
 

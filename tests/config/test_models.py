@@ -53,7 +53,7 @@ def faults(tmp_path: Path, text: str, flags: Overrides = NOTHING) -> list[str]:
 FAULTS = {
     "policy: p\nlistener: []": ["keyfence.yaml:2:1: unknown key 'listener'; did you mean listeners?"],
     "policy: p\npolicy: q": ["keyfence.yaml:2:1: duplicate key 'policy'; the first one is in line 1"],
-    "policy: [p]": ["keyfence.yaml:1:9: expected text, not a list"],
+    "policy: [p]": ["keyfence.yaml:1:9: expected a mapping (name: value), not a list"],
     "policy:\nlisteners: 5": ["keyfence.yaml:2:12: expected a list, not '5'"],
     "admin: none": ["keyfence.yaml:1:1: no policy; name one with policy: or --policy"],
     "policy: p\nworkers: 0": ["keyfence.yaml:2:10: '0' is not a number of workers; write 1 to 256, or auto"],

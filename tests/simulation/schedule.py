@@ -132,7 +132,10 @@ class Schedule:
             if self._dice.random() < 0.7:
                 client.begin()  # and goes before it has the replies
             client.journal.add("%s connects anew", client.name)
-            getattr(client.end, self._dice.choice(["abort", "close", "write_eof"]))()
+            how = self._dice.choice(["abort", "close", "write_eof"])
+            if how == "close" and client.end.get_write_buffer_size():
+                how = "abort"  # a client that closes reads no more, so keyfence may never take what it wrote
+            getattr(client.end, how)()
         else:
             client.begin()
         self.loop.call_later(self._dice.random() * self._pause, self._act, client)

@@ -24,7 +24,11 @@ class Control(Protocol):
         """Whether clients can be served: listeners are open and the upstream answers. If not, why."""
 
     async def warnings(self) -> list[str]:
-        """What operators should know about the upstream, although clients can be served."""
+        """What operators should know, although clients can be served: about the upstream and the policy."""
+
+    async def degraded(self) -> list[str]:
+        """The warnings that the policy in force is not what it should be. A strict probe takes them for
+        reasons not to be ready."""
 
     async def metrics(self) -> bytes:
         """The counters of all workers in Prometheus' text format."""

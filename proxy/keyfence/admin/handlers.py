@@ -33,6 +33,7 @@ from .bodies import (
 from .control import Control
 from .queries import number_in, query
 
+_YES, _NO = frozenset({"", "1", "yes", "true"}), frozenset({"0", "no", "false"})
 _OF_FINDINGS = {
     *("service", "rule", "state", "owner", "entry", "text", "since"),
     *("sort", "limit", "offset", "format"),  # `format=json` gives a browser what a program gets anyway
@@ -47,8 +48,15 @@ async def healthz(_control: Control, _: web.Request) -> web.Response:
     return json_answer({"status": "alive"})
 
 
-async def readyz(control: Control, _: web.Request) -> web.Response:
+async def readyz(control: Control, request: web.Request) -> web.Response:
+    # Only this parameter is read: probes and proxies may add others.
+    strict = request.query.get("strict", "no")
+    if strict not in _YES | _NO:
+        raise BadRequest(f"'strict' must be yes or no: {strict[:64]!r}.")
     ready, reasons = await control.ready()
+    if strict in _YES:
+        reasons = [*reasons, *await control.degraded()]
+        ready = not reasons
     found = {"ready": ready, "reasons": reasons, "warnings": await control.warnings()}
     return json_answer(found, 200 if ready else 503)
 

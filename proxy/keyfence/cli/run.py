@@ -19,6 +19,7 @@ from keyfence.config.references import is_plain_password
 from keyfence.config.settings import Overrides
 from keyfence.config.upstream import upstream_of
 from keyfence.net.addresses import parse_address, parse_listen
+from keyfence.process.provision import start
 from keyfence.process.run import serve
 from keyfence.process.serving.jobs import run_loop
 from keyfence.process.serving.reload import Origin
@@ -112,11 +113,11 @@ def run(config: str, beside: str, splice: bool, **options: Any) -> None:
     if splice and beside:
         fail("--splice applies no policy; omit --candidate")
     origin = Origin(config, overrides, spliced=splice)
-    settings, compiled, packed = origin.load_with(beside)
+    (settings, compiled, packed, _), provision = start(origin, beside)
     compared = None if packed is None else (os.path.abspath(beside), packed)
     if not all(_compiled.status().values()):
         say(f"keyfence: {_compiled.describe()}", err=True)
     try:
-        run_loop(lambda: serve(origin, settings, compiled, compared))
+        run_loop(lambda: serve(provision, settings, compiled, compared))
     except (StartError, EmbeddedRedisError) as exc:
         fail(str(exc))

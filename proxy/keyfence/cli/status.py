@@ -61,6 +61,10 @@ def _status_lines(answer: Mapping[str, Any]) -> list[tuple[str, str]]:
     else:
         text = f"{policy['name']}, revision {policy['revision']}, since {clock_text(policy['loaded'])}"
         lines.append(("policy", f"{text}: {policy['file']}"))
+        if policy.get("reload") == "auto":
+            lines.append(("reload", "auto: when the files have changed"))
+        if policy.get("server"):
+            lines.append(("server", _server_text(policy["server"])))
         if answer["candidate"] is not None:
             lines.append(("candidate", _candidate_text(answer["candidate"])))
         lines.append(("modes", _modes_text(answer["modes"])))
@@ -82,6 +86,14 @@ def _status_lines(answer: Mapping[str, Any]) -> list[tuple[str, str]]:
     clients = {service: number for service, number in sorted(answer["clients"].items()) if number}
     of = ", ".join(f"{service} {number}" for service, number in clients.items())
     return [*lines, ("clients", f"{sum(clients.values())}{f' ({of})' if of else ''}")]
+
+
+def _server_text(one: Mapping[str, Any]) -> str:
+    """Returns when the policy's server has confirmed the policy last, and how old it may be."""
+    text = f"confirmed {clock_text(one['confirmed'])}, asked each {one['poll']:g} s"
+    if one["stale_after"]:
+        text += f"; stale after {one['stale_after']:g} s, then {one['then']}"
+    return f"{text}; stale now" if one["is_stale"] else text
 
 
 def _failover_text(one: Mapping[str, Any]) -> str:

@@ -23,6 +23,7 @@ from .upstream import SENTINEL, AnnounceModel, UpstreamModel, replicas_of
 def faults_of(model: ConfigModel, settings: Settings) -> list[Diagnostic]:
     """Every fault of a configuration file and the settings made of it."""
     return [
+        *policy_faults(model, settings),
         *network_faults(settings),
         *listener_faults(settings),
         *sentinel_faults(model, settings),
@@ -33,6 +34,11 @@ def faults_of(model: ConfigModel, settings: Settings) -> list[Diagnostic]:
         *replica_faults(model, settings),
         *notify_faults(settings),
     ]
+
+
+def policy_faults(model: ConfigModel, settings: Settings) -> list[Diagnostic]:
+    """Settings of the policy's source that contradict each other."""
+    return [settings.fault(("policy", name), text) for name, text in model.policy.faults()]
 
 
 def notify_faults(settings: Settings) -> list[Diagnostic]:

@@ -11,6 +11,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+from keyfence.fleet.model import PolicyServer
 from keyfence.net.addresses import Address
 from keyfence.policy.diagnostics import Diagnostic, FileError
 from keyfence.policy.enforcement.modes import ModeRule
@@ -24,9 +25,10 @@ from .checks import faults_of
 from .defaults import DEFAULT_LISTEN
 from .fields import NONE, parse_drain, parse_workers, store_url
 from .models import ConfigModel, ListenerModel
+from .policy import PolicySourceModel
 from .references import Resolved, file_of
 from .settings import Overrides, Settings
-from .state_file import state_file
+from .state_file import policy_copy, state_file
 from .upstream import address_of, replicas_of
 
 
@@ -46,6 +48,16 @@ def load_settings(path: str, overrides: Overrides, *, needs_policy: bool = True)
     return settings
 
 
+def load_policy_server(path: str, overrides: Overrides) -> PolicyServer | None:
+    """The server that has the policy, without a look at the other settings; None: there is none. Raises
+    FileError."""
+    if not path or overrides.policy:
+        return None
+    folder = Path(path).parent
+    source = Resolved(read_source(path), folder)
+    return _policy_server(validate(ConfigModel, source).policy, source, folder)
+
+
 def named_files(path: str, overrides: Overrides) -> tuple[str, list[Diagnostic]]:
     """The policy that a faulty configuration names ("": none can be read), and the faults of its waivers. So
     both files can be checked although the configuration cannot be used."""
@@ -55,6 +67,8 @@ def named_files(path: str, overrides: Overrides) -> tuple[str, list[Diagnostic]]
             data = read_source(path, keep_going=True).data
     if other_kind(ConfigModel, data) is not None:
         data = {}  # its "policy" is a name
+    if isinstance(data.get("policy"), dict):
+        data = {**data, "policy": data["policy"].get("path")}
     named = {key: data[key] for key in ("policy", "waivers") if isinstance(data.get(key), str)}
     folder = Path(path).parent
     policy = overrides.policy or _in(folder, named.get("policy", ""))
@@ -81,7 +95,9 @@ def _settings(model: ConfigModel, source: Resolved | None, flags: Overrides, fol
     admin = _address(flags.admin or model.admin.listen)
     said = model.upstream.credentials
     return Settings(
-        policy=flags.policy or _in(folder, model.policy),
+        policy=flags.policy or _policy(model.policy, source, folder),
+        policy_server=None if flags.policy else _policy_server(model.policy, source, folder),
+        reload=model.reload,
         upstream=address_of(model.upstream, flags.upstream, _credentials(model, source, folder)),
         announce=model.upstream.announce if model.upstream.cluster and not flags.upstream else None,
         upstream_ca=_in(folder, model.upstream.ca),
@@ -117,6 +133,18 @@ def _settings(model: ConfigModel, source: Resolved | None, flags: Overrides, fol
         secret_files=_secret_files(source, flags, _in(folder, said.file) if said is not None else ""),
         source=source,
     )
+
+
+def _policy(said: PolicySourceModel, source: Resolved | None, folder: Path) -> str:
+    """The path of the policy, or of the copy of one that a server has."""
+    return str(policy_copy(source.file)) if said.url and source is not None else _in(folder, said.path)
+
+
+def _policy_server(said: PolicySourceModel, source: Resolved | None, folder: Path) -> PolicyServer | None:
+    if source is None:
+        return None
+    login = ("policy", "credentials")
+    return said.server(_in(folder, said.ca), source.file_at(login, (*login, "token")))
 
 
 def _address(text: str) -> Address | None:

@@ -35,6 +35,7 @@ from .fields import (
 )
 from .identify import IdentifyModel
 from .limits import ANY_SERVICE, ClientLimits
+from .policy import PolicySourceModel
 from .sentinel import Primaries, PrimaryModel
 from .upstream import UpstreamModel
 
@@ -162,7 +163,8 @@ class LimitsModel(_Model):
 class ConfigModel(_Model):
     """A configuration file."""
 
-    policy: str = ""
+    policy: Annotated[PolicySourceModel, mapping_or("path")] = PolicySourceModel()
+    reload: Literal["manual", "auto"] = "manual"  # auto: when the files have changed
     waivers: str = ""
     upstream: Annotated[UpstreamModel, mapping_or("url")] = UpstreamModel()
     # The services that read from replicas; "*" is every other service.

@@ -25,6 +25,10 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
 # Settings that accept `file:`. "*" stands for any name or number.
 SECRETS: tuple[PathKey, ...] = (
+    ("policy", "credentials"),
+    ("policy", "credentials", "token"),
+    ("policy", "credentials", "username"),
+    ("policy", "credentials", "password"),
     ("upstream",),
     ("upstream", "url"),
     ("upstream", "username"),
@@ -123,6 +127,11 @@ class Resolved(Source):
         self.data = self._resolve(written.data, ())
         if self.faults:
             raise FileError(self.faults)
+
+    def file_at(self, *paths: PathKey) -> str:
+        """The file that a setting at one of these paths comes from; "": it does not come from a file."""
+        found = (file_of(self._hidden.get(path, ("", ""))[1], self._folder) for path in paths)
+        return next((one for one in found if one), "")
 
     def _resolve(self, value: Any, path: PathKey) -> Any:
         if isinstance(value, dict):

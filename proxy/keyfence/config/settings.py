@@ -9,6 +9,7 @@ import dataclasses
 from collections.abc import Iterable
 from typing import Literal
 
+from keyfence.fleet.model import PolicyServer
 from keyfence.net.addresses import Address
 from keyfence.policy.diagnostics import Diagnostic, FileError, Place, did_you_mean
 from keyfence.policy.enforcement.modes import ModeRule, Waiver, mode_faults
@@ -46,7 +47,9 @@ class Overrides:
 class Settings:
     """The settings in force: file and flags together, paths resolved."""
 
-    policy: str
+    policy: str  # its path; of a policy with a URL, that of the copy on disk
+    policy_server: PolicyServer | None  # None: the policy is a file
+    reload: Literal["manual", "auto"]
     upstream: UpstreamAddress | None  # None: start an embedded Redis
     announce: AnnounceModel | None  # for a cluster only
     upstream_ca: str

@@ -12,13 +12,23 @@ from pathlib import Path
 
 
 def state_file(config: str) -> Path:
-    """The default findings store of a configuration file. systemd's STATE_DIRECTORY wins; else it is the
-    user's state directory, as the XDG Base Directory Specification has it."""
+    """The default findings store of a configuration file."""
+    return _in_state(config, "findings.db", ".db")
+
+
+def policy_copy(config: str) -> Path:
+    """The copy of a policy that a server has, for the next start without the server."""
+    return _in_state(config, "policy.yaml", ".policy.yaml")
+
+
+def _in_state(config: str, name: str, suffix: str) -> Path:
+    """A file in systemd's STATE_DIRECTORY, which has one service's files and wins; else in the user's state
+    directory, as the XDG Base Directory Specification has it."""
     given = os.environ.get("STATE_DIRECTORY", "").partition(":")[0]
     if given:
-        return Path(given) / "findings.db"
+        return Path(given) / name
     state = os.environ.get("XDG_STATE_HOME", "")
     folder = Path(state) if state.startswith("/") else Path.home() / ".local" / "state"
     path = Path(config).absolute()
     digest = hashlib.sha256(os.fsencode(path)).hexdigest()[:8]
-    return folder / "keyfence" / f"{path.stem}-{digest}.db"
+    return folder / "keyfence" / f"{path.stem}-{digest}{suffix}"

@@ -22,6 +22,7 @@ from keyfence.identity.networks import Network, forwarded, is_trusted
 from keyfence.identity.unix_users import UCRED_SIZE, with_unix_peer
 from keyfence.net.addresses import Bound, bind
 from keyfence.net.proxy_protocol import HeaderError, HeaderReader, Source
+from keyfence.resp import encode
 from keyfence.session.sentinel.facts import Primary, Sentinel
 from keyfence.session.sentinel.session import SentinelSession
 from keyfence.telemetry.operator_log import notice
@@ -179,6 +180,11 @@ class _Listener:
         notice("room", f"{self.name} cannot accept: {why}; raise `ulimit -n`, or lower limits.connections")
 
     def _arrived(self, sock: socket.socket, peer: Any) -> None:
+        if why := self._context.quotas.shut:
+            answer = b"" if self.tls is not None else encode.error(f"ERR keyfence serves no client: {why}")
+            self._refuse(sock, _Refused("stale", why, answer))
+            sock.close()
+            return
         quota = self._context.quotas.take()
         if quota is None:
             # As in Redis, a connection that would begin with TLS gets no answer.

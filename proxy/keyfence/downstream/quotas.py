@@ -14,6 +14,7 @@ class ConnectionQuotas:
 
     def __init__(self, limits: ClientLimits) -> None:
         self.limits = limits
+        self.shut = ""  # why no connection is allowed at all
         self.taken = 0
         self.of_address: dict[str, int] = {}
         self.of_service: dict[str, int] = {}

@@ -45,6 +45,7 @@ REQUEST_TIME = Closure("request_time", "limits.request_time")
 SERVICE_CONNECTIONS = Closure("service_connections", "limits.connections_per_service, after AUTH")
 OUTPUT = Closure("output", "limits.client_output")
 HALF_CLOSED = Closure("half_closed", "the client sent its end and waited too long for replies")
+STALE = Closure("stale", "the policy is older than policy.stale_after, and then: refuse")
 OTHER = Closure("other", "anything else")
 
 CLOSURES = tuple(one for one in list(globals().values()) if isinstance(one, Closure))

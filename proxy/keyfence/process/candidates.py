@@ -72,7 +72,8 @@ class Candidates:
 def check_promoted(candidate: PackedCandidate, loaded: Packed) -> None:
     """Raise ValueError if the policy's own files are not the candidate."""
     if loaded.revision != candidate.packed.revision:
-        file = loaded.settings.policy
+        server = loaded.settings.policy_server
+        file = loaded.settings.policy if server is None else server.shown
         revisions = f"{file} has the revision {loaded.revision}, the candidate {candidate.packed.revision}"
         remedy = f"write the candidate ({candidate.file}) to {file} first, so that a restart keeps it"
         raise ValueError(f"{revisions}: {remedy}")

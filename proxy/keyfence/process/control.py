@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import datetime
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from keyfence import __version__
@@ -22,14 +21,15 @@ from keyfence.admin.control import Control
 from keyfence.admin.token import token_of, token_warnings
 from keyfence.config.settings import Settings
 from keyfence.downstream.certificates import certificates_of, renewed
+from keyfence.fleet.files import LOOK_SECONDS
+from keyfence.fleet.source import PolicySource
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.compiled.tenants import NOBODY, Caller
 from keyfence.policy.diagnostics import FileError
 from keyfence.policy.enforcement.baseline import baseline, row_of_finding, yaml_item
-from keyfence.policy.enforcement.modes import BreakGlass, ModeRule, advised, mode_faults
+from keyfence.policy.enforcement.modes import ModeRule, advised, mode_faults
 from keyfence.policy.engine.authorizer import Authorizer
 from keyfence.policy.remedies.policy_diffs import with_diffs
-from keyfence.policy.rules import RULES
 from keyfence.policy.units import counted
 from keyfence.policy.verdict import Mode, script_in
 from keyfence.policy.wording.tables import tables
@@ -42,12 +42,16 @@ from .candidates import Candidates, check_promoted
 from .causes import Causes
 from .edits import CannotEdit, Edit
 from .findings import FindingsDesk
+from .freshness import Freshness
+from .glass import Glass
+from .provision import Choice, Provision
+from .refusals import Refusals
 from .serving.answers import SPLICED, explained
 from .serving.backend import Backend, WorkerFailed
 from .serving.candidate import PackedCandidate
 from .serving.cluster import ClusterNodes
-from .serving.packing import unpack_beside
-from .serving.reload import Origin, admit, changed_settings
+from .serving.packing import Packed, unpack_beside
+from .serving.reload import NotLoaded, admit, changed_settings
 from .serving.runtime import Runtime
 from .systemd import READY, Notify, reloading
 
@@ -56,7 +60,6 @@ if TYPE_CHECKING:
 
 _SPLICED = "keyfence runs with --splice: it applies no policy"
 MAX_DIFFED = 128 * 1024  # characters of a policy's file that explain shows changes of
-MAX_GLASS = 100  # break-glasses that may be open at a time
 
 
 class ProcessControl(Control):
@@ -64,7 +67,7 @@ class ProcessControl(Control):
 
     def __init__(
         self,
-        origin: Origin,
+        provision: Provision,
         runtime: Runtime,
         backend: Backend,
         access: Access | None = None,
@@ -72,16 +75,21 @@ class ProcessControl(Control):
         findings: FindingsDesk | None = None,
         cluster: ClusterNodes | None = None,
     ) -> None:
-        """`access` is the admin listener's, which a reload may change; `notify` sends to the supervisor."""
+        """`provision` is where policy and configuration come from; `access` is the admin listener's, which a
+        reload may change; `notify` sends to the supervisor."""
         self.draining = False
         self._access = access
         self._notify = notify
         self._findings = findings if findings is not None else FindingsDesk()
-        self._origin = origin
+        self._provision = provision
+        self._origin = provision.origin
         self._runtime = runtime
         self._cluster = cluster
         self._backend = backend
         self.candidates = Candidates(backend)
+        self._refusals = Refusals(runtime.telemetry.counters, provision.refused_at_start)
+        self._glass = Glass(runtime, backend)
+        self._freshness = Freshness(self._glass, backend)
         self._reloading = asyncio.Lock()
         self._editing = asyncio.Lock()
         self._tables: tuple[CompiledPolicy, dict[str, Any]] | None = None  # of the policy that was shown last
@@ -102,11 +110,18 @@ class ProcessControl(Control):
         if not upstreams:
             reasons.append("no upstream yet")
         reasons += self._concerns(is_fatal=True)
+        reasons += [self._freshness.text] if self._freshness.acts == "refuse" else []
         return not reasons, reasons
 
     async def warnings(self) -> list[str]:
         troubles = self._cluster.troubles if self._cluster is not None else []
-        return [*self._concerns(is_fatal=False), *troubles]
+        about_policy = [*await self.degraded(), *self._provision.notes(), *self._provision.files.unchanging]
+        return [*self._concerns(is_fatal=False), *troubles, *about_policy]
+
+    async def degraded(self) -> list[str]:
+        refusal, stale = self._refusals.current, self._freshness.text
+        found = [*([refusal.text] if refusal is not None else []), *([stale] if stale else [])]
+        return [*found, *self._provision.degraded()]
 
     def _concerns(self, *, is_fatal: bool) -> list[str]:
         """What is to be known about the upstreams, with or without the effect that keyfence is not ready."""
@@ -140,7 +155,7 @@ class ProcessControl(Control):
             "should": sorted(authorizer.policy.should),
             "advised": advised(authorizer.policy),
             "modes": authorizer.modes.matrix(),
-            "break_glass": [dataclasses.asdict(one) for one in self._runtime.glass],
+            "break_glass": self._glass.listing(),
         }
 
     async def status(self) -> dict[str, Any]:
@@ -163,7 +178,7 @@ class ProcessControl(Control):
             "workers": await self.workers(),
             "clients": clients,
             "modes": self._mode_counts(),
-            "break_glass": [dataclasses.asdict(one) for one in self._runtime.glass],
+            "break_glass": self._glass.listing(),
             "waivers": len(self._runtime.settings.waivers),
         }
 
@@ -173,7 +188,17 @@ class ProcessControl(Control):
             return None
         name, revision = policy.name, policy.revision
         loaded = self._runtime.telemetry.counters.policies.get(name, (revision, self._started))[1]
-        return {"name": name, "revision": revision, "file": self._runtime.settings.policy, "loaded": loaded}
+        settings = self._runtime.settings
+        server = settings.policy_server
+        return {
+            "name": name,
+            "revision": revision,
+            "file": settings.policy if server is None else server.shown,
+            "loaded": loaded,
+            "reload": settings.reload,
+            "server": self._provision.status(time.time()),
+            "refused": self._refusals.status(),
+        }
 
     def _upstream_status(self) -> dict[str, Any] | None:
         if not self._runtime.upstreams:
@@ -276,68 +301,106 @@ class ProcessControl(Control):
 
     async def observe(self, seconds: float, rule: str | None, service: str | None) -> dict[str, Any]:
         authorizer = self._evaluating("keyfence runs with --splice: it refuses nothing")
-        if rule and rule not in RULES:
-            raise ValueError(f"{rule!r} is not a rule")
-        if service and service not in authorizer.policy.services:
-            raise ValueError(f"{service!r} is not a service of the policy")
-        if len(self._runtime.glass) >= MAX_GLASS:
-            raise ValueError(f"{MAX_GLASS} are open already; end them with keyfence observe --end")
-        one = BreakGlass(time.time() + seconds, rule or "", service or "")
-        self._runtime.glass.append(one)
-        self._runtime.telemetry.counters.set_break_glass(True)
-        await self._backend.set_glass(self._runtime.glass)
-        of = " ".join(
-            part for part in (f"of {rule}" if rule else "", f"by {service}" if service else "") if part
-        )
-        warn(f"break-glass: violations {of or 'of every rule'} are only observed for {seconds:g} s")
-        return dataclasses.asdict(one)
+        return await self._glass.open(authorizer, seconds, rule, service)
 
     async def end_observe(self) -> dict[str, Any]:
-        ended = len(self._runtime.glass)
-        await self._set_glass([])
-        warn("break-glass was ended: modes are as configured again")
-        return {"ended": ended}
+        return await self._glass.end()
 
-    async def _set_glass(self, glass: Sequence[BreakGlass]) -> None:
-        self._runtime.glass[:] = glass
-        self._runtime.telemetry.counters.set_break_glass(bool(glass))
-        await self._backend.set_glass(self._runtime.glass)
+    def chores(self) -> list[Coroutine[Any, Any, None]]:
+        """The background jobs that keep up what is in force."""
+        return [self.tick_forever(), self.watch_forever(), self.poll_forever()]
 
     async def tick_forever(self) -> None:
-        """Each second: end the break-glasses that are over, and call the backend's `tick`."""
+        """Each second: end the break-glasses that are over, look at the policy's age, and call the backend's
+        `tick`."""
         while True:
             await asyncio.sleep(1)
             await self._backend.tick()
-            now = time.time()
-            left = [one for one in self._runtime.glass if one.until > now]
-            if len(left) != len(self._runtime.glass):
-                if not left:
-                    warn("break-glass has ended: modes are as configured again")
-                await self._set_glass(left)
+            await self._glass.tick()
+            await self.check_age()
+
+    async def check_age(self) -> None:
+        """Act if the policy is older than it may be."""
+        counters = self._runtime.telemetry.counters
+        self._provision.tick(counters)
+        await self._freshness.tick(self._provision.source)
+        counters.policy_stale = int(bool(self._freshness.acts))
 
     # -- reload and restart
 
-    async def reload(self) -> dict[str, Any]:
+    async def reload(self, *, asks: bool = True) -> dict[str, Any]:
         async with self._reloading:
-            return await self._reload_as_supervised()
+            return await self._reload_as_supervised(asks=asks)
 
-    async def _reload_as_supervised(self, candidate: PackedCandidate | None = None) -> dict[str, Any]:
+    async def _reload_as_supervised(
+        self, candidate: PackedCandidate | None = None, *, asks: bool = True, is_offer: bool = False
+    ) -> dict[str, Any]:
+        """Reload. `asks`: the policy's server is asked first; `is_offer`: it has just offered something."""
         self._notify(reloading())
         try:
-            return await self._reload(candidate)
+            server = await asyncio.to_thread(self._origin.policy_server, self._runtime.settings.policy_server)
+            source = await self._provision.prepare(server, asks=asks)
+            done = await self._reload(candidate, source, is_offer=is_offer)
+            await self.check_age()
+            return done
         except FileError as exc:
-            policy = self._runtime.policy
-            self._runtime.telemetry.counters.policy_load_failed("" if policy is None else policy.name)
-            for fault in exc.diagnostics:
-                warn(str(fault))
-            warn("nothing was reloaded: policy and configuration stay as they were")
+            if isinstance(exc, NotLoaded):
+                self._provision.files.took(exc.seen)
+            self._refusals.add(exc, self._policy_name)
             raise
         finally:
             self._notify(READY)
 
-    async def _reload(self, candidate: PackedCandidate | None) -> dict[str, Any]:
+    @property
+    def _policy_name(self) -> str:
+        return "" if self._runtime.policy is None else self._runtime.policy.name
+
+    async def watch_forever(self) -> None:
+        """With `reload: auto`, reload when files have changed."""
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            is_asked = self._runtime.settings.reload == "auto" and not self.draining
+            if is_asked and await self._provision.files.have_changed():
+                await self._reload_changed()
+
+    async def poll_forever(self) -> None:
+        """Put in force what the policy's server offers."""
+        await self._provision.poll_forever(self._take_offer)
+
+    async def _take_offer(self) -> None:
+        async with self._reloading:
+            with contextlib.suppress(FileError):  # everything was said
+                await self._reload_as_supervised(asks=False, is_offer=True)
+
+    async def _reload_changed(self) -> None:
+        try:
+            await self.reload(asks=False)
+        except NotLoaded:  # everything was said
+            pass
+        except FileError:
+            self._provision.files.failed()
+
+    async def _load(
+        self, source: PolicySource | None, *, is_offer: bool
+    ) -> tuple[Packed, Choice, FileError | None]:
+        """What the server offers, with all files; if that is refused, what is in force of it, and why the
+        offer is refused. `is_offer`: nothing but the offer. Raises FileError."""
+        choices = self._provision.choices(source)
+        refused: FileError | None = None
+        for choice in choices[:1] if is_offer else choices:
+            try:
+                return await choice.origin.load_apart(), choice, refused
+            except NotLoaded as exc:
+                refused = refused or exc
+        assert refused is not None
+        raise refused
+
+    async def _reload(
+        self, candidate: PackedCandidate | None, source: PolicySource | None, *, is_offer: bool
+    ) -> dict[str, Any]:
         """Put the files in force. If there is a candidate, they must have it as their policy."""
-        packed = await self._origin.load_apart()
+        packed, choice, refused = await self._load(source, is_offer=is_offer)
+        self._provision.files.took(packed.seen)
         if candidate is not None:
             check_promoted(candidate, packed)
         before, policy_before = self._runtime.settings, self._runtime.policy
@@ -362,12 +425,18 @@ class ProcessControl(Control):
         known, self._certificates = self._certificates, await asyncio.to_thread(certificates_of, settings)
         changed += renewed(known, self._certificates)
         changed += ["admin token"] if has_new_token else []
+        await self._provision.accepted(source, choice.copy)
+        if refused is None:
+            self._refusals.clear()
+        else:
+            self._refusals.add(refused, self._policy_name, "the policy stays as it was")
         self._report_reload(settings, policy, changed, waiting)
         return {
             "policy": "" if policy is None else policy.name,
             "revision": revision,
             "changed": changed,
             "needs_restart": waiting,
+            **({"refused": [str(fault) for fault in refused.diagnostics]} if refused is not None else {}),
         }
 
     # -- changes of files
@@ -396,7 +465,10 @@ class ProcessControl(Control):
             raise ValueError(
                 f"keyfence runs with --mode {self._origin.overrides.mode}, which wins over the file"
             )
-        line, file = yaml_item({"rule": rule, "service": service, "mode": mode}), self._origin.config
+        line, file = (
+            yaml_item({"rule": rule, "service": service, "mode": mode}),
+            self._origin.config,
+        )
         if not file:
             why = "keyfence runs without a configuration file"
             return {"line": line, "file": "", "written": False, "why": why}
@@ -415,11 +487,13 @@ class ProcessControl(Control):
                 await asyncio.to_thread(edit.write)
             except CannotEdit as exc:
                 return {"file": file, "written": False, "why": f"{file} cannot be changed: {exc}"}
+            before = self._refusals.current
             try:
-                await self.reload()
+                await self.reload(asks=False)
             except BaseException:
                 try:
                     edit.undo()
+                    self._refusals.put(before)  # the file is as it was
                 except CannotEdit as exc:
                     warn(f"{file} keeps a line that could not be put in force: {exc}; the line: {item}")
                 raise

@@ -92,6 +92,9 @@ class InProcess(Backend):
     async def set_glass(self, _glass: Sequence[BreakGlass]) -> None:
         pass  # the runtime's list is the authorizer's own
 
+    async def shut(self, why: str) -> None:
+        self._runtime.shut(why)
+
     async def counters(self) -> Counters:
         return self._runtime.telemetry.counters
 

@@ -35,19 +35,19 @@ from .control import ProcessControl
 from .findings import FindingsDesk
 from .in_process import InProcess
 from .operators import OperatorListeners, why_not
+from .provision import Provision
 from .serving.backend import Backend
 from .serving.cluster import ClusterNodes
 from .serving.command_recorder import Recorder
 from .serving.jobs import background
 from .serving.packing import Packed, pack
-from .serving.reload import Origin
 from .serving.runtime import Runtime, StartError, telemetry_of
 from .serving.upstreams import ServedUpstream
 from .systemd import READY, STOPPING, notifier
 
 
 async def serve(
-    origin: Origin,
+    provision: Provision,
     settings: Settings,
     policy: CompiledPolicy | None,
     candidate: tuple[str, Packed] | None = None,
@@ -55,7 +55,8 @@ async def serve(
     to_the_end: bool = False,
     service_of: Callable[[str, Peer], str] | None = None,
 ) -> None:
-    """Run until SIGINT or SIGTERM. `candidate` is the file of a candidate policy, and that policy.
+    """Run until SIGINT or SIGTERM. `provision` is where settings and policy come from; `candidate` is the
+    file of a candidate policy, and that policy.
     `to_the_end`: what is found only later, by asking Redis, is found before the end. `service_of` tells
     services apart by their clients, in the findings and the command log. Raises StartError,
     EmbeddedRedisError."""
@@ -75,7 +76,7 @@ async def serve(
         at_once = asyncio.Event()
         stack.push_async_callback(backend.drain, 0.0, at_once)  # if the start fails
         access = Access(settings.admin_names, token_of(settings))
-        control = ProcessControl(origin, runtime, backend, access, notify, findings, cluster)
+        control = ProcessControl(provision, runtime, backend, access, notify, findings, cluster)
         if candidate is not None:
             await control.candidates.begin(*candidate)
             runtime.tell(control.candidates.told())
@@ -84,12 +85,13 @@ async def serve(
         if cluster is None:  # the ports of a cluster's nodes are taken later
             _check_sockets()
         stop = _on_signals(control, at_once)
-        chores = [*runtime.chores(), control.tick_forever(), findings.notify_forever()]
+        chores = [*runtime.chores(), *control.chores(), findings.notify_forever()]
         if cluster is not None:
             chores.append(cluster.follow_forever())
         async with background(*chores, findings.write_forever(lambda: backend.is_open)):
             if cluster is not None:
                 await cluster.found.wait()
+            await control.check_age()
             await backend.open()
             _announce(settings, backend, operators, address, embedded, spliced=policy is None)
             runtime.announced()

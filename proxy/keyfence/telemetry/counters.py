@@ -43,7 +43,8 @@ GAUGES = (
     *("connections_open", "opaque_open", "upstream_up", "upstream_standing", "exceptions_lapsed"),
     *("upstream_role", "upstream_failover_seconds", "upstream_credentials_expire"),
     *("upstream_replica_up", "upstream_replica_behind"),
-    *("policy_files", "policies", "break_glass", "workers"),
+    *("policy_files", "policies", "policy_refused", "policy_stale", "policy_confirmed"),
+    *("break_glass", "workers"),
 )
 
 
@@ -108,6 +109,10 @@ class Counters(Sink):
     policies: dict[str, tuple[str, float]] = field(default_factory=dict)
     # (name, owner, contact, revision) of each file of the policy in force: 1
     policy_files: dict[tuple[str, str, str, str], int] = field(default_factory=dict)
+    policy_confirmed: dict[str, int] = field(default_factory=dict)  # by server: Unix seconds
+    policy_fetch_failures: dict[str, int] = field(default_factory=dict)  # by server
+    policy_stale: int = 0  # 1 while the policy is older than it may be
+    policy_refused: int = 0  # 1 while the last reload is one that was refused
     exceptions_lapsed: dict[str, int] = field(default_factory=dict)  # past their date, by kind
     break_glass: int = 0  # 1 while enforcement is switched off by hand
     break_glass_started: int = 0
@@ -404,6 +409,9 @@ class Counters(Sink):
     def policy_load_failed(self, name: str) -> None:
         self._add("policy_load_failures", name, OTHER, MAX_REASONS)
 
+    def policy_fetch_failed(self, server: str, times: int = 1) -> None:
+        self._add("policy_fetch_failures", server, OTHER, MAX_REASONS, times)
+
     def set_break_glass(self, active: bool) -> None:
         self.break_glass_started += active and not self.break_glass
         self.break_glass = int(active)
@@ -481,6 +489,9 @@ class Counters(Sink):
                 self.policy_loaded(name, revision, at)
         for name, owner, contact, revision, _ in shot["policy_files"]:
             self.policy_files[name, owner, contact, revision] = 1
+        self.policy_refused = max(self.policy_refused, shot["policy_refused"])
+        self.policy_stale = max(self.policy_stale, shot["policy_stale"])
+        self.policy_confirmed.update(map(tuple, shot["policy_confirmed"]))
         self.break_glass = max(self.break_glass, shot["break_glass"])
         self.workers = max(self.workers, shot["workers"])
 

@@ -16,7 +16,7 @@ from keyfence.config.settings import Overrides
 from keyfence.policy.diagnostics import FileError
 from keyfence.policy.enforcement.waivers import read_waivers
 from keyfence.policy.loading.load import load_policy
-from keyfence.policy.source.files import MAX_BYTES, Unreadable, read_file
+from keyfence.policy.source.files import MAX_BYTES, Given, Reading, Unreadable, read_file, shown_name
 
 
 def a_device(path: Path) -> None:
@@ -125,3 +125,34 @@ def test_too_many_rights_are_an_error(text: str, tmp_path: Path) -> None:
     (tmp_path / "p.yaml").write_text(text.format(names, scopes))
     with pytest.raises(FileError, match="scopes, keys, legacy forms and channels: at most 50000 of these"):
         load_policy(tmp_path / "p.yaml")
+
+
+def test_within_a_reading_each_file_is_read_once(tmp_path: Path) -> None:
+    there, missing = tmp_path / "there", tmp_path / "missing"
+    there.write_text("before")
+    with Reading() as reading:
+        assert read_file(there) == b"before"
+        with pytest.raises(Unreadable):
+            read_file(missing)
+        there.write_text("after")
+        missing.write_text("now it is there")
+        assert read_file(there) == b"before"
+        with pytest.raises(Unreadable):
+            read_file(missing)
+        seen = reading.seen()
+    assert read_file(there) == b"after"
+    assert seen.look() != seen.digest
+    there.write_text("before")
+    missing.unlink()
+    assert seen.look() == seen.digest
+
+
+def test_a_given_content_stands_for_a_file_and_has_the_name_of_its_origin(tmp_path: Path) -> None:
+    path = tmp_path / "policy.yaml"
+    with Reading({str(path): Given(b"policy: [", "https://policies.example/shop.yaml")}) as reading:
+        assert read_file(path) == b"policy: ["
+        assert shown_name(path) == "https://policies.example/shop.yaml"
+        with pytest.raises(FileError, match=r"^https://policies\.example/shop\.yaml:1"):
+            load_policy(path)
+        assert reading.seen().files == ()
+    assert shown_name(path) == str(path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import itertools
 import json
 import os
 import re
@@ -20,8 +21,9 @@ import pytest
 from keyfence.config.loading import load_settings
 from keyfence.config.settings import Overrides, Settings
 from keyfence.policy.diagnostics import FileError
+from keyfence.policy.source.files import read_file
 from keyfence.process.serving.packing import Packed, unpack
-from keyfence.process.serving.reload import LIVE, NICER, Origin, admit
+from keyfence.process.serving.reload import LIVE, NICER, NotLoaded, Origin, admit, read_once
 from keyfence.resp import encode
 from tests.clients.running import ask, configure, eventually, metric
 from tests.process.serving.test_packing import LARGE
@@ -52,6 +54,49 @@ def test_a_separate_process_loads_it(tmp_path: Path) -> None:
     assert policy is not None
     assert policy.name == "apart"
     assert packed.settings.policy == str(path)
+
+
+def test_what_is_loaded_comes_from_one_state_of_the_files(tmp_path: Path) -> None:
+    """The files change after the first of them was read, so all are read again."""
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.yaml").write_text("1")
+    begun = 0
+
+    def make() -> str:
+        nonlocal begun
+        begun += 1
+        found = read_file(tmp_path / "a.yaml")
+        if begun == 1:
+            for name in ("a", "b"):
+                (tmp_path / f"{name}.yaml").write_text("2")
+        return (found + read_file(tmp_path / "b.yaml") + read_file(tmp_path / "a.yaml")).decode()
+
+    made, seen = read_once(make)
+    assert (made, begun) == ("222", 2)
+    assert {file for file, _ in seen.files} == {str(tmp_path / "a.yaml"), str(tmp_path / "b.yaml")}
+
+
+def test_files_that_never_rest_are_not_loaded(tmp_path: Path) -> None:
+    count = itertools.count()
+
+    def make() -> bytes:
+        found = b"" if not (file := tmp_path / "a.yaml").exists() else read_file(file)
+        file.write_text(str(next(count)))
+        return found + read_file(tmp_path / "b.yaml") if found else read_file(file)
+
+    (tmp_path / "a.yaml").write_text("first")
+    (tmp_path / "b.yaml").write_text("b")
+    with pytest.raises(FileError, match="its files change while they are read"):
+        read_once(make)
+
+
+def test_a_refused_load_tells_what_it_has_read(tmp_path: Path) -> None:
+    path = tmp_path / "policy.yaml"
+    path.write_text("policy: [")
+    with pytest.raises(NotLoaded) as caught:
+        asyncio.run(Origin("", Overrides(policy=str(path))).load_apart())
+    assert str(path) in [file for file, _ in caught.value.seen.files]
+    assert caught.value.seen.look() == caught.value.seen.digest
 
 
 def niceness_of_children() -> set[int]:

@@ -28,6 +28,7 @@ from keyfence.config.models import ListenerModel
 from keyfence.config.settings import Settings
 from keyfence.net.addresses import Address
 from keyfence.policy.verdict import Peer
+from keyfence.process.provision import Provision
 from keyfence.process.run import serve
 from keyfence.process.serving.jobs import run_loop
 from keyfence.process.serving.packing import Packed, unpack
@@ -170,6 +171,10 @@ def main() -> None:
     settings, policy = order.packed.settings, unpack(order.packed)
     os.environ[VARIABLE] = order.notify
     try:
-        run_loop(lambda: serve(order.origin, settings, policy, to_the_end=True, service_of=order.service_of))
+        run_loop(
+            lambda: serve(
+                Provision(order.origin), settings, policy, to_the_end=True, service_of=order.service_of
+            )
+        )
     except (StartError, EmbeddedRedisError) as exc:
         fail(str(exc))

@@ -159,7 +159,11 @@ def print_reload(base: str, answer: Any, verb: str, form: str) -> None:
         return f"{verb}: policy {name}, revision {answer['revision']}; changed: {changed}" if name else verb
 
     with checked_answer(base):
-        waiting = list(answer["needs_restart"])
+        waiting, refused = list(answer["needs_restart"]), list(answer.get("refused", ()))
     print_answer(base, answer, form, text)
     for setting in waiting:
         say(f"keyfence: {setting} has changed in the configuration; restart keyfence to apply it", err=True)
+    if refused:
+        for fault in refused:
+            say(fault, err=True)
+        fail("what the policy's server has was refused; the policy stays as it was", 1)

@@ -153,7 +153,11 @@ def _sha1s(context: CompilerContext, model: ScriptModel, path: tuple[str, ...]) 
             message = "shared needs the whole SHA-1: a client can make another script whose SHA-1 begins with"
             context.error((*path, "sha1", index), f"{message} {digits}")
         sha1s.append(digits.encode())
-    if model.source:
+    if model.source and "://" in context.source.file:
+        context.error(
+            (*path, "source"), "a policy from a URL has no files beside it; write the script's sha1"
+        )
+    elif model.source:
         file = Path(context.source.file).parent / model.source
         try:
             script = read_file(file)

@@ -12,14 +12,12 @@ from pathlib import Path
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.compiler.pipeline import compile_policies
 from keyfence.policy.diagnostics import Diagnostic, FileError, file_error
+from keyfence.policy.source.files import POLICY_ENDS, policy_names
 from keyfence.policy.source.model import PolicyModel
 from keyfence.policy.source.validate import validate
 from keyfence.policy.source.yaml import Source, read_source
 
 from .recovery import Recovered
-
-SUFFIXES = (".yaml", ".yml")
-TESTS = (".test.yaml", ".test.yml")
 
 
 def policy_files(path: str | Path) -> list[Path]:
@@ -31,17 +29,12 @@ def policy_files(path: str | Path) -> list[Path]:
     if not os.path.isdir(path):  # pathlib's is_dir raises for a name that is too long
         return [Path(path)]
     try:
-        names = os.listdir(path)
+        names = policy_names(str(path))
     except OSError as exc:
         raise file_error(str(path), f"cannot be read: {exc.strerror}") from None
-    found = sorted(
-        Path(path, name)
-        for name in names
-        if name.endswith(SUFFIXES) and not name.endswith(TESTS) and not name.startswith(".")
-    )
-    if not found:
-        raise file_error(str(path), f"no policy in this folder; a policy is a file *{SUFFIXES[0]}")
-    return found
+    if not names:
+        raise file_error(str(path), f"no policy in this folder; a policy is a file *{POLICY_ENDS[0]}")
+    return [Path(path, name) for name in names]
 
 
 def policy_name(path: str | Path, models: Sequence[PolicyModel]) -> str:

@@ -25,7 +25,7 @@ from yaml.reader import ReaderError
 
 from keyfence.policy.diagnostics import Diagnostic, FileError, Place, file_error
 
-from .files import Unreadable, read_file
+from .files import Unreadable, read_file, shown_name
 
 # People write policies by hand; a larger file is a mistake, or has aliases that multiply.
 MAX_NODES = 500_000
@@ -314,7 +314,7 @@ class Pruned(Source):
 def read_source(path: str | Path, *, keep_going: bool = False) -> Source:
     """Reads a YAML file. Raises FileError, also for a file that cannot be read or is not UTF-8. `keep_going`
     is that of Source."""
-    name = str(path)
+    name = shown_name(path)
     try:
         text = read_file(path).decode("utf-8-sig")
     except Unreadable as exc:

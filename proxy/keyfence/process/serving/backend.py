@@ -85,6 +85,10 @@ class Backend(Protocol):
     async def set_glass(self, glass: Sequence[BreakGlass]) -> None:
         """Put these break-glasses in force; returns once all processes have them."""
 
+    async def shut(self, why: str) -> None:
+        """Refuse all clients for this reason, and close those there are, or ("") serve them again; returns
+        once all processes do."""
+
     async def counters(self) -> Counters:
         """The counters of all processes, up to date."""
 

@@ -16,6 +16,7 @@ from typing import NamedTuple
 from keyfence.config.settings import Settings
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.enforcement.modes import Modes
+from keyfence.policy.source.files import NOTHING_SEEN, Seen
 
 from .garbage import with_small_collections, without_collections
 
@@ -30,6 +31,7 @@ class Packed(NamedTuple):
     policy: bytes | None  # a pickled CompiledPolicy, behind its parts; None: splice mode
     name: str = ""  # of the policy
     revision: str = ""
+    seen: Seen = NOTHING_SEEN  # the files that it was made of
 
 
 def pack(settings: Settings, policy: CompiledPolicy | None) -> Packed:

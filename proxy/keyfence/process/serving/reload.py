@@ -1,7 +1,8 @@
 """Loads policy and configuration together, and compares them with those in force.
 
-Rule: if anything is wrong, nothing is used and every fault is reported. While clients are served, a separate
-process does the loading: compiling 2,000 entries takes a second of CPU, and no client should wait for it.
+Rule: if anything is wrong, nothing is used and every fault is reported. What is used comes from one state of
+all files, never from two. While clients are served, a separate process does the loading: compiling 2,000
+entries takes a second of CPU, and no client should wait for it.
 """
 
 from __future__ import annotations
@@ -13,16 +14,21 @@ import os
 import pickle
 import subprocess
 import sys
+import time
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import NamedTuple, TypeVar
 
 from keyfence.admin.token import token_of
-from keyfence.config.loading import load_settings, named_files
+from keyfence.config.loading import load_policy_server, load_settings, named_files
 from keyfence.config.settings import Overrides, Settings
 from keyfence.downstream.tls import check_tls
+from keyfence.fleet.model import PolicyServer
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.diagnostics import Diagnostic, FileError, file_error
 from keyfence.policy.enforcement.waivers import waiver_faults
 from keyfence.policy.loading.load import load_policy
+from keyfence.policy.source.files import NOTHING_SEEN, Given, Reading, Seen
 
 from .garbage import without_collections
 from .packing import Packed, pack
@@ -30,11 +36,16 @@ from .spawn import admit_signals, start_python
 
 TIMEOUT = 600.0  # seconds
 NICER = 10  # a tenth of the weight of the processes that serve clients, if processors are short
+ATTEMPTS = 10  # at reading files that change meanwhile
+ATTEMPT_PAUSE = 0.1  # seconds
+
+_T = TypeVar("_T")
 
 # The settings that a reload puts in force. All others need a restart.
 LIVE = frozenset(
     {
         "policy",
+        "policy_server",
         "identify",
         "modes",
         "waivers",
@@ -44,6 +55,7 @@ LIVE = frozenset(
         "mask_keys",
         "limits",
         "name_services",
+        "reload",
         "drain",
         "source",
         "admin_names",
@@ -51,6 +63,48 @@ LIVE = frozenset(
         "secret_files",
     }
 )
+
+
+class NotLoaded(FileError):
+    """What was read has faults. `seen` is what was read."""
+
+    def __init__(self, diagnostics: Iterable[Diagnostic], seen: Seen) -> None:
+        super().__init__(diagnostics)
+        self.seen = seen
+
+
+class Loaded(NamedTuple):
+    """What a start needs. `candidate` is None if there is none."""
+
+    settings: Settings
+    policy: CompiledPolicy | None
+    candidate: Packed | None
+    seen: Seen
+
+
+def read_once(make: Callable[[], _T], given: Mapping[str, Given] | None = None) -> tuple[_T, Seen]:
+    """Returns what is made of one state of all files that are read for it, and which these are. Raises
+    NotLoaded, and FileError if they go on changing.
+
+    Each file is read once, and at the end all are compared with what is there then. If none has changed, all
+    of them were as read at one time, between the last reading and the comparison.
+    """
+    for _ in range(ATTEMPTS):
+        fault: FileError | None = None
+        with Reading(given) as reading:
+            try:
+                made = make()
+            except FileError as exc:
+                fault = exc
+        seen = reading.seen()
+        if seen.look() == seen.digest:
+            break
+        time.sleep(ATTEMPT_PAUSE)
+    else:
+        raise _failed("its files change while they are read; replace them all at once")
+    if fault is not None:
+        raise NotLoaded(fault.diagnostics, seen)
+    return made, seen
 
 
 def load(settings: Settings) -> CompiledPolicy:
@@ -69,6 +123,7 @@ class Origin:
     config: str = ""
     overrides: Overrides = dataclasses.field(default_factory=Overrides)
     spliced: bool = False
+    given: Mapping[str, Given] = dataclasses.field(default_factory=dict)  # contents of files, by path
 
     def load(self) -> tuple[Settings, CompiledPolicy | None]:
         """Read and check everything. Raises FileError."""
@@ -90,22 +145,35 @@ class Origin:
             raise FileError(faults)
         return settings, policy
 
-    def load_with(self, candidate: str) -> tuple[Settings, CompiledPolicy | None, Packed | None]:
+    def load_with(self, candidate: str) -> Loaded:
         """The same with the candidate policy in this file ("": there is none). Raises FileError with all
         faults."""
         faults: list[Diagnostic] = []
         loaded, packed = None, None
         try:
-            loaded = self.load()
+            loaded = read_once(self.load, self.given)
         except FileError as exc:
             faults += exc.diagnostics
         try:
-            packed = pack(*self.with_policy(candidate).load()) if candidate else None
+            beside = self.with_policy(candidate)
+            packed = pack(*read_once(beside.load, self.given)[0]) if candidate else None
         except FileError as exc:
             faults += [fault for fault in exc.diagnostics if fault not in faults]
         if loaded is None or faults:
             raise FileError(faults)
-        return *loaded, packed
+        return Loaded(*loaded[0], packed, loaded[1])
+
+    def with_given(self, given: Mapping[str, Given]) -> Origin:
+        """The same, with these contents in place of files."""
+        return dataclasses.replace(self, given=given)
+
+    def policy_server(self, otherwise: PolicyServer | None = None) -> PolicyServer | None:
+        """The server that has the policy; None: there is none. If the configuration has a fault, which a load
+        reports, it is the other one."""
+        try:
+            return None if self.spliced else load_policy_server(self.config, self.overrides)
+        except FileError:
+            return otherwise
 
     def with_policy(self, file: str) -> Origin:
         """The same with another policy, such as a candidate."""
@@ -122,7 +190,8 @@ class Origin:
         return [one for one in faults if one not in known]
 
     async def load_apart(self) -> Packed:
-        """Load everything in a separate process. Raises FileError."""
+        """Load everything in a separate process. Raises NotLoaded, or FileError if that process has
+        failed."""
         with start_python(
             __name__,
             stdin=subprocess.PIPE,
@@ -146,7 +215,7 @@ class Origin:
             raise _failed(last or f"its process ended with {child.returncode}") from None
         if isinstance(answer, Packed):
             return answer
-        raise FileError(answer)
+        raise NotLoaded(*answer)
 
 
 def _failed(why: str) -> FileError:
@@ -189,13 +258,17 @@ def _only_the_login_changed(before: Settings, new: Settings) -> bool:
 
 
 def main() -> None:
-    """The separate process: reads an Origin, writes a Packed or a list of faults."""
+    """The separate process: reads an Origin, writes a Packed, or faults and what was read."""
     admit_signals()
     _give_way()
     origin: Origin = pickle.load(sys.stdin.buffer)
+    answer: Packed | tuple[list[Diagnostic], Seen]
     try:
-        answer: Packed | list[Diagnostic] = pack(*origin.load())
+        loaded, seen = read_once(origin.load, origin.given)
+        answer = pack(*loaded)._replace(seen=seen)
+    except NotLoaded as exc:
+        answer = exc.diagnostics, exc.seen
     except FileError as exc:
-        answer = exc.diagnostics
+        answer = exc.diagnostics, NOTHING_SEEN
     pickle.dump(answer, sys.stdout.buffer, pickle.HIGHEST_PROTOCOL)
     sys.stdout.flush()

@@ -27,6 +27,7 @@ from keyfence.downstream.listeners import Listeners
 from keyfence.downstream.tls import listener_context, upstream_context
 from keyfence.identity.resolver import Resolver
 from keyfence.net.addresses import Bound
+from keyfence.net.closures import STALE
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.enforcement.modes import BreakGlass, Modes
 from keyfence.policy.engine.authorizer import Authorizer, Candidate, InForce
@@ -309,6 +310,15 @@ class Runtime:
         for listeners in self._listeners:
             listeners.replace_tls(contexts)
 
+    def shut(self, why: str) -> None:
+        """Refuse all clients for this reason, and close those there are; "": serve them again."""
+        if self._common is None:
+            return
+        self._common.quotas.shut = why
+        if why:
+            for client in list(self.clients):
+                client.give_up(STALE)
+
     async def close(self, seconds: float, at_once: asyncio.Event | None = None) -> None:
         """Stop accepting, and close all clients in at most `seconds`. Setting `at_once` skips the wait."""
         self.is_closing = True
@@ -324,6 +334,8 @@ class Runtime:
             collections.tick()
             self.telemetry.flush()
             self._count_lapsed()
+            if self._common is not None and self._common.quotas.shut:  # a handshake may have been under way
+                self.shut(self._common.quotas.shut)
             for one in self.upstreams:
                 one.tick()
 

@@ -175,6 +175,10 @@ class Workers(Backend):
         self._start = dataclasses.replace(self._start, glass=tuple(glass))
         await self._order_all("glass", list(glass))
 
+    async def shut(self, why: str) -> None:
+        self._start = dataclasses.replace(self._start, shut=why)
+        await self._order_all("shut", why)
+
     async def _order_all(self, kind: str, content: object) -> None:
         """Send an order to all workers. A worker that fails is killed; its successor starts with the new
         state."""

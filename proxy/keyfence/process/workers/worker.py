@@ -58,6 +58,7 @@ class Start:
     sockets: tuple[Sockets, ...]  # one for each listener of the settings
     glass: tuple[BreakGlass, ...] = ()
     candidate: PackedCandidate | None = None
+    shut: str = ""  # why all clients are refused; "": they are served
 
 
 class Worker:
@@ -121,6 +122,7 @@ class Worker:
             runtime.take_candidate(unpack(start.candidate.packed), start.candidate.number)
         served = await runtime.reach_upstream(start.upstream)
         runtime.serve(served, [_inherited(one) for one in start.sockets])
+        runtime.shut(start.shut)
         self._answers = answers = Answers(runtime)
 
         def ask(question: Question) -> None:
@@ -165,10 +167,12 @@ class Worker:
 
     async def _carry_out(self, kind: str, content: Any, runtime: Runtime) -> None:
         """`count`: only the counts that precede every answer; `glass`: the break-glasses from now on;
-        `candidate`: the policy to compare with the one in force (PackedCandidate), or None; `take`: a policy
-        and its configuration (Packed, Unix seconds)."""
+        `candidate`: the policy to compare with the one in force (PackedCandidate), or None; `shut`: why all
+        clients are refused, or ""; `take`: a policy and its configuration (Packed, Unix seconds)."""
         if kind == "glass":
             runtime.glass[:] = content
+        elif kind == "shut":
+            runtime.shut(content)
         elif kind == "candidate":
             await take_candidate(runtime, content)
         elif kind == "take":

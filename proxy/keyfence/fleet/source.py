@@ -1,0 +1,108 @@
+"""The policy that a server has: what is in force of it, what it offers, and how old the former is.
+
+Rule: no I/O. A content is what its bytes are: an ETag only spares the transfer, and is checked now and then.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import NamedTuple
+
+from .copy import Copy
+from .model import Answer, PolicyServer
+
+JITTER = 0.2  # of each pause, so that many instances do not ask at once
+PUSHED_PAUSE = 1.0  # seconds between two requests to a server that waits for a change
+MAX_WAIT = 60.0  # seconds for which the server is asked to wait
+TRUSTED_ANSWERS = 10  # "not changed" in a row, until the whole policy is asked for
+
+
+class Request(NamedTuple):
+    """What to ask for next."""
+
+    etag: str
+    wait: float
+
+
+class PolicySource:
+    """What is known of one server's policy. Times are Unix seconds."""
+
+    def __init__(self, server: PolicyServer, copy: Copy | None) -> None:
+        self.server = server
+        self.held = copy  # in force, or to be put in force at the start
+        self.offered: Copy | None = None  # what the server has, if it is not in force
+        self.is_copy = copy is not None  # the server has not confirmed what is in force since the start
+        self.trouble = ""  # why the last request has failed; "": it has not
+        self.lies = False  # the server has another content with the same ETag
+        self._unchanged = 0  # answers in a row
+        self._waits = False
+
+    def request(self) -> Request:
+        """The next request. A policy is known by its ETag, and every tenth time by its content."""
+        known = self.offered or self.held
+        if known is None or not known.etag or self.lies or self._unchanged >= TRUSTED_ANSWERS:
+            return Request("", 0.0)
+        return Request(known.etag, min(self.server.poll, MAX_WAIT))
+
+    def pause(self, took: float) -> float:
+        """Seconds until the next request. `took`: for so long the last one took."""
+        has_waited = self._waits and not self.trouble and took >= PUSHED_PAUSE
+        seconds = PUSHED_PAUSE if has_waited else self.server.poll
+        return seconds * random.uniform(1 - JITTER, 1 + JITTER)
+
+    def answered(self, answer: Answer, now: float, asked: str | None = None) -> bool:
+        """Take an answer to a request with the ETag `asked`, by default that of the last content. Returns
+        whether something is to be done: a content is offered that was not offered before, or the one that was
+        offered no longer is."""
+        self.trouble, self._waits = "", answer.waits
+        known = self.offered or self.held
+        if answer.content is None:
+            self._unchanged += 1
+            # Another request may have been answered meanwhile, so that this one is about an earlier content.
+            is_about_it = known is not None and asked in (None, known.etag)
+            if self.offered is None and is_about_it:
+                self._confirmed(now)
+            return False
+        self._unchanged = 0
+        if (
+            known is not None
+            and answer.etag
+            and answer.etag == known.etag
+            and answer.content != known.content
+        ):
+            self.lies = True
+        if self.held is not None and answer.content == self.held.content:
+            was_offered, self.offered = self.offered, None
+            self.held = self.held._replace(etag=answer.etag)
+            self._confirmed(now)
+            return was_offered is not None
+        is_known = self.offered is not None and answer.content == self.offered.content
+        self.offered = Copy(answer.content, answer.etag, now)
+        return not is_known
+
+    def _confirmed(self, now: float) -> None:
+        self.is_copy = False
+        if self.held is not None:
+            self.held = self.held._replace(confirmed=now)
+
+    def failed(self, why: str) -> None:
+        """There was no answer."""
+        self.trouble = why
+
+    def accepted(self, copy: Copy) -> bool:
+        """This is in force: what was offered, or what was held before. Returns whether it is new."""
+        if self.held is not None and copy.content == self.held.content:
+            return False
+        self.held, self.is_copy = copy, False
+        if self.offered is not None and self.offered.content == copy.content:
+            self.held, self.offered = self.offered, None
+        return True
+
+    def age(self, now: float) -> float:
+        """Seconds since the server has confirmed what is in force. A clock that was set back makes nothing
+        older."""
+        return max(now - self.held.confirmed, 0.0) if self.held is not None else 0.0
+
+    def is_stale(self, now: float) -> bool:
+        """Whether what is in force is older than it may be."""
+        return 0 < self.server.stale_after < self.age(now)

@@ -1,0 +1,84 @@
+"""Break-glass: the periods in which violations are only observed.
+
+Rule: all processes have the same ones, and a period that is over is removed. One that the age of the policy
+has opened is not an operator's: it is neither listed nor ended with theirs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import time
+from typing import Any
+
+from keyfence.policy.enforcement.modes import BreakGlass
+from keyfence.policy.engine.authorizer import Authorizer
+from keyfence.policy.rules import RULES
+from keyfence.telemetry.operator_log import warn
+
+from .serving.backend import Backend
+from .serving.runtime import Runtime
+
+MAX_GLASS = 100  # that may be open at a time
+
+
+class Glass:
+    """The break-glasses of one keyfence."""
+
+    def __init__(self, runtime: Runtime, backend: Backend) -> None:
+        self._runtime = runtime
+        self._backend = backend
+        self._open: list[BreakGlass] = []  # by operators
+        self._of_age: list[BreakGlass] = []
+
+    def listing(self) -> list[dict[str, Any]]:
+        """Those that operators have opened."""
+        return [dataclasses.asdict(one) for one in self._open]
+
+    async def open(
+        self, authorizer: Authorizer, seconds: float, rule: str | None, service: str | None
+    ) -> dict[str, Any]:
+        """Open one for a rule, a service, both, or (None) all. Raises ValueError."""
+        if rule and rule not in RULES:
+            raise ValueError(f"{rule!r} is not a rule")
+        if service and service not in authorizer.policy.services:
+            raise ValueError(f"{service!r} is not a service of the policy")
+        if len(self._open) >= MAX_GLASS:
+            raise ValueError(f"{MAX_GLASS} are open already; end them with keyfence observe --end")
+        one = BreakGlass(time.time() + seconds, rule or "", service or "")
+        self._open.append(one)
+        await self._put()
+        of = " ".join(
+            part for part in (f"of {rule}" if rule else "", f"by {service}" if service else "") if part
+        )
+        warn(f"break-glass: violations {of or 'of every rule'} are only observed for {seconds:g} s")
+        return dataclasses.asdict(one)
+
+    async def end(self) -> dict[str, Any]:
+        """End all that operators have opened."""
+        ended = len(self._open)
+        self._open = []
+        await self._put()
+        warn("break-glass was ended: modes are as configured again")
+        return {"ended": ended}
+
+    async def tick(self) -> None:
+        """Remove those that are over."""
+        now = time.time()
+        left = [one for one in self._open if one.until > now]
+        if len(left) == len(self._open):
+            return
+        self._open = left
+        if not left:
+            warn("break-glass has ended: modes are as configured again")
+        await self._put()
+
+    async def observe_all(self, is_on: bool) -> None:
+        """Only observe everything, because the policy is too old, or (False) no longer."""
+        self._of_age = [BreakGlass(math.inf)] if is_on else []
+        await self._put()
+
+    async def _put(self) -> None:
+        self._runtime.glass[:] = [*self._open, *self._of_age]
+        self._runtime.telemetry.counters.set_break_glass(bool(self._open))
+        await self._backend.set_glass(self._runtime.glass)

@@ -1,0 +1,225 @@
+"""Where policy and configuration come from while keyfence runs: files, and a server that has the policy.
+
+Rule: one process asks, the parent of the workers if there are any; they get what it has loaded. A server that
+is away, or lies, never changes what is in force.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from keyfence.config.state_file import policy_copy
+from keyfence.fleet.copy import Copy, confirm_copy, read_copy, write_copy
+from keyfence.fleet.files import WatchedFiles
+from keyfence.fleet.model import PolicyServer
+from keyfence.fleet.source import PolicySource
+from keyfence.policy.diagnostics import FileError, file_error
+from keyfence.policy.source.files import NOTHING_SEEN, Given, Seen
+from keyfence.policy.units import clock_text
+from keyfence.telemetry.operator_log import Changes, warn
+
+from .serving.reload import Loaded, Origin
+
+if TYPE_CHECKING:
+    from keyfence.telemetry.counters import Counters
+
+
+IDLE_SECONDS = 1.0  # between two looks whether there is a server
+
+
+class Choice(NamedTuple):
+    """What may be loaded. `copy` is what it has of the policy's server; None: there is no server."""
+
+    origin: Origin
+    copy: Copy | None
+
+
+class Provision:
+    """The origin of policy and configuration, and what was read of it."""
+
+    def __init__(self, origin: Origin, seen: Seen = NOTHING_SEEN, source: PolicySource | None = None) -> None:
+        """`seen` are the files that were loaded, `source` the server that has the policy, if there is one."""
+        self.origin = origin
+        self.files = WatchedFiles(seen)
+        self.source = source
+        self.path = policy_copy(origin.config) if origin.config else Path()  # of the copy on disk
+        self.refused_at_start: FileError | None = None  # what the server had, if the copy was loaded instead
+        self.copy_trouble = ""  # why the copy on disk is not what is in force
+        self._failures = 0  # that are not counted yet
+        self._changes = Changes()
+        self._woken = asyncio.Event()
+
+    async def ask(self, source: PolicySource, *, waits: bool = False) -> bool:
+        """Ask once. `waits`: the server may wait for a change. Returns whether something is to be loaded."""
+        from keyfence.fleet.http import NotFetched, fetch
+
+        asked, trouble = source.request(), source.trouble
+        try:
+            answer = await fetch(source.server, asked.etag, asked.wait if waits else 0.0)
+        except NotFetched as exc:
+            source.failed(str(exc))
+            self._failures += 1
+            if source.trouble != trouble:
+                self._changes.add(f"{source.server.shown} {exc}{self._what_stays(source)}")
+            return False
+        is_new = source.answered(answer, time.time(), asked.etag)
+        if trouble:
+            self._changes.add(f"{source.server.shown} answers again")
+        if source is self.source and source.offered is None and source.held is not None:
+            with contextlib.suppress(OSError):  # it was not written, which was said
+                await asyncio.to_thread(confirm_copy, self.path, source.held.confirmed)
+        return is_new
+
+    def _what_stays(self, source: PolicySource) -> str:
+        if source.held is None:
+            return ""
+        return f"; the policy that it confirmed at {clock_text(source.held.confirmed)} stays in force"
+
+    async def prepare(self, server: PolicyServer | None, *, asks: bool) -> PolicySource | None:
+        """The source of the server that the configuration names now. Another server than before must answer.
+        Raises FileError."""
+        if server is None:
+            return None
+        known = self.source
+        if known is not None and known.server.id == server.id:
+            known.server = server
+            if asks:
+                await self.ask(known)
+            return known
+        new = PolicySource(server, None)
+        await self.ask(new)
+        if new.offered is None:
+            raise file_error(server.shown, f"this server {new.trouble}")
+        return new
+
+    def choices(self, source: PolicySource | None) -> list[Choice]:
+        """What may be loaded, the best first: what the server offers, and what is in force."""
+        if source is None:
+            return [Choice(self.origin, None)]
+        name = source.server.shown
+        return [
+            Choice(self.origin.with_given({str(self.path): Given(one.content, name)}), one)
+            for one in (source.offered, source.held)
+            if one is not None
+        ]
+
+    async def accepted(self, source: PolicySource | None, copy: Copy | None) -> None:
+        """This copy of what the source has is in force; None: files are."""
+        if source is not self.source:
+            self.source = source
+            self._woken.set()
+        if source is None or copy is None or not (source.accepted(copy) or self.copy_trouble):
+            return
+        try:
+            await asyncio.to_thread(write_copy, self.path, source.server.id, copy)
+            self.copy_trouble = ""
+        except OSError as exc:
+            why = (exc.strerror or type(exc).__name__).lower()
+            self.copy_trouble = f"the policy in force cannot be kept in {self.path} ({why})"
+            warn(f"{self.copy_trouble}: a start without its server would use an older one, or fail")
+
+    async def poll_forever(self, take: Callable[[], Awaitable[object]]) -> None:
+        """Ask again and again. `take` puts in force what is offered."""
+        took = 0.0
+        while True:
+            source = self.source
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(IDLE_SECONDS if source is None else source.pause(took)):
+                    await self._woken.wait()
+            self._woken.clear()
+            if (source := self.source) is None:
+                continue
+            began = asyncio.get_running_loop().time()
+            is_new = await self.ask(source, waits=True)
+            took = asyncio.get_running_loop().time() - began
+            if is_new and source is self.source:
+                await take()
+
+    # -- what operators see
+
+    def tick(self, counters: Counters) -> None:
+        """Called each second."""
+        self._changes.tick()
+        source, failures = self.source, self._failures
+        self._failures = 0
+        if source is not None:
+            counters.policy_fetch_failed(source.server.shown, failures)
+        counters.policy_confirmed = (
+            {} if source is None or source.held is None else {source.server.shown: int(source.held.confirmed)}
+        )
+
+    def degraded(self) -> list[str]:
+        """Why the policy in force may not be the right one."""
+        source = self.source
+        if source is None or source.held is None or not source.is_copy:
+            return []
+        when = clock_text(source.held.confirmed)
+        return [f"the policy is the copy on disk, which {source.server.shown} has confirmed last at {when}"]
+
+    def notes(self) -> list[str]:
+        """What else operators should know."""
+        source = self.source
+        if source is None:
+            return []
+        found = (
+            [f"{source.server.shown} {source.trouble}{self._what_stays(source)}"] if source.trouble else []
+        )
+        found += [self.copy_trouble] if self.copy_trouble else []
+        if source.lies:
+            found.append(
+                f"{source.server.shown} gives one ETag to two policies, so keyfence asks for the whole one"
+            )
+        return found
+
+    def status(self, now: float) -> dict[str, Any] | None:
+        """The state of the server; None: there is none."""
+        source = self.source
+        if source is None:
+            return None
+        return {
+            "url": source.server.shown,
+            "poll": source.server.poll,
+            "confirmed": source.held.confirmed if source.held is not None else None,
+            "age": source.age(now),
+            "stale_after": source.server.stale_after or None,
+            "then": source.server.then,
+            "is_stale": source.is_stale(now),
+            "is_copy": source.is_copy,
+            "trouble": source.trouble,
+        }
+
+
+def start(origin: Origin, candidate: str) -> tuple[Loaded, Provision]:
+    """Load for a start: the files, and what the policy's server has; if that is away, or what it has is
+    faulty, the copy on disk. Raises FileError."""
+    server = origin.policy_server()
+    if server is None:
+        loaded = origin.load_with(candidate)
+        return loaded, Provision(origin, loaded.seen)
+    provision = Provision(origin)
+    source = provision.source = PolicySource(server, read_copy(provision.path, server.id))
+    asyncio.run(provision.ask(source))
+    faults: FileError | None = None
+    for choice in provision.choices(source):
+        try:
+            loaded = choice.origin.load_with(candidate)
+        except FileError as exc:
+            faults = faults or exc
+            continue
+        provision.files = WatchedFiles(loaded.seen)
+        provision.refused_at_start = faults
+        if faults is not None:
+            for fault in faults.diagnostics:
+                warn(str(fault))
+            warn(f"{server.shown} has a policy that was refused; the copy on disk is in force")
+        asyncio.run(provision.accepted(source, choice.copy))
+        return loaded, provision
+    if faults is None:
+        text = f"this server {source.trouble}, and there is no copy of its policy in {provision.path}"
+        raise file_error(server.shown, text)
+    raise faults
