@@ -50,9 +50,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "policy.enforcement": TABLES | {"shapes"},
     "policy.wording": TABLES - {"policy.source"} | {"shapes"},
     "policy.reach": LEAVES | {"commands", "policy.compiled", "policy.patterns"},
+    "policy.cluster": {"commands", "policy", "policy.compiled"},
     "policy.engine": {
         *(TABLES - {"policy.source"}),
-        *("shapes", "policy.enforcement", "policy.reach", "policy.wording"),
+        *("shapes", "policy.cluster", "policy.enforcement", "policy.reach", "policy.wording"),
     },
     "policy.remedies": TABLES | {"policy.compiler", "policy.engine", "policy.wording"},
     "authoring": {
@@ -76,13 +77,13 @@ MAY_IMPORT: dict[str, set[str]] = {
     "session.handlers": {"resp", "commands", "identity", "net", "policy", "session.conversation"},
     "session": {
         *("resp", "commands", "session.conversation", "session.handlers"),
-        *("policy", "policy.compiled", "policy.engine"),
+        *("policy", "policy.cluster", "policy.compiled", "policy.engine"),
     },
     "session.sentinel": {"commands", "net", "resp", "session", "session.conversation"},
     "telemetry": {"policy", "policy.engine", "shapes"},
     "telemetry.reports": {"policy", "telemetry"},
     "telemetry.metrics": {"telemetry"},
-    "telemetry.candidate": {"policy", "policy.engine", "shapes", "telemetry"},
+    "telemetry.candidate": {"policy", "policy.cluster", "policy.engine", "shapes", "telemetry"},
     "upstream.credentials": set(),
     "upstream": {"net", "resp", "telemetry", "upstream.credentials"},
     "upstream.replicas": {"net", "resp", "telemetry", "upstream"},
@@ -143,6 +144,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         ),
         *(
             "policy",
+            "policy.cluster",
             "policy.compiled",
             "policy.enforcement",
             "policy.engine",

@@ -49,15 +49,15 @@ async def serve(
     origin: Origin,
     settings: Settings,
     policy: CompiledPolicy | None,
-    candidate: tuple[str, Packed] | None = None,
+    candidate: tuple[str, Packed, str] | None = None,
     *,
     to_the_end: bool = False,
     service_of: Callable[[str, Peer], str] | None = None,
 ) -> None:
-    """Run until SIGINT or SIGTERM. `candidate` is the file of a candidate policy, and that policy.
-    `to_the_end`: what is found only later, by asking Redis, is found before the end. `service_of` tells
-    services apart by their clients, in the findings and the command log. Raises StartError,
-    EmbeddedRedisError."""
+    """Run until SIGINT or SIGTERM. `candidate` is the file of a candidate policy, the policy, and its purpose
+    (`PackedCandidate`). `to_the_end`: what is found only later, by asking Redis, is found before the end.
+    `service_of` tells services apart by their clients, in the findings and the command log. Raises
+    StartError, EmbeddedRedisError."""
     notify = notifier()
     async with contextlib.AsyncExitStack() as stack:
         telemetry, relay = _telemetry(settings, stack, service_of)

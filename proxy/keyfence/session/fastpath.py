@@ -414,7 +414,7 @@ class FastPath:
             return
         if not self._beside.validity.is_current:
             self._beside = comparison.cache(KNOWN)
-        beside = self._beside
+        beside, transaction = self._beside, self._conversation.transaction
         lookup = beside.find(argv, comparison.values)
         decision, kind = lookup.decision, None
         if (
@@ -426,6 +426,8 @@ class FastPath:
         if decision is not None and not lookup.is_admitted:
             kind = decision.counter(lookup.faults, argv[decision.form.index])
         is_known = lookup.is_admitted or kind is not None
+        if transaction is not None and is_known:
+            comparison.queued(transaction.evaluated, argv)
         if is_known and ((counted is None and kind is None) or comparison.counts(counted, kind)):
             self._compared_as(comparison, lookup)
             return
