@@ -63,7 +63,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "authoring.learn": {
         *("authoring", "commands", "shapes", "policy", "policy.patterns", "policy.source", "policy.compiled"),
-        *("policy.engine", "policy.loading", "policy.wording"),
+        *("policy.cluster", "policy.engine", "policy.loading", "policy.wording"),
     },
     "authoring.export": {
         *("commands", "policy", "policy.patterns", "policy.compiled"),
@@ -185,7 +185,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cli.rollout": {
         *("admin", "cli.terminal", "config", "findings", "findings.gate", "net", "telemetry", "upstream"),
         *("audit", "audit.servers", "cli.keyspace", "telemetry.reports"),
-        *("policy", "policy.compiled", "policy.enforcement", "policy.loading"),
+        *("policy", "policy.compiled", "policy.enforcement", "policy.loading", "policy.wording"),
         *("authoring.export", "authoring.learn"),
         *("process", "process.serving"),
     },
