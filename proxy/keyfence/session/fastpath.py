@@ -426,10 +426,10 @@ class FastPath:
         if decision is not None and not lookup.is_admitted:
             kind = decision.counter(lookup.faults, argv[decision.form.index])
         is_known = lookup.is_admitted or kind is not None
-        if transaction is not None and is_known:
-            comparison.queued(transaction.evaluated, argv)
         if is_known and ((counted is None and kind is None) or comparison.counts(counted, kind)):
             self._compared_as(comparison, lookup)
+            if transaction is not None:
+                comparison.queued(transaction.evaluated, argv)
             return
         comparison.compare_cached(self._client.asker(), argv, counted, beside, lookup, kind)
 
