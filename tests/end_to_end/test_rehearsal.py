@@ -1,8 +1,8 @@
 """The rehearsal of a cluster says what a real cluster says to the same traffic.
 
-The traffic is the commands of a convention's policy tests, and for each service its own keys once more: two at
-a time, in transactions, and under WATCH. With KEYFENCE_LONG=1 all conventions are played. Otherwise there are
-two: one is written for a cluster, the other is not.
+The traffic is the commands of a convention's policy tests, and for each service its own keys once more: two
+at a time, in transactions, and under WATCH. With KEYFENCE_LONG=1 all conventions are played. Otherwise there
+are two: one is written for a cluster, the other is not.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ from keyfence.policy.cluster.obstacles import (
     DATABASE,
     RUNS_SCRIPT,
     SCRIPT,
+    SORT,
     TRANSACTION,
     UNDECLARED,
     WATCH,
@@ -71,6 +72,8 @@ class Rehearsed:
         if touches.databases and DATABASE not in met:
             yield Seen(DATABASE, name, works=True)
         crossing = next((one.key for one, _ in ruling.findings if one.rule == CROSS), None)
+        if SORT in met:
+            crossing = None  # it may be a pattern of BY or GET, which are an obstacle of their own
         yield from self._of_slots(name, transaction, touches, crossing)
         if name in _UNWATCHING:
             self._watched = b""
