@@ -50,10 +50,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "policy.enforcement": TABLES | {"shapes"},
     "policy.wording": TABLES - {"policy.source"} | {"shapes"},
     "policy.reach": LEAVES | {"commands", "policy.compiled", "policy.patterns"},
-    "policy.cluster": {"commands", "policy", "policy.compiled"},
     "policy.engine": {
         *(TABLES - {"policy.source"}),
-        *("shapes", "policy.cluster", "policy.enforcement", "policy.reach", "policy.wording"),
+        *("shapes", "policy.enforcement", "policy.reach", "policy.wording"),
     },
     "policy.remedies": TABLES | {"policy.compiler", "policy.engine", "policy.wording"},
     "authoring": {
@@ -63,7 +62,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "authoring.learn": {
         *("authoring", "commands", "shapes", "policy", "policy.patterns", "policy.source", "policy.compiled"),
-        *("policy.cluster", "policy.engine", "policy.loading", "policy.wording"),
+        *("policy.engine", "policy.loading", "policy.wording"),
     },
     "authoring.export": {
         *("commands", "policy", "policy.patterns", "policy.compiled"),
@@ -77,13 +76,13 @@ MAY_IMPORT: dict[str, set[str]] = {
     "session.handlers": {"resp", "commands", "identity", "net", "policy", "session.conversation"},
     "session": {
         *("resp", "commands", "session.conversation", "session.handlers"),
-        *("policy", "policy.cluster", "policy.compiled", "policy.engine"),
+        *("policy", "policy.compiled", "policy.engine"),
     },
     "session.sentinel": {"commands", "net", "resp", "session", "session.conversation"},
     "telemetry": {"policy", "policy.engine", "shapes"},
     "telemetry.reports": {"policy", "telemetry"},
     "telemetry.metrics": {"telemetry"},
-    "telemetry.candidate": {"policy", "policy.cluster", "policy.engine", "shapes", "telemetry"},
+    "telemetry.candidate": {"policy", "policy.compiled", "policy.engine", "shapes", "telemetry"},
     "upstream.credentials": set(),
     "upstream": {"net", "resp", "telemetry", "upstream.credentials"},
     "upstream.replicas": {"net", "resp", "telemetry", "upstream"},
@@ -144,7 +143,6 @@ MAY_IMPORT: dict[str, set[str]] = {
         ),
         *(
             "policy",
-            "policy.cluster",
             "policy.compiled",
             "policy.enforcement",
             "policy.engine",

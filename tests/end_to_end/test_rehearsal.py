@@ -97,7 +97,7 @@ def said(conversations: Traffic, ports: Sequence[int]) -> Counter[str]:
                 continue
             counts["slots"] += sum(one.startswith("CROSSSLOT") for one in errors)
             counts["database"] += sum("not allowed in cluster mode" in one for one in errors)
-            counts["sort"] += sum("denied in cluster mode" in one for one in errors)
+            counts["sort"] += sum("denied in cluster mode" in one.lower() for one in errors)
     finally:
         for link in links.values():
             link.disconnect()

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from keyfence.identity.resolver import make_resolver
-from keyfence.policy.cluster.made import for_cluster
+from keyfence.policy.compiled.for_cluster import for_cluster
 from keyfence.policy.enforcement.modes import ModeRule, Modes
 from keyfence.policy.engine.authorizer import Authorizer, Candidate, InForce
 from keyfence.policy.loading.load import parse_policy

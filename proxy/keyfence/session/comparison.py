@@ -11,7 +11,7 @@ from collections.abc import Container, Sequence
 
 from keyfence.commands.model import Touches
 from keyfence.policy.budget import driven
-from keyfence.policy.cluster.obstacles import BY_EVALUATION
+from keyfence.policy.compiled.obstacles import BY_EVALUATION
 from keyfence.policy.compiled.tenants import Caller
 from keyfence.policy.engine.asker import Asker, Transaction
 from keyfence.policy.engine.authorizer import Authorizer, Candidate, Steps

@@ -10,8 +10,9 @@ from collections.abc import Iterator, Sequence
 
 from keyfence.commands.extract import extract
 from keyfence.commands.model import Streamed, Touches
-from keyfence.policy.cluster.hash_tags import MAX_KEY, NOWHERE, Place, place_of
-from keyfence.policy.cluster.obstacles import (
+from keyfence.policy.compiled.hash_slots import hash_slot
+from keyfence.policy.compiled.hash_tags import MAX_KEY, NOWHERE, Place, place_of
+from keyfence.policy.compiled.obstacles import (
     COMMAND,
     DATABASE,
     RUNS_SCRIPT,
@@ -24,7 +25,6 @@ from keyfence.policy.cluster.obstacles import (
     of_command,
     slot_obstacle,
 )
-from keyfence.policy.compiled.hash_slots import hash_slot
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.compiled.tenants import Values
 from keyfence.policy.engine.asker import Transaction

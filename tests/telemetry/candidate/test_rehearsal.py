@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from keyfence.policy.cluster.hash_tags import Place
-from keyfence.policy.cluster.obstacles import Seen
+from keyfence.policy.compiled.hash_tags import Place
+from keyfence.policy.compiled.obstacles import Seen
 from keyfence.policy.engine.command_evidence import Evidence
 from keyfence.policy.engine.counts import Admitted
 from keyfence.shapes.shapes import Shapes

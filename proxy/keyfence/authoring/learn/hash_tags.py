@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import yaml
 
-from keyfence.policy.cluster.hash_tags import Link, links, place_of, tagged
 from keyfence.policy.compiled.hash_slots import hash_slot
+from keyfence.policy.compiled.hash_tags import Link, links, place_of, tagged
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.diagnostics import FileError
 from keyfence.policy.loading.load import parse_policy

@@ -13,8 +13,8 @@ from typing import NamedTuple, Protocol
 from keyfence.commands.extract import extract
 from keyfence.commands.model import MANY, Streamed, Touches
 from keyfence.policy.budget import PAUSE_STEPS, driven
-from keyfence.policy.cluster.obstacles import Seen
 from keyfence.policy.compiled.key_targets import KeyTargets
+from keyfence.policy.compiled.obstacles import Seen
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.compiled.sizes import Question, questions
 from keyfence.policy.compiled.ttl import FINE, SETTLING, UNSIZED, TtlRule

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from keyfence.policy.cluster.made import for_cluster
+from keyfence.policy.compiled.for_cluster import for_cluster
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.telemetry.candidate.rows import ChangedRow
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from keyfence.policy.cluster.obstacles import Seen
+from keyfence.policy.compiled.obstacles import Seen
 from keyfence.policy.engine.counts import Admitted, ViolationCounter
 from keyfence.policy.verdict import Change, Changed, Peer
 from keyfence.shapes.secrecy import Secrecy

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from keyfence.policy.cluster.hash_tags import Link, Place, by_shape, links
-from keyfence.policy.cluster.obstacles import BY_NAME, COMMAND, Seen
+from keyfence.policy.compiled.hash_tags import Link, Place, by_shape, links
+from keyfence.policy.compiled.obstacles import BY_NAME, COMMAND, Seen
 from keyfence.policy.engine.counts import Admitted
 from keyfence.shapes.shapes import Shapes
 

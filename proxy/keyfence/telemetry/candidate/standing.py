@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from keyfence.policy.cluster.hash_tags import tagged, tagged_shape
-from keyfence.policy.cluster.obstacles import OBSTACLES, OF_SLOTS, PUBSUB
+from keyfence.policy.compiled.hash_tags import tagged, tagged_shape
+from keyfence.policy.compiled.obstacles import OBSTACLES, OF_SLOTS, PUBSUB
 
 LEVELS = ("breaks", "partial", "unknown", "costs")
 _BLOCKING = frozenset(LEVELS) - {"costs"}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from keyfence.policy.compiled.policy import CompiledPolicy
+from .policy import CompiledPolicy
 
 MAX_KEY = 512  # bytes; longer keys are not compared
 _PART = re.compile(r"<[^<>]+>")

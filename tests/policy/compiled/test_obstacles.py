@@ -7,7 +7,7 @@ import shlex
 import pytest
 
 from keyfence.commands.extract import extract
-from keyfence.policy.cluster.obstacles import OBSTACLES, of_command, slot_obstacle
+from keyfence.policy.compiled.obstacles import OBSTACLES, of_command, slot_obstacle
 from keyfence.policy.loading.load import parse_policy
 
 SHA1 = "62f78b8df90039549e7ec5d6c65a1934cb0d6062"

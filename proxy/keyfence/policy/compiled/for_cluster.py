@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from keyfence.policy.compiled.policy import CompiledPolicy
+from .policy import CompiledPolicy
 
 
 def for_cluster(policy: CompiledPolicy) -> CompiledPolicy:

@@ -10,10 +10,10 @@ from collections.abc import Iterator, Mapping
 from typing import Final, Literal, NamedTuple
 
 from keyfence.commands.model import Script, Touches
-from keyfence.policy.compiled.policy import CompiledPolicy
-from keyfence.policy.compiled.tenants import Values
 
 from .hash_tags import NOWHERE, Place
+from .policy import CompiledPolicy
+from .tenants import Values
 
 # breaks: a cluster refuses the command. partial: it answers, but for the keys of one node. unknown: keyfence
 # cannot tell. costs: it works, and takes more than today.

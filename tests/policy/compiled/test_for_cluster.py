@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from keyfence.policy.cluster.made import for_cluster
+from keyfence.policy.compiled.for_cluster import for_cluster
 from keyfence.policy.loading.load import parse_policy
 
 POLICY = parse_policy("""policy: p

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from keyfence.policy.cluster.hash_tags import MAX_KEY, by_shape, links, place_of, tagged, tagged_shape
+from keyfence.policy.compiled.hash_tags import MAX_KEY, by_shape, links, place_of, tagged, tagged_shape
 from keyfence.policy.loading.load import parse_policy
 
 POLICY = parse_policy("""policy: p
