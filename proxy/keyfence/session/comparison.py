@@ -28,7 +28,7 @@ MAX_HELD_KEY = 256  # bytes; each client's comparison holds a few keys
 
 
 class _Others(Container[str]):
-    """The commands of a container of which a cluster's answer does not depend on more than the cache sees."""
+    """The commands of a container for which the cache sees all that decides on a cluster."""
 
     def __init__(self, among: Container[str]) -> None:
         self._among = among
@@ -180,9 +180,13 @@ class Comparison:
 
     def queued(self, transaction: Transaction, argv: Sequence[bytes]) -> None:
         """Report what a command of a transaction shows that both caches admit, if this is a rehearsal."""
-        if self.rehearsed is not None:
+        if self.rehearsed is None:
+            return
+        try:
             for seen in self.rehearsed.queued(transaction, argv):
                 self.observer.rehearsed(self._service, seen)
+        except Exception as exc:
+            self.candidate.failed(exc)
 
     def _report(
         self, asker: Asker, touches: Touches, ruling: Ruling, by_candidate: Ruling

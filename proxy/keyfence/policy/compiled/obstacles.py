@@ -7,9 +7,10 @@ a fact about a command and its keys, so no right and no mode decides about it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Final, Literal, NamedTuple
 
-from keyfence.commands.model import Script, Touches
+from keyfence.commands.model import MANY, Script, Touches
 
 from .hash_tags import NOWHERE, Place
 from .policy import CompiledPolicy
@@ -107,7 +108,7 @@ def of_command(policy: CompiledPolicy, values: Values, touches: Touches) -> Iter
         yield BY_NAME[name]
     if name in _OF_DATABASES or any(number for _, number in touches.databases):
         yield DATABASE
-    if any(not one.publish and one.name.startswith(_KEYSPACE) for one in touches.channels):
+    if any(not one.publish and one.name.startswith(_KEYSPACE) for one in islice(touches.channels, MANY)):
         yield NOTIFICATIONS
     if touches.script is not None and name in RUNS_SCRIPT:
         if _hides_keys(policy, values, touches.script):
