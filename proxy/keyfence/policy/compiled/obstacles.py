@@ -93,7 +93,7 @@ RUNS_SCRIPT: Final = frozenset({"EVAL", "EVAL_RO", "EVALSHA", "EVALSHA_RO", "FCA
 # More than the name and the keys decides about these.
 BY_EVALUATION: Final = RUNS_SCRIPT | {"COPY", "MOVE", "SORT", "SORT_RO", "SWAPDB"}
 _OF_DATABASES: Final = frozenset({"MOVE", "SWAPDB"})
-_KEYSPACE: Final = (b"__keyspace@", b"__keyevent@")
+_NOTIFIES: Final = b"__key"  # the names of keyspace notifications, and patterns over them, begin so
 
 
 def of_command(policy: CompiledPolicy, values: Values, touches: Touches) -> Iterator[str]:
@@ -108,7 +108,7 @@ def of_command(policy: CompiledPolicy, values: Values, touches: Touches) -> Iter
         yield BY_NAME[name]
     if name in _OF_DATABASES or any(number for _, number in touches.databases):
         yield DATABASE
-    if any(not one.publish and one.name.startswith(_KEYSPACE) for one in islice(touches.channels, MANY)):
+    if any(not one.publish and one.name.startswith(_NOTIFIES) for one in islice(touches.channels, MANY)):
         yield NOTIFICATIONS
     if touches.script is not None and name in RUNS_SCRIPT:
         if _hides_keys(policy, values, touches.script):
