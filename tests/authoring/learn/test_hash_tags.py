@@ -87,6 +87,7 @@ def test_the_policy_gets_the_tags_and_keeps_the_old_forms_and_every_comment() ->
     text, taken, dropped = written(TEXT, proposal.tags)
     assert ({tag.entry for tag in taken}, dropped) == ({"cart", "order", "line"}, [])
     assert "# of one user" in text
+    assert all(line == line.rstrip() for line in text.splitlines())
     after = parse_policy(text)
     one, other = b"a:cart:{ann}", b"a:order:{ann}:7"
     assert hash_slot(one) == hash_slot(other)

@@ -114,7 +114,8 @@ def test_a_service_without_traffic_is_not_ready(keyfence: Keyfence) -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (("--extend",), "--hash-tags prints a patch; omit --extend, --output and --interactive"),
+        (("--extend", "{policy}"), "--hash-tags prints a patch; omit --extend, --output and --interactive"),
+        (("redis://127.0.0.1:1",), "does not show which keys are used together"),
         ((), "line 1 is skipped"),
     ],
 )
@@ -123,6 +124,6 @@ def test_a_draft_of_hash_tags_says_what_is_wrong(
 ) -> None:
     log = tmp_path / "commands.jsonl"
     log.write_text("no line\n")
-    more = [*words, str(policy)] if words else []
+    more = [word.format(policy=policy) for word in words]
     ran = CliRunner().invoke(cli, ["draft", "--hash-tags", str(policy), *more, str(log)])
     assert told in ran.stderr

@@ -161,4 +161,5 @@ def _with_tag(text: str, tag: Tag) -> str:
         raise EditError("its key is written in a way that is only changed by hand")
     text = text[: node.start_mark.index] + quoted(tag.after) + text[node.end_mark.index :]
     old = [f"{{entry: {tag.entry}, allow: [read, write, delete]}}"]
-    return add_to_mapping(text, ("legacy", "keys"), quoted(tag.before), old)
+    after = add_to_mapping(text, ("legacy", "keys"), quoted(tag.before), old)
+    return "".join(line if line.strip() else "\n" for line in after.splitlines(keepends=True)).rstrip() + "\n"

@@ -15,13 +15,18 @@ import click
 from keyfence.authoring.learn.hash_tags import Pairs, propose, written
 from keyfence.cli.terminal.asking import ask_admin, checked_answer, is_url, source_url
 from keyfence.cli.terminal.output import fail, say
+from keyfence.config.fields import is_store
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.loading.load import load_policy
 from keyfence.policy.show import one_line
 from keyfence.policy.units import counted
 from keyfence.policy.wording.command_log import feed_lines, from_line
+from keyfence.upstream.url import without_password
 
 from .extend import print_patch
+
+_REDIS = ("redis://", "rediss://", "unix://")
+_SHOWN_FAULTS = 5
 
 
 def hash_tags(path: str, sources: Iterable[str]) -> None:
@@ -35,6 +40,9 @@ def hash_tags(path: str, sources: Iterable[str]) -> None:
         fail(f"{path}: {exc.strerror}")
     pairs = Pairs()
     for source in sources:
+        if is_store(source) or source.startswith(_REDIS):
+            shown = without_password(source)
+            fail(f"{shown} does not show which keys are used together; name a command log or a keyfence")
         url = source if is_url(source) else "" if os.path.exists(source) else source_url(source)
         if url:
             _add_running(pairs, url)
@@ -80,5 +88,5 @@ def _add_log(pairs: Pairs, policy: CompiledPolicy, path: str) -> None:
             )
     except OSError as exc:
         fail(f"{path}: {exc.strerror}")
-    for fault in faults[:5]:
+    for fault in faults[:_SHOWN_FAULTS]:
         say(f"keyfence: {path}: {one_line(fault)}", err=True)
