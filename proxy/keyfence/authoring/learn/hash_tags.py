@@ -152,7 +152,7 @@ def written(text: str, tags: Iterable[Tag]) -> tuple[str, list[Tag], list[str]]:
 
 
 def _with_tag(text: str, tag: Tag) -> str:
-    path = ("keys", tag.entry, "key")
+    path: tuple[str, ...] = ("keys", tag.entry, "key")
     node = find(text, path)
     if node is None:
         path = path[:2]
