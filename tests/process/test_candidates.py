@@ -327,12 +327,12 @@ def test_the_start_with_a_rehearsal_and_its_wrong_uses(stage: Callable[..., Stag
     }
     for words, told in wrong.items():
         assert command_line("run", *words) == (2, "", f"keyfence: {told}\n")
-    (tmp_path / "cluster.yaml").write_text(
-        "policy: policy.yaml\nupstream: {cluster: ['127.0.0.1:7000']}\n"
-        "listeners: [{listen: '127.0.0.1:0', service: web}]\n"
-    )
-    _, _, err = command_line("run", "--config", tmp_path / "cluster.yaml", "--rehearse", "cluster")
-    assert "cluster" in err
+    nodes = "{cluster: ['127.0.0.1:7000'], announce: {host: 127.0.0.1, ports: 20000-20099}}"
+    listeners = "[{listen: '127.0.0.1:0', service: web}]"
+    config = tmp_path / "nodes.yaml"
+    config.write_text(f"policy: policy.yaml\nupstream: {nodes}\nlisteners: {listeners}\n")
+    told = "keyfence: keyfence stands before a cluster already; omit --rehearse\n"
+    assert command_line("run", "--config", config, "--rehearse", "cluster") == (2, "", told)
 
 
 @WORKERS
