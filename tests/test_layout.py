@@ -82,7 +82,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "telemetry": {"policy", "policy.engine", "shapes"},
     "telemetry.reports": {"policy", "telemetry"},
     "telemetry.metrics": {"telemetry"},
-    "telemetry.candidate": {"policy", "policy.engine", "shapes", "telemetry"},
+    "telemetry.candidate": {"policy", "policy.compiled", "policy.engine", "shapes", "telemetry"},
     "upstream.credentials": set(),
     "upstream": {"net", "resp", "telemetry", "upstream.credentials"},
     "upstream.replicas": {"net", "resp", "telemetry", "upstream"},
@@ -188,7 +188,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cli.rollout": {
         *("admin", "cli.terminal", "config", "findings", "findings.gate", "net", "telemetry", "upstream"),
         *("audit", "audit.servers", "cli.keyspace", "telemetry.reports"),
-        *("policy", "policy.compiled", "policy.enforcement", "policy.loading"),
+        *("policy", "policy.compiled", "policy.enforcement", "policy.loading", "policy.wording"),
         *("authoring.export", "authoring.learn"),
         *("process", "process.serving"),
     },

@@ -180,6 +180,13 @@ class FakeControl(Control):
             raise FileError(self.faults)
         return {"file": file}
 
+    async def rehearse(self) -> dict[str, Any]:
+        self.asked.append(("rehearse",))
+        return {"for": "cluster"}
+
+    async def standing(self) -> dict[str, Any]:
+        return {"rehearsal": None}
+
     async def drop_candidate(self) -> dict[str, Any]:
         self.asked.append(("drop_candidate",))
         return {"dropped": None}
@@ -412,6 +419,18 @@ def test_a_candidate_is_loaded_shown_promoted_and_dropped(served: Callable[[Scen
         assert await client.post("/-/candidate", {}) == (400, {"error": '"file" is missing.'})
         asked = [name for name, *_ in client.control.asked]
         assert asked == ["promote_candidate", "load_candidate", "drop_candidate", "promote_candidate"]
+
+    served(scenario)
+
+
+def test_a_rehearsal_is_begun_and_shown(served: Callable[[Scenario], None]) -> None:
+    async def scenario(client: Client) -> None:
+        assert await client.post("/-/candidate", {"for": "cluster"}) == (200, {"for": "cluster"})
+        assert await client.ask("GET", "/rehearsal") == (200, {"rehearsal": None})
+        refused = (400, {"error": '"for" may be "cluster", without a "file".'})
+        assert await client.post("/-/candidate", {"for": "sentinel"}) == refused
+        assert await client.post("/-/candidate", {"for": "cluster", "file": "/new.yaml"}) == refused
+        assert client.control.asked == [("rehearse",)]
 
     served(scenario)
 

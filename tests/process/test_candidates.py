@@ -258,6 +258,83 @@ def test_without_a_policy_there_is_nothing_to_compare_with(
         assert (status, json.loads(answer)) == refused
 
 
+CROSSING = ("DEL", "shop:cart:1", "shop:note:1")
+SHARING = ("DEL", "shop:cart:1", "shop:cart:1")
+
+
+def rehearse(one: Stage) -> tuple[int, Any]:
+    status, body = ask(one.keyfence, "/-/candidate", {"for": "cluster"})
+    return status, json.loads(body)
+
+
+def standing(one: Stage) -> Any:
+    return json.loads(ask(one.keyfence, "/rehearsal")[1])
+
+
+@WORKERS
+def test_a_cluster_is_rehearsed_with_the_policy_in_force(
+    more: tuple[str, ...], stage: Callable[..., Stage]
+) -> None:
+    one = stage("modes: [{rule: slot.cross, mode: disabled}]", *more)
+    assert (standing(one)["rehearsal"], standing(one)["rows"]) == (None, [])
+    status, begun = rehearse(one)
+    assert (status, begun["for"], begun["revision"]) == (200, "cluster", one.show()["in_force"])
+    for _ in range(3):
+        assert one.send("web", CROSSING, SHARING, CART) == [b":0\r\n", b":0\r\n", b"$-1\r\n"]
+    found = standing(one)
+    assert [(row["service"], row["readiness"], row["commands"]) for row in found["services"]] == [
+        ("billing", "no traffic", 0),
+        ("web", "not ready", 9),
+    ]
+    (row,) = found["rows"]
+    assert (row["obstacle"], row["times"], row["works"]) == ("slots.command", 3, 3)
+    assert row["change"] == "write shop:cart:{<id>} and shop:note:{<id>}"
+
+    # Another policy in force is rehearsed from the beginning.
+    one.policy.write_text(NEW)
+    assert one.post("/-/reload")[0] == 200
+    assert one.show()["candidate"]["revision"] == one.show()["in_force"]
+    assert standing(one)["rows"] == []
+
+
+def test_a_rehearsal_and_another_candidate_exclude_each_other(stage: Callable[..., Stage]) -> None:
+    one = stage()
+    one.load()
+    status, answer = rehearse(one)
+    assert (status, answer["error"].partition(";")[0]) == (400, f"the candidate {one.candidate} is compared")
+    ask(one.keyfence, "/-/candidate", method="DELETE")
+    one.policy.write_text(NEW)
+    status, answer = rehearse(one)
+    assert status == 400
+    assert answer["error"].endswith("run keyfence reload first")
+    one.policy.write_text(POLICY)
+    assert rehearse(one)[0] == 200
+    status, body = ask(one.keyfence, "/-/candidate", {"file": str(one.candidate)})
+    assert (status, "keyfence candidate drop" in body) == (400, True)
+    status, answer = one.post("/-/candidate/promote")
+    assert (status, "write cluster: true into the policy" in answer["error"]) == (400, True)
+
+
+def test_the_start_with_a_rehearsal_and_its_wrong_uses(stage: Callable[..., Stage], tmp_path: Path) -> None:
+    one = stage("workers: 2", flags=("--rehearse", "cluster"))
+    one.send("web", CROSSING)
+    assert standing(one)["rows"][0]["times"] == 1
+    wrong = {
+        ("--splice", "--rehearse", "cluster"): "--splice applies no policy; omit --rehearse",
+        ("--policy", one.policy, "--candidate", one.candidate, "--rehearse", "cluster"): (
+            "a rehearsal takes the candidate's place; omit --candidate or --rehearse"
+        ),
+    }
+    for words, told in wrong.items():
+        assert command_line("run", *words) == (2, "", f"keyfence: {told}\n")
+    nodes = "{cluster: ['127.0.0.1:7000'], announce: {host: 127.0.0.1, ports: 20000-20099}}"
+    listeners = "[{listen: '127.0.0.1:0', service: web}]"
+    config = tmp_path / "nodes.yaml"
+    config.write_text(f"policy: policy.yaml\nupstream: {nodes}\nlisteners: {listeners}\n")
+    told = "keyfence: keyfence stands before a cluster already; omit --rehearse\n"
+    assert command_line("run", "--config", config, "--rehearse", "cluster") == (2, "", told)
+
+
 @WORKERS
 def test_candidates_that_come_and_go_under_load_disturb_no_client(
     more: tuple[str, ...], stage: Callable[..., Stage]

@@ -107,7 +107,7 @@ def test_increments_of_a_comparison_begin_again_with_the_next_one() -> None:
             finding = Finding(violation(), "observed")
             one.changes("A", Peer("1.2.3.4:5"), "SET", [Changed("new", finding)])
             total.absorb(json.loads(json.dumps(deltas.take()["candidate"])))
-        assert deltas.take()["candidate"] == {"number": number, "commands": [], "rows": []}
+        assert deltas.take()["candidate"] == {"number": number, "commands": [], "rows": [], "rehearsed": []}
         assert total.commands == {"A": 3}
         assert [(row["change"], row["count"]) for row in rows_of(total.tallies())] == [("new", 3)]
 

@@ -154,5 +154,8 @@ class Stage(FakeControl):
         found = with_diffs(policy(), explain(policy(), service, argv, caller))
         return {**found, "actions": [], "refused": False}
 
+    async def standing(self) -> dict[str, Any]:
+        return {"rehearsal": None, "in_force": "r1", "services": [], "rows": []}
+
     async def candidate(self) -> dict[str, Any]:
         return {"candidate": None, "in_force": "r1", "commands": {}, "rows": []}

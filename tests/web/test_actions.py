@@ -146,6 +146,9 @@ class Ended(FakeControl):
     async def load_candidate(self, file: str) -> dict[str, Any]:
         return {"file": file, "revision": "r9"}
 
+    async def rehearse(self) -> dict[str, Any]:
+        return {"revision": "r9"}
+
     async def drop_candidate(self) -> dict[str, Any]:
         return {"dropped": {"file": "/new.yaml"}}
 
@@ -159,6 +162,7 @@ def test_every_other_action_says_what_it_has_done() -> None:
     assert reloaded.text == "Reloaded; changed: policy, modes. These need a restart: workers."
     loaded = do("load-candidate", Ended(), file="/new.yaml")
     assert loaded.text == "/new.yaml, revision r9, is compared with the policy in force."
+    assert do("rehearse", Ended()).text == "A cluster is rehearsed with the policy in force."
     assert do("drop", Ended()).detail == "/new.yaml"
     assert do("drop", FakeControl()).detail == "none was loaded"
     assert do("promote", Ended()).detail == "r9"

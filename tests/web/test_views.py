@@ -425,7 +425,7 @@ def test_a_candidate_is_shown_with_what_it_would_change(
 ) -> None:
     assert "None is loaded." in shown(stage, "/candidate")
     found = {
-        "candidate": {"file": "/new.yaml", "policy": "p", "revision": "r2", "since": 1e9},
+        "candidate": {"file": "/new.yaml", "for": "", "policy": "p", "revision": "r2", "since": 1e9},
         "in_force": "r1",
         "commands": {"CubeProxy": 7, "CubeAPI": 0},
         "rows": [{**violation(), "change": "new", "count": 3}],
@@ -438,6 +438,43 @@ def test_a_candidate_is_shown_with_what_it_would_change(
     text = shown(stage, "/candidate")
     assert "Compared: 7 of CubeProxy." in text
     assert 'class="badge new"' in text
+
+
+def test_a_rehearsal_is_shown_with_what_a_cluster_would_break(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = {
+        "candidate": {"file": "x", "for": "cluster", "policy": "p", "revision": "r1", "since": 1e9},
+        "in_force": "r1",
+        "commands": {"CubeProxy": 7},
+        "rows": [],
+    }
+    service = {"service": "CubeProxy", "readiness": "not ready", "commands": 7, "share_slots": 2}
+    row = {
+        "service": "CubeProxy",
+        "obstacle": "slots.command",
+        "level": "breaks",
+        "command": "MGET",
+        "meaning": "has keys in different hash slots",
+        "keys": [{"name": "route", "is_entry": True}, {"name": "<b>:<int>", "is_entry": False}],
+        "times": 5,
+        "works": 2,
+        "links": [],
+        "change": "write a:{<id>} and b",
+    }
+
+    async def candidate() -> dict[str, Any]:
+        return found
+
+    async def standing() -> dict[str, Any]:
+        return {"rehearsal": {}, "in_force": "r1", "services": [service], "rows": [row]}
+
+    monkeypatch.setattr(stage, "candidate", candidate)
+    monkeypatch.setattr(stage, "standing", standing)
+    text = shown(stage, "/candidate")
+    assert "has keys in different hash slots" in text
+    assert "not ready" in text
+    assert "<b>:" not in text
 
 
 # -- hostile text

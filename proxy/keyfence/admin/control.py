@@ -104,6 +104,14 @@ class Control(Protocol):
         """Compare the policy in this file, or folder, with the one in force from now on. FileError: it is
         faulty, and nothing changes; ValueError as above."""
 
+    async def rehearse(self) -> Mapping[str, Any]:
+        """Compare the policy in force with itself as a cluster would have it from now on. ValueError: there
+        is no policy in force, or another candidate, or keyfence stands before a cluster."""
+
+    async def standing(self) -> Mapping[str, Any]:
+        """Which services would break on a cluster, from the rehearsal. ValueError: there is no policy in
+        force."""
+
     async def drop_candidate(self) -> Mapping[str, Any]:
         """End the comparison."""
 

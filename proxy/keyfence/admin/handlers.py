@@ -171,12 +171,21 @@ async def candidate(control: Control, _: web.Request) -> web.Response:
         return await long_answer(await control.candidate())
 
 
+async def standing(control: Control, _: web.Request) -> web.Response:
+    with _value_errors_as_answers():
+        return await long_answer(await control.standing())
+
+
 async def load_candidate(control: Control, request: web.Request) -> web.Response:
-    body = await read_fields(request, {"file"})
-    file = required_field(body, "file")
+    body = await read_fields(request, {"file", "for"})
+    purpose = text_field(body, "for")
+    if purpose is not None and (purpose != "cluster" or "file" in body):
+        raise BadRequest('"for" may be "cluster", without a "file".')
     try:
         with _value_errors_as_answers():
-            return json_answer(await control.load_candidate(file))
+            if purpose is not None:
+                return json_answer(await control.rehearse())
+            return json_answer(await control.load_candidate(required_field(body, "file")))
     except FileError as fault:
         return _faults(fault, "no candidate was loaded")
 

@@ -129,6 +129,12 @@ ROUTES = (
         "(`keyfence candidate show`)",
         "200 with `candidate` (or null), `in_force`, `commands`, `rows`",
     ),
+    _reading(
+        "/rehearsal",
+        handlers.standing,
+        "which services would break on a cluster, and why (`keyfence ready --for cluster`)",
+        "200 with `rehearsal` (or null), `in_force`, `services`, `rows`",
+    ),
     _operating(
         "POST",
         "/explain",
@@ -169,8 +175,8 @@ ROUTES = (
         "/-/candidate",
         handlers.load_candidate,
         "compare the policy in a file, which keyfence reads, with the one in force "
-        "(`keyfence candidate load`)",
-        "200 with `file`, `policy`, `revision`, `since`; 422 with `diagnostics`",
+        '(`keyfence candidate load`); `{"for": "cluster"}` rehearses a cluster',
+        "200 with `file`, `for`, `policy`, `revision`, `since`; 422 with `diagnostics`",
         body='{"file": …}',
     ),
     _operating(

@@ -21,7 +21,9 @@ from keyfence.config.upstream import upstream_of
 from keyfence.net.addresses import parse_address, parse_listen
 from keyfence.process.provision import start
 from keyfence.process.run import serve
+from keyfence.process.serving.candidate import CLUSTER, REHEARSED
 from keyfence.process.serving.jobs import run_loop
+from keyfence.process.serving.packing import pack
 from keyfence.process.serving.reload import Origin
 from keyfence.process.serving.runtime import StartError
 from keyfence.telemetry.operator_log import warn
@@ -49,6 +51,11 @@ def _address_or_none(text: str) -> None:
     "POLICY",
     "Policy to compare with the one in force on all traffic; see keyfence candidate.",
     type=POLICY,
+)
+@click.option(
+    "--rehearse",
+    type=click.Choice([CLUSTER]),
+    help="Rehearse a cluster with the policy in force; see keyfence ready --for cluster.",
 )
 @value_option(
     "--upstream",
@@ -103,18 +110,24 @@ def _address_or_none(text: str) -> None:
 @click.option(
     "--splice", is_flag=True, help="Pass all bytes through unread; listen as configured, apply no policy."
 )
-def run(config: str, beside: str, splice: bool, **options: Any) -> None:
+def run(config: str, beside: str, rehearse: str | None, splice: bool, **options: Any) -> None:
     """Run the proxy between services and Redis."""
     overrides = Overrides(**options | {"mode": options["mode"] or ""})
     if is_given(click.get_current_context(), "upstream") and is_plain_password(overrides.upstream):
         warn(
             "--upstream holds a password, and process listings show it; write file:PATH or '${NAME}' instead"
         )
-    if splice and beside:
-        fail("--splice applies no policy; omit --candidate")
+    if splice and (beside or rehearse):
+        fail(f"--splice applies no policy; omit --{'candidate' if beside else 'rehearse'}")
+    if beside and rehearse:
+        fail("a rehearsal takes the candidate's place; omit --candidate or --rehearse")
     origin = Origin(config, overrides, spliced=splice)
     (settings, compiled, packed, _), provision = start(origin, beside)
-    compared = None if packed is None else (os.path.abspath(beside), packed)
+    compared = None if packed is None else (os.path.abspath(beside), packed, "")
+    if rehearse:
+        if settings.upstream is not None and settings.upstream.cluster:
+            fail("keyfence stands before a cluster already; omit --rehearse")
+        compared = REHEARSED, pack(settings, compiled), rehearse
     if not all(_compiled.status().values()):
         say(f"keyfence: {_compiled.describe()}", err=True)
     try:

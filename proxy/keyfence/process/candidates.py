@@ -6,14 +6,16 @@ reload, and only if the policy's own files have become the candidate. So a resta
 
 from __future__ import annotations
 
+import asyncio
 import time
 from typing import Any
 
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.services import UNKNOWN
+from keyfence.telemetry.candidate.standing import Asked, standing_of
 
 from .serving.backend import Backend
-from .serving.candidate import PackedCandidate
+from .serving.candidate import CLUSTER, PackedCandidate
 from .serving.packing import Packed
 
 
@@ -25,17 +27,31 @@ class Candidates:
         self._backend = backend
         self._number = 0  # of the last comparison
 
-    async def begin(self, file: str, packed: Packed) -> dict[str, Any]:
-        """Compare a policy with the one in force from now on, in place of an earlier candidate."""
+    async def begin(self, file: str, packed: Packed, purpose: str = "") -> dict[str, Any]:
+        """Compare a policy with the one in force from now on, in place of an earlier candidate. A rehearsal
+        (`purpose`) takes no other's place, nor another its own: ValueError."""
+        if self.current is not None and self.current.purpose != purpose:
+            raise ValueError(self._taken(self.current))
         self._number += 1
-        self.current = PackedCandidate(self._number, file, time.time(), packed)
+        self.current = PackedCandidate(self._number, file, time.time(), packed, purpose)
         await self._backend.set_candidate(self.current)
         return self.current.described()
 
-    async def begin_again(self) -> None:
-        """Another policy is in force, so the comparison begins again."""
+    @staticmethod
+    def _taken(current: PackedCandidate) -> str:
+        """Why another candidate cannot begin."""
+        if current.purpose:
+            return (
+                "a cluster is rehearsed, which takes the candidate's place; "
+                "end the rehearsal first: keyfence candidate drop"
+            )
+        return f"the candidate {current.file} is compared; drop or promote it first: keyfence candidate drop"
+
+    async def begin_again(self, in_force: Packed) -> None:
+        """Another policy is in force, so the comparison begins again. A rehearsal takes that policy."""
         if self.current is not None:
-            await self.begin(self.current.file, self.current.packed)
+            packed = in_force if self.current.purpose else self.current.packed
+            await self.begin(self.current.file, packed, self.current.purpose)
 
     async def drop(self) -> dict[str, Any] | None:
         """End the comparison. Returns the candidate; None if there was none."""
@@ -57,6 +73,20 @@ class Candidates:
             "rows": found.rows,
         }
 
+    async def standing(self, in_force: CompiledPolicy) -> dict[str, Any]:
+        """What the rehearsal of a cluster has shown of each service. `rehearsal` is None if there is none."""
+        if self.current is None or self.current.purpose != CLUSTER:
+            return {"rehearsal": None, "in_force": in_force.revision, "services": [], "rows": []}
+        found = await self._backend.comparison()
+        commands = {service: 0 for service in in_force.services if service != UNKNOWN} | found.commands
+        texts = {one.entry.name: one.entry.written for one in in_force.targets if one.entry is not None}
+        asked = Asked(commands, texts, time.time() - self.current.since)
+        return {
+            "rehearsal": {"for": CLUSTER, "since": self.current.since},
+            "in_force": in_force.revision,
+            **await asyncio.to_thread(standing_of, found.rehearsed, asked),
+        }
+
     def described(self) -> dict[str, Any] | None:
         """What operators see of the candidate; None if there is none."""
         return None if self.current is None else self.current.described()
@@ -65,12 +95,19 @@ class Candidates:
         """A line for operators about the candidate, which is loaded."""
         assert self.current is not None
         packed = self.current.packed
+        if self.current.purpose:
+            return f"a cluster is rehearsed with the policy {packed.name}, revision {packed.revision}"
         name = f"policy {packed.name}, revision {packed.revision}"
         return f"the candidate {self.current.file} ({name}) is compared with the policy in force"
 
 
 def check_promoted(candidate: PackedCandidate, loaded: Packed) -> None:
     """Raise ValueError if the policy's own files are not the candidate."""
+    if candidate.purpose:
+        raise ValueError(
+            "the candidate is the policy in force, to rehearse a cluster; "
+            "to put that in force, write cluster: true into the policy and reload"
+        )
     if loaded.revision != candidate.packed.revision:
         server = loaded.settings.policy_server
         file = loaded.settings.policy if server is None else server.shown

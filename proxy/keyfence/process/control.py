@@ -48,7 +48,7 @@ from .provision import Choice, Provision
 from .refusals import Refusals
 from .serving.answers import SPLICED, explained
 from .serving.backend import Backend, WorkerFailed
-from .serving.candidate import PackedCandidate
+from .serving.candidate import CLUSTER, REHEARSED, PackedCandidate
 from .serving.cluster import ClusterNodes
 from .serving.packing import Packed, unpack_beside
 from .serving.reload import NotLoaded, admit, changed_settings
@@ -417,7 +417,7 @@ class ProcessControl(Control):
         if candidate is not None:
             await self.candidates.drop()
         elif packed.revision != revision_before:
-            await self.candidates.begin_again()
+            await self.candidates.begin_again(packed)
         self._findings.policy_taken(self._runtime.authorizer)
         revision = "" if policy is None else policy.revision
         changed = ["policy"] if revision != revision_before else []
@@ -511,11 +511,30 @@ class ProcessControl(Control):
         self._runtime.tell(self.candidates.told())
         return found
 
+    async def rehearse(self) -> dict[str, Any]:
+        async with self._reloading:
+            in_force = self._evaluating(_SPLICED).policy
+            if self._cluster is not None:
+                raise ValueError("keyfence stands before a cluster already, so there is nothing to rehearse")
+            packed = await self._origin.load_apart()
+            if packed.revision != in_force.revision:
+                raise ValueError(
+                    f"{packed.settings.policy} has changed since it was put in force (revision "
+                    f"{in_force.revision}); run keyfence reload first"
+                )
+            found = await self.candidates.begin(REHEARSED, packed, CLUSTER)
+        self._runtime.tell(self.candidates.told())
+        return found
+
+    async def standing(self) -> dict[str, Any]:
+        return await self.candidates.standing(self._evaluating(_SPLICED).policy)
+
     async def drop_candidate(self) -> dict[str, Any]:
         async with self._reloading:
             dropped = await self.candidates.drop()
         if dropped is not None:
-            self._runtime.tell(f"the candidate {dropped['file']} was dropped")
+            name = "the rehearsal" if dropped["for"] else f"the candidate {dropped['file']}"
+            self._runtime.tell(f"{name} was dropped")
         return {"dropped": dropped}
 
     async def promote_candidate(self) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from typing import Any
 
 from keyfence.policy.enforcement.modes import BreakGlass
 from keyfence.session.conversation.owner_questions import Question
+from keyfence.telemetry.candidate.rehearsal import as_rows
 from keyfence.telemetry.candidate.rows import rows_of
 from keyfence.telemetry.counters import Counters
 from keyfence.telemetry.increments import Increments
@@ -87,7 +88,8 @@ class InProcess(Backend):
         if changes is None:
             return NOTHING
         tallies, commands = changes.tallies(), dict(changes.commands)
-        return Comparison(commands, await asyncio.to_thread(rows_of, tallies))
+        rehearsed = as_rows(changes.rehearsal.rows) if changes.rehearsal is not None else []
+        return Comparison(commands, await asyncio.to_thread(rows_of, tallies), rehearsed)
 
     async def set_glass(self, _glass: Sequence[BreakGlass]) -> None:
         pass  # the runtime's list is the authorizer's own

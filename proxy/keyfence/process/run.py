@@ -50,13 +50,13 @@ async def serve(
     provision: Provision,
     settings: Settings,
     policy: CompiledPolicy | None,
-    candidate: tuple[str, Packed] | None = None,
+    candidate: tuple[str, Packed, str] | None = None,
     *,
     to_the_end: bool = False,
     service_of: Callable[[str, Peer], str] | None = None,
 ) -> None:
     """Run until SIGINT or SIGTERM. `provision` is where settings and policy come from; `candidate` is the
-    file of a candidate policy, and that policy.
+    file of a candidate policy, the policy, and its purpose (`PackedCandidate`).
     `to_the_end`: what is found only later, by asking Redis, is found before the end. `service_of` tells
     services apart by their clients, in the findings and the command log. Raises StartError,
     EmbeddedRedisError."""

@@ -11,6 +11,7 @@ from collections.abc import Container, Sequence
 
 from keyfence.commands.model import Touches
 from keyfence.policy.budget import driven
+from keyfence.policy.compiled.obstacles import BY_EVALUATION
 from keyfence.policy.compiled.tenants import Caller
 from keyfence.policy.engine.asker import Asker, Transaction
 from keyfence.policy.engine.authorizer import Authorizer, Candidate, Steps
@@ -18,10 +19,22 @@ from keyfence.policy.engine.counts import ViolationCounter
 from keyfence.policy.engine.decision_cache import DecisionCache
 from keyfence.policy.engine.evaluation import Evaluation, Known
 from keyfence.policy.engine.forms import Lookup
-from keyfence.policy.verdict import PASS, Changed, Peer, Ruling
+from keyfence.policy.verdict import PASS, Changed, Ruling
 from keyfence.session.conversation.known_client import label_of
 
+from .rehearsal import Rehearsed
+
 MAX_HELD_KEY = 256  # bytes; each client's comparison holds a few keys
+
+
+class _Others(Container[str]):
+    """The commands of a container for which the cache sees all that decides on a cluster."""
+
+    def __init__(self, among: Container[str]) -> None:
+        self._among = among
+
+    def __contains__(self, name: object) -> bool:
+        return name not in BY_EVALUATION and name in self._among
 
 
 class Comparison:
@@ -42,6 +55,8 @@ class Comparison:
         self._ruling = PASS  # … and the ruling on a command that it counts
         self._seen: Transaction | None = None  # the open transaction as the policy in force knows it …
         self._transaction = Transaction()  # … and as the candidate does
+        # Of the rehearsal of a cluster; None: the candidate is a policy.
+        self.rehearsed = Rehearsed(self.candidate.policy, self.values) if candidate.rehearses else None
 
     def is_of(self, in_force: Authorizer, service: str, caller: Caller) -> bool:
         """Whether it still holds for the client, who may have authenticated meanwhile."""
@@ -49,6 +64,8 @@ class Comparison:
 
     def cache(self, among: Container[str]) -> DecisionCache:
         """The candidate's decision cache for the service. The candidate may not know several services."""
+        if self.rehearsed is not None:
+            among = _Others(among)
         return self.candidate.cache(self._asker.service, among, self._service)
 
     # -- commands that the policy in force has evaluated
@@ -74,7 +91,7 @@ class Comparison:
         try:
             if by_candidate is None:
                 by_candidate, _ = driven(self.rule_in_steps(asker, argv, Known(touches)))
-            self._report(touches, asker.peer, ruling, by_candidate)
+            self._report(asker, touches, ruling, by_candidate)
         except Exception as exc:
             self.candidate.failed(exc)
 
@@ -125,7 +142,7 @@ class Comparison:
     ) -> None:
         by_candidate, evaluation = driven(self.rule_in_steps(asker, argv, cache.known(lookup, argv)))
         ruling = PASS if in_force is None else self._ruling_of(in_force, argv)
-        found = self._report(evaluation.touches, asker.peer, ruling, by_candidate)
+        found = self._report(asker, evaluation.touches, ruling, by_candidate)
         if not found or self.candidate.glass:
             return
         if kind is None and not lookup.is_admitted:
@@ -161,11 +178,24 @@ class Comparison:
 
     # -- reports
 
+    def queued(self, transaction: Transaction, argv: Sequence[bytes]) -> None:
+        """Report what a command of a transaction shows that both caches admit, if this is a rehearsal."""
+        if self.rehearsed is None:
+            return
+        try:
+            for seen in self.rehearsed.queued(transaction, argv):
+                self.observer.rehearsed(self._service, seen)
+        except Exception as exc:
+            self.candidate.failed(exc)
+
     def _report(
-        self, touches: Touches, peer: Peer, ruling: Ruling, by_candidate: Ruling
+        self, asker: Asker, touches: Touches, ruling: Ruling, by_candidate: Ruling
     ) -> Sequence[Changed]:
         self.observer.command(self._service)
+        if self.rehearsed is not None and ruling.refused_by is None:
+            for seen in self.rehearsed.seen(asker.transaction, touches, by_candidate):
+                self.observer.rehearsed(self._service, seen)
         found = self._compared.changes(self._in_force.policy, ruling, by_candidate)
         if found:
-            self.observer.changes(self._service, peer, label_of(touches), found)
+            self.observer.changes(self._service, asker.peer, label_of(touches), found)
         return found

@@ -414,7 +414,7 @@ class FastPath:
             return
         if not self._beside.validity.is_current:
             self._beside = comparison.cache(KNOWN)
-        beside = self._beside
+        beside, transaction = self._beside, self._conversation.transaction
         lookup = beside.find(argv, comparison.values)
         decision, kind = lookup.decision, None
         if (
@@ -428,6 +428,8 @@ class FastPath:
         is_known = lookup.is_admitted or kind is not None
         if is_known and ((counted is None and kind is None) or comparison.counts(counted, kind)):
             self._compared_as(comparison, lookup)
+            if transaction is not None:
+                comparison.queued(transaction.evaluated, argv)
             return
         comparison.compare_cached(self._client.asker(), argv, counted, beside, lookup, kind)
 

@@ -68,6 +68,7 @@ class Increments:
                 whole["candidate"] = candidate
             elif candidate is not None:
                 whole["candidate"]["rows"] += candidate["rows"]
+                whole["candidate"]["rehearsed"] += candidate["rehearsed"]
             whole |= part
         return whole
 

@@ -114,6 +114,11 @@ async def _load_candidate(control: Control, form: Form) -> Outcome:
     return Outcome(f"{file}, revision {done['revision']}, is compared with the policy in force.", file)
 
 
+async def _rehearse(control: Control, _: Form) -> Outcome:
+    done = await control.rehearse()
+    return Outcome("A cluster is rehearsed with the policy in force.", done["revision"])
+
+
 async def _drop(control: Control, _: Form) -> Outcome:
     done = (await control.drop_candidate())["dropped"]
     return Outcome("The comparison has ended.", done["file"] if done else "none was loaded")
@@ -131,6 +136,7 @@ ACTIONS: dict[str, Action] = {
     "observe": _observe,
     "end-observe": _end_observe,
     "load-candidate": _load_candidate,
+    "rehearse": _rehearse,
     "drop": _drop,
     "promote": _promote,
 }

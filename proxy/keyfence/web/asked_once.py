@@ -148,6 +148,9 @@ class Questions:
     async def candidate(self) -> Mapping[str, Any]:
         return await self._keep("candidate", MOMENT, self.control.candidate)
 
+    async def standing(self) -> Mapping[str, Any]:
+        return await self._keep("standing", MOMENT, self.control.standing)
+
     async def traffic(self) -> tuple[Sequence[Mapping[str, Any]], dict[str, float]]:
         """The services' rows, and the commands a second of each, measured over the last seconds."""
 

@@ -356,7 +356,9 @@ def _page_of(finding: Mapping[str, Any], policy: Mapping[str, Any] | None) -> st
 
 
 async def _candidate(questions: Questions, _: Parameters) -> Values:
-    return dict(await _required(questions.candidate()))
+    values = dict(await _required(questions.candidate()))
+    rehearses = values["candidate"] is not None and values["candidate"]["for"]
+    return values | {"standing": await _required(questions.standing()) if rehearses else None}
 
 
 _TRAFFIC = Region("live/traffic.html", ("traffic",))
@@ -408,7 +410,10 @@ VIEWS = (
         "/candidate",
         "candidate.html",
         _candidate,
-        regions={"rows": Region("live/candidate.html", ("candidate", "commands", "rows"))},
+        regions={
+            "standing": Region("live/standing.html", ("standing",)),
+            "rows": Region("live/candidate.html", ("candidate", "commands", "rows")),
+        },
     ),
 )
 MENU = (

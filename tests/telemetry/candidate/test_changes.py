@@ -130,7 +130,7 @@ def test_the_sum_of_workers_leaves_out_what_belongs_to_another_comparison() -> N
     total, one = Comparisons(2), comparison()
     one.changes("A", PEER, "SET", [changed("new")])
     rows = [[change, tally.snapshot()] for change, tally in one.tallies().items()]
-    sent = json.loads(json.dumps({"number": 2, "commands": [["A", 5]], "rows": rows}))
+    sent = json.loads(json.dumps({"number": 2, "commands": [["A", 5]], "rows": rows, "rehearsed": []}))
     total.absorb(sent)
     total.absorb(sent | {"number": 1})
     total.absorb(sent)

@@ -13,7 +13,7 @@ import click
 
 from keyfence.cli.terminal.asking import ask_admin, checked_answer, print_answer, print_reload
 from keyfence.cli.terminal.options import Commands, admin_option, change_options, format_option, print_json
-from keyfence.cli.terminal.output import say, wrapped
+from keyfence.cli.terminal.output import fail, say, wrapped
 from keyfence.cli.terminal.policies import PolicyPath
 from keyfence.policy.show import one_line
 from keyfence.policy.units import clock_text, counted
@@ -35,18 +35,29 @@ def candidate() -> None:
 
 
 @candidate.command()
-@click.argument("file", metavar="FILE", type=PolicyPath(elsewhere=True))
+@click.argument("file", metavar="[FILE]", required=False, type=PolicyPath(elsewhere=True))
+@click.option(
+    "--for",
+    "purpose",
+    type=click.Choice(["cluster"]),
+    help="Rehearse a cluster with the policy in force; see keyfence ready --for cluster.",
+)
 @change_options
 @format_option("text", "json")
-def load(file: str, admin: str, token_file: str, form: str) -> None:
+def load(file: str | None, purpose: str | None, admin: str, token_file: str, form: str) -> None:
     """Have a running keyfence evaluate each command by the policy in FILE too.
 
     FILE may be a folder. keyfence reads it, on the machine where it runs. The candidate changes nothing for
-    clients. Exit code 1: it has faults, and nothing changes.
+    clients. With --for cluster, the candidate is the policy in force with `cluster: true`. Exit code 1: it
+    has faults, and nothing changes.
     """
-    body = {"file": os.path.abspath(file)}
+    if (file is None) == (purpose is None):
+        fail("name the FILE of a candidate, or --for cluster" + (", not both" if purpose else ""))
+    body = {"for": purpose} if file is None else {"file": os.path.abspath(file)}
     answer = ask_admin(admin, "/-/candidate", body, LOAD_TIMEOUT, token_file, form=form)
     loaded = "loaded: {file}: policy {policy}, revision {revision}; it is compared with the policy in force"
+    if purpose:
+        loaded = "a cluster is rehearsed with the policy {policy}; see keyfence ready --for cluster"
     print_answer(admin, answer, form, lambda one: loaded.format(**one))
 
 

@@ -34,6 +34,7 @@ from keyfence.upstream.url import without_password
 
 from .extend import extend
 from .gate import findings_of, store_evidence
+from .hash_tags import hash_tags
 from .keys_there import add_keys
 
 _SQLITE = b"SQLite format 3\0"
@@ -62,6 +63,12 @@ def name_of(text: str) -> str:
 @value_option(
     "--extend policy", "POLICY", "Print a patch with what this policy lacks, instead of a draft.", type=POLICY
 )
+@value_option(
+    "--hash-tags tagged",
+    "POLICY",
+    "Print a patch with hash tags in this policy's keys, for a cluster.",
+    type=POLICY,
+)
 @click.option(
     "--interactive",
     "asks",
@@ -69,7 +76,9 @@ def name_of(text: str) -> str:
     help="Ask about words that look mistyped; with --extend, about each proposal.",
 )
 @admin_option
-def draft_(sources: tuple[str, ...], name: str, output: str, policy: str, asks: bool, admin: str) -> None:
+def draft_(
+    sources: tuple[str, ...], name: str, output: str, policy: str, tagged: str, asks: bool, admin: str
+) -> None:
     """Propose a policy from what services were seen to do.
 
     A SOURCE is a command log (keyfence run --record), a decision log, a findings store
@@ -88,8 +97,17 @@ def draft_(sources: tuple[str, ...], name: str, output: str, policy: str, asks: 
     each proposal, or take it for a deprecated form of an entry. Answers are kept in POLICY.answers.json, so
     that you can go on later.
 
+    --hash-tags proposes which placeholder of a key goes into braces, so that keys which are used together
+    share a hash slot of a cluster. It reads command logs, or the rehearsal of a running keyfence (keyfence
+    candidate load --for cluster).
+
     Exit code 0: a draft; 2: wrong usage, or nothing can come of the sources.
     """
+    if tagged:
+        if policy or output or asks:
+            fail("--hash-tags prints a patch; omit --extend, --output and --interactive")
+        hash_tags(tagged, sources or (admin,))
+        return
     if policy and output:
         fail("--extend prints a patch; omit --output")
     if output and os.path.lexists(output):

@@ -59,14 +59,15 @@ def extend(path: str, evidence: Evidence, shipped: Mapping[str, str], *, asks: b
         result, waived = _Questions(path, text, evidence).ask(found)
     else:
         result, waived = extended(text, found, evidence), []
-    _print_patch(path, text, result.text)
+    print_patch(path, text, result.text)
     for one in applications:
         say(f"keyfence: {one_line(one.sentence(path))}", err=True)
     if found or rest or evidence.masked_scripts or not applications:
         _report(path, found, result, rest, waived, evidence)
 
 
-def _print_patch(path: str, before: str, after: str) -> None:
+def print_patch(path: str, before: str, after: str) -> None:
+    """Prints what is different in a file, as `patch` takes it."""
     lines = difflib.unified_diff(
         before.splitlines(keepends=True), after.splitlines(keepends=True), f"{path}", f"{path}", n=2
     )

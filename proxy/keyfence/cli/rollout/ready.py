@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from keyfence.cli.terminal.asking import ask_admin, checked_answer
-from keyfence.cli.terminal.options import admin_option, format_option, print_json, value_option
+from keyfence.cli.terminal.options import admin_option, format_option, is_given, print_json, value_option
 from keyfence.cli.terminal.output import fail, print_table, say, table_of
 from keyfence.findings.finding import Unjudged
 from keyfence.findings.spans import span_text
@@ -25,6 +25,7 @@ from keyfence.policy.services import UNKNOWN
 from keyfence.policy.show import one_line
 from keyfence.policy.units import clock_text, counted, plural
 
+from .cluster import ready_for_cluster
 from .findings import place_of
 from .times import seconds_of, since_time
 
@@ -40,6 +41,12 @@ _STYLES = {"not ready": "bold red", "ready": "bold green", "enforced": "green", 
 @value_option(
     "--unused", "DURATION", "List the rights that nobody used for this time.", seconds_of, default=None
 )
+@click.option(
+    "--for",
+    "purpose",
+    type=click.Choice(["cluster"]),
+    help="Show which services would break on a cluster; rehearse it first, see keyfence candidate load.",
+)
 @click.option("--write-modes", is_flag=True, help="Print the modes: lines that enforce what is ready.")
 @admin_option
 @format_option("text", "json")
@@ -47,9 +54,12 @@ def ready(admin: str, form: str, service: str, unused: float | None, **asked: An
     """Show which rules can be enforced for which services, and what is left for the others.
 
     Exit code 0: every rule against which commands were checked is ready or enforced; 1: one is not, or there
-    were no commands.
+    were no commands. With --for cluster, the same of all services with traffic.
     """
     rule, everything = asked["rule"], asked["everything"]
+    if asked["purpose"]:
+        _only_of_services(click.get_current_context())
+        ready_for_cluster(admin, service, form)
     if rule and rule not in RULES:
         fail(f"{rule!r} is not a rule; keyfence modes lists them")
     if unused is not None:
@@ -74,6 +84,14 @@ def ready(admin: str, form: str, service: str, unused: float | None, **asked: An
         _print_standings(table, rows, counted, everything)
     is_ready = bool(counted) and all(one["readiness"] in ("ready", "enforced") for one in counted)
     sys.exit(0 if is_ready else 1)
+
+
+def _only_of_services(context: click.Context) -> None:
+    """Ends the command if an option is given that is about rules."""
+    for name, option in (("quiet", "--quiet"), ("rule", "--rule"), ("everything", "--all"),
+                         ("unused", "--unused"), ("write_modes", "--write-modes")):  # fmt: skip
+        if is_given(context, name):
+            fail(f"{option} is about rules; omit it with --for cluster")
 
 
 def _of(rows: Sequence[Any], service: str, rule: str) -> list[Any]:

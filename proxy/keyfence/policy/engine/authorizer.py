@@ -14,6 +14,7 @@ from keyfence.commands.extract import extract
 from keyfence.commands.model import MANY, Streamed, Touches
 from keyfence.policy.budget import PAUSE_STEPS, driven
 from keyfence.policy.compiled.key_targets import KeyTargets
+from keyfence.policy.compiled.obstacles import Seen
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.compiled.sizes import Question, questions
 from keyfence.policy.compiled.ttl import FINE, SETTLING, UNSIZED, TtlRule
@@ -76,6 +77,9 @@ class ChangeObserver(Protocol):
     def changes(self, service: str, client: Peer, command: str, found: Sequence[Changed]) -> None:
         """Report the changes of one command, of which there are some."""
 
+    def rehearsed(self, service: str, seen: Seen) -> None:
+        """Report what a command means on a cluster. Only the candidate of a rehearsal does so."""
+
     def counters(
         self, in_force: ViolationCounter | None, candidate: ViolationCounter | None
     ) -> tuple[ViolationCounter, ...] | None:
@@ -99,6 +103,7 @@ class Candidate(NamedTuple):
     authorizer: Authorizer  # with the modes and break-glasses in force; it asks Redis nothing
     observer: ChangeObserver
     masks_alike: bool = False  # both policies mask the same parts of keys
+    rehearses: bool = False  # it is the policy in force as a cluster would have it
 
     def changes(self, in_force: CompiledPolicy, ruling: Ruling, own: Ruling) -> list[Changed]:
         """Returns what the candidate's `own` ruling on a command changes about the one in force, masked by

@@ -9,10 +9,15 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from keyfence.policy.compiled.for_cluster import for_cluster
+from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.telemetry.candidate.rows import ChangedRow
 
-from .packing import Packed, unpack_beside
+from .packing import Packed, unpack, unpack_beside
 from .runtime import Runtime
+
+CLUSTER = "cluster"  # the purpose of a rehearsal
+REHEARSED = "the policy in force, with cluster: true"  # in place of a file
 
 
 class PackedCandidate(NamedTuple):
@@ -22,11 +27,13 @@ class PackedCandidate(NamedTuple):
     file: str
     since: float  # the beginning of the comparison, in Unix seconds
     packed: Packed
+    purpose: str = ""  # CLUSTER: it is the policy in force, to rehearse a cluster
 
     def described(self) -> dict[str, Any]:
         """What operators see of it."""
         return {
             "file": self.file,
+            "for": self.purpose,
             "policy": self.packed.name,
             "revision": self.packed.revision,
             "since": self.since,
@@ -38,12 +45,26 @@ class Comparison(NamedTuple):
 
     commands: dict[str, int]  # that both policies have evaluated, by service
     rows: list[ChangedRow]
+    rehearsed: list[dict[str, Any]]  # the rows of a rehearsal (`telemetry.candidate.rehearsal`)
 
 
-NOTHING = Comparison({}, [])
+NOTHING = Comparison({}, [], [])
 
 
 async def take_candidate(runtime: Runtime, candidate: PackedCandidate | None) -> None:
     """Compare this candidate with the policy in force from now on, or (None) end the comparison."""
-    policy = None if candidate is None else await unpack_beside(candidate.packed)
-    runtime.take_candidate(policy, 0 if candidate is None else candidate.number)
+    if candidate is None:
+        runtime.take_candidate(None, 0)
+    else:
+        _take(runtime, candidate, await unpack_beside(candidate.packed))
+
+
+def take_at_start(runtime: Runtime, candidate: PackedCandidate) -> None:
+    """The same in a process that has no clients yet."""
+    _take(runtime, candidate, unpack(candidate.packed))
+
+
+def _take(runtime: Runtime, candidate: PackedCandidate, policy: CompiledPolicy | None) -> None:
+    rehearses = candidate.purpose == CLUSTER
+    made = for_cluster(policy) if rehearses and policy is not None else policy
+    runtime.take_candidate(made, candidate.number, rehearses=rehearses)

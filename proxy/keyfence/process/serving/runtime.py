@@ -29,7 +29,7 @@ from keyfence.identity.resolver import Resolver
 from keyfence.net.addresses import Bound
 from keyfence.net.closures import STALE
 from keyfence.policy.compiled.policy import CompiledPolicy
-from keyfence.policy.enforcement.modes import BreakGlass, Modes
+from keyfence.policy.enforcement.modes import BreakGlass, ModeRule, Modes
 from keyfence.policy.engine.authorizer import Authorizer, Candidate, InForce
 from keyfence.policy.engine.pending import PendingTtls
 from keyfence.policy.rules import RULES
@@ -50,6 +50,7 @@ from .ttl_check import TtlWatch
 from .upstreams import ServedUpstream
 from .zeros import declare_zeros
 
+_SLOTS = "slot.cross"  # a rehearsal must find it, whatever the mode of this rule is
 ASK_SECONDS = 15.0  # for all questions to Redis that are open at the end
 
 
@@ -136,9 +137,12 @@ class Runtime:
         beside, candidate = None, self._candidate
         if candidate is not None and self.changes is not None:
             self.changes.guard(policy.secrecy, candidate.secrecy)
-            modes = self._modes(candidate)
+            rehearses = self.changes.rehearsal is not None
+            first = (ModeRule("observe", _SLOTS),) if rehearses else ()
+            modes = self._modes(candidate, first)
             authorizer = Authorizer(candidate, modes, self.glass, time.time, self._decision_failed)
-            beside = Candidate(authorizer, self.changes, policy.secrecy == candidate.secrecy)
+            masks_alike = policy.secrecy == candidate.secrecy
+            beside = Candidate(authorizer, self.changes, masks_alike, rehearses)
         return Authorizer(
             policy,
             self._modes(policy),
@@ -149,18 +153,20 @@ class Runtime:
             beside,
         )
 
-    def _modes(self, policy: CompiledPolicy) -> Modes:
-        return Modes(self.settings.modes, policy.services, self.settings.waived())
+    def _modes(self, policy: CompiledPolicy, first: Sequence[ModeRule] = ()) -> Modes:
+        """The modes of a policy. `first` come before those of the configuration."""
+        return Modes((*first, *self.settings.modes), policy.services, self.settings.waived())
 
-    def take_candidate(self, policy: CompiledPolicy | None, number: int) -> None:
+    def take_candidate(self, policy: CompiledPolicy | None, number: int, *, rehearses: bool = False) -> None:
         """Compare a policy with the one in force from now on, or (None) end the comparison. `number` tells
-        this comparison from earlier ones."""
+        this comparison from earlier ones. `rehearses`: it is the policy in force, for a cluster."""
         if self.in_force is None:
             return
         counters = self.telemetry.counters  # with what the comparison has counted so far
         before, self._candidate, self.changes = self._candidate, policy, None
         if policy is not None:
-            self.changes = Changes(number, counters, mask_keys=self.settings.mask_keys)
+            masks = self.settings.mask_keys
+            self.changes = Changes(number, counters, mask_keys=masks, rehearses=rehearses)
             counters.begin_comparison(policy.services, RULES)
         self.telemetry.beside = self.changes
         self.in_force.authorizer = self._authorizer_of(self.in_force.authorizer.policy)

@@ -21,6 +21,7 @@ from keyfence.process.serving.backend import Backend, Feed, Ledger, WorkerFailed
 from keyfence.process.serving.candidate import Comparison, PackedCandidate
 from keyfence.process.serving.packing import Packed
 from keyfence.process.serving.runtime import Runtime, StartError
+from keyfence.telemetry.candidate.rehearsal import as_rows
 from keyfence.telemetry.candidate.rows import Comparisons, rows_of
 from keyfence.telemetry.counters import Counters
 from keyfence.telemetry.log_relay import LogRelay
@@ -169,7 +170,8 @@ class Workers(Backend):
 
     async def comparison(self) -> Comparison:
         await self._refresh()
-        return Comparison(dict(self._comparisons.commands), rows_of(self._comparisons.tallies()))
+        found = self._comparisons
+        return Comparison(dict(found.commands), rows_of(found.tallies()), as_rows(found.rehearsal.rows))
 
     async def set_glass(self, glass: Sequence[BreakGlass]) -> None:
         self._start = dataclasses.replace(self._start, glass=tuple(glass))

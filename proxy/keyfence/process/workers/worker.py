@@ -22,7 +22,7 @@ from keyfence.policy.diagnostics import FileError
 from keyfence.policy.enforcement.modes import BreakGlass
 from keyfence.process.serving.answers import Answers
 from keyfence.process.serving.backend import hand_over
-from keyfence.process.serving.candidate import PackedCandidate, take_candidate
+from keyfence.process.serving.candidate import PackedCandidate, take_at_start, take_candidate
 from keyfence.process.serving.command_recorder import Recorder
 from keyfence.process.serving.jobs import background, run_loop
 from keyfence.process.serving.packing import Packed, unpack, unpack_beside
@@ -119,7 +119,7 @@ class Worker:
         runtime = Runtime(settings, policy, telemetry, loaded_at=start.loaded_at, quiet=True)
         runtime.glass[:] = start.glass
         if start.candidate is not None:
-            runtime.take_candidate(unpack(start.candidate.packed), start.candidate.number)
+            take_at_start(runtime, start.candidate)
         served = await runtime.reach_upstream(start.upstream)
         runtime.serve(served, [_inherited(one) for one in start.sockets])
         runtime.shut(start.shut)

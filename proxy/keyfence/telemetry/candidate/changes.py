@@ -11,15 +11,18 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from keyfence.policy.compiled.obstacles import Seen
 from keyfence.policy.engine.counts import Admitted, ViolationCounter
 from keyfence.policy.verdict import Change, Changed, Peer
 from keyfence.shapes.secrecy import Secrecy
+from keyfence.shapes.shapes import Shapes
 from keyfence.telemetry.counters import Counters
 from keyfence.telemetry.increments import Sent, new_rows
 from keyfence.telemetry.sink import Group, Occurrence, Sink
 from keyfence.telemetry.tally import Tally
 from keyfence.telemetry.telemetry import Telemetry
 
+from .rehearsal import Rehearsal
 from .rows import add_commands
 
 MAX_KINDS = 4_096  # of commands that are only counted; beyond, all are forgotten and found anew
@@ -60,11 +63,15 @@ class Changes:
         counters: Counters,
         *,
         mask_keys: bool = False,
+        rehearses: bool = False,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        """`number` tells this comparison from earlier ones. `counters` are the process's own."""
+        """`number` tells this comparison from earlier ones. `counters` are the process's own. `rehearses`:
+        the candidate is that of a rehearsal."""
         self.number = number
+        self.rehearsal = Rehearsal() if rehearses else None
+        self._shapes = Shapes(trusting=not mask_keys)  # of the keys that the rehearsal sees
         self.commands: dict[str, int] = {}  # by service
         self._counters = counters
         self._mask_keys = mask_keys
@@ -81,6 +88,8 @@ class Changes:
     def guard(self, in_force: Secrecy | None, candidate: Secrecy | None) -> None:
         """Use the secrets that the two policies declare: none of them becomes a word of a shape."""
         self._secrecy = in_force, candidate
+        if in_force != self._shapes.secrecy:
+            self._shapes = Shapes(trusting=not self._mask_keys, secrecy=in_force)
         for change, telemetry in self._telemetry.items():
             telemetry.guard(self._secrecy_of(change))
 
@@ -100,6 +109,10 @@ class Changes:
         for change, of_change in _by_change(found).items():
             findings = [one.finding for one in of_change]
             self._of(change).violations(service, client, command, findings, "")
+
+    def rehearsed(self, service: str, seen: Seen) -> None:
+        if self.rehearsal is not None:
+            self.rehearsal.seen(service, seen, self._shapes)
 
     def counters(
         self, in_force: ViolationCounter | None, candidate: ViolationCounter | None
@@ -137,6 +150,8 @@ class Changes:
         """Take over everything that sessions have only counted."""
         for service, admitted in self._admitted:
             self._count(service, admitted.times)
+            if self.rehearsal is not None:
+                self.rehearsal.admitted(service, admitted, admitted.times)
             admitted.times = 0
             admitted.is_gathered = False
         self._admitted.clear()
@@ -150,6 +165,7 @@ class Changes:
 
     def mask(self, mask_keys: bool) -> None:
         self._mask_keys = mask_keys
+        self._shapes = Shapes(trusting=not mask_keys, secrecy=self._secrecy[0])
         for telemetry in self._telemetry.values():
             telemetry.mask(mask_keys)
 
@@ -160,10 +176,12 @@ class Changes:
         commands = [
             [name, n - before.get(name, 0)] for name, n in self.commands.items() if n != before.get(name)
         ]
-        yield {"number": self.number, "commands": commands, "rows": []}
+        yield {"number": self.number, "commands": commands, "rows": [], "rehearsed": []}
+        for part in self.rehearsal.parts() if self.rehearsal is not None else ():
+            yield {"number": self.number, "commands": [], "rows": [], "rehearsed": part}
         for change, tally in self.tallies().items():
             for rows in new_rows(tally, self._rows_sent.setdefault(change, {})):
-                yield {"number": self.number, "commands": [], "rows": [[change, rows]]}
+                yield {"number": self.number, "commands": [], "rows": [[change, rows]], "rehearsed": []}
 
     # -- what was found
 

@@ -12,6 +12,8 @@ from keyfence.policy.verdict import CHANGES
 from keyfence.telemetry.counters import OTHER
 from keyfence.telemetry.tally import Row, Tally
 
+from .rehearsal import Rehearsal
+
 MAX_SERVICES = 1_000
 
 
@@ -21,6 +23,7 @@ class Comparisons:
     def __init__(self, number: int) -> None:
         self.number = number
         self.commands: dict[str, int] = {}
+        self.rehearsal = Rehearsal()  # empty if the candidate is a policy
         self._tallies: dict[str, Tally] = {}
 
     def absorb(self, more: Mapping[str, Any]) -> None:
@@ -29,6 +32,7 @@ class Comparisons:
             return
         for service, times in more["commands"]:
             add_commands(self.commands, service, times)
+        self.rehearsal.absorb(more["rehearsed"])
         for change, rows in more["rows"]:
             if change in CHANGES:
                 self._tallies.setdefault(change, Tally()).absorb(rows)

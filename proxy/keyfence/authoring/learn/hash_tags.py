@@ -1,0 +1,165 @@
+"""Where hash tags belong in the keys of a policy, so that keys which are used together share a hash slot.
+
+Rule: a key has one hash tag, so each entry gets at most one. What was seen most often decides, and everything
+that stays in different hash slots is listed. Every change is tried: a policy that it breaks is not proposed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+import yaml
+
+from keyfence.policy.compiled.hash_slots import hash_slot
+from keyfence.policy.compiled.hash_tags import Link, links, place_of, tagged
+from keyfence.policy.compiled.policy import CompiledPolicy
+from keyfence.policy.diagnostics import FileError
+from keyfence.policy.loading.load import parse_policy
+from keyfence.policy.source.yaml_edits import EditError, add_to_mapping, find
+from keyfence.policy.units import counted
+from keyfence.policy.wording.command_log import Recorded
+
+from .requirements import quoted
+
+MAX_KEYS = 64  # of a command whose keys are compared
+_TAGGED = re.compile(r"\{<([^<>]+?)(?:\.\.\.)?>\}")
+
+
+class Pair:
+    """Keys of two entries, used together in different hash slots."""
+
+    def __init__(self, first: str, second: str) -> None:
+        self.first, self.second = first, second
+        self.times = 0
+        self.links: dict[Link, int] = {}  # by how often the two placeholders had one value
+
+    def add(self, times: int, found: Iterable[tuple[Link, int]]) -> None:
+        self.times += times
+        for link, number in found:
+            self.links[link] = self.links.get(link, 0) + number
+
+    @property
+    def name(self) -> str:
+        return self.first if self.first == self.second else f"{self.first} and {self.second}"
+
+
+class Pairs:
+    """What was seen together. Keys of no entry count as the entry ""."""
+
+    def __init__(self) -> None:
+        self.seen: dict[tuple[str, str], Pair] = {}
+
+    def add(self, first: str, second: str, times: int, found: Iterable[tuple[Link, int]]) -> None:
+        if second < first:
+            first, second = second, first
+            found = [((one, other), number) for (other, one), number in found]
+        self.seen.setdefault((first, second), Pair(first, second)).add(times, found)
+
+    def add_command(self, policy: CompiledPolicy, one: Recorded) -> None:
+        """Adds the pairs of a recorded command whose keys are in different hash slots."""
+        keys = [access.key for access in one.touches.accesses[:MAX_KEYS]]
+        if one.is_masked or one.is_cut or len(keys) < 2:
+            return
+        slot, first = hash_slot(keys[0]), place_of(policy, keys[0])
+        for key in keys[1:]:
+            if hash_slot(key) != slot:
+                other = place_of(policy, key)
+                found = [(link, one.times) for link in links(first, other)]
+                self.add(first.entry, other.entry, one.times, found)
+
+
+class Tag(NamedTuple):
+    """A hash tag for one entry."""
+
+    entry: str
+    placeholder: str
+    before: str  # the key's pattern as written
+    after: str
+    times: int  # how often its keys were used with others that this puts into one hash slot
+
+
+class Proposal(NamedTuple):
+    """The tags, and sentences on what stays in different hash slots."""
+
+    tags: list[Tag]
+    left: list[str]
+
+
+def propose(texts: Mapping[str, str], pairs: Pairs) -> Proposal:
+    """Returns the tags for entries with these patterns (as written, by name)."""
+    chosen = {entry: match[1] for entry, text in texts.items() if (match := _TAGGED.search(text))}
+    fixed = {entry for entry, text in texts.items() if "{" in text}
+    used: dict[str, int] = {}
+    left: list[str] = []
+    candidates = [(number, pair, link) for pair in pairs.seen.values() for link, number in pair.links.items()]
+    candidates.sort(key=lambda one: (-one[0], one[2][0] != one[2][1], one[1].name, one[2]))
+    joined: dict[str, int] = {}
+    for number, pair, link in candidates:
+        ends = tuple(zip((pair.first, pair.second), link, strict=True))
+        if pair.name in joined or any(entry not in texts for entry, _ in ends):
+            continue
+        if any(chosen.get(entry, "" if entry in fixed else hole) != hole for entry, hole in ends):
+            continue
+        joined[pair.name] = number
+        for entry, hole in dict(ends).items():
+            chosen[entry] = hole
+            used[entry] = used.get(entry, 0) + number
+    for pair in sorted(pairs.seen.values(), key=lambda one: (-one.times, one.name)):
+        if joined.get(pair.name, 0) < pair.times:
+            left.append(_why(pair, joined.get(pair.name, 0), chosen, texts))
+    tags = [
+        Tag(entry, hole, texts[entry], tagged(texts[entry], hole), used[entry])
+        for entry, hole in chosen.items()
+        if entry in used and entry not in fixed and tagged(texts[entry], hole) != texts[entry]
+    ]
+    return Proposal(sorted(tags, key=lambda one: (-one.times, one.entry)), left)
+
+
+def _why(pair: Pair, joined: int, chosen: Mapping[str, str], texts: Mapping[str, str]) -> str:
+    """Why keys stay in different hash slots."""
+    times = counted(pair.times - joined, "use")
+    if pair.first not in texts or pair.second not in texts:
+        known = f"{pair.second} with " if pair.second in texts else ""
+        return f"{times} of {known}keys of no entry stay: register these first"
+    if joined:
+        return f"{times} of {pair.name} stay: their values differ there"
+    if not pair.links:
+        what = "send a command for each key" if pair.first == pair.second else "split these commands"
+        return f"{times} of {pair.name} stay: no placeholder has the same value in both; {what}"
+    held = " and ".join(f"{one} at <{chosen[one]}>" for one in (pair.first, pair.second) if one in chosen)
+    return f"{times} of {pair.name} stay: a key has one hash tag, and {held} has it elsewhere"
+
+
+def written(text: str, tags: Iterable[Tag]) -> tuple[str, list[Tag], list[str]]:
+    """Returns a policy's text with the tags, those that are in it, and why the others are not. The old form
+    of each key becomes a legacy form that keeps all rights."""
+    taken: list[Tag] = []
+    dropped: list[str] = []
+    for tag in tags:
+        try:
+            after = _with_tag(text, tag)
+            parse_policy(after)
+        except (EditError, yaml.YAMLError) as exc:
+            dropped.append(f"{tag.entry} is not changed: {exc}")
+        except FileError as exc:
+            dropped.append(f"{tag.entry} is not changed: {exc.diagnostics[0].message}")
+        else:
+            text = after
+            taken.append(tag)
+    return text, taken, dropped
+
+
+def _with_tag(text: str, tag: Tag) -> str:
+    path: tuple[str, ...] = ("keys", tag.entry, "key")
+    node = find(text, path)
+    if node is None:
+        path = path[:2]
+        node = find(text, path)
+    if not isinstance(node, yaml.ScalarNode) or node.value != tag.before:
+        raise EditError("its key is written in a way that is only changed by hand")
+    text = text[: node.start_mark.index] + quoted(tag.after) + text[node.end_mark.index :]
+    old = [f"{{entry: {tag.entry}, allow: [read, write, delete]}}"]
+    after = add_to_mapping(text, ("legacy", "keys"), quoted(tag.before), old)
+    return "".join(line if line.strip() else "\n" for line in after.splitlines(keepends=True)).rstrip() + "\n"

@@ -1,0 +1,81 @@
+"""Which part two keys have in common, so that a hash tag there puts them into one hash slot.
+
+Rule: only parts that vary are proposed. A constant tag would put all keys of its kind into one hash slot.
+Values are compared here and kept nowhere.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from .policy import CompiledPolicy
+
+MAX_KEY = 512  # bytes; longer keys are not compared
+_PART = re.compile(r"<[^<>]+>")
+
+Link = tuple[str, str]  # the placeholder of the first key, and that of the second, whose values are equal
+
+
+class Place(NamedTuple):
+    """One key as an entry of the policy describes it, or (with entry "") the key alone."""
+
+    entry: str
+    key: bytes
+    values: tuple[tuple[str, bytes], ...] = ()  # its placeholders, each with its value
+
+
+NOWHERE = Place("", b"")
+
+
+def place_of(policy: CompiledPolicy, key: bytes) -> Place:
+    """Returns the place of a key."""
+    target = policy.target(key)
+    if target is None or target.kind != "entry":
+        return Place("", key[:MAX_KEY])
+    captured = target.pattern.capture(key) if len(key) <= MAX_KEY else None
+    return Place(target.name, key[:MAX_KEY], tuple((captured or {}).items()))
+
+
+def by_shape(place: Place, shape: str) -> Place:
+    """Returns the place of a key of no entry by its shape: each segment that varies is a placeholder, whose
+    name is its number in the key."""
+    kinds, texts = shape.split(":"), place.key.split(b":")
+    if len(kinds) != len(texts):
+        return place._replace(values=())
+    pairs = enumerate(zip(kinds, texts, strict=True), 1)
+    return place._replace(
+        values=tuple((str(at), text) for at, (kind, text) in pairs if _PART.fullmatch(kind))
+    )
+
+
+def links(first: Place, second: Place) -> tuple[Link, ...]:
+    """Returns the placeholders of two keys that have one value."""
+    return tuple(
+        (name, other)
+        for name, value in first.values
+        for other, same in second.values
+        if value and value == same
+    )
+
+
+def tagged(text: str, placeholder: str) -> str:
+    """Returns the text of an entry's pattern with the hash tag round this placeholder; the text itself if it
+    lacks it, or has a hash tag."""
+    if "{" in text:
+        return text
+    for written in (f"<{placeholder}>", f"<{placeholder}...>"):
+        before, found, after = text.partition(written)
+        if found:
+            return f"{before}{{{found}}}{after}"
+    return text
+
+
+def tagged_shape(shape: str, number: str) -> str:
+    """Returns a shape with the hash tag round the segment of this number."""
+    parts = shape.split(":")
+    at = int(number) - 1
+    if "{" in shape or at >= len(parts):
+        return shape
+    parts[at] = f"{{{parts[at]}}}"
+    return ":".join(parts)

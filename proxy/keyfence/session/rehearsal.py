@@ -1,0 +1,139 @@
+"""One client's commands as a cluster would take them: what the candidate of a rehearsal reports beyond rules.
+
+Rule: it looks only at commands that reach Redis. What it keeps of a client is bounded: a few keys of its open
+transaction and of its WATCHes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from keyfence.commands.extract import extract
+from keyfence.commands.model import Streamed, Touches
+from keyfence.policy.compiled.hash_slots import hash_slot
+from keyfence.policy.compiled.hash_tags import MAX_KEY, NOWHERE, Place, place_of
+from keyfence.policy.compiled.obstacles import (
+    COMMAND,
+    DATABASE,
+    RUNS_SCRIPT,
+    SCRIPT,
+    SORT,
+    TRANSACTION,
+    UNDECLARED,
+    WATCH,
+    Seen,
+    of_command,
+    slot_obstacle,
+)
+from keyfence.policy.compiled.policy import CompiledPolicy
+from keyfence.policy.compiled.tenants import Values
+from keyfence.policy.engine.asker import Transaction
+from keyfence.policy.verdict import Ruling
+
+_UNWATCHING = frozenset({"EXEC", "DISCARD", "UNWATCH", "RESET"})
+CROSS = "slot.cross"
+
+
+class _Queue:
+    """The open transaction: its first key, and what was reported of it."""
+
+    __slots__ = ("crosses", "first", "of", "works")
+
+    def __init__(self, of: Transaction | None) -> None:
+        self.of = of
+        self.first = b""
+        self.works = False  # it was counted as one that would do
+        self.crosses = False
+
+
+class Rehearsed:
+    """What a rehearsal knows of one client."""
+
+    def __init__(self, policy: CompiledPolicy, values: Values) -> None:
+        self._policy = policy
+        self._values = values
+        self._queue = _Queue(None)
+        self._watched = b""  # the first watched key
+
+    def queued(self, transaction: Transaction, argv: Sequence[bytes]) -> Iterator[Seen]:
+        """Yields what a command of a transaction shows, all of whose keys are in its hash slot."""
+        accesses = extract(argv).accesses
+        if accesses:
+            yield from self._in_queue(transaction, accesses[0].key)
+
+    def seen(self, transaction: Transaction | None, touches: Touches, ruling: Ruling) -> Iterator[Seen]:
+        """Yields what a command shows that was evaluated. `ruling` is the candidate's."""
+        name = touches.command.name if touches.command is not None else "other"
+        met = list(of_command(self._policy, self._values, touches))
+        for obstacle in met:
+            yield Seen(obstacle, name)
+        if touches.script is not None and name in RUNS_SCRIPT and UNDECLARED not in met:
+            yield Seen(UNDECLARED, name, works=True)
+        if touches.databases and DATABASE not in met:
+            yield Seen(DATABASE, name, works=True)
+        crossing = next((one.key for one, _ in ruling.findings if one.rule == CROSS), None)
+        if SORT in met:
+            crossing = None  # it may be a pattern of BY or GET, which are an obstacle of their own
+        yield from self._of_slots(name, transaction, touches, crossing)
+        if name in _UNWATCHING:
+            self._watched = b""
+        elif name == "WATCH" and touches.accesses:
+            self._watched = self._watched or _held(touches.accesses[0].key)
+
+    def _of_slots(
+        self, name: str, transaction: Transaction | None, touches: Touches, crossing: bytes | None
+    ) -> Iterator[Seen]:
+        first = touches.accesses[0].key if touches.accesses else None
+        if transaction is not None:
+            if first is not None and crossing is None:
+                yield from self._in_queue(transaction, first)
+            elif crossing is not None:
+                yield from self._crossed(name, transaction, first or crossing, crossing)
+        elif crossing is not None:
+            place = NOWHERE if first is None else self._place(first)
+            yield Seen(slot_obstacle(name, in_transaction=False), name, place, self._place(crossing))
+        elif name == "WATCH" and first is not None and self._is_elsewhere(self._watched, first):
+            yield Seen(WATCH, name, self._place(self._watched), self._place(first))
+        elif name in RUNS_SCRIPT and first is not None:
+            yield Seen(SCRIPT, name, works=True)
+        elif len(touches.accesses) > 1:
+            yield Seen(COMMAND if name != "WATCH" else WATCH, name, works=True)
+
+    def _in_queue(self, transaction: Transaction, key: bytes) -> Iterator[Seen]:
+        """A key of a transaction that is in the hash slot of its first one, or is the first one."""
+        queue = self._of(transaction)
+        if not queue.first:
+            queue.first = _held(key)
+            if self._is_elsewhere(self._watched, key):
+                yield Seen(WATCH, "WATCH", self._place(self._watched), self._place(key))
+        elif not queue.works and not queue.crosses:
+            queue.works = True
+            yield Seen(TRANSACTION, "EXEC", works=True)
+
+    def _crossed(self, name: str, transaction: Transaction, first: bytes, crossing: bytes) -> Iterator[Seen]:
+        """A transaction counts once, by its first key in another hash slot."""
+        queue = self._of(transaction)
+        if queue.crosses:
+            return
+        queue.crosses = True
+        if queue.works:
+            yield Seen(TRANSACTION, "EXEC", times=-1, works=True)
+        yield Seen(TRANSACTION, name, self._place(queue.first or first), self._place(crossing))
+
+    def _of(self, transaction: Transaction) -> _Queue:
+        if self._queue.of is not transaction:
+            self._queue = _Queue(transaction)
+        return self._queue
+
+    def _place(self, key: bytes) -> Place:
+        return place_of(self._policy, key)
+
+    @staticmethod
+    def _is_elsewhere(one: bytes, other: bytes) -> bool:
+        return bool(one) and hash_slot(one) != hash_slot(other)
+
+
+def _held(key: bytes) -> bytes:
+    """A key that is kept until the transaction ends: none that is long, whose hash slot a part would not
+    show."""
+    return b"" if isinstance(key, Streamed) or len(key) > MAX_KEY else bytes(key)

@@ -1,0 +1,137 @@
+"""What a rehearsal of a cluster has seen: how often each service met each obstacle, and how often it would
+have done.
+
+Rule: rows hold names of entries and shapes of keys, never a key. The table is bounded; what comes beyond is
+counted without its keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from keyfence.policy.compiled.hash_tags import Link, Place, by_shape, links
+from keyfence.policy.compiled.obstacles import BY_NAME, COMMAND, Seen
+from keyfence.policy.engine.counts import Admitted
+from keyfence.shapes.shapes import Shapes
+
+MAX_ROWS = 2_000
+MAX_LINKS = 16  # of one row
+PART = 100  # rows that one part of the increments has at most
+_SEVERAL = "slot.cross"  # the rule that only commands with several keys are evidence of
+
+
+class Name(NamedTuple):
+    """A kind of key: an entry of the policy, or (with `is_entry` false) a shape. "": there is no key."""
+
+    name: str
+    is_entry: bool = False
+
+
+NONE = Name("")
+
+
+class Key(NamedTuple):
+    """What tells one row from another."""
+
+    service: str
+    obstacle: str
+    command: str
+    first: Name = NONE
+    second: Name = NONE
+
+
+class Count:
+    """The counts of one row."""
+
+    __slots__ = ("links", "times", "works")
+
+    def __init__(self) -> None:
+        self.times = 0  # the obstacle was met
+        self.works = 0  # such a command would do
+        self.links: dict[Link, int] = {}  # placeholders with one value in both keys, by how often
+
+    def add(self, times: int, works: int, found: Iterable[tuple[Link, int]]) -> None:
+        self.times += times
+        self.works += works
+        for link, number in found:
+            if link in self.links or len(self.links) < MAX_LINKS:
+                self.links[link] = self.links.get(link, 0) + number
+
+
+class Rehearsal:
+    """The table of one process, or (in a parent) of all of its workers."""
+
+    def __init__(self) -> None:
+        self.rows: dict[Key, Count] = {}
+        self._sent: dict[Key, Count] = {}  # since the last increments
+
+    def admitted(self, service: str, admitted: Admitted, times: int) -> None:
+        """Count commands that both caches have admitted."""
+        obstacle = BY_NAME.get(admitted.name)
+        if obstacle is not None:
+            self._add(Key(service, obstacle, admitted.name), times, 0, ())
+        elif _SEVERAL in admitted.evidence.rules:
+            self._add(Key(service, COMMAND, admitted.name), 0, times, ())
+
+    def seen(self, service: str, seen: Seen, shapes: Shapes) -> None:
+        """Count what one command has shown."""
+        if seen.works:
+            self._add(Key(service, seen.obstacle, seen.command), 0, seen.times, ())
+            return
+        first, one = _named(seen.first, shapes)
+        second, other = _named(seen.second, shapes)
+        found = [(link, seen.times) for link in links(one, other)] if second.name else []
+        self._add(Key(service, seen.obstacle, seen.command, first, second), seen.times, 0, found)
+
+    def parts(self) -> Iterator[list[Any]]:
+        """What was counted since the last time, as values that JSON can carry, part by part."""
+        sent, self._sent = self._sent, {}
+        rows = [_packed(key, count) for key, count in sent.items()]
+        for at in range(0, len(rows), PART):
+            yield rows[at : at + PART]
+
+    def absorb(self, rows: Iterable[Any]) -> None:
+        """Add what a worker sends."""
+        for service, obstacle, command, first, second, times, works, found in rows:
+            key = Key(service, obstacle, command, Name(*first), Name(*second))
+            self._add(key, times, works, [((one, other), number) for one, other, number in found])
+
+    def _add(self, key: Key, times: int, works: int, found: Iterable[tuple[Link, int]]) -> None:
+        if key not in self.rows and len(self.rows) >= MAX_ROWS:
+            key = Key(key.service, key.obstacle, key.command)
+        found = list(found)
+        for table in (self.rows, self._sent):
+            count = table.get(key)
+            if count is None:
+                count = table[key] = Count()
+            count.add(times, works, found)
+
+
+def _packed(key: Key, count: Count) -> list[Any]:
+    found = [[*link, number] for link, number in count.links.items()]
+    return [*key[:3], list(key.first), list(key.second), count.times, count.works, found]
+
+
+def _named(place: Place, shapes: Shapes) -> tuple[Name, Place]:
+    """The name of a key's kind, and the key with the parts that vary."""
+    if place.entry or not place.key:
+        return Name(place.entry, bool(place.entry)), place
+    shape = shapes.shape(place.key)
+    return Name(shape), by_shape(place, shape)
+
+
+def as_rows(rows: Mapping[Key, Count]) -> list[dict[str, Any]]:
+    """The table as plain values."""
+    return [
+        {
+            "service": key.service,
+            "obstacle": key.obstacle,
+            "command": key.command,
+            "keys": [one._asdict() for one in (key.first, key.second) if one.name],
+            "times": count.times,
+            "works": count.works,
+            "links": [{"first": one, "second": other, "times": n} for (one, other), n in count.links.items()],
+        }
+        for key, count in rows.items()
+    ]

@@ -1,0 +1,61 @@
+"""What two keys have in common, and where a hash tag goes."""
+
+from __future__ import annotations
+
+import pytest
+
+from keyfence.policy.compiled.hash_tags import MAX_KEY, by_shape, links, place_of, tagged, tagged_shape
+from keyfence.policy.loading.load import parse_policy
+
+POLICY = parse_policy("""policy: p
+claims: ["a:"]
+services: [one]
+placeholders: {id: "[a-z0-9]+", user: "[a-z0-9]+"}
+scopes: {a: {prefix: "a:", writers: [one]}}
+keys:
+  cart: {key: "a:cart:<user>", type: hash}
+  order: {key: "a:order:<user>:<id>", type: hash}
+""")
+
+
+def test_a_key_of_an_entry_has_its_placeholders() -> None:
+    place = place_of(POLICY, b"a:order:ann:7")
+    assert (place.entry, dict(place.values)) == ("order", {"user": b"ann", "id": b"7"})
+
+
+def test_any_other_key_has_none() -> None:
+    assert place_of(POLICY, b"a:other:7") == ("", b"a:other:7", ())
+    assert len(place_of(POLICY, b"b" * 5000).key) == MAX_KEY
+
+
+def test_placeholders_with_one_value_are_linked() -> None:
+    order, cart = place_of(POLICY, b"a:order:ann:7"), place_of(POLICY, b"a:cart:ann")
+    assert links(order, cart) == (("user", "user"),)
+    assert links(order, place_of(POLICY, b"a:cart:7")) == (("id", "user"),)
+    assert links(order, place_of(POLICY, b"a:cart:bob")) == ()
+
+
+def test_a_key_of_no_entry_has_the_segments_that_vary() -> None:
+    one = by_shape(place_of(POLICY, b"user:42:mail"), "user:<int>:mail")
+    other = by_shape(place_of(POLICY, b"mail:user:42"), "mail:user:<int>")
+    assert links(one, other) == (("2", "3"),)
+    assert by_shape(one, "other").values == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "placeholder", "expected"),
+    [
+        ("a:<user>:<id>", "user", "a:{<user>}:<id>"),
+        ("a:<path...>:x", "path", "a:{<path...>}:x"),
+        ("a:<user>", "id", "a:<user>"),
+        ("a:{<user>}:<id>", "id", "a:{<user>}:<id>"),  # a key has one hash tag
+    ],
+)
+def test_the_hash_tag_stands_round_the_placeholder(text: str, placeholder: str, expected: str) -> None:
+    assert tagged(text, placeholder) == expected
+
+
+def test_in_a_shape_it_stands_round_the_segment() -> None:
+    assert tagged_shape("user:<int>:mail", "2") == "user:{<int>}:mail"
+    assert tagged_shape("user:{<int>}:mail", "2") == "user:{<int>}:mail"
+    assert tagged_shape("user", "2") == "user"

@@ -1,0 +1,91 @@
+"""Which services would work on a cluster, and what to change for the others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from keyfence.telemetry.candidate.standing import Asked, standing_of
+
+TEXTS = {"cart": "a:cart:<user>", "order": "a:order:<user>:<id>", "tagged": "a:{<user>}:x"}
+
+
+def row(
+    obstacle: str, command: str, *keys: str, times: int = 1, works: int = 0, **more: Any
+) -> dict[str, Any]:
+    named = [{"name": one, "is_entry": one in TEXTS} for one in keys]
+    return {
+        "service": "web",
+        "obstacle": obstacle,
+        "command": command,
+        "keys": named,
+        "times": times,
+        "works": works,
+        "links": [],
+        **more,
+    }
+
+
+def link(first: str, second: str, times: int = 1) -> dict[str, Any]:
+    return {"first": first, "second": second, "times": times}
+
+
+def standing(*rows: dict[str, Any], seconds: float = 10.0, **commands: int) -> dict[str, Any]:
+    return standing_of(rows, Asked({"web": 7, "idle": 0, **commands}, TEXTS, seconds))
+
+
+def change(one: dict[str, Any]) -> str:
+    (found,) = standing(one)["rows"]
+    return str(found["change"])
+
+
+def test_a_service_is_ready_if_its_commands_were_seen_and_met_nothing() -> None:
+    found = standing(row("slots.command", "MGET", times=0, works=4), row("pubsub", "PUBLISH"))
+    assert [(one["service"], one["readiness"], one["share_slots"]) for one in found["services"]] == [
+        ("idle", "no traffic", 0),
+        ("web", "ready", 4),
+    ]
+
+
+def test_what_a_cluster_refuses_answers_in_part_or_may_refuse_keeps_a_service_from_being_ready() -> None:
+    for obstacle in ("database", "one.node", "command.unknown"):
+        assert standing(row(obstacle, "X"))["services"][1]["readiness"] == "not ready"
+
+
+def test_each_row_has_its_positive_evidence() -> None:
+    found = standing(
+        row("slots.command", "MGET", "cart", "order", times=3),
+        row("slots.command", "MGET", times=0, works=5),
+        row("slots.transaction", "SET", "cart", "order", times=2),
+        row("slots.transaction", "EXEC", times=0, works=9),
+    )
+    assert [(one["command"], one["times"], one["works"]) for one in found["rows"]] == [
+        ("MGET", 3, 5),
+        ("SET", 2, 9),
+    ]
+
+
+def test_a_common_placeholder_is_where_the_hash_tag_goes() -> None:
+    one = row(
+        "slots.command", "MGET", "cart", "order", times=4, links=[link("user", "user", 4), link("user", "id")]
+    )
+    assert change(one) == "write a:cart:{<user>} and a:order:{<user>}:<id>"
+    one["links"] = [link("user", "user", 3)]
+    assert change(one) == "write a:cart:{<user>} and a:order:{<user>}:<id>, which fits 3 of 4"
+
+
+def test_keys_of_no_entry_get_it_in_their_shape() -> None:
+    one = row("slots.command", "MGET", "u:<int>:a", "u:<int>:b", links=[link("2", "2")])
+    assert change(one) == "write u:{<int>}:a and u:{<int>}:b"
+
+
+def test_without_a_common_part_the_command_must_change() -> None:
+    assert change(row("slots.command", "MGET", "cart", "cart")).startswith("send a command for each key")
+    assert change(row("slots.command", "MGET", "cart", "order")) == (
+        "keys without a part in common need commands of their own"
+    )
+    tagged = row("slots.command", "MGET", "cart", "tagged", links=[link("user", "user")])
+    assert change(tagged) == "both keys need the same text in their hash tags"
+
+
+def test_publishing_is_shown_as_a_rate() -> None:
+    assert change(row("pubsub", "PUBLISH", times=50)).startswith("5 a second go to every node")
