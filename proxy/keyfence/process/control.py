@@ -105,8 +105,8 @@ class ProcessControl(Control):
         return not reasons, reasons
 
     async def warnings(self) -> list[str]:
-        troubles = self._cluster.troubles if self._cluster is not None else []
-        return [*self._concerns(is_fatal=False), *troubles]
+        troubles = self._cluster.state().troubles if self._cluster is not None else []
+        return [*self._concerns(is_fatal=False), *(one.text for one in troubles)]
 
     def _concerns(self, *, is_fatal: bool) -> list[str]:
         """What is to be known about the upstreams, with or without the effect that keyfence is not ready."""
@@ -191,7 +191,7 @@ class ProcessControl(Control):
             "reason": "" if upstream.up else upstream.reason,
             "replicas": served.replicas.status() if served.replicas is not None else [],
             "credentials": served.keeper.status(),
-            **({"cluster": self._cluster.status()} if self._cluster is not None else {}),
+            **({"cluster": self._cluster.state().as_json()} if self._cluster is not None else {}),
         }
 
     def _mode_counts(self) -> dict[str, dict[str, int]]:
