@@ -58,6 +58,7 @@ class WorkerProcess:
         self._on_counts = on_counts
         self._on_question = on_question
         self._on_sign = on_sign
+        self._is_launched = asyncio.Event()  # it can get orders
         self._listeners: set[int] = set()  # of a cluster's nodes, by number: it has their sockets
         self._handing: socket.socket | None = None  # by which it gets further ones
         self._channel = Channel(to_pickle, json.loads, self._received, self._channel_ended)
@@ -99,9 +100,11 @@ class WorkerProcess:
         await loop.connect_read_pipe(lambda: self._log, os.fdopen(reading, "rb", 0))
         await loop.create_unix_connection(lambda: self._channel, sock=ours)
         self._channel.send((0, "start", start))
+        self._is_launched.set()
 
     async def tell_nodes(self, doors: NodeDoors, seconds: float) -> None:
         """Send the nodes of the cluster, with the sockets that it does not have yet. Raises WorkerFailed."""
+        await self._is_launched.wait()
         order, descriptors = doors.order_for(self.place, self._listeners)
         if self._handing is None:
             raise WorkerFailed("it has ended")

@@ -90,7 +90,8 @@ class NodeDoors(Doors):
         return ()
 
     def close(self, node_id: str) -> None:
-        for bound in self._shared.pop(node_id).places:
+        shared = self._shared.pop(node_id, None)
+        for bound in shared.places if shared is not None else ():
             bound.close()
 
     def close_all(self) -> None:
