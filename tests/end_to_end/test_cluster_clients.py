@@ -74,8 +74,10 @@ class PythonArm:
     def __init__(self, protocol: int, port: int, arm: str) -> None:
         self._client = redis.RedisCluster(host="127.0.0.1", port=port, protocol=protocol)
         self._load = Load(self._client, keys_of(arm)).start()
+        self._load.goes_on()
 
     def end(self) -> Seen:
+        self._load.goes_on()
         self._load.end()
         return Seen(self._load.rounds, self._load.wrong, self._load.errors)
 

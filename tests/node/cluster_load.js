@@ -1,7 +1,7 @@
 // A cluster client with its default settings, which writes rising values to keys and reads each back, again and
 // again: node cluster_load.js ioredis|redis|redis3 HOST:PORT KEY… (redis3: node-redis with RESP3). It prints a
-// line when it has begun, and when standard input ends one JSON object: how many rounds it made, what it read
-// that it had not written, and the errors that an application would get, by their text.
+// line after the first round. When standard input ends it makes one more, and prints one JSON object: how many
+// rounds it made, what it read that it had not written, and the errors that an application would get, by text.
 "use strict";
 
 const [library, address, ...keys] = process.argv.slice(2);
@@ -26,8 +26,8 @@ async function main() {
   const seen = { rounds: 0, wrong: [], errors: {} };
   let ends = false;
   process.stdin.resume().on("end", () => (ends = true));
-  console.log("begun");
-  while (!ends) {
+  for (let isLast = false; !isLast; ) {
+    isLast = ends;
     for (const key of keys) {
       const value = String(seen.rounds);
       try {
@@ -39,6 +39,7 @@ async function main() {
       }
     }
     seen.rounds += 1;
+    if (seen.rounds === 1) console.log("begun");
     await new Promise((done) => setTimeout(done, 5));
   }
   console.log(JSON.stringify(seen));
