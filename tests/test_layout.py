@@ -164,6 +164,7 @@ MAY_IMPORT: dict[str, set[str]] = {
             "telemetry",
             "telemetry.candidate",
             "upstream",
+            "upstream.cluster",
         ),
         *("policy", "policy.enforcement"),
     },
@@ -223,7 +224,9 @@ PURE_MODULES = {  # in other rooms
     "keyfence.upstream.cluster.announced",
     "keyfence.upstream.cluster.refresh",
     "keyfence.upstream.cluster.rewriting",
+    "keyfence.upstream.cluster.state",
     "keyfence.upstream.cluster.topology",
+    "keyfence.upstream.cluster.troubles",
 }
 IO_MODULES = {
     "aiohttp",

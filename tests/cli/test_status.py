@@ -51,3 +51,33 @@ def test_the_last_failover_is_a_line(
     [line] = [one for one in said(monkeypatch, upstream=upstream)[1] if one.startswith("failover")]
     assert line.startswith("failover    to 10.0.0.2:6379 at ")
     assert line.endswith(f", known from the Sentinels{end}")
+
+
+def a_cluster(age: float | None = 3.2, nodes: int = 1) -> dict[str, Any]:
+    """The upstream of a status: a master, and so many replicas that clients cannot reach."""
+    master = {"id": "a", "node": "10.0.0.1:6379", "role": "master", "announced": "proxy:7201", "up": True}
+    rows = [master | {"slots": 5461}]
+    rows += [master | {"role": "replica", "announced": "", "up": False, "slots": 0}] * (nodes - 1)
+    about = {"nodes": rows, "slots": 16383, "age": age, "troubles": [], "refreshes": {}}
+    upstream = {"address": "cluster:10.0.0.1:6379", "up": True, "since": 1e9, "reason": ""}
+    return upstream | {"cluster": about}
+
+
+def test_the_nodes_of_a_cluster_are_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = said(monkeypatch, upstream=a_cluster(nodes=2))[1]
+    first = lines.index("cluster     2 nodes, 16383 of 16384 hash slots have a node, topology 3.2 s old")
+    assert lines[first + 1 : first + 3] == [
+        "node        10.0.0.1:6379, master, 5,461 hash slots, up; clients use proxy:7201",
+        "node        10.0.0.1:6379, replica, down; clients cannot reach it",
+    ]
+
+
+def test_of_many_nodes_some_are_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = [one for one in said(monkeypatch, upstream=a_cluster(nodes=60))[1] if one.startswith("node ")]
+    assert len(lines) == 51
+    assert lines[-1] == "node        10 more (--format json has all)"
+
+
+def test_a_topology_that_is_not_known_yet_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = said(monkeypatch, upstream=a_cluster(None, 0))[1]
+    assert any(one.endswith("its topology is not known yet") for one in lines)

@@ -753,11 +753,6 @@ def test_nodes_of_a_cluster_and_the_addresses_that_stand_for_them(tmp_path: Path
         ("7200-7299", "6300-6399", "4:45: port 6380 is that of listeners too; give it another one"),
         (": 7300}", ": 0}", "4:81: '0': input should be"),
         ('{"10.0.0.1:6379"', '{"10.0.0.2:1": 7300, "10.0.0.1:6379"', "port 7300 is given to two nodes"),
-        (
-            "policy: p",
-            "policy: p\nworkers: 2",
-            "2:10: a cluster is served by one process",
-        ),
         ('"0.0.0.0:6380"', '"unix:/tmp/k.sock"', "5:12: a cluster needs one listener, of HOST:PORT"),
         (
             '{listen: "0.0.0.0:6380"}',

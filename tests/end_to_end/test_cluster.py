@@ -3,37 +3,30 @@ moves."""
 
 from __future__ import annotations
 
-import json
-import os
 import shutil
 import subprocess
-import threading
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 import pytest
 import redis
 
-from tests.clients.running import ask, eventually
-from tests.cluster import NO_CLUSTER, Cluster, cluster_binary, running_cluster
+from tests.clients.running import eventually, metric
+from tests.cluster import NO_CLUSTER, SLOTS, Cluster, cluster_binary, running_cluster
+from tests.end_to_end.clusters import (
+    KEYS,
+    Load,
+    announced,
+    knows,
+    moved_slot,
+    nodes,
+    port_of,
+    running_keyfence,
+    stir,
+    strangers,
+)
 from tests.servers import PROJECT, Keyfence, free_port, running_redis
 
-POLICY = """policy: p
-services: [app]
-scopes: {all: {prefix: "app:", writers: [app], unregistered: allow}}
-"""
-CONFIG = """policy: policy.yaml
-upstream:
-  cluster: ["127.0.0.1:{seed}", "127.0.0.1:{other}"]
-  announce: {{host: 127.0.0.1, ports: {first}-{last}}}
-listeners: [{{listen: "127.0.0.1:0", service: app}}]
-admin: "127.0.0.1:0"
-findings: none
-modes: [{{mode: enforce}}]
-"""
-KEYS = [f"app:{number}" for number in range(60)]
 NODE_MODULES = PROJECT / "tests" / "node" / "node_modules"
 
 pytestmark = pytest.mark.skipif(cluster_binary() is None, reason=NO_CLUSTER)
@@ -47,19 +40,8 @@ def cluster() -> Iterator[Cluster]:
 
 @pytest.fixture(scope="module")
 def keyfence(tmp_path_factory: pytest.TempPathFactory, cluster: Cluster) -> Iterator[Keyfence]:
-    folder = tmp_path_factory.mktemp("cluster")
-    first = 20_000 + free_port() % 10_000
-    (folder / "policy.yaml").write_text(POLICY)
-    config = folder / "keyfence.yaml"
-    one, other, *_ = cluster.masters
-    config.write_text(CONFIG.format(seed=one.port, other=other.port, first=first, last=first + 99))
-    # The notices of stderr are about nodes that join, fail and leave here.
-    with Keyfence("--config", config, expect_stderr="(?s).*") as one_:
-        yield one_
-
-
-def port_of(keyfence: Keyfence) -> int:
-    return keyfence.address()[1]
+    with running_keyfence(tmp_path_factory.mktemp("cluster"), cluster) as one:
+        yield one
 
 
 @pytest.fixture
@@ -68,93 +50,40 @@ def client(keyfence: Keyfence) -> Iterator[redis.RedisCluster]:
         yield one
 
 
-def nodes(keyfence: Keyfence) -> list[dict[str, Any]]:
-    _, body = ask(keyfence, "/status")
-    found: list[dict[str, Any]] = json.loads(body)["upstream"]["cluster"]["nodes"]
-    return found
-
-
-def announced(keyfence: Keyfence) -> set[str]:
-    return {one["announced"] for one in nodes(keyfence)}
-
-
-def ports_of_process(pid: int) -> set[str]:
-    """Returns the local TCP ports of a process' sockets."""
-    links = (os.readlink(one) for one in Path(f"/proc/{pid}/fd").iterdir() if one.is_symlink())
-    inodes = {link[8:-1] for link in links if link.startswith("socket:[")}
-    rows = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
-    return {str(int(row[1].rpartition(":")[2], 16)) for row in rows if row[9] in inodes}
-
-
-def stir(cluster: Cluster) -> None:
-    """Has keyfence ask for the topology before the time: connections end."""
-    with cluster.masters[0].client() as one:
-        one.execute_command("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
-
-
-def knows(node: redis.Redis, other: str) -> bool:
-    return other in str(node.execute_command("CLUSTER", "NODES"))
-
-
-def strangers(keyfence: Keyfence, cluster: Cluster) -> list[str]:
-    """Returns the clients of the nodes that are neither keyfence nor nodes."""
-    found = []
-    for server in (*cluster.masters, *cluster.replicas):
-        with server.client() as watcher:  # by the unix socket
-            rows = watcher.client_list()
-        own = ports_of_process(keyfence.process.pid)
-        for row in rows:
-            # Of nodes: replication, and what MIGRATE leaves open.
-            is_node = bool({"S", "M"} & set(row["flags"])) or row["cmd"] == "restore-asking"
-            if not is_node and row["addr"].startswith("127.") and row["addr"].rpartition(":")[2] not in own:
-                found.append(str(row))
-    return found
-
-
-class Load:
-    """Writes and reads all keys again and again, in a thread, until it ends."""
-
-    def __init__(self, client: redis.RedisCluster) -> None:
-        self.rounds = 0
-        self.wrong: list[str] = []
-        self._client = client
-        self._ends = threading.Event()
-        self._thread = threading.Thread(target=self._work)
-
-    def __enter__(self) -> Load:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ends.set()
-        self._thread.join()
-        assert self.wrong == []
-
-    def _work(self) -> None:
-        while not self._ends.is_set():
-            for key in KEYS:
-                value = f"{self.rounds}"
-                try:
-                    self._client.set(key, value)
-                    got = self._client.get(key)
-                except (redis.ConnectionError, redis.TimeoutError, redis.ResponseError) as exc:
-                    self.wrong += [] if isinstance(exc, redis.ConnectionError) else [f"{key}: {exc!r}"]
-                    continue
-                if got != value.encode():
-                    self.wrong.append(f"{key}: {got!r} and not {value}")
-            self.rounds += 1
-
-    def goes_on(self) -> None:
-        """Wait for two more rounds."""
-        last = self.rounds + 2
-        eventually(lambda: self.rounds >= last, "the load goes on")
-
-
 def test_a_client_finds_all_nodes_at_addresses_of_keyfence(
     keyfence: Keyfence, cluster: Cluster, client: redis.RedisCluster
 ) -> None:
     assert {f"{one.host}:{one.port}" for one in client.get_nodes()} == announced(keyfence)
     assert len(announced(keyfence)) == len(cluster.masters) + len(cluster.replicas)
+
+
+def test_metrics_show_the_nodes_and_the_topology(keyfence: Keyfence, cluster: Cluster) -> None:
+    eventually(lambda: metric(keyfence, "keyfence_upstream_slots_covered") == SLOTS, "it is reported")
+    for index, master in enumerate(cluster.masters):
+        node = f"127.0.0.1:{master.port}"
+        slots = SLOTS * (index + 1) // 3 - SLOTS * index // 3
+        assert metric(keyfence, "keyfence_upstream_node_up", node=node) == 1
+        assert metric(keyfence, "keyfence_upstream_node_role", node=node, role="master") == 1
+        assert metric(keyfence, "keyfence_upstream_node_slots", node=node) == slots
+    (replica,) = cluster.replicas
+    node = f"127.0.0.1:{replica.port}"
+    assert metric(keyfence, "keyfence_upstream_node_role", node=node, role="replica") == 1
+    assert metric(keyfence, "keyfence_upstream_topology_age_seconds") < 60
+    assert metric(keyfence, "keyfence_upstream_topology_refreshes_total", reason="start") == 1
+    assert metric(keyfence, "keyfence_upstream_cluster_troubles", kind="slots_without_node") == 0
+
+
+def test_redirects_are_counted_by_node(keyfence: Keyfence) -> None:
+    before = metric(keyfence, "keyfence_upstream_node_redirects_total", error="MOVED")
+    moved = 0
+    with keyfence.client() as one:
+        for key in KEYS:
+            try:
+                one.get(key)
+            except redis.exceptions.MovedError:
+                moved += 1
+    assert moved
+    assert metric(keyfence, "keyfence_upstream_node_redirects_total", error="MOVED") == before + moved
 
 
 def test_commands_pipelines_and_transactions_work_over_many_hash_slots(
@@ -226,21 +155,8 @@ def test_ioredis_finds_all_nodes(keyfence: Keyfence, cluster: Cluster) -> None:
 def test_a_hash_slot_moves_under_load(
     keyfence: Keyfence, cluster: Cluster, client: redis.RedisCluster
 ) -> None:
-    slot = client.keyslot(KEYS[0])
-    port = cluster.port_of(slot)
-    source = next(one for one in cluster.masters if one.port == port)
-    target = next(one for one in cluster.masters if one.port != port)
-    with Load(client) as load, source.client() as old, target.client() as new:
-        old_id, new_id = old.execute_command("CLUSTER", "MYID"), new.execute_command("CLUSTER", "MYID")
-        new.execute_command("CLUSTER", "SETSLOT", slot, "IMPORTING", old_id)
-        old.execute_command("CLUSTER", "SETSLOT", slot, "MIGRATING", new_id)
-        load.goes_on()
-        while keys := old.execute_command("CLUSTER", "GETKEYSINSLOT", slot, 100):
-            old.execute_command("MIGRATE", "127.0.0.1", target.port, "", 0, 5000, "KEYS", *keys)
-            load.goes_on()
-        for one in (new, old):
-            one.execute_command("CLUSTER", "SETSLOT", slot, "NODE", new_id)
-        load.goes_on()
+    with Load(client) as load:
+        moved_slot(cluster, KEYS[0], load.goes_on)
     assert strangers(keyfence, cluster) == []
 
 
@@ -276,10 +192,12 @@ def test_a_node_that_joins_gets_an_address_and_one_that_leaves_is_not_named_any_
             lambda: any(row["id"] == new_id and row["announced"] and row["up"] for row in nodes(keyfence)),
             "the node has an address",
         )
-        for server in (*cluster.masters, *cluster.replicas):
-            with server.client() as other:
-                eventually(partial(knows, other, new_id), "the node is known")
-                other.execute_command("CLUSTER", "FORGET", new_id)
+        every = [server.client() for server in (*cluster.masters, *cluster.replicas)]
+        for other in every:  # a node that has not heard of it yet would hear after the others forgot it
+            eventually(partial(knows, other, new_id), "the node is known")
+        for other in every:
+            other.execute_command("CLUSTER", "FORGET", new_id)
+            other.close()
         one.execute_command("CLUSTER", "RESET", "HARD")
         stir(cluster)
         eventually(lambda: all(row["id"] != new_id for row in nodes(keyfence)), "the node is not named")

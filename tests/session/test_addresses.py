@@ -545,3 +545,54 @@ def test_an_error_that_takes_the_place_of_a_redirect_comes_as_a_whole(cut_at: in
     one.from_upstream(MOVED[:cut_at])
     one.from_upstream(MOVED[cut_at:] + b"+OK\r\n")
     assert re.fullmatch(rb"-((M|MO|MOV|MOVE|MOVED): )?CLUSTERDOWN unknown node\r\n\+OK\r\n", sent(one))
+
+
+EXEC_SLOTS = b"*3\r\n$1\r\nx\r\n" + SLOTS + b"+OK\r\n"
+
+
+def executed(one: Session, *commands: str) -> bytes:
+    """Returns what the client gets for EXEC after these commands, in a transaction that Redis carries out."""
+    one.from_client(cmd("MULTI"))
+    one.from_upstream(b"+OK\r\n")
+    for command in commands:
+        one.from_client(cmd(command))
+        one.from_upstream(b"+QUEUED\r\n")
+    sent(one)
+    one.from_client(cmd("EXEC"))
+    one.from_upstream(EXEC_SLOTS)
+    return sent(one)
+
+
+@pytest.mark.parametrize("command", TOPOLOGY)
+@pytest.mark.parametrize("mode", ["observe", "enforce"])
+def test_before_a_cluster_answers_within_exec_name_keyfence(command: str, mode: str) -> None:
+    observer = RecordingObserver()
+    rules = [ModeRule(mode, "redis.address"), ModeRule("observe")]
+    one = session("CubeMaster", rules=rules, observer=observer, cluster=Announced())
+    got = executed(one, "GET cube:v1:master:a", command, "SET cube:v1:master:a x")
+    assert got == EXEC_SLOTS.replace(SLOTS, f"+keyfence answers {command.upper()}\r\n".encode())
+    assert "redis.address" not in [rule for _, _, rule, _ in observer.found]
+
+
+def test_before_a_cluster_a_transaction_that_did_not_run_has_nothing_to_edit() -> None:
+    one = session("CubeMaster", rules=[ModeRule("observe")], cluster=Announced())
+    one.from_client(cmd("MULTI") + cmd("CLUSTER SLOTS"))
+    one.from_upstream(b"+OK\r\n")
+    one.from_upstream(b"+QUEUED\r\n")
+    sent(one)
+    one.from_client(cmd("EXEC"))
+    one.from_upstream(b"-EXECABORT Transaction discarded\r\n")
+    assert sent(one) == b"-EXECABORT Transaction discarded\r\n"
+
+
+def test_before_a_cluster_an_answer_that_text_can_shape_is_ruled_on() -> None:
+    """A script's text could take the place of the answer within EXEC's."""
+    observer = RecordingObserver()
+    one = session("CubeMaster", rules=[RULE, ModeRule("observe")], observer=observer, cluster=Announced())
+    one.from_client(cmd("MULTI"))
+    one.from_upstream(b"+OK\r\n")
+    one.from_client(cmd("EVAL return{} 0"))
+    one.from_upstream(b"+QUEUED\r\n")
+    sent(one)
+    one.from_client(cmd("CLUSTER SLOTS"))
+    assert ("redis.address", "refused") in [(rule, action) for _, _, rule, action in observer.found]

@@ -234,6 +234,25 @@ def test_the_overview_says_of_each_replica_whether_it_is_read_from(monkeypatch: 
     assert '<strong class="bad">not read from</strong> (it is a &lt;primary&gt;)</li>' in text
 
 
+@pytest.mark.parametrize(("age", "said"), [(3.2, "topology known"), (None, "topology not known yet")])
+def test_the_overview_names_the_nodes_of_a_cluster(
+    age: float | None, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = Stage(None)
+    status = asyncio.run(stage.status())
+    node = {"id": "a", "node": "10.0.0.1:6379", "role": "master", "announced": "proxy:7201", "up": True}
+    rows = [node | {"slots": 16384}, node | {"node": "10.0.0.2:6379", "announced": "", "up": False}]
+    cluster = {"nodes": rows, "slots": 16384, "age": age, "troubles": [], "refreshes": {}}
+
+    async def clustered() -> dict[str, Any]:
+        return status | {"upstream": status["upstream"] | {"cluster": cluster}}
+
+    monkeypatch.setattr(stage, "status", clustered)
+    page = shown(stage, "/")
+    for text in (said, "2 nodes", "10.0.0.1:6379", "proxy:7201", "10.0.0.2:6379", "not served"):
+        assert text in page
+
+
 # -- findings
 
 

@@ -25,6 +25,8 @@ from .terminal.asking import ask_admin, checked_answer
 from .terminal.options import admin_option, format_option, is_given, print_json, value_option
 from .terminal.output import fail, fits, print_table, say, wrapped
 
+MAX_NODES = 50  # of a cluster, in the text
+SLOTS = 16384  # of every Redis Cluster
 _STYLES = {"enforce": "bold red", "observe": "green", "disabled": "dim"}
 _VERBS = {"enforce": "enforced", "observe": "observed", "disabled": "disabled"}
 
@@ -79,6 +81,8 @@ def _status_lines(answer: Mapping[str, Any]) -> list[tuple[str, str]]:
         lines += [("replica", _replica_text(one)) for one in upstream.get("replicas", ())]
         if upstream.get("last_failover"):
             lines.append(("failover", _failover_text(upstream["last_failover"])))
+        if upstream.get("cluster"):
+            lines += _cluster_lines(upstream["cluster"])
         if upstream.get("credentials"):
             lines.append(("credentials", _credentials_text(upstream["credentials"])))
     lines += [("listener", f"{one['address']}, {one['whose']}") for one in answer["listeners"]]
@@ -106,6 +110,24 @@ def _replica_text(one: Mapping[str, Any]) -> str:
     """Returns whether reads go to a replica, and how far it is behind."""
     text = f"{one['address']}, {'not used: ' + one['reason'] if one['reason'] else 'used'}"
     return text if one["behind"] is None else f"{text}, {counted(one['behind'], 'byte')} behind"
+
+
+def _cluster_lines(one: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Returns how whole the cluster is, and how each node stands."""
+    nodes = one["nodes"]
+    known = "its topology is not known yet" if one["age"] is None else f"topology {one['age']:.1f} s old"
+    text = f"{counted(len(nodes), 'node')}, {one['slots']} of {SLOTS} hash slots have a node, {known}"
+    lines = [("cluster", text), *(("node", _node_text(node)) for node in nodes[:MAX_NODES])]
+    if len(nodes) > MAX_NODES:
+        lines.append(("node", f"{len(nodes) - MAX_NODES} more (--format json has all)"))
+    return lines
+
+
+def _node_text(one: Mapping[str, Any]) -> str:
+    """Returns what a node is, and under which address clients find it."""
+    announced = f"clients use {one['announced']}" if one["announced"] else "clients cannot reach it"
+    slots = f", {counted(one['slots'], 'hash slot')}" if one["slots"] else ""
+    return f"{one['node']}, {one['role']}{slots}, {'up' if one['up'] else 'down'}; {announced}"
 
 
 def _credentials_text(one: Mapping[str, Any]) -> str:

@@ -201,9 +201,6 @@ def cluster_faults(said: UpstreamModel, settings: Settings) -> list[Diagnostic]:
     if said.announce is None:
         text = "clients would learn the nodes' own addresses; write announce: {host: HOST, ports: FIRST-LAST}"
         faults.append(settings.fault(cluster, text))
-    if settings.workers:
-        text = f"a cluster is served by one process, and there are {settings.workers} workers; remove workers"
-        faults.append(settings.fault(("workers",), text))
     served = settings.serving
     if len(settings.listeners) > 1 or len(served) != 1 or served[0].address.unix_path:
         text = "a cluster needs one listener, of HOST:PORT, which stands for all nodes; remove the others"

@@ -114,7 +114,7 @@ class ProcessControl(Control):
         return not reasons, reasons
 
     async def warnings(self) -> list[str]:
-        troubles = self._cluster.troubles if self._cluster is not None else []
+        troubles = [one.text for one in self._cluster.state().troubles] if self._cluster is not None else []
         about_policy = [*await self.degraded(), *self._provision.notes(), *self._provision.files.unchanging]
         return [*self._concerns(is_fatal=False), *troubles, *about_policy]
 
@@ -216,7 +216,7 @@ class ProcessControl(Control):
             "reason": "" if upstream.up else upstream.reason,
             "replicas": served.replicas.status() if served.replicas is not None else [],
             "credentials": served.keeper.status(),
-            **({"cluster": self._cluster.status()} if self._cluster is not None else {}),
+            **({"cluster": self._cluster.state().as_json()} if self._cluster is not None else {}),
         }
 
     def _mode_counts(self) -> dict[str, dict[str, int]]:

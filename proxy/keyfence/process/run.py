@@ -22,6 +22,7 @@ from keyfence.net import passed
 from keyfence.net.addresses import Address
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.verdict import Peer
+from keyfence.process.workers.nodes import NodeDoors
 from keyfence.process.workers.parent import Workers
 from keyfence.process.workers.sockets import CannotBind, Place, bind_places
 from keyfence.process.workers.worker import Start
@@ -37,7 +38,7 @@ from .in_process import InProcess
 from .operators import OperatorListeners, why_not
 from .provision import Provision
 from .serving.backend import Backend
-from .serving.cluster import ClusterNodes
+from .serving.cluster import ClusterNodes, Doors
 from .serving.command_recorder import Recorder
 from .serving.jobs import background
 from .serving.packing import Packed, pack
@@ -71,8 +72,11 @@ async def serve(
         runtime = Runtime(settings, policy, telemetry)
         findings.policy_taken(runtime.authorizer)
         served = await runtime.reach_upstream(address)
-        cluster = _followed(runtime, served)
+        doors = NodeDoors(settings.workers) if settings.workers else None
+        cluster = _followed(runtime, served, doors)
         backend = _backend(runtime, served, address, policy, places, relay, findings)
+        if cluster is not None and doors is not None and isinstance(backend, Workers):
+            backend.follow(cluster, doors)
         at_once = asyncio.Event()
         stack.push_async_callback(backend.drain, 0.0, at_once)  # if the start fails
         access = Access(settings.admin_names, token_of(settings))
@@ -171,14 +175,14 @@ def _backend(
     return Workers(places, runtime, relay, start, findings.feed, findings.ledger)
 
 
-def _followed(runtime: Runtime, entry: ServedUpstream) -> ClusterNodes | None:
+def _followed(runtime: Runtime, entry: ServedUpstream, doors: Doors | None) -> ClusterNodes | None:
     """The nodes of the cluster that the upstream is a node of; None: it is none. Raises StartError."""
     announce = runtime.settings.announce
     if announce is None:
         return None
     if runtime.policy is None:
         raise StartError("a cluster's replies name its nodes, so keyfence must read them: leave out --splice")
-    return ClusterNodes(runtime, entry, announce)
+    return ClusterNodes(runtime, entry, announce, doors)
 
 
 def _on_signals(control: ProcessControl, at_once: asyncio.Event) -> asyncio.Event:

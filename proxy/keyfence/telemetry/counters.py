@@ -38,11 +38,17 @@ BOUNDS = {"decision": DECISION_BOUNDS, "request": _ON_THE_WAY, "upstream": _ON_T
 TRAFFIC = ("client_in", "client_out", "upstream_in", "upstream_out")
 
 
+NODE_ROLES = ("master", "replica")
+_BY_NODE = ("upstream_node_up", "upstream_node_role", "upstream_node_slots")
+_OF_CLUSTER = (*_BY_NODE, "upstream_slots_covered", "upstream_topology_age", "upstream_cluster_troubles")
+
 # The counters that hold only while the process lives.
 GAUGES = (
     *("connections_open", "opaque_open", "upstream_up", "upstream_standing", "exceptions_lapsed"),
     *("upstream_role", "upstream_failover_seconds", "upstream_credentials_expire"),
     *("upstream_replica_up", "upstream_replica_behind"),
+    *("upstream_node_up", "upstream_node_role", "upstream_node_slots", "upstream_slots_covered"),
+    *("upstream_topology_age", "upstream_cluster_troubles"),
     *("policy_files", "policies", "policy_refused", "policy_stale", "policy_confirmed"),
     *("break_glass", "workers"),
 )
@@ -82,6 +88,15 @@ class Counters(Sink):
     upstream_replica_up: dict[str, int] = field(default_factory=dict)  # address: 1 or 0
     upstream_replica_behind: dict[str, int] = field(default_factory=dict)  # address: bytes
     upstream_replica_commands: dict[str, int] = field(default_factory=dict)  # by address
+    upstream_node_up: dict[str, int] = field(default_factory=dict)  # node of a cluster: 1 or 0
+    upstream_node_role: dict[tuple[str, str], int] = field(default_factory=dict)  # (node, role): 1 or 0
+    upstream_node_slots: dict[str, int] = field(default_factory=dict)  # node: its hash slots
+    upstream_node_redirects: dict[tuple[str, str], int] = field(default_factory=dict)  # (node, MOVED or ASK)
+    upstream_slots_covered: dict[str, int] = field(default_factory=dict)  # cluster: hash slots with a node
+    upstream_topology_age: dict[str, float] = field(default_factory=dict)  # cluster: seconds
+    # (cluster, reason): how often the topology was asked for
+    upstream_topology_refreshes: dict[tuple[str, str], int] = field(default_factory=dict)
+    upstream_cluster_troubles: dict[tuple[str, str], int] = field(default_factory=dict)  # (cluster, kind)
     upstream_errors: dict[str, int] = field(default_factory=dict)  # by word, one of `resp.replies.NOTED`
     addresses_hidden: dict[str, int] = field(default_factory=dict)  # of Redis, by where clients would read it
     sessions_opaque: dict[tuple[str, str], int] = field(default_factory=dict)  # (service, reason)
@@ -339,6 +354,34 @@ class Counters(Sink):
                 self.upstream_replica_behind[address] = behind
             self._add("upstream_replica_commands", address, OTHER, MAX_REASONS, sent)
 
+    def cluster_stands(
+        self, cluster: str, nodes: Iterable[tuple[str, bool, str, int]], covered: int, age: float | None
+    ) -> None:
+        """The cluster has these nodes: (address, whether it is up, role, number of hash slots). `age`: that
+        of the topology in seconds; None: there is none."""
+        for name in _BY_NODE:
+            getattr(self, name).clear()
+        for node, is_up, role, slots in itertools.islice(nodes, MAX_COARSE):
+            self.upstream_node_up[node] = int(is_up)
+            self.upstream_node_slots[node] = slots
+            for one in NODE_ROLES:
+                self.upstream_node_role[node, one] = int(one == role)
+        self.upstream_slots_covered[cluster] = covered
+        if age is not None:
+            self.upstream_topology_age[cluster] = age
+
+    def cluster_asked(self, cluster: str, refreshes: Mapping[str, int], troubles: Mapping[str, int]) -> None:
+        """How often the topology was asked for in all, by reason, and how many troubles of each kind there
+        are. Both sets are closed."""
+        for reason, number in refreshes.items():
+            self.upstream_topology_refreshes[cluster, reason] = number
+        for kind, number in troubles.items():
+            self.upstream_cluster_troubles[cluster, kind] = number
+
+    def node_redirected(self, node: str, error: str) -> None:
+        """A node has sent a client to another one; `error` is MOVED or ASK."""
+        self._add("upstream_node_redirects", (node, error), (OTHER, OTHER), MAX_COARSE)
+
     def upstream_fault(self, kind: str) -> None:
         """Redis sent an unexpected reply on a shared connection. `kind` is one of a closed set."""
         self._add("upstream_faults", kind, OTHER, MAX_REASONS)
@@ -480,6 +523,8 @@ class Counters(Sink):
             self.upstream_replica_up[name] = min(int(up), self.upstream_replica_up.get(name, 1))
         for name, behind in shot["upstream_replica_behind"]:
             self.upstream_replica_behind[name] = max(behind, self.upstream_replica_behind.get(name, 0))
+        for name in _OF_CLUSTER:  # the process that follows it alone has rows
+            getattr(self, name).update(_table(shot[name]))
         for name, at in shot["upstream_credentials_expire"]:
             self.upstream_credentials(name, min(at, self.upstream_credentials_expire.get(name, at)))
         for kind, number in shot["exceptions_lapsed"]:
@@ -494,6 +539,11 @@ class Counters(Sink):
         self.policy_confirmed.update(map(tuple, shot["policy_confirmed"]))
         self.break_glass = max(self.break_glass, shot["break_glass"])
         self.workers = max(self.workers, shot["workers"])
+
+
+def _table(rows: Iterable[Sequence[Any]]) -> dict[Any, float]:
+    """The table that these rows are of."""
+    return {tuple(labels) if len(labels) > 1 else labels[0]: number for *labels, number in rows}
 
 
 def _plain(value: Any) -> Any:

@@ -20,7 +20,7 @@ from typing import Literal
 
 from keyfence.net.host_port import host_port
 from keyfence.resp import encode
-from keyfence.resp.replies import DOUBTS, READ_ONLY
+from keyfence.resp.replies import DOUBTS, READ_ONLY, TO_NODES
 from keyfence.resp.role import REPLICA
 
 from .attempt import Attempt
@@ -43,6 +43,8 @@ DROPS_IN_A_ROW = 3
 ATTEMPTS_AT_ONCE = 16  # concurrent connection attempts for clients; the other clients wait for their result
 SLACK_SECONDS = 1.0  # beyond the time that a login may take to be fetched
 _FULL = "max number of clients"  # in the error of a Redis that has as many as it takes
+# What is noticed of an upstream besides errors to clients: a connection has ended, or cannot be made.
+RESET, CONNECT = "RESET", "CONNECT"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -132,6 +134,8 @@ class Upstream:
         # Called when connections are to be replaced, as far as nobody notices.
         self.on_renewal: Callable[[], None] = lambda: None
         self.on_remade: Callable[[], None] = lambda: None  # a connection took the place of an earlier one
+        # Told RESET, CONNECT, and the word of an error to a client: MOVED, ASK, or one of `DOUBTS`.
+        self.on_sign: Callable[[str], None] = lambda _word: None
         self._to_remake = 0  # connections that were given up, and not made again
         self._failovers = Failovers()
         self._renewals = Renewals()
@@ -223,6 +227,7 @@ class Upstream:
         """A connection ended that had been used."""
         self.remake()
         self._failovers.doubted()
+        self.on_sign(RESET)
         self.look_again()
 
     def answered(self, error: str) -> None:
@@ -230,6 +235,7 @@ class Upstream:
         if error == READ_ONLY:
             self._failovers.doubted()
             self._renewals.refused()
+        self.on_sign(error)
         self.look_again()
 
     def seen(self, word: str, at: float | None = None) -> None:
@@ -237,6 +243,8 @@ class Upstream:
         self.standing.shown(word, time.time() if at is None else at)
         if word in DOUBTS:
             self.answered(word)
+        elif word in TO_NODES:
+            self.on_sign(word)
 
     @property
     def node(self) -> str:
@@ -321,6 +329,7 @@ class Upstream:
         `is_refused`: Redis refused keyfence's login, which no client should wait for."""
         self.failures += 1
         self._failovers.doubted()
+        self.on_sign(CONNECT)
         for one in self._lookers:
             one.look_again()
         self._on_failure()

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from keyfence.upstream.cluster.announced import Announced, AnnounceError, Announcement, ports_of
 from keyfence.upstream.cluster.topology import Node, Topology
+from keyfence.upstream.cluster.troubles import NO_PORT, Trouble
 from tests.upstream.cluster.replies import FIRST, SECOND, addresses
 
 HUNDRED = Announcement("192.0.2.1", range(7200, 7300))
@@ -65,8 +66,8 @@ def test_of_nodes_that_prefer_one_port_the_lowest_id_has_it_and_operators_hear_o
     preferred = ports[low]
     assert ports_of(cluster(high), HUNDRED) == ({high: preferred}, ())
     assert sorted((ports[middle], ports[high])) == [preferred + 1, preferred + 2]
-    assert [f"prefer port {preferred}" in one for one in troubles] == [True, True]
-    assert "name the ports of these nodes, or announce more ports" in troubles[0]
+    assert [f"prefer port {preferred}" in one.text for one in troubles] == [True, True]
+    assert "name the ports of these nodes, or announce more ports" in troubles[0].text
 
 
 def test_a_port_that_the_configuration_names_is_the_nodes_own() -> None:
@@ -86,16 +87,17 @@ def test_a_node_for_which_no_port_is_left_is_named() -> None:
     low, high = sorted(node_ids(2))
     ports, troubles = ports_of(cluster(low, high), Announcement("192.0.2.1", range(7200, 7201)))
     assert ports == {low: 7200}
-    assert troubles == (
+    text = (
         "the node 10.0.0.1:7001 has no port of keyfence, so clients cannot reach it: "
-        "all 1 announced ports are used; announce more ports",
+        "all 1 announced ports are used; announce more ports"
     )
+    assert troubles == (Trouble(NO_PORT, text),)
 
 
 def test_a_node_that_is_not_in_a_list_of_all_is_named() -> None:
     ports, troubles = ports_of(cluster(FIRST), Announcement("192.0.2.1", range(0), {("other", 1): 7200}))
     assert ports == {}
-    assert "no port is announced for it" in troubles[0]
+    assert "no port is announced for it" in troubles[0].text
 
 
 @pytest.mark.parametrize(

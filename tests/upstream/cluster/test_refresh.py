@@ -77,7 +77,7 @@ def test_signs_that_come_together_lead_to_one_question_after_a_moment() -> None:
     assert made.seconds_left(1.09) == pytest.approx(GATHER_SECONDS - 0.09)
     made.answered(asked(made, 1.0 + GATHER_SECONDS), NODES, 1.2)
     assert made.seconds_left(1.2) == POLL_SECONDS
-    assert made.reasons == {Reason.START: 1, Reason.CONNECT: 3, Reason.READONLY: 1}
+    assert made.reasons == {Reason.START: 1, Reason.CONNECT: 1}
 
 
 def test_a_sign_during_a_question_leads_to_another_one() -> None:
@@ -107,26 +107,49 @@ def test_pauses_grow_while_signs_come_and_nothing_changes() -> None:
 
 def test_a_redirect_that_the_topology_explains_is_no_sign() -> None:
     made = refresh()
-    made.redirected("MOVED", 0, ("10.0.0.1", 7001), 1.0)
-    made.redirected("ASK", 0, ("10.0.0.3", 7003), 1.0)
-    assert made.seconds_left(0.0) == POLL_SECONDS
+    assert made.sign_in("MOVED", 0, ("10.0.0.1", 7001)) is None
+    assert made.sign_in("ASK", 0, ("10.0.0.3", 7003)) is None
 
 
 @pytest.mark.parametrize(
     ("word", "address", "reason"),
     [
         ("MOVED", ("10.0.0.3", 7003), Reason.MOVED),
-        ("MOVED", ("10.0.0.8", 7003), Reason.UNKNOWN_NODE),
-        ("ASK", ("10.0.0.8", 7003), Reason.UNKNOWN_NODE),
+        ("MOVED", ("10.0.0.8", 7003), Reason.MOVED),
+        ("ASK", ("10.0.0.8", 7003), Reason.ASK),
     ],
 )
 def test_a_redirect_that_the_topology_does_not_explain_is_a_sign(
     word: str, address: tuple[str, int], reason: Reason
 ) -> None:
+    assert refresh().sign_in(word, 0, address) is reason
+    assert refresh(None).sign_in(word, 0, address) is Reason(word.lower())
+
+
+@pytest.mark.parametrize("reason", [one for one in Reason if one not in (Reason.START, Reason.INTERVAL)])
+def test_every_sign_leads_to_one_round_that_is_counted_by_it(reason: Reason) -> None:
     made = refresh()
-    made.redirected(word, 0, address, 1.0)
+    made.noticed(reason, 1.0)
     assert made.seconds_left(1.0) == pytest.approx(GATHER_SECONDS)
-    assert made.reasons[reason] == 1
+    assert made.reasons == {Reason.START: 1}
+    asked(made, 1.0 + GATHER_SECONDS)
+    assert made.reasons == {Reason.START: 1, reason: 1}
+
+
+def test_a_round_without_an_answer_that_counts_is_followed_by_a_retry() -> None:
+    made = refresh(None)
+    for now in (0.0, 0.1):
+        made.failed(asked(made, now), "it is away", now)
+    asked(made, 1.0)
+    assert made.reasons == {Reason.START: 1, Reason.RETRY: 1}
+
+
+def test_a_topology_that_another_process_tells_counts() -> None:
+    made, told = refresh(None), refresh(NEW).topology
+    assert told is not None
+    made.take(told, 5.0)
+    assert made.topology is told
+    assert made.taken_at == 5.0
 
 
 def test_one_node_is_asked_at_a_time_and_the_next_one_if_it_is_silent() -> None:

@@ -85,6 +85,7 @@ class Runtime:
         # … and which of them has a key; None: it is not known.
         self.upstream_of: Callable[[bytes], Upstream | None] = lambda _key: None
         self._common: Common | None = None  # None: this process has no clients
+        self._is_all = True  # no other process has clients
         self.is_closing = False
         self._quiet = quiet
         self._held_back: list[str] | None = []  # lines that wait for the ready line; None: it is printed
@@ -254,6 +255,7 @@ class Runtime:
         """Have the questions of sessions answered in this way. `is_all`: no other process has clients."""
         assert self._common is not None
         self._common.ask = ask
+        self._is_all = is_all
         for context in self.contexts:
             context.ids.is_all = is_all
 
@@ -291,6 +293,8 @@ class Runtime:
         if self._common is None:
             self._common = self._open_common()
         listeners = served.serve(self._common)
+        assert served.context is not None
+        served.context.ids.is_all = self._is_all
         contexts = contexts_of(self.settings)
         for model, sockets, context in zip(self.settings.listeners, bound, contexts, strict=True):
             primaries = primaries_of(self.settings, model, bound)

@@ -21,8 +21,11 @@ from keyfence import __version__
 from keyfence.process.serving.backend import WorkerFailed
 from keyfence.process.serving.spawn import start_python
 from keyfence.telemetry.log_relay import LogPipe, LogRelay
+from keyfence.upstream.cluster.refresh import Reason
+from keyfence.upstream.handshake import describe
 
 from .channel import Channel, to_pickle
+from .nodes import NodeDoors, send_descriptors, signs_in
 from .worker import Start
 
 START_SECONDS = 60.0  # from the start until it serves
@@ -40,8 +43,10 @@ class WorkerProcess:
         relay: LogRelay,
         on_counts: Callable[[WorkerProcess, dict[str, Any]], None],
         on_question: Callable[[WorkerProcess, int, str, list[Any]], None] = lambda *_: None,
+        on_sign: Callable[[Reason], None] = lambda _: None,
     ) -> None:
-        """`on_question` takes a question of the worker: a number for the `answer`, a kind and the content."""
+        """`on_question` takes a question of the worker: a number for the `answer`, a kind and the content.
+        `on_sign` takes signs that the topology of the cluster has changed."""
         self.place = place
         self.pid = 0
         self.started = time.time()
@@ -52,6 +57,10 @@ class WorkerProcess:
         self.gauges: dict[str, Any] = {}
         self._on_counts = on_counts
         self._on_question = on_question
+        self._on_sign = on_sign
+        self._is_launched = asyncio.Event()  # it can get orders
+        self._listeners: set[int] = set()  # of a cluster's nodes, by number: it has their sockets
+        self._handing: socket.socket | None = None  # by which it gets further ones
         self._channel = Channel(to_pickle, json.loads, self._received, self._channel_ended)
         self._log = LogPipe(relay)
         self._orders: dict[int, asyncio.Future[Any]] = {}
@@ -63,25 +72,48 @@ class WorkerProcess:
         """Start the process and send its first order. Raises OSError."""
         loop = asyncio.get_running_loop()
         ours, theirs = socket.socketpair()
+        handing, handed = socket.socketpair()
         reading, writing = os.pipe()
         try:
             _enlarge(writing)
-            arguments = map(str, (theirs.fileno(), writing, os.getpid(), __version__))
+            own = theirs.fileno(), handed.fileno(), writing
+            arguments = map(str, (*own, os.getpid(), __version__))
             sockets = [fd for one in start.sockets for fd in one.fds]
             self._process = start_python(
-                "keyfence.process.workers.worker", *arguments, pass_fds=[theirs.fileno(), writing, *sockets]
+                "keyfence.process.workers.worker",
+                *arguments,
+                pass_fds=[*own, *sockets, *start.nodes.inherited],
             )
         except BaseException:
             ours.close()
+            handing.close()
             os.close(reading)
             raise
         finally:
             theirs.close()
+            handed.close()
             os.close(writing)
+        handing.setblocking(False)
+        self._handing = handing
+        self._listeners = {one.number for one in start.nodes.listeners}
         self.pid = self._process.pid
         await loop.connect_read_pipe(lambda: self._log, os.fdopen(reading, "rb", 0))
         await loop.create_unix_connection(lambda: self._channel, sock=ours)
         self._channel.send((0, "start", start))
+        self._is_launched.set()
+
+    async def tell_nodes(self, doors: NodeDoors, seconds: float) -> None:
+        """Send the nodes of the cluster, with the sockets that it does not have yet. Raises WorkerFailed."""
+        await self._is_launched.wait()
+        order, descriptors = doors.order_for(self.place, self._listeners)
+        if self._handing is None:
+            raise WorkerFailed("it has ended")
+        try:
+            send_descriptors(self._handing, descriptors)
+        except OSError as exc:
+            raise WorkerFailed(f"it takes no sockets: {describe(exc)}") from None
+        self._listeners = {one.number for one in order.listeners}
+        await self.ask("nodes", order, seconds)
 
     async def ask(self, kind: str, content: object, seconds: float) -> Any:
         """Send an order, wait until it is carried out, and return its result if it has one. Raises
@@ -147,6 +179,8 @@ class WorkerProcess:
             self._on_counts(self, message["counts"])
         if "ready" in message:
             self.ready.set()
+        for reason in signs_in(message.get("signs")):
+            self._on_sign(reason)
         match message.get("ask"):
             case [int(number), str(kind), *content]:
                 self._on_question(self, number, kind, content)
@@ -171,6 +205,9 @@ class WorkerProcess:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._log.ended.wait(), MARGIN_SECONDS)
         self.exit_code = self._process.returncode
+        if self._handing is not None:
+            self._handing.close()
+            self._handing = None
         for answered in self._orders.values():
             if not answered.done():
                 answered.set_exception(WorkerFailed("it has ended"))

@@ -11,7 +11,7 @@ import contextlib
 import dataclasses
 import random
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from typing import Any
 
 from keyfence.net.addresses import Bound
@@ -19,6 +19,7 @@ from keyfence.policy.enforcement.modes import BreakGlass
 from keyfence.process.serving.answers import from_ledger, merged_clients, stats_of
 from keyfence.process.serving.backend import Backend, Feed, Ledger, WorkerFailed
 from keyfence.process.serving.candidate import Comparison, PackedCandidate
+from keyfence.process.serving.cluster import ClusterNodes
 from keyfence.process.serving.packing import Packed
 from keyfence.process.serving.runtime import Runtime, StartError
 from keyfence.telemetry.candidate.rehearsal import as_rows
@@ -29,6 +30,7 @@ from keyfence.telemetry.operator_log import Changes, elapsed, warn
 from keyfence.telemetry.tally import Tally
 
 from .child import MARGIN_SECONDS, WorkerProcess
+from .nodes import NodeDoors
 from .sockets import Place
 from .worker import Sockets, Start
 
@@ -60,6 +62,8 @@ class Workers(Backend):
         self._places = places
         self._runtime = runtime
         self._relay = relay
+        self._cluster: ClusterNodes | None = None  # that this process follows
+        self._doors: NodeDoors | None = None
         self._start = start
         self._feed = feed
         self._ledger = ledger
@@ -73,6 +77,19 @@ class Workers(Backend):
         self._jobs: set[asyncio.Task[None]] = set()
         self._backoff = [0.0] * len(places)
         self._changes = [Changes() for _ in places]
+
+    def follow(self, cluster: ClusterNodes, doors: NodeDoors) -> None:
+        """Have the workers serve the nodes of a cluster. Call it before `open`."""
+        self._cluster, self._doors = cluster, doors
+        doors.publish = self._tell_nodes
+
+    def _tell_nodes(self) -> None:
+        for worker in self._workers:
+            self._do(self._tell_nodes_to(worker))
+
+    async def _tell_nodes_to(self, worker: WorkerProcess) -> None:
+        assert self._doors is not None
+        await self._carry_out(worker, worker.tell_nodes(self._doors, ANSWER_SECONDS))
 
     @property
     def bound(self) -> list[tuple[str, str]]:
@@ -95,11 +112,16 @@ class Workers(Backend):
             raise StartError(str(exc)) from None
 
     async def _launch(self, place: int) -> WorkerProcess:
-        worker = WorkerProcess(place, self._relay, self._take_counts, self._take_question)
+        on_sign = self._cluster.noticed if self._cluster is not None else lambda _: None
+        worker = WorkerProcess(place, self._relay, self._take_counts, self._take_question, on_sign)
         sockets = [Sockets(one.name, _fds(one)) for one in self._places[place]]
+        start = dataclasses.replace(self._start, sockets=tuple(sockets))
+        if self._doors is not None:
+            nodes, descriptors = self._doors.order_for(place, ())
+            start = dataclasses.replace(start, nodes=dataclasses.replace(nodes, inherited=tuple(descriptors)))
         self._workers.append(worker)
         try:
-            await worker.launch(dataclasses.replace(self._start, sockets=tuple(sockets)))
+            await worker.launch(start)
         except BaseException:
             self._workers.remove(worker)
             raise
@@ -187,10 +209,14 @@ class Workers(Backend):
         await asyncio.gather(*(self._order(worker, kind, content) for worker in list(self._workers)))
 
     async def _order(self, worker: WorkerProcess, kind: str, content: object) -> None:
+        await self._carry_out(worker, worker.ask(kind, content, ANSWER_SECONDS))
+
+    async def _carry_out(self, worker: WorkerProcess, order: Coroutine[Any, Any, Any]) -> None:
         if worker.leaving:
+            order.close()
             return
         try:
-            await worker.ask(kind, content, ANSWER_SECONDS)
+            await order
         except WorkerFailed as exc:
             if not worker.ended.is_set():
                 warn(f"worker {worker.pid} did not carry out an order: {exc}")
@@ -243,7 +269,8 @@ class Workers(Backend):
             now = time.time()
             errors = ((word, now) for word, _ in counts["counters"]["upstream_errors"])
             for word, at in (*errors, *counts["shown"]):
-                for one in self._runtime.upstreams:
+                # Of a cluster, the workers tell themselves what they notice (`Signs`).
+                for one in self._runtime.upstreams if self._cluster is None else ():
                     one.upstream.seen(word, at)
         self._tally.absorb(counts.get("tally", ()))
         if counts.get("candidate") is not None:
@@ -355,6 +382,8 @@ class Workers(Backend):
         for place in self._places:
             for bound in place:
                 bound.close()
+        if self._doors is not None:
+            self._doors.close_all()
         self._relay.close()
 
 

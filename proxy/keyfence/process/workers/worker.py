@@ -23,6 +23,7 @@ from keyfence.policy.enforcement.modes import BreakGlass
 from keyfence.process.serving.answers import Answers
 from keyfence.process.serving.backend import hand_over
 from keyfence.process.serving.candidate import PackedCandidate, take_at_start, take_candidate
+from keyfence.process.serving.cluster import ClusterNodes
 from keyfence.process.serving.command_recorder import Recorder
 from keyfence.process.serving.jobs import background, run_loop
 from keyfence.process.serving.packing import Packed, unpack, unpack_beside
@@ -35,6 +36,7 @@ from keyfence.upstream.health import UpstreamAddress
 
 from .asking_parent import OF_ALL, Questions
 from .channel import Channel, to_json
+from .nodes import NO_NODES, GivenDoors, Nodes, Signs
 
 COUNT_INTERVAL = 1.0  # seconds between two increments
 # A worker whose event loop stands still for this long ends itself, and is replaced.
@@ -59,13 +61,17 @@ class Start:
     glass: tuple[BreakGlass, ...] = ()
     candidate: PackedCandidate | None = None
     shut: str = ""  # why all clients are refused; "": they are served
+    nodes: Nodes = NO_NODES
 
 
 class Worker:
     """Carries out its parent's orders in sequence: (number, kind, content), see `_carry_out`."""
 
-    def __init__(self, control: socket.socket, log: int) -> None:
+    def __init__(self, control: socket.socket, handed: socket.socket, log: int) -> None:
+        """`handed`: where sockets of a cluster's nodes come from."""
         self._control = control
+        self._doors = GivenDoors(handed)
+        self._cluster: ClusterNodes | None = None  # which the parent follows
         self._log = log
         self._channel = Channel(to_json, pickle.loads, self._take_order, self._channel_ended)
         self._alone = asyncio.Event()
@@ -121,6 +127,9 @@ class Worker:
         if start.candidate is not None:
             take_at_start(runtime, start.candidate)
         served = await runtime.reach_upstream(start.upstream)
+        if settings.announce is not None:
+            signs = Signs(self._channel.send)
+            self._cluster = ClusterNodes(runtime, served, settings.announce, self._doors, signs.noticed)
         runtime.serve(served, [_inherited(one) for one in start.sockets])
         runtime.shut(start.shut)
         self._answers = answers = Answers(runtime)
@@ -129,7 +138,11 @@ class Worker:
             (self._questions if question.kind in OF_ALL else answers).ask(question)
 
         runtime.answer_by(ask, is_all=False)
-        async with background(*runtime.chores(), self._obey(runtime), self._count_forever()):
+        chores = [*runtime.chores(), self._obey(runtime), self._count_forever()]
+        if self._cluster is not None:
+            await self._cluster.take(*self._doors.take(start.nodes))
+            chores.append(self._cluster.keep_forever())
+        async with background(*chores):
             await runtime.start()
             self._channel.send({"ready": True, "counts": self._increments.take()})
             await self._drain.wait()
@@ -167,14 +180,18 @@ class Worker:
 
     async def _carry_out(self, kind: str, content: Any, runtime: Runtime) -> None:
         """`count`: only the counts that precede every answer; `glass`: the break-glasses from now on;
-        `candidate`: the policy to compare with the one in force (PackedCandidate), or None; `shut`: why all
-        clients are refused, or ""; `take`: a policy and its configuration (Packed, Unix seconds)."""
+        `candidate`: the policy to compare with the one in force (PackedCandidate), or None; `nodes`: the
+        nodes of the cluster (Nodes); `shut`: why all clients are refused, or ""; `take`: a policy and its
+        configuration (Packed, Unix seconds)."""
         if kind == "glass":
             runtime.glass[:] = content
         elif kind == "shut":
             runtime.shut(content)
         elif kind == "candidate":
             await take_candidate(runtime, content)
+        elif kind == "nodes":
+            assert self._cluster is not None
+            await self._cluster.take(*self._doors.take(content))
         elif kind == "take":
             packed, loaded_at = content
             policy = await unpack_beside(packed)
@@ -191,16 +208,17 @@ def _inherited(sockets: Sockets) -> Bound:
 
 
 def main() -> None:
-    """Arguments: the descriptors of channel and log, the parent's process id, its version."""
-    control, log, parent = map(int, sys.argv[1:4])
+    """Arguments: the descriptors of channel, handed sockets and log, the parent's process id, its version."""
+    control, handed, log, parent = map(int, sys.argv[1:5])
     end_with_parent(parent)
-    if sys.argv[4] != __version__:
-        warn(f"keyfence {sys.argv[4]} cannot start a worker of {__version__}: restart keyfence completely")
+    if sys.argv[5] != __version__:
+        warn(f"keyfence {sys.argv[5]} cannot start a worker of {__version__}: restart keyfence completely")
         sys.exit(1)
-    sock = socket.socket(fileno=control)
+    sock, doors = socket.socket(fileno=control), socket.socket(fileno=handed)
+    doors.setblocking(False)
     signal.setitimer(signal.ITIMER_REAL, STUCK_SECONDS)
     try:
-        run_loop(lambda: Worker(sock, log).run())
+        run_loop(lambda: Worker(sock, doors, log).run())
     except (StartError, FileError, OSError) as exc:
         warn(f"a worker cannot start: {exc}")
         os._exit(1)

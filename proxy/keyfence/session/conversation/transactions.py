@@ -19,7 +19,10 @@ MAX_EFFECTS = 1_000
 class OpenTransaction:
     """A transaction between its MULTI and its end."""
 
-    __slots__ = ("_effects", "authorizer", "evaluated", "is_confirmed", "is_shapeable", "logins", "queued")
+    __slots__ = (
+        *("_edits", "_effects", "authorizer", "evaluated", "is_confirmed", "is_shapeable", "logins"),
+        "queued",
+    )
 
     def __init__(self, authorizer: Authorizer) -> None:
         self.authorizer = authorizer  # a reload does not change a transaction's policy
@@ -29,19 +32,36 @@ class OpenTransaction:
         self.logins = 0  # commands that may log in and fail
         self.queued = 0  # commands for which EXEC's reply has an element
         self._effects: list[tuple[int, Callable[[bytes], None]]] = []
+        self._edits: list[tuple[int, Callable[[bytes], bytes]]] = []
 
     @property
     def is_full(self) -> bool:
-        """Whether there is no room for another effect."""
-        return len(self._effects) >= MAX_EFFECTS
+        """Whether there is no room for another effect or edit."""
+        return len(self._effects) + len(self._edits) >= MAX_EFFECTS
 
     @property
     def has_effects(self) -> bool:
         return bool(self._effects)
 
+    @property
+    def has_edits(self) -> bool:
+        return bool(self._edits)
+
     def when_executed(self, effect: Callable[[bytes], None]) -> None:
         """Call `effect` with the reply to the next queued command, once EXEC's reply brings it."""
         self._effects.append((self.queued, effect))
+
+    def edit_when_executed(self, edited: Callable[[bytes], bytes]) -> None:
+        """The client gets the reply to the next queued command as `edited` returns it."""
+        self._edits.append((self.queued, edited))
+
+    def edited(self, reply: bytes) -> bytes:
+        """EXEC's reply, with the edits in it."""
+        replies = list(elements(reply))
+        for index, edited in self._edits:
+            if index < len(replies):
+                replies[index] = edited(replies[index])
+        return reply[: reply.find(b"\r\n") + 2] + b"".join(replies) if replies else reply
 
     def executed(self, reply: bytes) -> None:
         """Take in EXEC's reply: an array of the commands' replies, or a null or an error if none was run."""

@@ -13,6 +13,7 @@ import re
 from keyfence.commands.addresses import NOTICES
 from keyfence.commands.arguments import word
 from keyfence.resp import encode
+from keyfence.session.conversation.conversation import Doubt
 from keyfence.session.conversation.executor import Argv, Executor
 
 from .effects import ask_redis, inspect_effect
@@ -28,11 +29,20 @@ _BULK = re.compile(rb"([$=])\d+\r\n(.*)\r\n", re.DOTALL)
 
 def topology(executor: Executor, _argv: Argv) -> None:
     """CLUSTER NODES, SHARDS, SLOTS: the client gets the answer once it is known whether it may have it, or
-    with keyfence's addresses. Inside MULTI it comes only with EXEC's, so the ruling is made without it."""
-    if executor.conversation.transaction is None:
-        executor.conversation.when_sure(lambda: _ask(executor))
-    else:
-        executor.forward_unless(executor.client.rule_on_address(executor.plan.command))
+    with keyfence's addresses. Inside MULTI it comes only with EXEC's, where these are put in. If there are
+    none, or the client's text may have shaped what comes before, the ruling is made without it."""
+    cluster, conversation = executor.client.context.cluster, executor.conversation
+    transaction, command = conversation.transaction, executor.plan.command
+    if transaction is None:
+        conversation.when_sure(lambda: _ask(executor))
+        return
+    is_shapeable = conversation.doubt == Doubt.OPEN or transaction.is_shapeable
+    if cluster is None or is_shapeable or transaction.is_full:
+        executor.forward_unless(executor.client.rule_on_address(command))
+        return
+    answer = cluster.answer
+    transaction.edit_when_executed(lambda reply: answer(command, reply))
+    executor.forward_one()
 
 
 def replicas(executor: Executor, argv: Argv) -> None:

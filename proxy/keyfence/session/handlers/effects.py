@@ -10,24 +10,37 @@ from collections.abc import Callable
 
 from keyfence.session.conversation.conversation import Doubt
 from keyfence.session.conversation.executor import Executor
+from keyfence.session.conversation.reply_queue import ON
+
+Edit = Callable[[bytes], bytes] | None
 
 
-def inspect(executor: Executor, seen: Callable[[bytes], None]) -> None:
-    """Send the current request upstream. The reply goes to `seen` and to the client."""
+def inspect(executor: Executor, seen: Callable[[bytes], None], edit: Edit = None) -> None:
+    """Send the current request upstream. The reply goes to `seen`, and to the client: as it is, or as `edit`
+    returns it."""
     conversation = executor.conversation
+    replies = conversation.replies
     executor.count_forwarded()
     conversation.to_upstream.append(executor.request)
-    conversation.replies.inspect(seen, len(executor.request))
+    if edit is None or replies.mode != ON:
+        replies.inspect(seen, len(executor.request))
+        return
+
+    def edited(reply: bytes) -> bytes:
+        seen(reply)
+        return edit(reply)
+
+    replies.edit(edited)
 
 
-def hold_for(executor: Executor, seen: Callable[[bytes], None]) -> None:
+def hold_for(executor: Executor, seen: Callable[[bytes], None], edit: Edit = None) -> None:
     """As `inspect`, but nothing more is evaluated until the reply has arrived."""
 
     def release(reply: bytes) -> None:
         executor.conversation.release()
         seen(reply)
 
-    inspect(executor, release)
+    inspect(executor, release, edit)
     executor.conversation.hold()
 
 
@@ -45,7 +58,9 @@ def ask_redis(executor: Executor, request: bytes, seen: Callable[[bytes], None])
     conversation.replies.drop(release)
 
 
-def hold_for_proof(executor: Executor, seen: Callable[[bytes], None], missing: int = 0) -> None:
+def hold_for_proof(
+    executor: Executor, seen: Callable[[bytes], None], missing: int = 0, edit: Edit = None
+) -> None:
     """As `hold_for`, but the reply is believed only once a barrier after it is passed.
 
     The reply may be an array that lacks `missing` elements; then barriers fill their places.
@@ -57,7 +72,7 @@ def hold_for_proof(executor: Executor, seen: Callable[[bytes], None], missing: i
         if barrier.nonce in reply:
             executor.conversation.fall_out_of_step()
 
-    inspect(executor, answered)
+    inspect(executor, answered, edit)
     barrier = executor.conversation.send_barrier(lambda: seen(replies[0]), 1 + missing)
 
 

@@ -58,13 +58,14 @@ def execute(executor: Executor, argv: Argv) -> None:
     _leave(executor.conversation)
     if transaction.is_shapeable:
         executor.conversation.doubt_replies()
-    if not transaction.has_effects:
+    edit = transaction.edited if transaction.has_edits else None
+    if not transaction.has_effects and edit is None:
         executor.forward_one()
     elif executor.conversation.doubt == Doubt.OPEN or transaction.logins:
         # Redis 8.0 and Valkey 8.1 do not answer a login that fails (redis/redis#15640).
-        hold_for_proof(executor, transaction.executed, transaction.logins)
+        hold_for_proof(executor, transaction.executed, transaction.logins, edit)
     else:
-        hold_for(executor, transaction.executed)
+        hold_for(executor, transaction.executed, edit)
 
 
 def discard(executor: Executor, argv: Argv) -> None:

@@ -295,6 +295,56 @@ TOPICS: dict[str, tuple[Metric, ...]] = {
             unit="commands",
             query="sum by (replica) (rate(keyfence_upstream_replica_commands_total[5m]))",
         ),
+        _gauge(
+            "upstream_node_up",
+            ("node",),
+            "Whether keyfence reaches this node of the cluster (1) or not (0).",
+            query="min by (node) (keyfence_upstream_node_up) == 0",
+        ),
+        _gauge(
+            "upstream_node_role",
+            ("node", "role"),
+            "Whether this is the node's role in the topology of the cluster (1) or not (0).",
+            query='sum by (node) (changes(keyfence_upstream_node_role{role="master"}[1d]))',
+        ),
+        _gauge(
+            "upstream_node_slots",
+            ("node",),
+            "The number of hash slots that the node has.",
+            query="max by (node) (keyfence_upstream_node_slots)",
+        ),
+        _counter(
+            "upstream_node_redirects",
+            ("node", "error"),
+            "Redirects to another node that the node has answered clients with (`MOVED` and `ASK` only).",
+            unit="errors",
+            query="sum by (error) (rate(keyfence_upstream_node_redirects_total[5m]))",
+        ),
+        _gauge(
+            "upstream_slots_covered",
+            ("upstream",),
+            "The number of hash slots of the cluster that have a node: 16384 if it is whole.",
+            query="min by (upstream) (keyfence_upstream_slots_covered) < 16384",
+        ),
+        _gauge(
+            "upstream_topology_age_seconds",
+            ("upstream",),
+            "How long ago a node last told the topology of the cluster. No row before the first time.",
+            "upstream_topology_age",
+            query="max by (upstream) (keyfence_upstream_topology_age_seconds) > 60",
+        ),
+        _counter(
+            "upstream_topology_refreshes",
+            ("upstream", "reason"),
+            "How often keyfence has asked for the topology of the cluster, by the first sign of a change.",
+            query="sum by (reason) (increase(keyfence_upstream_topology_refreshes_total[1h]))",
+        ),
+        _gauge(
+            "upstream_cluster_troubles",
+            ("upstream", "kind"),
+            "How many things are wrong with the cluster or with keyfence's addresses for its nodes.",
+            query="max by (upstream, kind) (keyfence_upstream_cluster_troubles) > 0",
+        ),
         _counter(
             "upstream_faults",
             ("kind",),
@@ -391,16 +441,19 @@ LABELS: dict[str, str] = {
     "([operations.md](operations.md#unrequested-data-from-redis)); the standing of Redis: `cluster`, "
     "`sentinel`, `replica`, `read_only`, `notices` "
     "([operations.md](operations.md#redis-cluster-and-sentinel)), `credentials` "
-    "([operations.md](operations.md#a-login-that-changes))",
+    "([operations.md](operations.md#a-login-that-changes)); troubles of a cluster: "
+    "[operations.md](operations.md#redis-cluster)",
     "listener": "the address that the client connected to; for admin requests: `admin` or `metrics`",
     "metric": "a metric's name",
+    "node": "the address of a node of the cluster",
     "outcome": "`forwarded`, `refused`, or `local` (keyfence answers)",
     "owner": "`owner: team` of the policy file",
     "place": "the part of keyfence: `decision`, `relay`, `late`, `cluster`",
     "policy": "`policy` of the policy file; in other metrics, the policy as a whole",
     "reason": "connections and closures: [configuration.md](configuration.md#limits); the slow path: "
     "[operations.md](operations.md#what-takes-the-slow-path); admin requests: "
-    "[operations.md](operations.md#limits-of-the-admin-and-metrics-listeners)",
+    "[operations.md](operations.md#limits-of-the-admin-and-metrics-listeners); of a cluster's topology: "
+    "[operations.md](operations.md#redis-cluster)",
     "replica": "the address of a replica",
     "revision": "the beginning of a hash over all policy files",
     "role": "`master`, `replica`, or `unknown`: Redis is away, or does not say it before a login",

@@ -33,6 +33,7 @@ from typing import NamedTuple
 from keyfence.net.host_port import host_port
 
 from .topology import NOT_NAMED, Node, Topology
+from .troubles import NO_PORT, SHARED_PORT, Trouble
 
 
 class AnnounceError(Exception):
@@ -81,7 +82,7 @@ class Ports(NamedTuple):
     """The port of each node, by its id, and what operators should know about them."""
 
     by_id: Mapping[str, int]
-    troubles: tuple[str, ...] = ()
+    troubles: tuple[Trouble, ...] = ()
 
 
 def ports_of(topology: Topology, announcement: Announcement) -> Ports:
@@ -95,7 +96,7 @@ def ports_of(topology: Topology, announcement: Announcement) -> Ports:
     # Nodes are in order of their ids, so the lowest id comes first.
     first = {port: node_id for node_id, port in reversed(preferred.items())}
     by_id = named | {node_id: port for port, node_id in first.items()}
-    troubles: list[str] = []
+    troubles: list[Trouble] = []
     left_out: list[Node] = []
     taken = set(by_id.values())
     for node in others:
@@ -107,10 +108,11 @@ def ports_of(topology: Topology, announcement: Announcement) -> Ports:
             continue
         by_id[node.id] = port
         taken.add(port)
-        troubles.append(
+        text = (
             f"two nodes prefer port {preferred[node.id]}, so {node.shown} has port {port}, which may change "
             "when a node joins or leaves: name the ports of these nodes, or announce more ports"
         )
+        troubles.append(Trouble(SHARED_PORT, text))
     return Ports(by_id, (*troubles, *_left_out(left_out, announcement)))
 
 
@@ -123,14 +125,12 @@ def _next_free(free: list[int], after: int, taken: set[int]) -> int | None:
     return next((port for port in (*free[start:], *free[:start]) if port not in taken), None)
 
 
-def _left_out(nodes: list[Node], announcement: Announcement) -> Iterator[str]:
+def _left_out(nodes: list[Node], announcement: Announcement) -> Iterator[Trouble]:
     ports = announcement.ports
     why = f"all {len(ports)} announced ports are used" if ports else "no port is announced for it"
     for node in nodes:
-        yield (
-            f"the node {node.shown} has no port of keyfence, so clients cannot reach it: {why}; "
-            "announce more ports"
-        )
+        text = f"the node {node.shown} has no port of keyfence, so clients cannot reach it: {why}"
+        yield Trouble(NO_PORT, f"{text}; announce more ports")
 
 
 class Addresses:

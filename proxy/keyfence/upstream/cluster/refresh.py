@@ -38,11 +38,13 @@ class Reason(StrEnum):
     INTERVAL = "interval"
     CONNECT = "connect"  # a connection to a node cannot be made
     RESET = "reset"  # a node has ended a connection
-    MOVED = "moved"
-    UNKNOWN_NODE = "unknown_node"  # MOVED or ASK leads to a node that the topology does not name
+    MOVED = "moved"  # it does not agree with the topology
+    ASK = "ask"  # it leads to a node that the topology does not name
     READONLY = "readonly"
     CLUSTERDOWN = "clusterdown"
     MASTERDOWN = "masterdown"
+    LOADING = "loading"
+    RETRY = "retry"  # no answer has counted the last time
 
 
 class Question(NamedTuple):
@@ -67,13 +69,13 @@ class Refresh:
         """`seeds`: nodes of the configuration. `spread` gives numbers from 0 to 1."""
         self.topology: Topology | None = None
         self.taken_at = -math.inf  # when an answer last counted
-        self.reasons: Counter[Reason] = Counter()
+        self.reasons: Counter[Reason] = Counter()  # of the rounds that have begun: the first sign of each
         self.trouble = ""  # why no answer of the last round counts; "": one does
         self._seeds = tuple(seeds)
         self._spread = spread
         self._due_at = -math.inf
         self._pause = GATHER_SECONDS
-        self._is_signed = False  # since the last round began
+        self._sign: Reason | None = None  # the first one since the last round began
         self._asked: Question | None = None
         self._asked_at = 0.0
         self._number = 0
@@ -83,19 +85,27 @@ class Refresh:
 
     def noticed(self, reason: Reason, now: float) -> None:
         """There is a sign that the topology has changed."""
-        self.reasons[reason] += 1
-        if not self._is_signed:
-            self._is_signed = True
+        if self._sign is None:
+            self._sign = reason
             self._due_at = min(self._due_at, now + self._pause)
 
-    def redirected(self, word: str, slot: int, address: Address, now: float) -> None:
-        """A node has answered MOVED or ASK. It is a sign only if the topology does not agree: a client that
-        has an old one is redirected by every node."""
+    def sign_in(self, word: str, slot: int, address: Address) -> Reason | None:
+        """What it is a sign of that a node has answered MOVED or ASK; None: of nothing, because the topology
+        agrees. A client that has an old one is redirected by every node."""
         node = self.topology.node_at(*address) if self.topology is not None else None
         if self.topology is None or node is None:
-            self.noticed(Reason.UNKNOWN_NODE, now)
-        elif word == "MOVED" and self.topology.owner(slot) is not node:
-            self.noticed(Reason.MOVED, now)
+            return Reason(word.lower())
+        is_news = word == "MOVED" and self.topology.owner(slot) is not node
+        return Reason.MOVED if is_news else None
+
+    def take(self, topology: Topology, now: float) -> None:
+        """This topology counts from now on."""
+        if self.topology is None or not topology.same_as(self.topology):
+            self._pause = GATHER_SECONDS
+        self.topology = topology
+        self.taken_at, self.trouble = now, ""
+        self._asked, self._left = None, []
+        self._due_at = min(self._due_at, now + POLL_SECONDS * (0.5 + self._spread()))
 
     def seconds_left(self, now: float) -> float:
         """Seconds until `question` is to be called again."""
@@ -132,7 +142,7 @@ class Refresh:
             self._older[question.address] = topology
             self.failed(question, "its answer is older than another node's", now)
         else:
-            self._take(topology, now)
+            self.take(topology, now)
 
     def failed(self, question: Question, why: str, now: float) -> None:
         """A node has not answered, or its answer does not count."""
@@ -145,17 +155,17 @@ class Refresh:
         known = {one.address for one in self.topology.nodes} if self.topology is not None else set()
         heard = len(known & self._older.keys())
         if self._older and (2 * heard > len(known) or not heard):
-            self._take(max(self._older.values(), key=_newness), now)
+            self.take(max(self._older.values(), key=_newness), now)
             return
         self.trouble = f"no node of the cluster tells its topology ({_few(self._whys)})"
-        self._is_signed = True
+        self._sign = self._sign or Reason.RETRY
         self._due_at = min(self._due_at, now + self._pause * (1 - self._spread() / 2))
 
     def _begin_round(self) -> None:
-        self._pause = min(2 * self._pause, MOST_SECONDS) if self._is_signed else GATHER_SECONDS
-        if not self._is_signed:
-            self.reasons[Reason.INTERVAL if self.topology is not None else Reason.START] += 1
-        self._is_signed = False
+        self._pause = min(2 * self._pause, MOST_SECONDS) if self._sign is not None else GATHER_SECONDS
+        unsigned = Reason.INTERVAL if self.topology is not None else Reason.START
+        self.reasons[self._sign or unsigned] += 1
+        self._sign = None
         self._due_at = math.inf
         self._left = self._candidates()
         self._whys, self._older = {}, {}
@@ -166,14 +176,6 @@ class Refresh:
         begin = int(self._spread() * len(nodes))
         nodes = sorted([*nodes[begin:], *nodes[:begin]], key=lambda one: not one.is_healthy)
         return list(dict.fromkeys([*(one.address for one in nodes), *self._seeds]))
-
-    def _take(self, topology: Topology, now: float) -> None:
-        if self.topology is None or not topology.same_as(self.topology):
-            self._pause = GATHER_SECONDS
-        self.topology = topology
-        self.taken_at, self.trouble = now, ""
-        self._asked, self._left = None, []
-        self._due_at = min(self._due_at, now + POLL_SECONDS * (0.5 + self._spread()))
 
 
 def _newness(topology: Topology) -> tuple[int, int]:

@@ -55,6 +55,15 @@ class Node:
     def address(self) -> tuple[str, int]:
         return self.host, self.port
 
+    @property
+    def has_address(self) -> bool:
+        """Whether it says where it is. A node of which the others have lost sight does not."""
+        return bool(self.host and self.port)
+
+    @property
+    def slot_count(self) -> int:
+        return sum(last + 1 - first for first, last in self.slots)
+
 
 class Changes(NamedTuple):
     """What is different in a newer topology: its nodes, but of those that left the last ones known."""
