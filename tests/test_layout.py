@@ -87,7 +87,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "upstream": {"net", "resp", "telemetry", "upstream.credentials"},
     "upstream.replicas": {"net", "resp", "telemetry", "upstream"},
     "upstream.sentinel": {"net", "resp", "upstream"},
-    "upstream.cluster": {"net", "resp", "policy.compiled"},
+    "upstream.cluster": {"commands", "net", "resp", "policy.compiled"},
     "findings.proof": {
         *("shapes", "telemetry", "policy"),
         *("policy.compiled", "policy.enforcement", "policy.engine", "policy.patterns"),
@@ -216,8 +216,11 @@ PURE_ROOMS = ("authoring", "resp", "commands", "policy", "shapes", "identity", "
 PURE_MODULES = {  # in other rooms
     "keyfence.upstream.exchange",
     "keyfence.upstream.cluster.announced",
+    "keyfence.upstream.cluster.fan_out",
+    "keyfence.upstream.cluster.joining",
     "keyfence.upstream.cluster.refresh",
     "keyfence.upstream.cluster.rewriting",
+    "keyfence.upstream.cluster.scanning",
     "keyfence.upstream.cluster.topology",
 }
 IO_MODULES = {
