@@ -5,10 +5,11 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keyfence.policy.compiled.hash_slots import SLOTS, hash_slot
+from keyfence.upstream.cluster.fan_out import NOT_SERVED
 from keyfence.upstream.cluster.scanning import INVALID_CURSOR, Cursor, Step, decoded
 from keyfence.upstream.cluster.topology import Node, Topology
 
@@ -104,6 +105,7 @@ def test_a_key_that_moves_alone_is_found_at_the_node_that_takes_it() -> None:
     assert cluster.calls == 3 * CALLS_OF_A_NODE
 
 
+@settings(deadline=None)
 @given(
     st.builds(
         Cursor,
@@ -135,6 +137,7 @@ def test_what_is_no_cursor_gets_the_error_of_redis(text: bytes) -> None:
     assert Step([b"SCAN", text], three()).answer == INVALID_CURSOR
 
 
+@settings(deadline=None)
 @given(st.integers(1, 2**64 - 1))
 def test_any_other_number_begins_at_its_hash_slot(number: int) -> None:
     step = Step([b"SCAN", b"%d" % number], three())
@@ -170,8 +173,15 @@ def test_a_large_cursor_of_a_node_goes_on() -> None:
     assert (again.node, again.request) == ("a", b"*2\r\n$4\r\nSCAN\r\n$12\r\n999999999999\r\n")
 
 
-@pytest.mark.parametrize("text", [b"", b"nonsense", b"-"])
+@pytest.mark.parametrize("text", [b"nonsense", b"-"])
 def test_an_answer_that_is_no_topology_is_an_error(text: bytes) -> None:
     step = Step([b"SCAN", b"0"], three())
     assert step.answered(b"*2\r\n$1\r\n0\r\n*0\r\n") is None
     assert step.confirmed(text, "10.0.0.1").startswith(b"-ERR keyfence cannot go on with SCAN: ")
+
+
+def test_a_node_that_knows_hash_slots_without_an_owner_is_an_error() -> None:
+    step = Step([b"SCAN", b"0"], three())
+    assert step.answered(b"*2\r\n$1\r\n0\r\n*0\r\n") is None
+    line = b"a 10.0.0.1:1@2 myself,master - 0 0 0 connected 0-5\n"
+    assert step.confirmed(line, "10.0.0.1") == NOT_SERVED
