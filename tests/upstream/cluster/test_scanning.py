@@ -19,7 +19,7 @@ KEYS = [b"key:%d" % number for number in range(120)]
 CALLS_OF_A_NODE = BUCKETS // PAGE
 
 
-def scanned(cluster: ModelCluster, *, events: int = 0, lag: int = 0) -> list[bytes]:
+def scanned(cluster: ModelCluster, *, events: int = 0, rate: float = 0, lag: int = 0) -> list[bytes]:
     """The keys of a whole iteration. Something happens between some calls, at most `events` times; keyfence
     knows of it up to `lag` calls later."""
     cursor, found = b"0", []
@@ -31,7 +31,7 @@ def scanned(cluster: ModelCluster, *, events: int = 0, lag: int = 0) -> list[byt
             found += keys
             if cursor == b"0":
                 return found
-        if events and cluster.chance.random() < 0.2:
+        if events and cluster.chance.random() < rate:
             cluster.happen()
             events -= 1
         age += 1
@@ -59,7 +59,8 @@ def test_without_changes_a_node_with_many_ranges_is_scanned_once_too() -> None:
 def test_no_key_is_left_out_while_hash_slots_move_and_primaries_fail_over(seed: int) -> None:
     chance = random.Random(seed)
     cluster = ModelCluster(chance.randint(1, 4), KEYS, chance)
-    found = scanned(cluster, events=chance.randint(1, 30), lag=chance.choice([0, 3, 30]))
+    rate, lag = chance.choice([0.05, 0.2, 0.3]), chance.choice([0, 3, 30])
+    found = scanned(cluster, events=chance.randint(1, 40), rate=rate, lag=lag)
     assert set(found) == set(KEYS)
 
 
