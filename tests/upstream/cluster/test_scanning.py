@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from keyfence.commands.model import Streamed
 from keyfence.policy.compiled.hash_slots import SLOTS, hash_slot
 from keyfence.upstream.cluster.fan_out import NOT_SERVED
 from keyfence.upstream.cluster.scanning import INVALID_CURSOR, Cursor, Step, decoded
@@ -159,6 +160,11 @@ def test_options_go_on_and_errors_come_back() -> None:
     assert step.request.endswith(b"$1\r\n0\r\n$5\r\nMATCH\r\n$2\r\na*\r\n$5\r\nCOUNT\r\n$1\r\n7\r\n")
     assert step.answered(b"-ERR syntax error\r\n") == b"-ERR syntax error\r\n"
     assert Step([b"SCAN"], three()).request == b"*1\r\n$4\r\nSCAN\r\n"
+
+
+def test_a_pattern_whose_end_is_not_there_is_an_error() -> None:
+    step = Step([b"SCAN", b"0", b"MATCH", Streamed(b"a", 100_000)], three())
+    assert step.answer == b"-ERR keyfence cannot go on with SCAN: an argument is too long\r\n"
 
 
 def test_a_cursor_of_a_node_that_is_too_large_is_an_error() -> None:

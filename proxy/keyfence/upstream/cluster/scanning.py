@@ -47,6 +47,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
+from keyfence.commands.model import Streamed
 from keyfence.policy.compiled.hash_slots import SLOTS
 from keyfence.resp import encode
 
@@ -54,6 +55,8 @@ from .fan_out import NOT_SERVED
 from .topology import Node, Range, Topology, TopologyError, topology_in
 
 INVALID_CURSOR = b"-ERR invalid cursor\r\n"  # as Redis words it
+# Of a streamed argument only the beginning is there, so the request cannot be made anew.
+_TOO_LONG = encode.error("ERR keyfence cannot go on with SCAN: an argument is too long")
 _FIRST: Final = b"0"
 # In the lowest bits, the mark and the node's cursor above them: so small tables have small cursors. Some
 # clients read numbers of 53 bits only, and others of 63.
@@ -147,6 +150,8 @@ class Step:
         cursor = decoded(argv[1]) if len(argv) > 1 else Cursor()
         if cursor is None:
             self.answer, cursor = INVALID_CURSOR, Cursor()
+        if any(isinstance(one, Streamed) for one in argv):
+            self.answer = _TOO_LONG
         self._segment, self._taker, at = _place(cursor, topology)
         self.owner = self._segment.owner.id
         self.node = self._taker or self.owner
