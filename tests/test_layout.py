@@ -221,6 +221,7 @@ PURE_MODULES = {  # in other rooms
     "keyfence.upstream.cluster.refresh",
     "keyfence.upstream.cluster.rewriting",
     "keyfence.upstream.cluster.scanning",
+    "keyfence.upstream.cluster.splitting",
     "keyfence.upstream.cluster.topology",
 }
 IO_MODULES = {

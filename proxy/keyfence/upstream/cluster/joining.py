@@ -12,9 +12,10 @@ error that says so.
 
 from __future__ import annotations
 
+import functools
 import random
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Final
 
 from keyfence.resp import encode
@@ -35,22 +36,28 @@ Parts = Sequence[tuple[bytes, Frame]]  # frames of several replies that stand in
 
 
 class Joined:
-    """The reply to one command of several nodes. Nodes are named by their ids."""
+    """The reply to one command of several nodes, or to the parts of one (`splitting`)."""
 
-    def __init__(self, name: str, join: Join, nodes: Sequence[str], limit: int = MAX_JOINED) -> None:
-        """`name`: of the command, for errors."""
+    def __init__(
+        self,
+        name: str,
+        join: Join | Callable[[Sequence[bytes]], bytes],
+        nodes: Sequence[Hashable],
+        limit: int = MAX_JOINED,
+    ) -> None:
+        """`name`: of the command, for errors. `nodes`: whatever names them, in the order of their replies."""
         self.waiting = set(nodes)  # those that have not answered
         self._name = name
-        self._join = join
+        self._join = functools.partial(joined, join) if isinstance(join, Join) else join
         self._limit = limit
-        self._replies: dict[str, bytes] = dict.fromkeys(nodes, b"")  # in the order of the nodes
+        self._replies: dict[Hashable, bytes] = dict.fromkeys(nodes, b"")  # in the order of the nodes
         self.room = limit  # bytes that may still come; negative: there were too many
 
     @property
     def is_complete(self) -> bool:
         return not self.waiting
 
-    def replied(self, node: str, reply: bytes) -> None:
+    def replied(self, node: Hashable, reply: bytes) -> None:
         """A node has given its complete reply."""
         self.waiting.remove(node)
         self.room -= len(reply)
@@ -59,11 +66,11 @@ class Joined:
         else:
             self._replies.clear()
 
-    def unreachable(self, node: str) -> None:
+    def unreachable(self, node: Hashable) -> None:
         """A node cannot be asked: it did not get the command."""
         self.replied(node, UNREACHABLE)
 
-    def too_long(self, node: str) -> None:
+    def too_long(self, node: Hashable) -> None:
         """A node's reply is longer than `room`. The caller drops it."""
         self.waiting.remove(node)
         self.room = -1
@@ -79,7 +86,7 @@ class Joined:
             )
         replies = list(self._replies.values())
         try:
-            return joined(self._join, replies)
+            return self._join(replies)
         except FrameError as exc:
             return encode.error(f"ERR keyfence cannot join the nodes' replies to {self._name}: {exc}")
 
