@@ -206,7 +206,8 @@ def _place(cursor: Cursor, topology: Topology) -> tuple[Segment, str, int]:
     window = _window(cursor.slot, is_whole=cursor.is_whole)
     segment = _segments(topology, window).get(cursor.slot)
     if segment is not None and cursor.mark:
-        for taker in (one.id for one in topology.nodes) if cursor.takes else ("",):
+        takers = [one.id for one in topology.nodes if one.is_primary] if cursor.takes else [""]
+        for taker in takers:
             if cursor.has_mark(segment.mark(taker)):
                 return segment, taker, cursor.at
     return _begin(cursor.slot, topology), "", 0
