@@ -88,6 +88,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "upstream.replicas": {"net", "resp", "telemetry", "upstream"},
     "upstream.sentinel": {"net", "resp", "upstream"},
     "upstream.cluster": {"commands", "net", "resp", "policy.compiled"},
+    "upstream.single": {"commands", "net", "policy.compiled", "resp", "upstream", "upstream.cluster"},
     "findings.proof": {
         *("shapes", "telemetry", "policy"),
         *("policy.compiled", "policy.enforcement", "policy.engine", "policy.patterns"),
@@ -115,7 +116,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "downstream": {
         *("config", "identity", "net", "resp", "session", "session.conversation", "session.sentinel"),
         *("policy", "policy.engine", "policy.source", "telemetry"),
-        *("upstream", "upstream.credentials", "upstream.replicas"),
+        *("upstream", "upstream.credentials", "upstream.replicas", "upstream.single"),
     },
     "admin": {
         *("config", "downstream", "findings", "net", "telemetry", "telemetry.metrics", "upstream"),
@@ -140,6 +141,7 @@ MAY_IMPORT: dict[str, set[str]] = {
             "upstream.credentials",
             "upstream.replicas",
             "upstream.sentinel",
+            "upstream.single",
         ),
         *(
             "policy",
@@ -223,6 +225,12 @@ PURE_MODULES = {  # in other rooms
     "keyfence.upstream.cluster.scanning",
     "keyfence.upstream.cluster.splitting",
     "keyfence.upstream.cluster.topology",
+    "keyfence.upstream.single.again",
+    "keyfence.upstream.single.cutting",
+    "keyfence.upstream.single.parts",
+    "keyfence.upstream.single.refusals",
+    "keyfence.upstream.single.spreading",
+    "keyfence.upstream.single.turns",
 }
 IO_MODULES = {
     "aiohttp",
