@@ -49,6 +49,7 @@ from .serving.cluster import ClusterNodes
 from .serving.packing import unpack_beside
 from .serving.reload import Origin, admit, changed_settings
 from .serving.runtime import Runtime
+from .serving.single import OneAddress
 from .systemd import READY, Notify, reloading
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ class ProcessControl(Control):
         access: Access | None = None,
         notify: Notify = lambda _message: None,
         findings: FindingsDesk | None = None,
-        cluster: ClusterNodes | None = None,
+        cluster: ClusterNodes | OneAddress | None = None,
     ) -> None:
         """`access` is the admin listener's, which a reload may change; `notify` sends to the supervisor."""
         self.draining = False
