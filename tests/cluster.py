@@ -57,9 +57,9 @@ def cluster_binary() -> ServerBinary | None:
 
 
 @contextlib.contextmanager
-def running_cluster(*, replicas: int = 0) -> Iterator[Cluster]:
+def running_cluster(*, replicas: int = 0, binary: ServerBinary | None = None) -> Iterator[Cluster]:
     """Starts a cluster, and waits until all of its servers hold it to be whole."""
-    binary = cluster_binary()
+    binary = binary or cluster_binary()
     assert binary is not None, NO_CLUSTER
     with contextlib.ExitStack() as servers:
         buses = [free_port() for _ in range(MASTERS + replicas)]

@@ -87,7 +87,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "upstream": {"net", "resp", "telemetry", "upstream.credentials"},
     "upstream.replicas": {"net", "resp", "telemetry", "upstream"},
     "upstream.sentinel": {"net", "resp", "upstream"},
-    "upstream.cluster": {"net", "resp", "policy.compiled"},
+    "upstream.cluster": {"commands", "net", "resp", "policy.compiled"},
+    "upstream.single": {"commands", "net", "policy.compiled", "resp", "upstream", "upstream.cluster"},
     "findings.proof": {
         *("shapes", "telemetry", "policy"),
         *("policy.compiled", "policy.enforcement", "policy.engine", "policy.patterns"),
@@ -117,7 +118,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "downstream": {
         *("config", "identity", "net", "resp", "session", "session.conversation", "session.sentinel"),
         *("policy", "policy.engine", "policy.source", "telemetry"),
-        *("upstream", "upstream.credentials", "upstream.replicas"),
+        *("upstream", "upstream.credentials", "upstream.replicas", "upstream.single"),
     },
     "admin": {
         *("config", "downstream", "findings", "net", "telemetry", "telemetry.metrics", "upstream"),
@@ -143,6 +144,7 @@ MAY_IMPORT: dict[str, set[str]] = {
             "upstream.credentials",
             "upstream.replicas",
             "upstream.sentinel",
+            "upstream.single",
         ),
         *(
             "policy",
@@ -222,11 +224,21 @@ PURE_ROOMS = ("authoring", "resp", "commands", "policy", "shapes", "identity", "
 PURE_MODULES = {  # in other rooms
     "keyfence.upstream.exchange",
     "keyfence.upstream.cluster.announced",
+    "keyfence.upstream.cluster.fan_out",
+    "keyfence.upstream.cluster.joining",
     "keyfence.upstream.cluster.refresh",
     "keyfence.upstream.cluster.rewriting",
+    "keyfence.upstream.cluster.scanning",
+    "keyfence.upstream.cluster.splitting",
     "keyfence.upstream.cluster.state",
     "keyfence.upstream.cluster.topology",
     "keyfence.upstream.cluster.troubles",
+    "keyfence.upstream.single.again",
+    "keyfence.upstream.single.cutting",
+    "keyfence.upstream.single.parts",
+    "keyfence.upstream.single.refusals",
+    "keyfence.upstream.single.spreading",
+    "keyfence.upstream.single.turns",
 }
 IO_MODULES = {
     "aiohttp",

@@ -11,6 +11,7 @@ all servers. Where servers differ, the merge never loosens a check:
   that permits (`readonly`, `fast` …, see `PERMISSIVE`) is kept only if all servers set it that have the
   command and use the flag for any command;
 - *categories*: all;
+- *tips* on a cluster (which nodes, how their replies are joined): those of the newest server that has any;
 - *key specs*: all; two that find the same arguments become one with the flags of both. Redis 6.2 has no key
   specs. Its key range becomes a key spec if no newer server has one. For a command that writes, that spec
   gets both access and update, since 6.2 does not tell them apart.
@@ -79,6 +80,7 @@ def rows_of(reply: Iterable[list[Any]], server: str) -> Iterator[Row]:
         name, arity, flags, first, last, step, categories = entry[:7]
         specs = entry[8] if len(entry) > 8 else None
         yield {
+            "tips": tips_of(entry[7]) if len(entry) > 7 else {},
             "name": name.upper().replace("|", " "),
             "arity": arity,
             "flags": set(flags),
@@ -89,6 +91,12 @@ def rows_of(reply: Iterable[list[Any]], server: str) -> Iterator[Row]:
         }
         if len(entry) > 9:
             yield from rows_of(entry[9], server)
+
+
+def tips_of(written: Iterable[str]) -> dict[str, str]:
+    """Returns the tips on a cluster, without those that only people use (`nondeterministic_output` …)."""
+    found = (re.fullmatch(r"(request|response)_policy:(\w+)", tip.lower()) for tip in written)
+    return {matched[1]: matched[2] for matched in found if matched}
 
 
 def spec_of(spec: dict[str, Any], command: set[str]) -> Row:
@@ -106,6 +114,7 @@ def spec_of(spec: dict[str, Any], command: set[str]) -> Row:
 def merge(rows: list[Row], flag_users: dict[str, set[str]]) -> Row:
     """Merges the rows of one command on several servers. `flag_users`: by flag, the servers that use it."""
     specs = [row["keys"] for row in rows if row["keys"] is not None]
+    tips = [row["tips"] for row in rows if row.get("tips")]
     return {
         "name": rows[0]["name"],
         "arity": widest([row["arity"] for row in rows]),
@@ -114,6 +123,7 @@ def merge(rows: list[Row], flag_users: dict[str, set[str]]) -> Row:
         "keys": merge_specs(specs) if specs and any(specs) else legacy_specs(rows),
         "servers": list(dict.fromkeys(row["server"] for row in rows)),
         **({"problem": rows[-1]["problem"]} if "problem" in rows[-1] else {}),
+        **({"tips": tips[-1]} if tips else {}),
     }
 
 
@@ -326,7 +336,8 @@ def entry_of(entry: list[Any]) -> list[Any]:
                 spec[part] = pairs(spec[part])
                 spec[part]["spec"] = pairs(spec[part]["spec"])
         kept = [{key: spec[key] for key in SPEC_FIELDS} for spec in specs]
-        ordered += [[], kept, sorted((entry_of(one) for one in entry[9]), key=lambda one: str(one[0]))]
+        tips = sorted(tip for tip in entry[7] if tips_of([tip]))
+        ordered += [tips, kept, sorted((entry_of(one) for one in entry[9]), key=lambda one: str(one[0]))]
     return ordered
 
 

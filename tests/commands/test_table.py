@@ -79,6 +79,22 @@ def test_a_flag_that_a_server_does_not_use_at_all_is_not_missing_there(
     assert rows["X"]["flags"] == ["allow_busy"]
 
 
+def test_tips_on_a_cluster_are_those_of_the_newest_server_that_has_any(
+    tool: ModuleType, tmp_path: Path
+) -> None:
+    def dbsize(*tips: str) -> list[object]:
+        return [["dbsize", 1, [], 0, 0, 0, [], list(tips), [], []]]
+
+    rows = merged(
+        tool,
+        tmp_path,
+        a=dbsize("REQUEST_POLICY:ALL_SHARDS"),
+        b=dbsize("request_policy:all_nodes", "response_policy:agg_sum", "nondeterministic_output"),
+        c=dbsize(),
+    )
+    assert rows["DBSIZE"]["tips"] == {"request": "all_nodes", "response": "agg_sum"}
+
+
 def test_a_key_range_without_specs_becomes_a_spec_with_all_access(tool: ModuleType, tmp_path: Path) -> None:
     rows = merged(
         tool, tmp_path, old=[["x", -2, ["write"], 2, -1, 2, []], ["y", 2, ["readonly"], 1, 1, 1, []]]

@@ -730,6 +730,14 @@ def test_nodes_of_a_cluster_and_the_addresses_that_stand_for_them(tmp_path: Path
     assert upstream.kind == "tls"
 
 
+def test_a_cluster_behind_one_address_may_have_several_listeners(tmp_path: Path) -> None:
+    single = CLUSTER.replace("  announce: {", "  expose: single\n  #")
+    found = load(tmp_path, single.replace("}]", '}, {listen: "unix:/tmp/k.sock"}]'))
+    assert found.expose == "single"
+    assert found.announce is None
+    assert load(tmp_path, CLUSTER).expose is None
+
+
 @pytest.mark.parametrize(
     ("was", "now", "expected"),
     [
@@ -759,6 +767,23 @@ def test_nodes_of_a_cluster_and_the_addresses_that_stand_for_them(tmp_path: Path
             '{listen: ":1"}, {listen: ":2"}',
             "a cluster needs one listener, of HOST",
         ),
+        ("  announce: {", "  expose: double\n  #", "4:11: 'double' is not admitted here; expected single"),
+        (
+            "  announce: {",
+            "  expose: single\n  announce: {",
+            "clients get one address of keyfence or one",
+        ),
+        (
+            "  announce: {",
+            "  expose: single\n  mode: dedicated\n  #",
+            "a cluster behind one address needs",
+        ),
+        (
+            "  announce: {",
+            '  expose: single\n  replicas: ["r:1"]\n  #',
+            "replicas of a cluster are not read",
+        ),
+        ("  announce: {", "  expose: single\nworkers: 2\n#", "a cluster is served by one process"),
     ],
 )
 def test_a_fault_about_a_cluster_is_told_with_its_place(

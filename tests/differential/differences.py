@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from keyfence.commands.addresses import ANSWERS, UNASKED, Answer, Fate
+from keyfence.upstream.cluster.fan_out import ROWS, FanOut, Join, Reach
 from tests.servers import PROJECT
 
 PAGE = PROJECT / "docs" / "differences.md"
@@ -134,7 +135,8 @@ def page() -> str:
     rows = [f"| {one.where} | {one.what} | {one.reason} |" for one in IGNORED]
     real = [f"| {where} | {direct} | {through} | {why} |" for where, direct, through, why in REAL]
     addresses = "\n".join(_of_addresses())
-    return _PAGE.format(ignored="\n".join(rows), real="\n".join(real), addresses=addresses)
+    cluster = "\n".join(_of_a_cluster())
+    return _PAGE.format(ignored="\n".join(rows), real="\n".join(real), addresses=addresses, cluster=cluster)
 
 
 def _of_addresses() -> Iterator[str]:
@@ -147,6 +149,19 @@ def _of_addresses() -> Iterator[str]:
         yield f"| {', '.join(names)} | {answer.names} | {answer.fate.value} | {answer.why} |"
     for what, answer in UNASKED.items():
         yield f"| {what} | {answer.names} | {answer.fate.value} | {answer.why} |"
+
+
+def _of_a_cluster() -> Iterator[str]:
+    """The rows of the commands without keys that go to a cluster, those of one kind together."""
+    commands: dict[FanOut, list[str]] = {}
+    for name, row in ROWS.items():
+        if row not in (FanOut(Reach.ONE), FanOut(Reach.CHANNEL)) and "CLUSTER " not in name:
+            shown = "CLUSTER …" if name == "CLUSTER" else name
+            kind = row._replace(refusal=row.refusal.replace(f" {name} ", " … "))
+            commands.setdefault(kind, []).append(f"`{shown}`")
+    for row, names in sorted(commands.items(), key=lambda item: list(Reach).index(item[0].reach)):
+        got = f"`-{row.refusal}`" if row.refusal else row.join.value if row.join is not Join.FIRST else ""
+        yield f"| {', '.join(names)} | {row.reach.value} | {got} | {row.why} |"
 
 
 # The differences that a client can notice with a policy that allows everything: (where, Redis, keyfence,
@@ -318,6 +333,27 @@ outside MULTI, MOVED and ASK name keyfence's addresses, so they pass.
 | answer | names | in enforce | why |
 |---|---|---|---|
 {addresses}
+
+## A Redis Cluster behind one address
+
+Clients that do not know clusters can have a whole cluster behind one address (`expose: single`,
+[operations](operations.md#redis-cluster)). A command with keys goes to the node that has their hash slot;
+with keys in several hash slots it gets Redis' own `-CROSSSLOT Keys in request don't hash to the same slot`.
+This is what becomes of the commands without keys. All others without keys go to one primary, whose reply
+the client gets. If replies are joined, an error of one node is the answer, and so is `-CLUSTERDOWN` if a
+primary cannot be asked or a hash slot has no owner: a part of the truth would look like all of it. A
+command that changes all nodes may then have changed some. Replies of more than 64 MiB together are an error
+too.
+
+| command | who answers | the client gets | why |
+|---|---|---|---|
+{cluster}
+
+SCAN returns each key that exists during a whole iteration at least once, also while hash slots move, shards
+split and merge, and primaries fail over; then keys may come several times. Cursors are decimal numbers
+below 2⁶³. With up to a million keys at a node they are mostly below 2⁵³, which is as much as some clients
+read. KEYS, DBSIZE and RANDOMKEY ask all primaries at about the same time. A key whose hash slot is on the
+way may be missed then, or counted twice.
 
 ## Differences between any two sessions
 

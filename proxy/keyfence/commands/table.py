@@ -54,6 +54,14 @@ class KeySpec(NamedTuple):
         return "incomplete" not in self.flags and "unknown" not in (self.begin, self.find)
 
 
+class Tips(NamedTuple):
+    """What the servers tell a client of a cluster, in Redis' own words
+    (https://redis.io/docs/latest/develop/reference/command-tips/). Empty: nothing."""
+
+    request: str = ""  # which nodes get the command: `all_shards` …
+    response: str = ""  # how their replies become one: `agg_sum` …
+
+
 class Row(NamedTuple):
     """One command, or one subcommand of a container such as XGROUP."""
 
@@ -62,6 +70,7 @@ class Row(NamedTuple):
     subcommands: Mapping[bytes, Row]  # by upper-case name; empty except for containers
     problem: str = ""  # why its key specs may miss keys; empty for the servers' built-in commands
     facts: Facts = NOTHING_SPECIAL
+    tips: Tips = Tips()
 
 
 def lookup(argv: Sequence[bytes]) -> Row | None:
@@ -117,7 +126,7 @@ def _load(table: Mapping[str, Any]) -> dict[bytes, Row]:
         name = command.name.encode()
         container, _, subcommand = name.partition(b" ")
         own = subcommands.setdefault(name, {})
-        row = Row(command, specs, own, fields.get("problem", ""), facts)
+        row = Row(command, specs, own, fields.get("problem", ""), facts, Tips(**fields.get("tips", {})))
         rows[name] = row
         if subcommand:
             subcommands.setdefault(container, {})[subcommand] = row

@@ -190,23 +190,52 @@ def replica_faults(model: ConfigModel, settings: Settings) -> list[Diagnostic]:
 def cluster_faults(said: UpstreamModel, settings: Settings) -> list[Diagnostic]:
     """Settings for a cluster that contradict each other, or lack their counterpart."""
     cluster, announce = ("upstream", "cluster"), ("upstream", "announce")
+    expose = ("upstream", "expose")
     if said.cluster is None:
-        text = "announce is for a cluster, in place of its nodes' addresses; add cluster:, or remove announce"
-        return [settings.fault(announce, text)] if said.announce is not None else []
+        text = "is for a cluster, in place of its nodes' addresses; add cluster:, or remove"
+        given = [(announce, said.announce), (expose, said.expose)]
+        return [
+            settings.fault(path, f"{path[1]} {text} {path[1]}") for path, value in given if value is not None
+        ]
     faults = []
     for name, value in (("url", said.url), ("sentinel", said.sentinel)):
         if value:
             text = f"{name} names a Redis too; keyfence has one upstream: remove {name}, or cluster"
             faults.append(settings.fault(cluster, text))
-    if said.announce is None:
-        text = "clients would learn the nodes' own addresses; write announce: {host: HOST, ports: FIRST-LAST}"
+    if said.announce is None and said.expose is None:
+        text = (
+            "clients would learn the nodes' own addresses; write announce: {host: HOST, ports: FIRST-LAST} "
+            "for clients that know clusters, or expose: single for those that do not"
+        )
         faults.append(settings.fault(cluster, text))
+    if said.announce is not None and said.expose is not None:
+        text = "clients get one address of keyfence or one for each node; remove expose, or announce"
+        faults.append(settings.fault(expose, text))
+    if said.expose is not None:
+        faults += _single_faults(said, settings)
+        if settings.workers:
+            text = f"expose: single is served by one process, and there are {settings.workers} workers"
+            faults.append(settings.fault(("workers",), f"{text}; remove workers"))
     served = settings.serving
-    if len(settings.listeners) > 1 or len(served) != 1 or served[0].address.unix_path:
+    if said.expose is None and (
+        len(settings.listeners) > 1 or len(served) != 1 or served[0].address.unix_path
+    ):
         text = "a cluster needs one listener, of HOST:PORT, which stands for all nodes; remove the others"
         faults.append(settings.fault(("listeners",), text))
     if said.announce is not None:
         faults += _announce_faults(said.announce, settings)
+    return faults
+
+
+def _single_faults(said: UpstreamModel, settings: Settings) -> list[Diagnostic]:
+    """What cannot be with a cluster behind one address."""
+    faults = []
+    if said.mode == "dedicated":
+        text = "a cluster behind one address needs connections that clients share; remove mode: dedicated"
+        faults.append(settings.fault(("upstream", "mode"), text))
+    if said.replicas:
+        text = "the replicas of a cluster are not read from; remove replicas"
+        faults.append(settings.fault(("upstream", "replicas"), text))
     return faults
 
 

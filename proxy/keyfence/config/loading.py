@@ -100,6 +100,7 @@ def _settings(model: ConfigModel, source: Resolved | None, flags: Overrides, fol
         reload=model.reload,
         upstream=address_of(model.upstream, flags.upstream, _credentials(model, source, folder)),
         announce=model.upstream.announce if model.upstream.cluster and not flags.upstream else None,
+        expose=model.upstream.expose if model.upstream.cluster and not flags.upstream else None,
         upstream_ca=_in(folder, model.upstream.ca),
         upstream_cert=_in(folder, model.upstream.cert),
         upstream_key=_in(folder, model.upstream.key),

@@ -52,6 +52,7 @@ class Settings:
     reload: Literal["manual", "auto"]
     upstream: UpstreamAddress | None  # None: start an embedded Redis
     announce: AnnounceModel | None  # for a cluster only
+    expose: Literal["single"] | None  # a cluster behind one address
     upstream_ca: str
     upstream_cert: str
     upstream_key: str

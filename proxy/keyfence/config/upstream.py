@@ -222,7 +222,10 @@ class UpstreamModel(BaseModel):
     sentinel: SentinelModel | None = None  # in place of the URL: who names the primary
     # In place of the URL: nodes of a cluster, as a list or a mapping …
     cluster: Annotated[ClusterModel | None, BeforeValidator(_hosts_as_mapping)] = None
-    announce: AnnounceModel | None = None  # … and keyfence's addresses, which clients get for the nodes' own
+    announce: AnnounceModel | None = (
+        None  # … and keyfence's addresses, which clients get for the nodes' own, …
+    )
+    expose: Literal["single"] | None = None  # … or one address of keyfence for clients that know no clusters
     username: str = ""  # beside the URL: the user that keyfence logs in as …
     password: str = Field("", repr=False)  # … and its password, as file:PATH or ${NAME} too
     credentials: CredentialsModel | None = (

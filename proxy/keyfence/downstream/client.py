@@ -27,7 +27,6 @@ from keyfence.telemetry.operator_log import notice, report_fault
 from keyfence.telemetry.traffic import Traffic
 from keyfence.upstream.dedicated import DedicatedLink, Owner
 from keyfence.upstream.health import send_with_end
-from keyfence.upstream.links import Links
 
 from .context import ServerContext
 from .dismissal import end_then_close
@@ -82,7 +81,7 @@ class Client(Owner):
         self._life = _ARRIVING
         self._transport: asyncio.Transport | None = None
         self._session: Passthrough = _UNIDENTIFIED
-        self._links = Links(context.upstream, context.pools, self)
+        self._links = context.links(self)
         self._flow = Flow()
         self._half_closed: HalfClosed | None = None
         # For `idle`, in the loop's time.

@@ -18,11 +18,15 @@ from keyfence.session.conversation.context import Cluster, SessionContext
 from keyfence.session.conversation.owner_questions import Question
 from keyfence.session.conversation.shown_ids import ShownIds
 from keyfence.telemetry.telemetry import Telemetry
+from keyfence.upstream.dedicated import Owner
 from keyfence.upstream.exchange import Sharer
 from keyfence.upstream.health import Upstream
+from keyfence.upstream.links import Links
 from keyfence.upstream.pools import Pools
 from keyfence.upstream.replicas.reading import ReadingLinks
 from keyfence.upstream.replicas.replicas import Replicas
+from keyfence.upstream.single.links import ClusterLinks
+from keyfence.upstream.single.masters import Masters
 
 from .logins import LoginSweep
 from .quotas import ConnectionQuotas
@@ -55,6 +59,7 @@ class Common:
         self.turns = Turns()
         self.shared_connections = settings.shared_connections if in_force is not None else 0
         self.cluster = cluster
+        self.masters: Masters | None = None  # the nodes of the cluster, if it is behind one address
         self.ask: Callable[[Question], None] = _not_answered  # takes the questions of sessions
 
     def take(self, identities: Resolver, settings: ClientSettings) -> None:
@@ -101,7 +106,14 @@ class ServerContext:
                 self.ids,
                 self.upstream.seen,
                 common.cluster,
+                common.masters is not None,
             )
+
+    def links(self, client: Owner) -> Links:
+        """The links of a client to Redis."""
+        if self.common.masters is not None:
+            return ClusterLinks(self.upstream, self.pools, client, self.common.masters)
+        return Links(self.upstream, self.pools, client)
 
     def reading_links(self, service: str, client: Sharer) -> ReadingLinks | None:
         """The shares of a client of this service; None: the service reads from the primary."""
@@ -120,6 +132,9 @@ class ServerContext:
         if self.replicas is not None:
             self.replicas.tick()
             connections = itertools.chain(connections, self.replicas.connections())
+        if self.common.masters is not None:
+            self.common.masters.tick()
+            connections = itertools.chain(connections, self.common.masters.connections())
         self.logins.tick(connections, self.clients)
         if self.sharing:
             now = asyncio.get_running_loop().time()

@@ -53,6 +53,7 @@ from .serving.cluster import ClusterNodes
 from .serving.packing import Packed, unpack_beside
 from .serving.reload import NotLoaded, admit, changed_settings
 from .serving.runtime import Runtime
+from .serving.single import OneAddress
 from .systemd import READY, Notify, reloading
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ class ProcessControl(Control):
         access: Access | None = None,
         notify: Notify = lambda _message: None,
         findings: FindingsDesk | None = None,
-        cluster: ClusterNodes | None = None,
+        cluster: ClusterNodes | OneAddress | None = None,
     ) -> None:
         """`provision` is where policy and configuration come from; `access` is the admin listener's, which a
         reload may change; `notify` sends to the supervisor."""

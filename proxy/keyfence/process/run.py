@@ -43,6 +43,7 @@ from .serving.command_recorder import Recorder
 from .serving.jobs import background
 from .serving.packing import Packed, pack
 from .serving.runtime import Runtime, StartError, telemetry_of
+from .serving.single import OneAddress
 from .serving.upstreams import ServedUpstream
 from .systemd import READY, STOPPING, notifier
 
@@ -175,14 +176,18 @@ def _backend(
     return Workers(places, runtime, relay, start, findings.feed, findings.ledger)
 
 
-def _followed(runtime: Runtime, entry: ServedUpstream, doors: Doors | None) -> ClusterNodes | None:
+def _followed(
+    runtime: Runtime, entry: ServedUpstream, doors: Doors | None
+) -> ClusterNodes | OneAddress | None:
     """The nodes of the cluster that the upstream is a node of; None: it is none. Raises StartError."""
     announce = runtime.settings.announce
-    if announce is None:
+    if announce is None and runtime.settings.expose is None:
         return None
     if runtime.policy is None:
         raise StartError("a cluster's replies name its nodes, so keyfence must read them: leave out --splice")
-    return ClusterNodes(runtime, entry, announce, doors)
+    return (
+        ClusterNodes(runtime, entry, announce, doors) if announce is not None else OneAddress(runtime, entry)
+    )
 
 
 def _on_signals(control: ProcessControl, at_once: asyncio.Event) -> asyncio.Event:

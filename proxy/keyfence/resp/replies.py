@@ -50,12 +50,13 @@ _UNDECIDED = 1
 _NOTED = 2
 # The words of errors that are noted. A cluster's node answers with the first two, which name another node's
 # address. A replica of Valkey names its primary's to clients that have sent CLIENT CAPA redirect. A replica
-# answers writes with READONLY. The other ones say that a node does not serve now.
+# answers writes with READONLY. TRYAGAIN says that some keys of a command have moved to another node and some
+# have not. The other ones say that a node does not serve now.
 TO_NODES = ("MOVED", "ASK")
 REDIRECTS = (*TO_NODES, "REDIRECT")
 READ_ONLY = "READONLY"
 DOUBTS = (READ_ONLY, "MASTERDOWN", "LOADING", "CLUSTERDOWN")
-NOTED = (*REDIRECTS, *DOUBTS)
+NOTED = (*REDIRECTS, "TRYAGAIN", *DOUBTS)
 _NOTED_WORDS = tuple(word.encode() + b" " for word in NOTED)
 _LONGEST_WORD = max(map(len, _NOTED_WORDS))
 

@@ -21,7 +21,7 @@ from keyfence.policy.engine.pending import PendingTtls
 from keyfence.resp.requests import PLACES, RequestReader
 from keyfence.session.conversation.conversation import Conversation
 from keyfence.session.conversation.known_client import KnownClient
-from keyfence.session.conversation.routing import BLOCKING, FIXED_SHAPE, SCRIPTS, SHAREABLE
+from keyfence.session.conversation.routing import BLOCKING, FIXED_SHAPE, OF_ALL_NODES, SCRIPTS, SHAREABLE
 from keyfence.session.handlers.table import HANDLERS
 
 from .comparison import Comparison
@@ -30,6 +30,7 @@ from .comparison import Comparison
 PLAIN = SHAREABLE - {name.decode() for name in HANDLERS}
 # … or on one that the session chooses.
 KNOWN = PLAIN | SCRIPTS | BLOCKING
+_KNOWN_OF_CLUSTER = KNOWN - OF_ALL_NODES  # if a whole cluster is behind one address
 
 # The cache takes less than 0.1 µs for each argument. A request with more arguments is evaluated in turns.
 MOST_ARGUMENTS = 16 * MANY
@@ -115,7 +116,8 @@ class FastPath:
             self._caller = self._client.caller
             known = authorizer.policy.services[asker.service] == self._client.service
             self._values = asker.values
-            cache = self.cache = authorizer.cache(asker.service, KNOWN) if known else None
+            may_admit = _KNOWN_OF_CLUSTER if self._client.context.roams else KNOWN
+            cache = self.cache = authorizer.cache(asker.service, may_admit) if known else None
             self._authorizer = authorizer
             self._pending = authorizer.pending
             comparison = self.comparison(authorizer)

@@ -40,7 +40,7 @@ class Session(Passthrough):
     """Reads one client's requests, and hands each to the fast path, the slow path or the executor."""
 
     def __init__(self, context: SessionContext, origin: ClientOrigin) -> None:
-        profile, route = unchanged(context.database), Route(context.sharing, context.clock)
+        profile, route = unchanged(context.database), Route(context.sharing, context.clock, context.roams)
         conversation = Conversation(profile, route, context.limits)
         client = KnownClient(context, origin, conversation)
         super().__init__(client, conversation)

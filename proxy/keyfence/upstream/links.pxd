@@ -5,7 +5,6 @@ from keyfence.upstream.dedicated cimport DedicatedLink, Owner
 from keyfence.upstream.shared cimport SharedLink
 
 
-@cython.final
 cdef class Links:
     cdef object _upstream
     cdef object _pools

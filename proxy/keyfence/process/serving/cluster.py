@@ -13,15 +13,10 @@ the sockets from it (`process/workers/nodes.py`), so the addresses are the same 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import dataclasses
 import time
-from collections import Counter
 from collections.abc import Callable, Collection, Sequence
-from functools import partial
 from typing import Protocol
-
-import hiredis
 
 from keyfence.config.upstream import AnnounceModel
 from keyfence.downstream.listeners import Listeners
@@ -30,30 +25,18 @@ from keyfence.net.host_port import host_port
 from keyfence.policy.compiled.hash_slots import hash_slot
 from keyfence.resp import encode
 from keyfence.resp.frames import FrameError
-from keyfence.resp.replies import TO_NODES
-from keyfence.telemetry.operator_log import notice, report_fault
 from keyfence.upstream.cluster.announced import Addresses, Announcement, ports_of
-from keyfence.upstream.cluster.refresh import ANSWER_SECONDS, Question, Reason, Refresh
+from keyfence.upstream.cluster.refresh import Reason
 from keyfence.upstream.cluster.rewriting import redirect_in, redirected, rewritten
-from keyfence.upstream.cluster.state import ClusterState, NodeState
-from keyfence.upstream.cluster.topology import MAX_TEXT, Node, Topology
-from keyfence.upstream.cluster.troubles import (
-    CANNOT_LISTEN,
-    NO_TOPOLOGY,
-    UNREACHABLE,
-    Trouble,
-    troubles_of,
-)
-from keyfence.upstream.handshake import GreetingError, describe
+from keyfence.upstream.cluster.state import NodeState
+from keyfence.upstream.cluster.topology import Node, Topology
+from keyfence.upstream.cluster.troubles import CANNOT_LISTEN, Trouble, troubles_of
 from keyfence.upstream.health import Upstream
-from keyfence.upstream.own_commands import CLUSTER
 
-from .jobs import background
 from .runtime import Runtime
+from .topology_follower import TopologyFollower, run_node
 from .upstreams import ServedUpstream
 
-MAX_TOLD = 100  # troubles
-NO_CLUSTER = "cluster support disabled"  # in the error of a Redis that is a node of no cluster
 KEPT_SECONDS = 60.0  # for which the listener of a node that has left stays open
 _UNREADABLE = encode.error("ERR keyfence: the cluster's answer cannot be read, so it is withheld")
 
@@ -97,7 +80,7 @@ class _Open:
     left_at: float = 0.0  # when it has left, in the loop's time; 0.0: it has not
 
 
-class ClusterNodes:
+class ClusterNodes(TopologyFollower):
     """The nodes of the cluster that a process serves."""
 
     def __init__(
@@ -110,23 +93,16 @@ class ClusterNodes:
     ) -> None:
         """`entry` is the upstream of the configured listener. `on_sign` is called with each sign that the
         topology has changed, if another process follows it."""
-        self._runtime = runtime
-        self._entry = entry
+        super().__init__(runtime, entry, on_sign)
         self._doors = doors if doors is not None else OwnDoors()
-        self._on_sign = on_sign if on_sign is not None else self.noticed
         nodes = {Address(node).host_port: port for node, port in announce.nodes.items()}
         self._announcement = Announcement(announce.host, announce.range, nodes)
-        self._refresh = Refresh(entry.upstream.address.cluster)
         self._open: dict[str, _Open] = {}  # by the node's id
         self._addresses = Addresses(Topology(), announce.host, {})
-        self._wanted = asyncio.Event()
-        self.found = asyncio.Event()  # the topology was asked for
-        self._troubles: list[Trouble] = []  # of the topology, and of its ports
-        self._told: list[Trouble] = []  # what is wrong now, but for nodes that are down
+        self._faults: list[Trouble] = []  # of the topology, and of its ports
         self._closed_ports: dict[str, Trouble] = {}  # by the id of a node that has none for this
         self._closing: set[asyncio.Task[None]] = set()
         runtime.cluster, runtime.upstream_of = self, self.upstream_of
-        entry.upstream.on_sign = partial(self._signed, entry.upstream)
 
     # -- for sessions
 
@@ -156,29 +132,6 @@ class ClusterNodes:
 
     # -- following
 
-    async def _find(self) -> None:
-        """Ask each node that is known until one tells the topology."""
-        while (question := self._refresh.question(time.monotonic())) is not None:
-            await self._ask(question)
-            if self._refresh.topology is not None:
-                break
-
-    async def follow_forever(self) -> None:
-        """Ask whenever the topology may have changed, and from time to time."""
-        try:
-            await self._find()
-            self.found.set()
-            while True:
-                try:
-                    await self._follow()
-                except Exception as exc:  # the next answer may be another one
-                    self._runtime.telemetry.counters.internal_error("cluster")
-                    report_fault(exc)
-                    await asyncio.sleep(1)
-        finally:
-            self.found.set()
-            await self.end()
-
     async def keep_forever(self) -> None:
         """Go on with the topology that another process tells (`take`)."""
         try:
@@ -196,56 +149,6 @@ class ClusterNodes:
             job.cancel()
         await asyncio.gather(*jobs, *self._closing, return_exceptions=True)
 
-    async def _follow(self) -> None:
-        now = time.monotonic()
-        question = self._refresh.question(now)
-        if question is not None:
-            await self._ask(question)
-        else:
-            self._wanted.clear()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(min(self._refresh.seconds_left(now), 1.0)):
-                    await self._wanted.wait()
-        await self._close_left()
-        self._report()
-
-    def noticed(self, reason: Reason) -> None:
-        """There is a sign that the topology has changed."""
-        self._refresh.noticed(reason, time.monotonic())
-        self._wanted.set()
-
-    def _signed(self, upstream: Upstream, word: str) -> None:
-        """Something was noticed of a node (`Upstream.on_sign`). Whether a redirect is a sign, its address
-        says."""
-        if word in TO_NODES:
-            address = upstream.address
-            node = host_port(address.host, address.port)
-            self._runtime.telemetry.counters.node_redirected(node, word)
-        else:
-            self._on_sign(Reason(word.lower()))
-
-    async def _ask(self, question: Question) -> None:
-        """Ask a node. Also an answer that fails may end a round, after which an older topology counts."""
-        try:
-            reply = await self._reply_of(question)
-        except (OSError, GreetingError, hiredis.ReplyError) as exc:
-            self._refresh.failed(question, _why(exc), time.monotonic())
-        else:
-            self._refresh.answered(question, reply, time.monotonic())
-        if self._refresh.topology is not None:
-            await self._apply(self._refresh.topology)
-        self._tell()
-
-    async def _reply_of(self, question: Question) -> object:
-        """A node's reply to CLUSTER NODES. Raises OSError, GreetingError, ReplyError."""
-        entry = self._entry.upstream
-        address = dataclasses.replace(entry.address, host=question.host, port=question.port)
-        asked = Upstream(address, entry.tls, min(entry.connect_timeout, ANSWER_SECONDS))
-        reply = _decoded(await asked.ask(address.greeting(), [CLUSTER.request(b"NODES")], MAX_TEXT))
-        if isinstance(reply, hiredis.ReplyError):
-            raise reply
-        return reply
-
     # -- what follows from a topology
 
     async def take(self, topology: Topology, node_ids: Collection[str]) -> None:
@@ -258,7 +161,7 @@ class ClusterNodes:
     async def _apply(self, topology: Topology) -> None:
         """Have a listener for each node of this topology."""
         ports = ports_of(topology, self._announcement)
-        self._troubles = [*troubles_of(topology), *ports.troubles]
+        self._faults = [*troubles_of(topology), *ports.troubles]
         self._closed_ports = {}
         now = asyncio.get_running_loop().time()
         for node_id, one in self._open.items():
@@ -303,14 +206,14 @@ class ClusterNodes:
             self._entry.upstream.address, host=node.host, port=node.port, shown=node.shown
         )
         served = self._runtime.open_upstream(address)
-        served.upstream.on_sign = partial(self._signed, served.upstream)
+        self._hears(served.upstream)
         one = _Open(node, port, served, self._runtime.serve(served, bound) if bound else None)
         self._open[node.id] = one
         if one.listeners is not None:
             await one.listeners.start()
-        one.job = asyncio.get_running_loop().create_task(_run(served))
+        one.job = asyncio.get_running_loop().create_task(run_node(served))
 
-    async def _close_left(self) -> None:
+    async def _look_round(self) -> None:
         """Close the listeners of nodes that have left for some time."""
         now = asyncio.get_running_loop().time()
         for one in list(self._open.values()):
@@ -343,31 +246,13 @@ class ClusterNodes:
         if best is not None:
             upstream.move(best.host, best.port, "the cluster")
 
-    def _tell(self) -> None:
-        """Tell operators what is wrong, once for each thing. Why no node answers may differ each time."""
-        no_topology = Trouble(NO_TOPOLOGY, self._refresh.trouble)
-        found = [no_topology] if no_topology.text else []
-        found += [*self._troubles, *self._closed_ports.values()]
-        told = {*self._told, *(one.kind for one in self._told if one.kind == NO_TOPOLOGY)}
-        for one in found:
-            if one not in told and one.kind not in told:
-                notice(one.kind if one.kind == NO_TOPOLOGY else one.text, one.text)
-        self._told = found
-
     # -- for operators
 
-    def state(self) -> ClusterState:
-        """How the cluster stands now."""
-        topology = self._refresh.topology
-        down = [one for one in self._open.values() if one.served.upstream.up is False and not one.left_at]
-        unreachable = [Trouble(UNREACHABLE, one.served.upstream.state) for one in down]
-        return ClusterState(
-            nodes=[self._state_of(node) for node in topology.nodes] if topology is not None else [],
-            slots=topology.covered if topology is not None else 0,
-            age=time.monotonic() - self._refresh.taken_at if topology is not None else None,
-            troubles=[*self._told[:MAX_TOLD], *unreachable],
-            refreshes=Counter({str(one): number for one, number in self._refresh.reasons.items()}),
-        )
+    def _troubles(self) -> Collection[Trouble]:
+        return [*self._faults, *self._closed_ports.values()]
+
+    def _nodes(self) -> Collection[ServedUpstream]:
+        return [one.served for one in self._open.values() if not one.left_at]
 
     def _state_of(self, node: Node) -> NodeState:
         one, announced = self._open.get(node.id), self._addresses.of(node.id)
@@ -379,39 +264,3 @@ class ClusterNodes:
             up=bool(one is not None and one.served.upstream.up),
             slots=node.slot_count,
         )
-
-    def _report(self) -> None:
-        """Have the metrics tell how the cluster stands."""
-        state, shown = self.state(), self._entry.upstream.address.shown
-        counters = self._runtime.telemetry.counters
-        rows = ((one.node, one.up, one.role, one.slots) for one in state.nodes)
-        counters.cluster_stands(shown, rows, state.slots, state.age)
-        counters.cluster_asked(shown, state.refreshes, state.troubles_by_kind)
-
-
-def _why(exc: OSError | GreetingError | hiredis.ReplyError) -> str:
-    """Why a node does not tell the topology."""
-    if not isinstance(exc, hiredis.ReplyError):
-        return describe(exc)
-    if NO_CLUSTER in str(exc):
-        return f"it is no node of a cluster ({exc}): give its address as url, in place of cluster"
-    return str(exc)
-
-
-async def _run(served: ServedUpstream) -> None:
-    """The background jobs of one node, and its first look."""
-    try:
-        await served.reach()
-        async with background(*served.chores()):
-            await asyncio.Event().wait()
-    except Exception as exc:
-        report_fault(exc)
-
-
-def _decoded(raw: bytes) -> object:
-    reader = hiredis.Reader()
-    try:
-        reader.feed(raw)
-        return reader.gets()
-    except (hiredis.HiredisError, TypeError, ValueError):
-        return None

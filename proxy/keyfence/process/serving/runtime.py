@@ -42,6 +42,7 @@ from keyfence.telemetry.operator_log import report_fault, tell
 from keyfence.telemetry.telemetry import Telemetry
 from keyfence.telemetry.usage import Usage
 from keyfence.upstream.health import Upstream, UpstreamAddress
+from keyfence.upstream.single.masters import Masters
 
 from .explainer import Explainer
 from .garbage import FullCollections, release_slowly
@@ -82,6 +83,7 @@ class Runtime:
         self._candidate: CompiledPolicy | None = None
         self.upstreams: list[ServedUpstream] = []
         self.cluster: Cluster | None = None  # that all upstreams are nodes of …
+        self.masters: Masters | None = None  # the same, if the cluster is behind one address
         # … and which of them has a key; None: it is not known.
         self.upstream_of: Callable[[bytes], Upstream | None] = lambda _key: None
         self._common: Common | None = None  # None: this process has no clients
@@ -292,6 +294,7 @@ class Runtime:
         order."""
         if self._common is None:
             self._common = self._open_common()
+            self._common.masters = self.masters
         listeners = served.serve(self._common)
         assert served.context is not None
         served.context.ids.is_all = self._is_all

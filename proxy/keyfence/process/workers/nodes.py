@@ -36,7 +36,7 @@ class NodeListener(NamedTuple):
     node_id: str
     number: int  # of this listener; the parent gives no number twice
     name: str
-    count: int  # its sockets: one for each family of the address
+    sockets: int  # their number: one for each family of the address
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -146,10 +146,10 @@ class GivenDoors(Doors):
     def take(self, order: Nodes) -> tuple[Topology, list[str]]:
         """The topology of an order, and the ids of the nodes that have a listener. Raises OSError."""
         fresh = [one for one in order.listeners if one.number in set(order.fresh)]
-        count = sum(one.count for one in fresh)
+        count = sum(one.sockets for one in fresh)
         descriptors = iter(order.inherited or _received(self._handed, count))
         for one in fresh:
-            sockets = [socket.socket(fileno=next(descriptors)) for _ in range(one.count)]
+            sockets = [socket.socket(fileno=next(descriptors)) for _ in range(one.sockets)]
             former = self._given.pop(one.node_id, None)
             if former is not None:
                 former.close()

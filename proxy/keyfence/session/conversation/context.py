@@ -59,6 +59,7 @@ class SessionContext:
     ids: ShownIds = dataclasses.field(default_factory=ShownIds)  # the connection ids that clients know
     seen: Callable[[str], None] = _unheard  # takes what sessions see of Redis (words of `upstream.standing`)
     cluster: Cluster | None = None  # Redis is a node of it
+    roams: bool = False  # the cluster is behind one address: a client's connections lead to several nodes
     clock: Callable[[], float] = monotonic
 
 

@@ -462,7 +462,7 @@ class Conversation:
         """Return to a shared connection if nothing keeps the client on its dedicated one any more."""
         if self.may_leave_own():
             self.route.is_shared = True
-            if not self.route.knows_id:  # otherwise that connection is kept, and the client will return to it
+            if not self.route.keeps_own:  # otherwise the client will return to that connection
                 self._give_up_own()
 
     def give_up_own(self) -> bool:

@@ -5,6 +5,7 @@ cimport cython
 @cython.final
 cdef class Route:
     cdef readonly bint sharing
+    cdef readonly bint roams
     cdef public bint is_shared
     cdef public bint knows_id
     cdef public bint watching

@@ -42,6 +42,9 @@ def _named(applies: Callable[[Row], bool]) -> frozenset[str]:
 SHAREABLE = _named(_may_share)
 SCRIPTS = _named(lambda row: row.facts.connection is Connection.RUNS_SCRIPT)
 BLOCKING = _named(lambda row: row.facts.connection is Connection.BLOCKS)
+# Those of them that concern all nodes of a cluster, if it is behind one address.
+_OF_ANY_NODE = {"PING", "ECHO", "TIME", "PUBLISH", "SPUBLISH"}
+OF_ALL_NODES = _named(lambda row: not row.command.names_keys) & SHAREABLE - _OF_ANY_NODE
 _FOLLOWED = _named(lambda row: row.facts.connection is Connection.FOLLOWED)
 HARMLESS = _named(lambda row: row.facts.connection is Connection.OWN) | _FOLLOWED | SCRIPTS | BLOCKING
 FIXED_SHAPE = SHAREABLE | _FOLLOWED | BLOCKING | _named(lambda row: row.facts.has_fixed_shape)
@@ -51,9 +54,11 @@ GREETINGS = _named(lambda row: row.facts.greets)
 class Route:
     """The current route of one client's requests, and the conditions under which it may change."""
 
-    def __init__(self, sharing: bool, clock: Callable[[], float]) -> None:
-        """`sharing` False: the client uses a dedicated connection from its first request on."""
+    def __init__(self, sharing: bool, clock: Callable[[], float], roams: bool = False) -> None:
+        """`sharing` False: the client uses a dedicated connection from its first request on. `roams`: its
+        dedicated connections lead to several nodes, so it returns to shared ones as soon as it can."""
         self.sharing = sharing
+        self.roams = roams
         self.is_shared = sharing
         self.pinned = ""  # the command that keeps the client on its dedicated connection for good
         self.knows_id = False  # the client knows its connection's id, so that connection is kept
@@ -73,7 +78,11 @@ class Route:
         Call this once for each command, because it notes what the command leaves behind. `is_trusted`: the
         command runs a script that the policy allows on shared connections.
         """
-        if command is not None and (command.name in SHAREABLE or is_trusted):
+        is_shareable = command is not None and command.name in SHAREABLE
+        if is_shareable and self.roams and command is not None and command.name in OF_ALL_NODES:
+            self.took_others = True
+            return not self.is_shared
+        if command is not None and (is_shareable or is_trusted):
             if command.names_keys:
                 self._greets = False
             return True
@@ -103,7 +112,13 @@ class Route:
 
     def stay(self) -> None:
         """Stay on the dedicated connection for a while, because more such commands are likely."""
-        self._until = self._clock() + STAY
+        if not self.roams:
+            self._until = self._clock() + STAY
+
+    @property
+    def keeps_own(self) -> bool:
+        """Whether the dedicated connection is kept while the client shares another one."""
+        return self.knows_id and not self.roams
 
     @property
     def leaves_nothing(self) -> bool:

@@ -436,7 +436,7 @@ LABELS: dict[str, str] = {
     "direction": "`client_in`, `client_out`: from and to clients; `upstream_in`, `upstream_out`: from and to "
     "Redis",
     "entry": "the entry, legacy form, scope or channel of the policy that decided; empty if none did",
-    "error": "`MOVED`, `ASK`, `REDIRECT`, `READONLY`, `MASTERDOWN`, `LOADING`, `CLUSTERDOWN`",
+    "error": "`MOVED`, `ASK`, `REDIRECT`, `TRYAGAIN`, `READONLY`, `MASTERDOWN`, `LOADING`, `CLUSTERDOWN`",
     "kind": "exceptions: `legacy`, `grants`, `waivers`; faults: `push`, `out_of_step` "
     "([operations.md](operations.md#unrequested-data-from-redis)); the standing of Redis: `cluster`, "
     "`sentinel`, `replica`, `read_only`, `notices` "

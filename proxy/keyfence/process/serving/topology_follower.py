@@ -1,0 +1,218 @@
+"""Follows the topology of a cluster: asks the nodes for it, and tells operators what is wrong.
+
+Rule: what a process does with a topology, a class made of this one says (`_apply`). Whom to ask, and which
+answer counts, `upstream.cluster.refresh` decides.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import time
+from collections import Counter
+from collections.abc import Callable, Collection
+from functools import partial
+
+import hiredis
+
+from keyfence.net.host_port import host_port
+from keyfence.resp.replies import TO_NODES
+from keyfence.telemetry.operator_log import notice, report_fault
+from keyfence.upstream.cluster.refresh import ANSWER_SECONDS, Question, Reason, Refresh
+from keyfence.upstream.cluster.state import ClusterState, NodeState
+from keyfence.upstream.cluster.topology import MAX_TEXT, Node, Topology
+from keyfence.upstream.cluster.troubles import NO_TOPOLOGY, UNREACHABLE, Trouble
+from keyfence.upstream.handshake import GreetingError, describe
+from keyfence.upstream.health import Upstream
+from keyfence.upstream.own_commands import CLUSTER
+
+from .jobs import background
+from .runtime import Runtime
+from .upstreams import ServedUpstream
+
+MAX_TOLD = 100  # troubles
+NO_CLUSTER = "cluster support disabled"  # in the error of a Redis that is a node of no cluster
+
+
+class TopologyFollower:
+    """What the two ways to serve a cluster have in common."""
+
+    def __init__(
+        self, runtime: Runtime, entry: ServedUpstream, on_sign: Callable[[Reason], None] | None = None
+    ) -> None:
+        """`entry` is the upstream that the configuration names, which is any node. `on_sign` is called with
+        each sign that the topology has changed, if another process follows it."""
+        self._runtime = runtime
+        self._entry = entry
+        self._on_sign = on_sign if on_sign is not None else self.noticed
+        self._refresh = Refresh(entry.upstream.address.cluster)
+        self._wanted = asyncio.Event()
+        self.found = asyncio.Event()  # the topology was asked for
+        self._told: list[Trouble] = []  # what is wrong now, but for nodes that are down
+        self._hears(entry.upstream)
+
+    # -- what a class made of this one says
+
+    async def _apply(self, topology: Topology) -> None:
+        """Serve the nodes of this topology."""
+        raise NotImplementedError
+
+    async def _look_round(self) -> None:
+        """Do what is due from time to time."""
+
+    async def end(self) -> None:
+        """End all background jobs."""
+        raise NotImplementedError
+
+    def _troubles(self) -> Collection[Trouble]:
+        """What is wrong with the topology that was applied last."""
+        raise NotImplementedError
+
+    def _nodes(self) -> Collection[ServedUpstream]:
+        """The nodes of the topology that are served."""
+        raise NotImplementedError
+
+    def _state_of(self, node: Node) -> NodeState:
+        raise NotImplementedError
+
+    # -- following
+
+    async def _find(self) -> None:
+        """Ask each node that is known until one tells the topology."""
+        while (question := self._refresh.question(time.monotonic())) is not None:
+            await self._ask(question)
+            if self._refresh.topology is not None:
+                break
+
+    async def follow_forever(self) -> None:
+        """Ask whenever the topology may have changed, and from time to time."""
+        try:
+            await self._find()
+            self.found.set()
+            while True:
+                try:
+                    await self._follow()
+                except Exception as exc:  # the next answer may be another one
+                    self._runtime.telemetry.counters.internal_error("cluster")
+                    report_fault(exc)
+                    await asyncio.sleep(1)
+        finally:
+            self.found.set()
+            await self.end()
+
+    async def _follow(self) -> None:
+        now = time.monotonic()
+        question = self._refresh.question(now)
+        if question is not None:
+            await self._ask(question)
+        else:
+            self._wanted.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(min(self._refresh.seconds_left(now), 1.0)):
+                    await self._wanted.wait()
+        await self._look_round()
+        self._report()
+
+    def noticed(self, reason: Reason) -> None:
+        """There is a sign that the topology has changed."""
+        self._refresh.noticed(reason, time.monotonic())
+        self._wanted.set()
+
+    def _signed(self, upstream: Upstream, word: str) -> None:
+        """Something was noticed of a node (`Upstream.on_sign`). Whether a redirect is a sign, its address
+        says."""
+        if word in TO_NODES:
+            address = upstream.address
+            node = host_port(address.host, address.port)
+            self._runtime.telemetry.counters.node_redirected(node, word)
+        else:
+            self._on_sign(Reason(word.lower()))
+
+    def _hears(self, upstream: Upstream) -> None:
+        """Take the signs of this node."""
+        upstream.on_sign = partial(self._signed, upstream)
+
+    async def _ask(self, question: Question) -> None:
+        """Ask a node. Also an answer that fails may end a round, after which an older topology counts."""
+        try:
+            reply = await self._reply_of(question.address)
+        except (OSError, GreetingError, hiredis.ReplyError) as exc:
+            self._refresh.failed(question, _why(exc), time.monotonic())
+        else:
+            self._refresh.answered(question, reply, time.monotonic())
+        if self._refresh.topology is not None:
+            await self._apply(self._refresh.topology)
+        self._tell()
+
+    async def _reply_of(self, node: tuple[str, int]) -> object:
+        """A node's reply to CLUSTER NODES. Raises OSError, GreetingError, ReplyError."""
+        entry = self._entry.upstream
+        address = dataclasses.replace(entry.address, host=node[0], port=node[1])
+        asked = Upstream(address, entry.tls, min(entry.connect_timeout, ANSWER_SECONDS))
+        reply = _decoded(await asked.ask(address.greeting(), [CLUSTER.request(b"NODES")], MAX_TEXT))
+        if isinstance(reply, hiredis.ReplyError):
+            raise reply
+        return reply
+
+    # -- for operators
+
+    def _tell(self) -> None:
+        """Tell operators what is wrong, once for each thing. Why no node answers may differ each time."""
+        no_topology = Trouble(NO_TOPOLOGY, self._refresh.trouble)
+        found = [no_topology] if no_topology.text else []
+        found += self._troubles()
+        told = {*self._told, *(one.kind for one in self._told if one.kind == NO_TOPOLOGY)}
+        for one in found:
+            if one not in told and one.kind not in told:
+                notice(one.kind if one.kind == NO_TOPOLOGY else one.text, one.text)
+        self._told = found
+
+    def state(self) -> ClusterState:
+        """How the cluster stands now."""
+        topology = self._refresh.topology
+        down = [one.upstream for one in self._nodes() if one.upstream.up is False]
+        unreachable = [Trouble(UNREACHABLE, one.state) for one in down]
+        return ClusterState(
+            nodes=[self._state_of(node) for node in topology.nodes] if topology is not None else [],
+            slots=topology.covered if topology is not None else 0,
+            age=time.monotonic() - self._refresh.taken_at if topology is not None else None,
+            troubles=[*self._told[:MAX_TOLD], *unreachable],
+            refreshes=Counter({str(one): number for one, number in self._refresh.reasons.items()}),
+        )
+
+    def _report(self) -> None:
+        """Have the metrics tell how the cluster stands."""
+        state, shown = self.state(), self._entry.upstream.address.shown
+        counters = self._runtime.telemetry.counters
+        rows = ((one.node, one.up, one.role, one.slots) for one in state.nodes)
+        counters.cluster_stands(shown, rows, state.slots, state.age)
+        counters.cluster_asked(shown, state.refreshes, state.troubles_by_kind)
+
+
+def _why(exc: OSError | GreetingError | hiredis.ReplyError) -> str:
+    """Why a node does not tell the topology."""
+    if not isinstance(exc, hiredis.ReplyError):
+        return describe(exc)
+    if NO_CLUSTER in str(exc):
+        return f"it is no node of a cluster ({exc}): give its address as url, in place of cluster"
+    return str(exc)
+
+
+async def run_node(served: ServedUpstream) -> None:
+    """The background jobs of one node, and its first look."""
+    try:
+        await served.reach()
+        async with background(*served.chores()):
+            await asyncio.Event().wait()
+    except Exception as exc:
+        report_fault(exc)
+
+
+def _decoded(raw: bytes) -> object:
+    reader = hiredis.Reader()
+    try:
+        reader.feed(raw)
+        return reader.gets()
+    except (hiredis.HiredisError, TypeError, ValueError):
+        return None

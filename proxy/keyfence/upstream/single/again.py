@@ -1,0 +1,207 @@
+"""Commands of one client that nodes have refused to run, and when they are sent again.
+
+Rule: they are sent again once no reply is due, in the client's order, and nothing else is sent until then. A
+command is answered with its error if a later one on one of its keys has run since, or if it was refused too
+often. No I/O: the time is counted in pauses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+from keyfence.resp import encode
+
+from .cutting import NO_NODE, NO_SLOT, arguments, keys_of, requests_in, slot_of
+from .masters import Masters
+from .refusals import (
+    ASK,
+    CLUSTERDOWN,
+    CROSSSLOT,
+    MOST_HOPS,
+    MOVED,
+    Refusal,
+    error_for,
+    pause_before,
+    refusal_in,
+)
+from .turns import Turn
+
+_ASKING = encode.command(b"ASKING")
+
+
+class Again:
+    """A refused command, or a transaction as a whole."""
+
+    def __init__(self, requests: Sequence[bytes], number: int, shapeable: bool) -> None:
+        """`number` is that of its first request. `shapeable`: the client's text might shape a reply."""
+        self.requests = requests
+        self.number = number
+        self.shapeable = shapeable
+        self.is_transaction = len(requests) > 1
+        self.keys = keys_of(requests)
+        self.slot = slot_in(requests)
+        self.turn: Turn | None = None  # its place in the client's order, while it is not sent
+        self.skips = False  # the next reply is that to ASKING
+        self.error = b""  # what the client gets if it is not sent again
+        self.word = ""  # of the last error
+        self.hops = 0  # how often it was refused …
+        self.waited = 0.0  # … and how long it has waited since, in seconds
+        self._target = NO_NODE  # where the last error leads
+
+    @property
+    def data(self) -> bytes:
+        return b"".join(self.requests)
+
+    @property
+    def data_asking(self) -> bytes:
+        """The command with ASKING before it, which then stands next to it on its connection."""
+        return _ASKING + self.data
+
+    def refused(self, refusal: Refusal, target: int, error: bytes) -> None:
+        """A node has refused it for one that may be known as `target`."""
+        self.hops += 1
+        self.word, self._target, self.error = refusal.word, target, error
+
+    def not_served(self, error: bytes) -> None:
+        """No node has its hash slot."""
+        self.hops += 1
+        self.word, self._target, self.error = CLUSTERDOWN, NO_NODE, error
+
+    def not_sent(self, error: bytes) -> None:
+        """The node to which it was to be sent cannot be reached, and another one has the hash slot now."""
+        self.word, self._target, self.error = MOVED, NO_NODE, error
+        self.hops = max(self.hops, 1)
+
+    @property
+    def is_asking(self) -> bool:
+        """Whether it goes to a node that does not have the hash slot yet. MULTI queues ASKING, so a
+        transaction waits until the node has it."""
+        return self.word == ASK and self._target != NO_NODE and not self.is_transaction
+
+    def node(self, masters: Masters) -> int:
+        """Where it is sent now."""
+        if self.is_asking or (self.word == MOVED and self._target != NO_NODE):
+            return self._target
+        return masters.of_slot(self.slot) if self.slot != NO_SLOT else masters.any()
+
+    def ends(self, patience: float) -> bool:
+        """Whether it was refused too often. A transaction waits until its hash slot has moved."""
+        waits = self.word == CLUSTERDOWN or self.is_transaction
+        return self.waited >= patience if waits else self.hops > MOST_HOPS
+
+
+class Round:
+    """The refused commands of one client."""
+
+    def __init__(
+        self,
+        masters: Masters,
+        send: Callable[[Again, int, bool], None],
+        answer: Callable[[Again, bytes], None],
+        went_on: Callable[[], None],
+    ) -> None:
+        """`send` sends a command to a node, after ASKING if that is said. `answer` answers it with an error.
+        `went_on` is called after that, and when no command is refused any more."""
+        self.is_open = False  # whether any command is refused, or was sent again
+        self._masters = masters
+        self._send = send
+        self._answer = answer
+        self._went_on = went_on
+        self._refused: list[Again] = []
+        self._ran: dict[bytes, int] = {}  # the last request that has run on each key, since it is open
+        self._timer: Any = None
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._refused.clear()
+
+    def add(self, again: Again) -> None:
+        """A command was refused."""
+        self.is_open = True
+        self._refused.append(again)
+
+    def ran(self, keys: Collection[bytes], number: int) -> None:
+        """Another command has run on these keys."""
+        for key in keys:
+            self._ran[key] = max(number, self._ran.get(key, -1))
+
+    def counts(self, refusal: Refusal, data: bytes, shapeable: bool) -> bool:
+        """Whether an error in place of a reply to these requests says that they have not run. If the client's
+        text might shape it, it may be a script's own."""
+        if not refusal.is_redirect:
+            return not shapeable
+        return refusal.slot == slot_in(requests_in(data))
+
+    def hidden(self, reply: bytes, data: bytes) -> bytes:
+        """What the client gets of a reply within a transaction that is not sent again."""
+        refusal = refusal_in(reply)
+        if refusal is not None and refusal.is_redirect and refusal.slot != slot_in(requests_in(data)):
+            return CROSSSLOT
+        return error_for(reply)
+
+    def begin(self, *, at_once: bool = False) -> None:
+        """No reply is due: send the refused commands again, after a pause or `at_once`."""
+        if self._timer is not None:
+            if not at_once:
+                return
+            self._timer.cancel()
+            self._timer = None
+        self._refused.sort(key=lambda one: one.number)
+        left = []
+        for one in self._refused:
+            if one.ends(self._masters.patience) or self._was_overtaken(one):
+                self._answer(one, one.error)
+                self.ran(one.keys, one.number)
+            else:
+                left.append(one)
+        has_answered = len(left) < len(self._refused)
+        self._refused = left
+        if not left:
+            self.is_open = False
+            self._ran.clear()
+            self._went_on()
+            return
+        if has_answered:
+            self._went_on()
+        pause = 0.0 if at_once else max(pause_before(one.word, one.hops) for one in left)
+        if pause:
+            for one in left:
+                one.waited += pause
+            self._timer = self._masters.later(pause, self._send_all)
+        else:
+            self._send_all()
+
+    def _was_overtaken(self, one: Again) -> bool:
+        return any(self._ran.get(key, -1) > one.number for key in one.keys)
+
+    def _send_all(self) -> None:
+        """Send what can be sent. On each key, commands go to one node, one after another."""
+        self._timer = None
+        refused, self._refused = self._refused, []
+        node_of: dict[bytes, int] = {}
+        sends = []
+        for one in refused:
+            node = one.node(self._masters)
+            before = {node_of[key] for key in one.keys if key in node_of}
+            if node == NO_NODE or before - {node}:
+                one.word = CLUSTERDOWN if node == NO_NODE else one.word
+                one.hops += node == NO_NODE
+                node = NO_NODE
+                self._refused.append(one)
+            else:
+                sends.append((one, node))
+            node_of |= dict.fromkeys(one.keys, node)
+        for one, node in sends:
+            self._send(one, node, one.is_asking)
+        if not sends:
+            self._masters.not_served()
+            self.begin()
+
+
+def slot_in(requests: Sequence[bytes]) -> int:
+    """The hash slot of the first key in these requests; NO_SLOT: there is none."""
+    found = (slot_of(arguments(one)) for one in requests)
+    return next((slot for slot in found if slot != NO_SLOT), NO_SLOT)

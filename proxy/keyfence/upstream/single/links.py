@@ -1,0 +1,94 @@
+"""The links of one client to a whole cluster, in place of those to one Redis.
+
+Rule: as `Links`: the session's route says which of the two carries a request, and it changes only when no
+reply is due.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from keyfence.resp.profile import Profile
+from keyfence.upstream.dedicated import DedicatedLink, Owner
+from keyfence.upstream.health import Upstream
+from keyfence.upstream.links import Links, Shares
+from keyfence.upstream.pools import Pools
+
+from .masters import Masters
+from .own import OwnConnections
+from .shares import ClusterShares
+
+
+class ClusterLinks(Links):
+    """Both links of a client. Each calls the client back by itself."""
+
+    def __init__(self, upstream: Upstream, pools: Pools, owner: Owner, masters: Masters) -> None:
+        """`upstream` and `pools` are those of any node, and not used."""
+        super().__init__(upstream, pools, owner)
+        self._shares = ClusterShares(owner, masters)
+        self._owns = OwnConnections(owner, masters)
+
+    def read_by(self, reads: Shares | None) -> None:
+        """A cluster's replicas are not read from."""
+
+    def unsent(self) -> int:
+        return self._owns.unsent()
+
+    @property
+    def is_open(self) -> bool:
+        return self._shares.is_open or self._owns.is_open
+
+    @property
+    def has_own(self) -> bool:
+        return self._owns.is_open
+
+    def ask_role(self) -> None:
+        """Each node's role is in the topology."""
+
+    @property
+    def own(self) -> DedicatedLink | None:
+        return self._owns.current
+
+    @property
+    def is_held(self) -> bool:
+        is_waiting = self._shares.due or self._owns.due
+        return bool(is_waiting) and self._shares.is_held and self._owns.is_held
+
+    def may_share(self, profile: Profile) -> bool:
+        return self.may_ever_share(profile) and self._shares.may_share(profile)
+
+    def may_ever_share(self, profile: Profile) -> bool:
+        return not profile.database  # a cluster has one
+
+    def send_shared(self, chunks: list[bytes], counts: list[int], shapeable: bool = False) -> None:
+        self._owns.rest()
+        self._shares.send(chunks, counts, shapeable)
+
+    def time_shared(self) -> None:
+        self._shares.time_next()
+
+    def send_own(self, profile: Profile, chunks: list[bytes]) -> None:
+        self._owns.send(profile, chunks)
+
+    def keep_alive(self, now: float) -> None:
+        self._owns.tick(now)
+
+    def move(self, reason: str, held: Collection[str]) -> None:
+        """That the configured address leads to another node moves nothing here."""
+
+    def drop_own(self) -> None:
+        self._owns.rest()
+
+    def pause(self) -> None:
+        self._owns.pause()
+
+    def resume(self) -> None:
+        self._owns.resume()
+
+    def end(self) -> bool:
+        return self._owns.end()
+
+    def close(self) -> None:
+        self._owns.close()
+        self._shares.close()
+        super().close()

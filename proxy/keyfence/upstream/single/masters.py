@@ -1,0 +1,198 @@
+"""The nodes of a cluster as the shares of plain clients use them, and which of them has each hash slot.
+
+Rule: a topology is taken as a whole. What a node answers (MOVED) counts until the next one. No I/O of its
+own.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterator, Mapping
+from typing import Protocol
+
+from keyfence.net.host_port import host_port
+from keyfence.policy.compiled.hash_slots import SLOTS
+from keyfence.upstream.cluster.refresh import Reason
+from keyfence.upstream.cluster.topology import NOT_NAMED, Topology
+from keyfence.upstream.health import Upstream
+from keyfence.upstream.pools import Pools
+from keyfence.upstream.shared import SharedConnection
+
+from .cutting import NO_NODE, Cutter
+from .refusals import CLUSTERDOWN, MOVED, Refusal
+
+
+class Waiting(Protocol):
+    """A client's shares or own connections."""
+
+    def topology_changed(self) -> None:
+        """Some hash slot has another node now."""
+
+
+class Master:
+    """One node: its upstream, and the connections that clients share."""
+
+    def __init__(self, number: int, node_id: str, upstream: Upstream, size: int) -> None:
+        """`number` is its place in `Masters`; `size` the maximum number of shared connections of one kind."""
+        self.number = number
+        self.id = node_id
+        self.upstream = upstream
+        self.pools = Pools(upstream, size)
+        self.has_left = False
+
+    @property
+    def shown(self) -> str:
+        return host_port(self.upstream.address.host, self.upstream.address.port)
+
+
+class Masters:
+    """All nodes of the cluster, primaries and those that may become one."""
+
+    def __init__(
+        self,
+        size: int,
+        patience: float,
+        noticed: Callable[[Reason], None],
+        later: Callable[[float, Callable[[], None]], object],
+    ) -> None:
+        """`size`: the maximum number of shared connections of one kind to a node. `patience`: for how many
+        seconds a command waits while no node serves its hash slot. `noticed` is called with each sign that
+        the topology has changed. `later` calls back after so many seconds, as the loop's `call_later`."""
+        self.cutter = Cutter()
+        self.owners = array("H", [NO_NODE]) * SLOTS  # the number of the node of each hash slot
+        self.version = 0  # changes with `owners`
+        self.patience = patience
+        self.later = later
+        self.followed: dict[str, int] = {}  # how often a command was sent again, by the error's word
+        self.topology = Topology()
+        # Asks the node with this id for CLUSTER NODES, and calls back with the text and the node's host.
+        self.ask_nodes: Callable[[str, Callable[[bytes, str], None]], None] = lambda _id, tell: tell(b"", "")
+        self._size = size
+        self._noticed = noticed
+        self._nodes: dict[int, Master] = {}
+        self._numbers: dict[str, int] = {}  # by id
+        self._next = 0
+        self._clients: dict[Waiting, None] = {}
+        self._tells = False  # whether the clients are about to be told of a change
+
+    # -- the nodes
+
+    def __getitem__(self, number: int) -> Master:
+        return self._nodes[number]
+
+    def __contains__(self, number: int) -> bool:
+        return number in self._nodes
+
+    def __iter__(self) -> Iterator[Master]:
+        return iter(list(self._nodes.values()))
+
+    def any(self) -> int:
+        """The node for a command that any node may answer; NO_NODE: there is none."""
+        owners = self.topology.owners()
+        up = [one.id for one in owners if self._is_up(one.id)] or [one.id for one in owners]
+        return self._numbers.get(up[0], NO_NODE) if up else NO_NODE
+
+    def _is_up(self, node_id: str) -> bool:
+        number = self._numbers.get(node_id)
+        return number is not None and self._nodes[number].upstream.up is not False
+
+    def number_of(self, node_id: str) -> int:
+        """The number of a node; NO_NODE: it is not known."""
+        return self._numbers.get(node_id, NO_NODE)
+
+    def of_slot(self, slot: int) -> int:
+        return self.owners[slot]
+
+    def primaries(self) -> list[Master]:
+        """The nodes that have hash slots, in the order of these."""
+        numbers = [self._numbers.get(one.id) for one in self.topology.owners()]
+        return [self._nodes[one] for one in numbers if one is not None]
+
+    def take(self, topology: Topology, upstreams: Mapping[str, Upstream]) -> None:
+        """Use this topology from now on. `upstreams`: of its nodes, by id."""
+        self.topology = topology
+        for node_id, upstream in upstreams.items():
+            number = self._numbers.get(node_id)
+            if number is None or self._nodes[number].upstream is not upstream:
+                self._leave(node_id)
+                self._nodes[self._next] = Master(self._next, node_id, upstream, self._size)
+                self._numbers[node_id] = self._next
+                self._next = (self._next + 1) % NO_NODE
+        for node_id in self._numbers.keys() - upstreams.keys():
+            self._leave(node_id)
+        owners = array("H", [NO_NODE]) * SLOTS
+        for node in topology.owners():
+            number = self._numbers.get(node.id)
+            if number is not None:
+                for first, last in node.slots:
+                    owners[first : last + 1] = array("H", [number]) * (last + 1 - first)
+        if owners != self.owners:
+            self.owners = owners
+            self._changed()
+
+    def _leave(self, node_id: str) -> None:
+        number = self._numbers.pop(node_id, None)
+        if number is not None:
+            self._nodes[number].has_left = True
+            self._nodes[number].pools.retire()
+
+    def _changed(self) -> None:
+        self.version += 1
+        if not self._tells:
+            self._tells = True
+            self.later(0.0, self._tell)
+
+    def _tell(self) -> None:
+        self._tells = False
+        for one in list(self._clients):
+            one.topology_changed()
+
+    def forget(self, client: Waiting) -> None:
+        self._clients.pop(client, None)
+
+    def know(self, client: Waiting) -> None:
+        """Tell this client when a hash slot has another node."""
+        self._clients[client] = None
+
+    # -- what nodes answer
+
+    def target(self, refusal: Refusal, asked: int) -> int:
+        """Where a redirect of the node `asked` leads; NO_NODE: to no node that is known yet."""
+        host = refusal.host
+        if host in NOT_NAMED and asked in self._nodes:
+            host = self._nodes[asked].upstream.address.host
+        node = self.topology.node_at(host, refusal.port)
+        return self._numbers.get(node.id, NO_NODE) if node is not None else NO_NODE
+
+    def not_served(self) -> None:
+        """A client asks for a hash slot that no node has."""
+        self._noticed(Reason.CLUSTERDOWN)
+
+    def refused(self, refusal: Refusal, asked: int) -> None:
+        """The node `asked` has answered this. A node that MOVED names has the hash slot from now on."""
+        self.followed[refusal.word] = self.followed.get(refusal.word, 0) + 1
+        if refusal.word == CLUSTERDOWN:
+            self._noticed(Reason.CLUSTERDOWN)
+        if not refusal.is_redirect:
+            return
+        target = self.target(refusal, asked)
+        if target == NO_NODE:
+            self._noticed(Reason.MOVED if refusal.word == MOVED else Reason.ASK)
+        elif refusal.word == MOVED and self.owners[refusal.slot] != target:
+            self._noticed(Reason.MOVED)
+            self.owners[refusal.slot] = target
+            self._changed()
+
+    # -- time
+
+    def tick(self) -> None:
+        """Call this about once a second."""
+        for number, one in list(self._nodes.items()):
+            one.pools.tick()
+            if one.has_left and not any(one.pools.connections()):
+                del self._nodes[number]
+
+    def connections(self) -> Iterator[SharedConnection]:
+        """All shared connections that are not closed."""
+        for one in self:
+            yield from one.pools.connections()

@@ -1,0 +1,571 @@
+"""One client's own connections to the nodes of a cluster: for transactions, watches, blocking commands,
+subscriptions, scripts and what concerns the connection itself.
+
+Rule: one request is under way at a time, but for those of a transaction, which go to one node. So replies
+come in the client's order, and a request that a node refuses for another one can be sent there. A connection
+is kept and used again for its node. What a client subscribes to or monitors, it does at one node.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+from keyfence.policy.compiled.hash_slots import SLOTS
+from keyfence.resp import encode
+from keyfence.resp.barrier import Barrier, Form
+from keyfence.resp.profile import Profile
+from keyfence.resp.replies import ErrorPart, ReplyError, ReplyFramer
+from keyfence.upstream.cluster.fan_out import Join, Reach, asked, fan_out
+from keyfence.upstream.cluster.joining import UNREACHABLE, Joined, without_cluster
+from keyfence.upstream.cluster.scanning import Step
+from keyfence.upstream.dedicated import DedicatedLink, Owner
+from keyfence.upstream.exchange import Share
+
+from .again import Again
+from .cutting import NO_NODE, NO_SLOT, arguments
+from .masters import Masters
+from .parts import Part, Parts
+from .refusals import CROSSSLOT, LONGEST, NOT_SERVED, error_for, may_begin, pause_before, refusal_in
+from .spreading import Spread
+
+IDLE_SECONDS = 60.0  # after which a connection is closed
+MAX_KEPT = 64 * 1024  # bytes of a transaction without keys so far, which may still go to another node
+_PUSH, _ERROR = ord(">"), ord("-")
+MAX_EDITED = 1024 * 1024  # bytes of a reply that is edited
+_DISCARD, _PING = encode.command(b"DISCARD"), encode.command(b"PING")
+# In place of a command that cannot be queued. Its wrong arity makes Redis mark the transaction.
+_ABORT_MARKER = encode.command(b"ECHO")
+_NOT_QUEUED = (
+    b"ERR %b is not supported in a transaction: keyfence serves a whole cluster, and this concerns "
+    b"several nodes"
+)
+_SPREAD = (Reach.SHARDS, Reach.NODES, Reach.SCAN, Reach.NOBODY)
+_OF_TRANSACTION = (b"MULTI", b"EXEC", b"DISCARD", b"WATCH", b"UNWATCH")
+_SHAPING = (b"EVAL", b"FCALL", b"SCRIPT", b"FUNCTION")  # of commands whose replies a script words
+_NO_LINK: Any = None  # of an answer of keyfence's own
+# From these on, replies do not show any more which request they belong to, so the client stays at one node.
+_STAYS = (
+    *(b"SUBSCRIBE", b"PSUBSCRIBE", b"SSUBSCRIBE", b"UNSUBSCRIBE", b"PUNSUBSCRIBE", b"SUNSUBSCRIBE"),
+    *(b"MONITOR", b"SYNC", b"PSYNC", b"REPLCONF"),
+)
+
+
+class _Own:
+    """A connection to one node."""
+
+    def __init__(self, link: DedicatedLink, profile: Profile) -> None:
+        self.link = link
+        self.profile = profile  # which the connection has
+        self.used_at = 0.0
+        self.is_in_doubt = False  # text of the client might have shaped a reply that is still to come
+
+
+class OwnConnections(Owner):
+    """All own connections of one client."""
+
+    def __init__(self, owner: Owner, masters: Masters) -> None:
+        self._owner: Owner | None = owner
+        self._masters = masters
+        self._owns: dict[int, _Own] = {}  # by the node's number
+        self._at = NO_NODE  # the node that was used last
+        self._parts = Parts()
+        self._queue: deque[Part] = deque()
+        self._profile: Profile | None = None
+        self._due = 0  # replies
+        self._dropped = 0  # of these, the first ones that the client does not get
+        self._again: Again | None = None  # the request under way, if it may be sent again
+        self._stays = False  # every byte goes to one node
+        self._in_transaction = False
+        self._transaction_slot = NO_SLOT  # of the first key in it
+        self._transaction: list[bytes] | None = None  # what was sent of it, while it has no key
+        self._is_discarded = False  # it begins anew at another node
+        self._watches_at = NO_NODE  # the node with watched keys …
+        self._watched_slot = NO_SLOT  # … and their hash slot
+        self._spread: Spread | None = None  # the command under way, if several nodes answer it
+        self._scan: Step | None = None  # that is a SCAN
+        self._instead = b""  # the text of the error in place of the next reply
+        self._collects = ""  # INFO or HELLO, whose reply is edited
+        self._framer = ReplyFramer()
+        self._part = b""  # the beginning of an error's line, of which the client has nothing yet
+        self._timer: object = None
+        self._is_paused = False
+        self._now = 0.0
+
+    # -- as `ClusterLinks` uses it
+
+    @property
+    def is_open(self) -> bool:
+        return bool(self._owns)
+
+    @property
+    def current(self) -> DedicatedLink | None:
+        """The connection in use, if it is open."""
+        own = self._owns.get(self._at)
+        return own.link if own is not None and own.link.is_open and not own.link.is_closed else None
+
+    @property
+    def is_held(self) -> bool:
+        """Whether nothing that the client waits for has left keyfence, because a node cannot be reached."""
+        own = self._owns.get(self._at)
+        if own is None or not self._due or self._spread is not None:
+            return not self._due
+        return own.link.is_held and self._masters[self._at].upstream.up is False
+
+    @property
+    def due(self) -> int:
+        """The number of replies due."""
+        return self._due
+
+    def unsent(self) -> int:
+        """The number of bytes that wait here."""
+        own = self._owns.get(self._at)
+        waiting = sum(len(one.data) for one in self._queue) if self._queue else 0
+        return waiting + (own.link.unsent() if own is not None else 0)
+
+    def send(self, profile: Profile, chunks: Sequence[bytes]) -> None:
+        """Send requests. `profile` is what a new connection is given first."""
+        if profile is not self._profile:
+            own = self._owns.get(self._at)
+            if own is not None:
+                own.profile = profile  # it has changed by what was sent there
+            self._profile = profile
+        if self._stays and not self._queue:
+            self._to_current(list(chunks))
+            return
+        for chunk in chunks:
+            self._queue.extend(self._parts.read(chunk))
+        self._stays = self._stays or self._parts.is_unread
+        self._go_on()
+
+    def rest(self) -> None:
+        """Nothing of the client is under way here, and it uses shared connections."""
+        own = self._owns.get(self._at)
+        if own is None or own.link.is_kept:
+            return
+        if self._due or self._parts.is_within or self._in_transaction:
+            # What was sent there is not to have a reply.
+            own.link.close()
+            del self._owns[self._at]
+        else:
+            own.link.is_kept = True
+            if own.is_in_doubt:
+                self._prove(own)
+        self._forget()
+
+    def _prove(self, own: _Own) -> None:
+        """Text of the client might have shaped a reply. If something else than keyfence's own reply comes
+        next, the connection is used no more."""
+        barrier = Barrier.draw(Form.HELLO)
+
+        def answered(reply: bytes) -> None:
+            if not barrier.is_passed(reply):
+                own.link.close()
+                self._owns = {number: one for number, one in self._owns.items() if one is not own}
+
+        own.is_in_doubt = not own.link.ask(barrier.request, answered)
+
+    def tick(self, now: float) -> None:
+        """Close connections that were idle for a while. Call this about once a second."""
+        self._now = now
+        for number, own in list(self._owns.items()):
+            is_used = number == self._at and not own.link.is_kept
+            if is_used or number == self._watches_at:
+                own.used_at = now
+            elif now - own.used_at > IDLE_SECONDS or number not in self._masters:
+                own.link.close()
+                del self._owns[number]
+
+    def _forget(self) -> None:
+        self._parts = Parts()
+        self._queue.clear()
+        self._due = self._dropped = 0
+        self._again = None
+        self._stays = self._in_transaction = self._is_discarded = False
+        self._transaction, self._watches_at = None, NO_NODE
+        self._spread = self._scan = None
+        self._instead, self._collects = b"", ""
+        self._framer, self._part = ReplyFramer(), b""
+
+    def pause(self) -> None:
+        self._is_paused = True
+        for own in self._owns.values():
+            own.link.pause()
+
+    def resume(self) -> None:
+        self._is_paused = False
+        for own in self._owns.values():
+            own.link.resume()
+
+    def end(self) -> bool:
+        """Tell the node that the client sends no more. Returns False if that is not possible."""
+        own = self._owns.get(self._at)
+        is_sent = own is not None and not self._queue and not own.link.is_closed and not own.link.is_kept
+        return is_sent and own is not None and own.link.end()
+
+    def close(self) -> None:
+        self._owner = None
+        self._masters.forget(self)
+        for own in self._owns.values():
+            own.link.close()
+        self._owns.clear()
+        self._forget()
+
+    # -- requests
+
+    def _go_on(self) -> None:
+        """Send what may be sent now."""
+        while self._queue and self._owner is not None and self._timer is None:
+            part = self._queue[0]
+            if part.begins and self._due and not self._in_transaction and not self._stays:
+                return
+            if part.begins and part.ends and part.slot == NO_SLOT and part.name and not self._stays:
+                argv = arguments(part.data)
+                if fan_out(argv).reach in _SPREAD:
+                    if self._due:
+                        return
+                    self._queue.popleft()
+                    self._spread_out(part, argv)
+                    continue
+            node = self._node_of(part)
+            if node == NO_NODE:
+                self._wait_for_node(part)
+                return
+            if self._in_transaction and part.begins and (node != self._at or self._is_discarded):
+                if not self._due:
+                    self._begin_anew(node)
+                return
+            self._queue.popleft()
+            self._send(part, node)
+
+    def _node_of(self, part: Part) -> int:
+        """The node that a request goes to; NO_NODE: none has its hash slot."""
+        again = self._again
+        if again is not None and again.word and again.requests[0] is part.data:
+            return again.node(self._masters)
+        if not part.begins or self._stays:
+            return self._at
+        if self._in_transaction:
+            if self._transaction is None or part.slot == NO_SLOT or self._watches_at != NO_NODE:
+                return self._at
+            return self._masters.of_slot(part.slot)
+        if self._watches_at != NO_NODE and part.name in _OF_TRANSACTION:
+            return self._watches_at
+        slot = part.slot
+        if part.name == b"MULTI":
+            slot = next((one.slot for one in self._queue if one.slot != NO_SLOT), NO_SLOT)
+        if slot != NO_SLOT:
+            return self._masters.of_slot(slot)
+        return self._at if self._at in self._masters else self._masters.any()
+
+    def _wait_for_node(self, part: Part) -> None:
+        """No node has the hash slot of a request: look again after a pause, but not for ever."""
+        again = self._again
+        if again is None:
+            again = self._again = Again([part.data], 0, False)
+        again.not_served(NOT_SERVED)
+        self._masters.not_served()
+        if not again.ends(self._masters.patience):
+            self._later(pause_before(again.word, again.hops))
+            return
+        self._again = None
+        self._queue.popleft()
+        if part.ends:
+            self._give_soon(NOT_SERVED)
+        elif self._owner is not None:
+            self._owner.upstream_lost(_NO_LINK, "no node has its hash slot")
+
+    def _later(self, pause: float) -> None:
+        def go_on() -> None:
+            self._timer = None
+            self._go_on()
+
+        if self._again is not None:
+            self._again.waited += pause
+        self._timer = self._masters.later(pause, go_on)
+
+    def _begin_anew(self, node: int) -> None:
+        """The first key of an open transaction is at another node, and all replies have come: end it where it
+        is, and then begin it there. The client does not see the replies."""
+        assert self._transaction is not None
+        if not self._is_discarded:
+            chunks = [_DISCARD]
+        else:
+            chunks, self._at = list(self._transaction), node
+        self._is_discarded = not self._is_discarded
+        self._due += len(chunks)
+        self._dropped += len(chunks)
+        self._to_current(chunks)
+
+    def _send(self, part: Part, node: int) -> None:
+        self._at = node
+        self._follow(part)
+        chunks = [part.data]
+        again = self._again
+        if part.begins and part.ends and not self._in_transaction and not self._stays:
+            if again is None or again.requests[0] is not part.data:
+                self._again = Again(chunks, 0, part.name.startswith(_SHAPING))
+            elif again.is_asking:
+                chunks = [again.data_asking]
+                self._due, self._dropped = self._due + 1, self._dropped + 1
+        elif part.begins:
+            self._again = None
+        self._collects = part.name.decode() if part.name in (b"INFO", b"HELLO") else ""
+        self._due += part.begins and not self._stays
+        self._to_current(chunks)
+        if part.name.startswith(_SHAPING):
+            self._owns[node].is_in_doubt = True
+
+    def _follow(self, part: Part) -> None:
+        """Note what a request leaves behind at its node."""
+        name, is_open = part.name, self._in_transaction
+        if name in _STAYS and not is_open:
+            self._stays = True
+        elif name == b"MULTI" and part.is_bare and not is_open:
+            self._in_transaction, self._transaction, self._transaction_slot = True, [], NO_SLOT
+            if self._watches_at != NO_NODE:
+                self._transaction, self._transaction_slot = None, self._watched_slot
+        elif name == b"RESET" or (is_open and (name == b"EXEC" or (name == b"DISCARD" and part.is_bare))):
+            self._in_transaction, self._transaction = False, None
+            self._watches_at = NO_NODE
+        elif name == b"WATCH" and not is_open:
+            self._watches_at, self._watched_slot = self._at, part.slot
+        elif name == b"UNWATCH" and not is_open:
+            self._watches_at = NO_NODE
+        if self._in_transaction and self._transaction is not None:
+            self._transaction.append(part.data)
+            if part.slot != NO_SLOT or not part.ends or sum(map(len, self._transaction)) > MAX_KEPT:
+                self._transaction, self._transaction_slot = None, part.slot
+        elif not is_open and not self._in_transaction:
+            self._transaction_slot = NO_SLOT
+
+    def _to_current(self, chunks: list[bytes]) -> None:
+        self._to(self._at, chunks)
+
+    def _to(self, number: int, chunks: list[bytes]) -> None:
+        own = self._owns.get(number)
+        assert self._profile is not None
+        if own is not None and (own.link.is_closed or own.profile != self._profile):
+            own.link.close()
+            own = None
+        if own is None:
+            link = DedicatedLink(self._masters[number].upstream, self, self._profile.commands())
+            own = self._owns[number] = _Own(link, self._profile)
+            if self._is_paused:
+                link.pause()
+            self._masters.know(self)
+        own.used_at = self._now
+        own.link.send(chunks)
+
+    def topology_changed(self) -> None:
+        """Some hash slot has another node: a request that was not sent yet need not wait for the former
+        one."""
+        own, again = self._owns.get(self._at), self._again
+        if own is None or again is None or not self._due or self._stays or self._in_transaction:
+            return
+        if own.link.is_held and self._masters[self._at].upstream.up is False:
+            own.link.close()
+            del self._owns[self._at]
+            self._due = 0
+            self._queue.appendleft(Part(again.requests[0], b"", again.slot))
+            self._go_on()
+
+    # -- replies
+
+    def upstream_data(self, link: DedicatedLink, data: bytes) -> None:
+        owner = self._owner
+        if owner is None:
+            return
+        own = self._owns.get(self._at)
+        if self._spread is not None:
+            number = self._number_of(link)
+            if self._spread.awaits(number):
+                self._spread_came(number, data)
+                return
+        if own is None or own.link is not link:
+            owner.upstream_unasked(link, data)
+        elif self._stays:
+            owner.upstream_data(link, data)
+        else:
+            try:
+                passed = self._sorted(data)
+            except ReplyError:
+                passed = data  # the session reports it
+            if passed:
+                owner.upstream_data(link, passed)
+            if not self._due or self._in_transaction:
+                self._go_on()
+
+    def _sorted(self, data: bytes) -> bytes:
+        """What the client gets of the bytes of the node in use. Raises ReplyError."""
+        framer, at = self._framer, 0
+        passed: list[bytes] = []
+        while at < len(data):
+            begin = at
+            at = framer.advance(data, begin, 1, True)
+            framer.take_errors()
+            piece = self._part + data[begin:at]
+            self._part = b""
+            if framer.kind == _PUSH or not self._due:
+                passed.append(piece)
+            elif not framer.at_boundary:
+                may_be_refusal = framer.kind == _ERROR and len(piece) <= LONGEST and may_begin(piece)
+                if may_be_refusal or (self._collects and len(piece) <= MAX_EDITED):
+                    self._part = piece
+                elif not self._dropped:
+                    passed.append(piece)
+            else:
+                self._due -= 1
+                passed.append(self._reply(piece))
+        return b"".join(passed)
+
+    def _reply(self, reply: bytes) -> bytes:
+        """What the client gets of the last part of a reply; b"": nothing."""
+        if self._dropped:
+            self._dropped -= 1
+            if self._in_transaction and reply.startswith(b"-") and self._owner is not None:
+                self._owner.upstream_lost(_NO_LINK, "a transaction cannot be begun at the node of its keys")
+            return b""
+        again, self._again = self._again, None
+        instead, self._instead = self._instead, b""
+        if instead:
+            return encode.error(instead.decode())
+        refusal = refusal_in(reply)
+        if refusal is None:
+            return without_cluster(self._collects, reply) if self._collects else reply
+        if again is None:
+            is_other = refusal.is_redirect and self._transaction_slot not in (NO_SLOT, refusal.slot)
+            return CROSSSLOT if is_other else error_for(reply)
+        target = self._masters.target(refusal, self._at)
+        if refusal.is_redirect:
+            is_sure = refusal.slot == again.slot and target != self._at
+            is_sure = is_sure and not (again.shapeable and target == NO_NODE)
+        else:
+            is_sure = not again.shapeable
+        if not is_sure:
+            return error_for(reply)
+        self._masters.refused(refusal, self._at)
+        again.refused(refusal, target, error_for(reply))
+        if again.ends(self._masters.patience):
+            return error_for(reply)
+        self._again = again
+        self._queue.appendleft(Part(again.requests[0], b"", again.slot))
+        self._later(pause_before(again.word, again.hops))
+        return b""
+
+    def _give_soon(self, reply: bytes) -> None:
+        """The client gets an answer of keyfence's own, and nothing else is sent until then."""
+
+        def give() -> None:
+            self._due = 0
+            self._give(reply)
+
+        self._due = 1
+        self._masters.later(0.0, give)
+
+    def _give(self, reply: bytes) -> None:
+        if self._owner is not None:
+            self._owner.upstream_data(_NO_LINK, reply)
+            self._go_on()
+
+    # -- commands that several nodes answer
+
+    def _spread_out(self, part: Part, argv: Sequence[bytes]) -> None:
+        """Have a command answered by the nodes that it concerns. No reply is due."""
+        name = part.name.decode("ascii", "replace")
+        row, topology = fan_out(argv), self._masters.topology
+        if self._in_transaction:
+            self._instead = row.refusal.encode() or _NOT_QUEUED % part.name
+            self._due = 1
+            self._to_current([_ABORT_MARKER])
+        elif row.reach is Reach.SCAN:
+            self._scan = Step(argv, topology) if topology.covered == SLOTS else None
+            if self._scan is None or self._scan.answer:
+                self._give_soon(self._scan.answer if self._scan is not None else NOT_SERVED)
+            else:
+                self._ask([self._scan.node], self._scan.request, Join.FIRST, name)
+        else:
+            found = asked(argv, topology)
+            if found.refusal:
+                self._give_soon(found.refusal)
+            else:
+                self._ask([one.id for one in found.nodes], part.data, row.join, name)
+
+    def _ask(self, node_ids: Sequence[str], request: bytes, join: Join, name: str) -> None:
+        numbers = {self._masters.number_of(one): one for one in node_ids}
+        if NO_NODE in numbers:
+            self._give_soon(NOT_SERVED)
+            return
+        # WAIT concerns the writes of its own connection. Any command before it brings that up to the newest.
+        is_wait = name in ("WAIT", "WAITAOF")
+        self._spread = Spread(Joined(name, join, node_ids), numbers, int(is_wait))
+        self._due = 1
+        for number in numbers:
+            self._to(number, [_PING, request] if is_wait else [request])
+
+    def _spread_came(self, number: int, data: bytes) -> None:
+        """A node has sent a part of its reply."""
+        spread = self._spread
+        assert spread is not None
+        try:
+            others = spread.came(number, data)
+        except ReplyError as exc:
+            self._lose(f"a node's reply cannot be followed: {exc}")
+            return
+        if others and self._owner is not None:
+            self._owner.upstream_unasked(_NO_LINK, others)
+        if not spread.is_complete:
+            return
+        self._spread = None
+        reply, scan = spread.reply(), self._scan
+        if scan is not None:
+            page = scan.answered(reply)
+            if page is None:
+                self._masters.ask_nodes(scan.owner, self._confirmed)
+                return
+            reply = page
+        self._scan, self._due = None, 0
+        self._give(reply)
+
+    def _confirmed(self, text: bytes, host: str) -> None:
+        """A node has told its view of the cluster after the last page of its keys. b"": it has not."""
+        scan, self._scan = self._scan, None
+        if scan is not None:
+            self._due = 0
+            self._give(scan.confirmed(text, host) if text else UNREACHABLE)
+
+    def _lose(self, reason: str) -> None:
+        if self._owner is not None:
+            self._owner.upstream_lost(_NO_LINK, reason)
+
+    # -- as connections use it
+
+    def upstream_unasked(self, link: DedicatedLink, data: bytes) -> None:
+        if self._owner is not None:
+            self._owner.upstream_unasked(link, data)
+
+    def upstream_lost(self, link: DedicatedLink, reason: str) -> None:
+        """A connection has ended. The client ends with it if it has left anything there."""
+        number = self._number_of(link)
+        self._owns.pop(number, None)
+        is_in_use = number == self._at and (self._due or self._in_transaction or self._stays)
+        is_in_use = is_in_use or (self._spread is not None and self._spread.awaits(number))
+        if self._owner is not None and (is_in_use or number == self._watches_at != NO_NODE):
+            self._owner.upstream_lost(link, reason)
+
+    def _number_of(self, link: DedicatedLink) -> int:
+        return next((number for number, own in self._owns.items() if own.link is link), NO_NODE)
+
+    def upstream_refused(self, link: object, reason: str) -> None:
+        self._owns = {number: own for number, own in self._owns.items() if own.link is not link}
+        self._forget()
+        if self._owner is not None:
+            self._owner.upstream_refused(link, reason)
+
+    def upstream_full(self, link: object, full: bool) -> None:
+        if self._owner is not None:
+            self._owner.upstream_full(link, full)
+
+    def shared_errors(self, link: Share, data: bytes, errors: list[ErrorPart], at: int) -> bytes:
+        raise NotImplementedError  # nothing is shared here

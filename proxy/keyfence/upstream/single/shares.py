@@ -1,0 +1,494 @@
+# cython: annotation_typing=False
+"""One client's shares of the connections to all nodes of a cluster, in place of one share of one Redis.
+
+Rule: the client gets its replies in the order of its requests. A command that a node refuses because another
+one has its key is sent there, and only that: it has provably not run. Nothing else of the client is sent
+until it is answered. It is not sent again if a later command on one of its keys has run since, so what runs
+on a key runs in the client's order.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+from keyfence.net.closures import upstream_sent
+from keyfence.resp import encode
+from keyfence.resp.limits import MIB
+from keyfence.resp.profile import Profile
+from keyfence.resp.replies import ReplyFramer
+from keyfence.upstream.exchange import Share, Sharer
+
+from .again import Again, Round
+from .cutting import ANY_NODE, NO_NODE, Run, keys_of, new_run, requests_in
+from .masters import Masters
+from .refusals import LONGEST, NOT_SERVED, error_for, may_begin, refusal_in
+from .sides import Sent, Side, new_sent
+from .turns import Order, Turn, new_turn
+
+MAX_HELD = MIB  # bytes of replies that wait for their turn; with more, nothing more is sent for the client …
+MOST_HELD = 32 * MIB  # … and with more than this, which is what was under way, the client is closed
+_ERROR = ord("-")
+_NO_NODE, _ANY_NODE = NO_NODE, ANY_NODE
+
+
+class ClusterShares:
+    """The shares of one client."""
+
+    def __init__(self, client: Sharer, masters: Masters) -> None:
+        self._client: Sharer | None = client
+        self._masters = masters
+        self._sides: dict[int, Side] = {}
+        self._near = _ANY_NODE  # the node that was used last
+        self._profile: Profile | None = None
+        self._version = masters.version  # of the topology by which the last request was sent
+        self._order = Order(self._deliver)
+        self._queue: deque[tuple[bytes, int, bool]] = deque()
+        self._due = 0  # replies
+        self._number = 0  # of the next request
+        self._round = Round(masters, self._send_again, self._answer, self._round_went_on)
+        self._sends_again = False  # whether any command is refused, or was sent again
+        self._is_timed = False
+        self._is_passed_on = False  # the client is about to get what has come
+        self._link: Any = None  # the one that has called last
+        masters.know(self)
+
+    # -- as `Links` uses it
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a request was sent."""
+        return bool(self._sides)
+
+    @property
+    def is_held(self) -> bool:
+        """Whether nothing that the client waits for has left keyfence, because nodes cannot be reached."""
+        return all(not one.due or one.is_unsent for one in self._sides.values())
+
+    @property
+    def due(self) -> int:
+        """The number of replies due."""
+        return self._due
+
+    def may_share(self, profile: Profile) -> bool:
+        """Whether there is a connection of this kind to share."""
+        self._profile = profile
+        return True
+
+    def send(self, chunks: list[bytes], counts: list[int], shapeable: bool) -> None:
+        """Send chunks with `counts` requests each. `shapeable`: the client's text might shape a reply."""
+        for index in range(len(chunks)):
+            if self._queue or not self._may_send():
+                self._queue.append((chunks[index], counts[index], shapeable))
+            else:
+                self._send(chunks[index], counts[index], shapeable)
+
+    def time_next(self) -> None:
+        """`Sharer.shared_sent` is called once the next requests are written."""
+        self._is_timed = True
+
+    def close(self) -> None:
+        """The client no longer uses this. No callback comes after this."""
+        self._client = None
+        self._round.stop()
+        self._queue.clear()
+        self._order.clear()
+        self._masters.forget(self)
+        for one in self._sides.values():
+            one.leave()
+        self._sides.clear()
+
+    # -- sending
+
+    def _may_send(self) -> bool:
+        if self._sends_again or self._order.held > MAX_HELD:
+            return False
+        if self._version != self._masters.version:
+            if self._due:
+                return False  # a later command must not overtake an earlier one that has the former node
+            self._version = self._masters.version
+            self._leave_gone()
+        return True
+
+    def _leave_gone(self) -> None:
+        """Let go of nodes that have left. Nothing is due."""
+        for number in [number for number, one in self._sides.items() if one.master.has_left]:
+            self._sides.pop(number).leave()
+
+    def _go_on(self) -> None:
+        while self._queue and self._client is not None and self._may_send():
+            self._send(*self._queue.popleft())
+
+    def _send(self, data: bytes, count: int, shapeable: bool) -> None:
+        masters = self._masters
+        cutter = masters.cutter
+        runs = cutter.cut(data, count, masters.owners)
+        if len(runs) == 1:
+            run = runs[0]
+            self._send_run(run.node, data, count, shapeable, cutter.is_transaction)
+            return
+        parts: dict[int, list[bytes]] = {}
+        totals: dict[int, int] = {}
+        for run in runs:
+            self._expect(run, run is runs[-1])
+            if run.node != _NO_NODE:
+                parts.setdefault(run.node, []).append(data[run.begin : run.end])
+                totals[run.node] = totals.get(run.node, 0) + run.count
+            else:
+                self._not_served(data[run.begin : run.end])
+        for node, pieces in parts.items():
+            self._send_to(self._sides[node], new_sent(b"".join(pieces), totals[node], shapeable, None))
+
+    def _send_run(self, node: int, data: bytes, count: int, shapeable: bool, is_transaction: bool) -> None:
+        if node == _ANY_NODE:
+            node = self._near if self._near in self._sides else self._masters.any()
+        run = new_run(node, count, 0, len(data))
+        self._expect(run, True, is_transaction)
+        if node == _NO_NODE:
+            self._not_served(data, is_transaction)
+        else:
+            self._near = node
+            self._send_to(self._sides[node], new_sent(data, count, shapeable, None))
+
+    def _expect(self, run: Run, ends: bool, is_transaction: bool = False) -> None:
+        """The next turn is that of these requests."""
+        if run.node == _NO_NODE:
+            return
+        side = self._side(run.node)
+        turn = new_turn(side, run.count, self._number, ends, is_transaction)
+        self._order.add(turn)
+        side.expect(turn)
+        self._number += run.count
+        self._due += run.count
+
+    def _side(self, node: int) -> Side:
+        side = self._sides.get(node)
+        if side is None:
+            side = self._sides[node] = Side(self, self._masters[node])
+        return side
+
+    def _send_to(self, side: Side, sent: Sent) -> None:
+        assert self._profile is not None
+        if not side.may_share(self._profile):
+            self._refuse_soon(side)
+            return
+        link = side.link
+        assert link is not None
+        if self._is_timed:
+            self._is_timed, link.is_timed = False, True
+        side.send(sent)
+
+    def _refuse_soon(self, side: Side) -> None:
+        why = "there are too many kinds of connections to share"
+        self._masters.later(0.0, lambda: self.refused(side, why))
+
+    # -- replies
+
+    def came(self, side: Side, data: bytes, completed: int, whole: bool) -> None:
+        """A side has received bytes, in which so many replies end."""
+        self._link = side.link
+        turn = side.turn
+        if (
+            turn is not None
+            and whole
+            and turn is self._order.head
+            and completed <= turn.count
+            and not side.is_looked_at
+            and not self._sends_again
+            and not turn.is_whole
+            and side.framer.at_boundary
+        ):
+            self._due -= completed
+            side.answered(completed)
+            if completed == turn.count:
+                side.next_turn()
+            self._order.came(turn, data, completed)
+        else:
+            self._sort(side, data)
+        head = self._order.head
+        is_partial = False
+        if head is not None and head.side is not None and not head.is_whole:
+            other: Side = head.side
+            is_partial = other.turn is head and other.is_partial
+        self._order.settle(is_partial)
+        if self._order.held > MOST_HELD and self._client is not None:
+            self._client.shared_lost(self._link, upstream_sent("too many replies before an earlier one"))
+
+    def _sort(self, side: Side, data: bytes) -> None:
+        """Assign each reply in `data` to its turn."""
+        framer = side.framer
+        at = 0
+        while at < len(data) and self._client is not None:
+            turn = side.turn
+            assert turn is not None
+            looks = side.is_looked_at or self._sends_again or turn.is_whole
+            begin = at
+            at = framer.advance(data, begin, 1 if looks else turn.count)
+            done = framer.completed
+            if not looks and done and framer.at_boundary and not side.part:
+                self._due -= done
+                side.answered(done)
+                if done == turn.count:
+                    side.next_turn()
+                self._order.came(turn, data[begin:at], done)
+                continue
+            if framer.errors is not None:
+                framer.take_errors()
+            end = at
+            if not framer.at_boundary and framer.kind == _ERROR and not side.part:
+                end = framer.frame_at
+            piece = data[begin:end]
+            if side.part:
+                piece, side.part = side.part + piece, b""
+            if end < at or (not framer.at_boundary and framer.kind == _ERROR):
+                # An error's line whose end has not come is kept back while it may be a refusal.
+                line = data[end:at] if end < at else piece
+                if may_begin(line) and len(line) <= LONGEST:
+                    side.part = line
+                    piece = b"" if line is piece else piece
+                elif line is not piece:
+                    piece += line
+            if piece:
+                self._take(side, turn, piece, done, looks)
+
+    def _take(self, side: Side, turn: Turn, piece: bytes, done: int, looks: bool) -> None:
+        """Take in replies of a turn, or a part of one. If it `looks`, that is at most one reply."""
+        if looks and done and piece.startswith(b"-") and not turn.is_whole and self._is_refused(side, piece):
+            return
+        request = side.next_request() if self._sends_again and done and not turn.is_whole else b""
+        if looks and piece.startswith(b"-") and not turn.is_whole:
+            piece = error_for(piece)
+        sent = side.sent
+        number = turn.number
+        if done:
+            self._due -= done
+            side.answered(done)
+            if done == turn.count:
+                side.next_turn()
+        is_skipped = sent is not None and sent.again is not None and sent.again.skips
+        if is_skipped:
+            assert sent is not None
+            sent.again.skips = not done  # the reply to ASKING
+            turn.count -= done
+        else:
+            self._order.came(turn, piece, done)
+        if request and not is_skipped:
+            self._round.ran(keys_of([request]), number)
+        if turn.is_whole and not turn.count:
+            assert sent is not None
+            self._transaction_came(side, turn, sent, number - sent.count + 1)
+
+    def _is_refused(self, side: Side, reply: bytes) -> bool:
+        """Whether a node has not run the next command, so that it is sent again."""
+        sent, turn = side.sent, side.turn
+        assert sent is not None
+        assert turn is not None
+        if sent.again is not None and sent.again.skips:
+            return False
+        request = sent.again.data if sent.again is not None else side.next_request()
+        refusal = refusal_in(reply)
+        if refusal is None or not self._round.counts(refusal, request, sent.shapeable):
+            return False
+        asked = side.master.number
+        target = self._masters.target(refusal, asked)
+        if refusal.is_redirect and (target == asked or (sent.shapeable and target == _NO_NODE)):
+            return False
+        again: Again = sent.again if sent.again is not None else Again([request], turn.number, sent.shapeable)
+        self._masters.refused(refusal, asked)
+        again.refused(refusal, target, error_for(reply))
+        again.turn = self._cut_out(side, turn)
+        self._due -= 1
+        side.answered(1)
+        self._refused(again)
+        return True
+
+    def _cut_out(self, side: Side, turn: Turn) -> Turn:
+        """Take the next reply of a turn out of what the side has to answer. Returns its own turn."""
+        gap = self._order.split(turn, 0)
+        rest = self._order.split(gap, 1) if gap.count > 1 else None
+        side.replaced(turn, rest)
+        gap.side, gap.later = None, None
+        self._order.passed(turn)
+        return gap
+
+    def _transaction_came(self, side: Side, turn: Turn, sent: Sent, number: int) -> None:
+        """All replies to a transaction have come. It has not run if Redis has refused one of its commands, or
+        EXEC itself."""
+        held = turn.held or []
+        if not any(one.startswith(b"-") for one in held):
+            if self._sends_again:
+                self._round.ran(keys_of(requests_in(sent.data)), number)
+            self._order.all_came(turn)
+            return
+        replies = _replies(held)
+        refusals = [one for one in map(refusal_in, replies) if one is not None]
+        first = next((one for one in refusals if self._round.counts(one, sent.data, False)), None)
+        is_aborted = replies[-1].startswith(b"-EXECABORT") or refusal_in(replies[-1]) is not None
+        if first is None or not is_aborted:
+            self._order.replace_held(turn, [self._round.hidden(one, sent.data) for one in replies])
+            if self._sends_again and not is_aborted:
+                self._round.ran(keys_of(requests_in(sent.data)), number)
+            self._order.all_came(turn)
+            return
+        again: Again = sent.again if sent.again is not None else Again(requests_in(sent.data), number, False)
+        target = self._masters.target(first, side.master.number)
+        self._masters.refused(first, side.master.number)
+        again.refused(first, target, b"".join(map(error_for, replies)))
+        self._order.replace_held(turn, [])
+        turn.side, turn.later, turn.count, turn.number = None, None, sent.count, number
+        again.turn, again.is_transaction = turn, True
+        self._refused(again)
+
+    # -- commands that are sent again
+
+    def _not_served(self, data: bytes, is_transaction: bool = False) -> None:
+        """No node has the hash slot of these requests."""
+        requests = requests_in(data)
+        for group in [requests] if is_transaction else [[one] for one in requests]:
+            again = Again(group, self._number, False)
+            turn = new_turn(None, len(group), self._number, group[-1] is requests[-1], is_transaction)
+            again.turn, again.is_transaction = turn, is_transaction
+            again.not_served(NOT_SERVED * len(group))
+            self._order.add(turn)
+            self._number += len(group)
+            self._refused(again)
+        self._masters.not_served()
+
+    def _refused(self, again: Again) -> None:
+        self._sends_again = True
+        self._round.add(again)
+
+    def _send_again(self, again: Again, node: int, asking: bool) -> None:
+        side = self._side(node)
+        turn = again.turn
+        assert turn is not None
+        again.turn = None
+        again.skips = asking
+        turn.side, turn.later = side, None
+        count = len(again.requests) + asking
+        turn.count, turn.is_whole = count, again.is_transaction
+        side.expect(turn)
+        self._due += count
+        side.is_looked_at = True
+        data = again.data_asking if asking else again.data
+        self._send_to(side, new_sent(data, count, again.shapeable, again))
+
+    def _answer(self, again: Again, reply: bytes) -> None:
+        assert again.turn is not None
+        self._order.answer(again.turn, reply)
+
+    def _round_went_on(self) -> None:
+        """Some commands were answered that had been refused, or all of them."""
+        self._sends_again = self._round.is_open
+        self._order.settle(False)
+        self._go_on()
+        if self._client is not None:
+            self._client.shared_turn(self._link)
+
+    def topology_changed(self) -> None:
+        """Some hash slot has another node: what was not sent yet need not wait for the former one."""
+        for side in list(self._sides.values()):
+            if side.due and side.is_unsent:
+                self._pull_back(side)
+        if not self._due:
+            self._after_replies(at_once=True)
+
+    def _pull_back(self, side: Side) -> None:
+        """The requests to a node that cannot be reached were not sent, and are not sent there any more."""
+        side.leave()
+        turn, sent = side.turn, side.sent
+        self._due -= side.due
+        side.forget()
+        while sent is not None and turn is not None:
+            if turn.is_whole or sent.again is not None:
+                turn = self._pull_whole(turn, sent)
+            else:
+                for request in requests_in(sent.data):
+                    assert turn is not None
+                    gap, turn = turn, (self._order.split(turn, 1) if turn.count > 1 else turn.later)
+                    self._not_sent(Again([request], gap.number, sent.shapeable), gap)
+            sent = sent.behind
+
+    def _pull_whole(self, turn: Turn, sent: Sent) -> Turn | None:
+        """The same for a transaction, or for a command that was sent again. Returns the side's next turn."""
+        again: Again | None = sent.again
+        if again is None:
+            again = Again(requests_in(sent.data), turn.number, False)
+            again.is_transaction = True
+        later, turn.count = turn.later, len(again.requests)
+        again.skips = False
+        self._not_sent(again, turn)
+        return later
+
+    def _not_sent(self, again: Again, turn: Turn) -> None:
+        turn.side, turn.later, again.turn = None, None, turn
+        again.not_sent(NOT_SERVED * len(again.requests))
+        self._refused(again)
+
+    # -- as sides call it
+
+    def _deliver(self, data: bytes, completed: int, whole: bool) -> None:
+        if self._client is not None:
+            self._client.shared_replies(self._link, data, completed, whole)
+
+    def was_sent(self, link: Share) -> None:
+        if self._client is not None:
+            self._client.shared_sent(link)
+
+    def turn_is_over(self, link: Share) -> None:
+        """A side has handed over all that it has received. While other sides have replies to come, the client
+        waits for a turn of the loop, in which some of them may: so it gets more of them at once."""
+        if not self._due:
+            if self._client is not None:
+                self._client.shared_turn(link)
+        elif not self._is_passed_on:
+            self._is_passed_on = True
+            self._masters.later(0.0, self._pass_on)
+        if self._sends_again or self._queue:
+            self._after_replies()
+
+    def _pass_on(self) -> None:
+        self._is_passed_on = False
+        if self._client is not None:
+            self._client.shared_turn(self._link)
+
+    def _after_replies(self, *, at_once: bool = False) -> None:
+        if self._client is None:
+            return
+        if self._sends_again:
+            if not self._due:
+                self._round.begin(at_once=at_once)
+        elif self._queue:
+            self._go_on()
+
+    def lost(self, link: Share, reason: str) -> None:
+        if self._client is not None:
+            self._client.shared_lost(link, reason)
+
+    def refused(self, side: Side, reason: str) -> None:
+        """A node refuses the connection: nothing was sent there."""
+        error = encode.error(f"ERR keyfence: {reason}")
+        turn = side.turn
+        self._due -= side.due
+        side.forget()
+        while turn is not None:
+            self._order.answer(turn, error * turn.count)
+            turn = turn.later
+        self._order.settle(False)
+        if self._client is not None:
+            self._client.shared_turn(self._link)
+        self._after_replies()
+
+    def is_full(self, link: object) -> None:
+        if self._client is not None:
+            self._client.upstream_full(link, any(one.is_full for one in self._sides.values()))
+
+
+def _replies(held: list[bytes]) -> list[bytes]:
+    """The replies that were held in pieces, one by one."""
+    data, framer, at = b"".join(held), ReplyFramer(), 0
+    replies = []
+    while at < len(data):
+        begin, at = at, framer.advance(data, at, 1)
+        replies.append(data[begin:at])
+    return replies

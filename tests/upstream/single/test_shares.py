@@ -1,0 +1,132 @@
+"""A client gets its replies in its order, and what runs on a key runs in its order, whatever the nodes do."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from keyfence.policy.compiled.hash_slots import hash_slot
+from keyfence.resp import encode
+from keyfence.upstream.single import shares
+
+from .model import KEYS, PROFILE, ModelCluster
+
+SEEDS = 3000 if os.environ.get("KEYFENCE_LONG") else 90
+
+
+@pytest.mark.parametrize("block", range(6))
+def test_random_schedules_keep_the_order(block: int) -> None:
+    for seed in range(block * SEEDS // 6, (block + 1) * SEEDS // 6):
+        cluster = ModelCluster(seed)
+        for _ in range(300):
+            cluster.step()
+        cluster.settle()
+        assert cluster.faults == [], seed
+        assert all(one.lost == "" for one in cluster.clients), seed
+        for client in cluster.clients:
+            for key, value in client.values.items():
+                assert any(one.keys.get(key) == value for one in cluster.servers), (seed, key)
+
+
+def played(cluster: ModelCluster, nodes: list[int]) -> None:
+    """These nodes answer what they got."""
+    for number in nodes:
+        server = cluster.servers[number]
+        server.take_in()
+        while cluster.inboxes[number]:
+            server.work()
+        while server.to_client:
+            server.deliver(65_536)
+
+
+def test_replies_that_wait_for_an_earlier_one_are_held_and_then_sending_stops(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(shares, "MAX_HELD", 10_000)
+    cluster = ModelCluster(1, clients=1)
+    (client,) = cluster.clients
+    key = [one + client.name for one in KEYS]
+    first = next(one for one in key if cluster.node_of(one) == 0)
+    others = [one for one in key if cluster.node_of(one) != 0]
+    for one in others:
+        cluster.servers[cluster.node_of(one)].keys[one] = b"x" * 2_000
+        client.values[one] = b"x" * 2_000
+    client.ask([b"GET", first])
+    for one in others:
+        client.ask([b"GET", one])
+    played(cluster, [1, 2])
+    assert client.replies == 0
+    before = [len(one.exchange.output) for one in cluster.servers]
+    for one in others:
+        client.ask([b"GET", one])
+    assert [len(one.exchange.output) for one in cluster.servers] == before, "nothing more is sent"
+    played(cluster, [0, 1, 2])
+    played(cluster, [0, 1, 2])
+    assert client.replies == 1 + 2 * len(others)
+
+
+def test_a_client_with_too_many_held_replies_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shares, "MOST_HELD", 10_000)
+    cluster = ModelCluster(1, clients=1)
+    (client,) = cluster.clients
+    key = [one + client.name for one in KEYS]
+    client.ask([b"GET", next(one for one in key if cluster.node_of(one) == 0)])
+    other = next(one for one in key if cluster.node_of(one) == 1)
+    cluster.servers[1].keys[other] = client.values[other] = b"x" * 20_000
+    client.ask([b"GET", other])
+    played(cluster, [1])
+    assert "too many replies before an earlier one" in client.lost
+
+
+def test_a_refused_command_is_not_sent_again_after_a_later_one_on_its_key_has_run() -> None:
+    cluster = ModelCluster(1, clients=1)
+    (client,) = cluster.clients
+    key = KEYS[0] + client.name
+    server = cluster.servers[cluster.node_of(key)]
+    client.ask([b"SET", key, b"1"])
+    client.ask([b"SET", key, b"2"])
+    server.take_in()
+    server.is_down = True
+    server.work()
+    server.is_down = False
+    server.work()
+    server.deliver(1_000)
+    assert client.errors == [b"-CLUSTERDOWN The cluster is down\r\n"]
+    assert server.keys[key] == b"2"
+
+
+def test_a_transaction_moves_as_a_whole_with_its_hash_slot() -> None:
+    cluster = ModelCluster(1, clients=1)
+    (client,) = cluster.clients
+    key = KEYS[0] + client.name
+    slot = hash_slot(key)
+    source = cluster.servers[cluster.node_of(key)]
+    target = cluster.servers[(source.number + 1) % 3]
+    for one in (source, target):
+        one.owners[slot] = target.number
+    client.ask([b"MULTI"], [b"SET", key, b"1"], [b"GET", key], [b"EXEC"])
+    played(cluster, [source.number])
+    assert client.replies == 0
+    while cluster.later.waiting:
+        cluster.later.run_next()
+    played(cluster, [target.number])
+    assert client.replies == 4
+    assert target.keys[key] == b"1"
+    assert client.errors == []
+
+
+def test_a_script_may_word_an_error_of_its_own() -> None:
+    cluster = ModelCluster(1, clients=1)
+    (client,) = cluster.clients
+    key = KEYS[0] + client.name
+    server = cluster.servers[cluster.node_of(key)]
+    client.shares.may_share(PROFILE)
+    client.expect([b"GET", key])
+    client.shares.send([encode.command(b"GET", key)], [1], True)
+    server.take_in()
+    server.is_down = True
+    server.work()
+    server.is_down = False
+    played(cluster, [server.number])
+    assert client.errors == [b"-CLUSTERDOWN The cluster is down\r\n"]
