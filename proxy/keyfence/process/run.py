@@ -76,7 +76,7 @@ async def serve(
         doors = NodeDoors(settings.workers) if settings.workers else None
         cluster = _followed(runtime, served, doors)
         backend = _backend(runtime, served, address, policy, places, relay, findings)
-        if cluster is not None and doors is not None and isinstance(backend, Workers):
+        if isinstance(cluster, ClusterNodes) and doors is not None and isinstance(backend, Workers):
             backend.follow(cluster, doors)
         at_once = asyncio.Event()
         stack.push_async_callback(backend.drain, 0.0, at_once)  # if the start fails
