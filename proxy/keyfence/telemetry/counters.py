@@ -355,10 +355,17 @@ class Counters(Sink):
             self._add("upstream_replica_commands", address, OTHER, MAX_REASONS, sent)
 
     def cluster_stands(
-        self, cluster: str, nodes: Iterable[tuple[str, bool, str, int]], covered: int, age: float | None
+        self,
+        cluster: str,
+        nodes: Iterable[tuple[str, bool, str, int]],
+        covered: int,
+        age: float | None,
+        refreshes: Mapping[str, int],
+        troubles: Mapping[str, int],
     ) -> None:
         """The cluster has these nodes: (address, whether it is up, role, number of hash slots). `age`: that
-        of the topology in seconds; None: there is none."""
+        of the topology in seconds; None: there is none. `refreshes`: how often it was asked for in all, by
+        reason. `troubles`: how many there are of each kind. Reasons and kinds are closed sets."""
         for name in _BY_NODE:
             getattr(self, name).clear()
         for node, is_up, role, slots in itertools.islice(nodes, MAX_COARSE):
@@ -369,10 +376,6 @@ class Counters(Sink):
         self.upstream_slots_covered[cluster] = covered
         if age is not None:
             self.upstream_topology_age[cluster] = age
-
-    def cluster_asked(self, cluster: str, refreshes: Mapping[str, int], troubles: Mapping[str, int]) -> None:
-        """How often the topology was asked for in all, by reason, and how many troubles of each kind there
-        are. Both sets are closed."""
         for reason, number in refreshes.items():
             self.upstream_topology_refreshes[cluster, reason] = number
         for kind, number in troubles.items():

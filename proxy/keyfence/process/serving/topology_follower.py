@@ -186,8 +186,8 @@ class TopologyFollower:
         state, shown = self.state(), self._entry.upstream.address.shown
         counters = self._runtime.telemetry.counters
         rows = ((one.node, one.up, one.role, one.slots) for one in state.nodes)
-        counters.cluster_stands(shown, rows, state.slots, state.age)
-        counters.cluster_asked(shown, state.refreshes, state.troubles_by_kind)
+        refreshes, troubles = state.refreshes, state.troubles_by_kind
+        counters.cluster_stands(shown, rows, state.slots, state.age, refreshes, troubles)
 
 
 def _why(exc: OSError | GreetingError | hiredis.ReplyError) -> str:
