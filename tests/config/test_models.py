@@ -783,7 +783,7 @@ def test_a_cluster_behind_one_address_may_have_several_listeners(tmp_path: Path)
             '  expose: single\n  replicas: ["r:1"]\n  #',
             "replicas of a cluster are not read",
         ),
-        ("  announce: {", "  expose: single\nworkers: 2\n#", "a cluster is served by one process"),
+        ("  announce: {", "  expose: single\nworkers: 2\n#", "expose: single is served by one process"),
     ],
 )
 def test_a_fault_about_a_cluster_is_told_with_its_place(

@@ -96,7 +96,7 @@ def _worker() -> Counters:
     counters.internal_error("judge")
     counters.closed_for("output limit")
     counters.policy_loaded("cubesandbox", "r1", 100.0)
-    counters.policy_load_failed("cubesandbox")
+    counters.policy_failed("load", "cubesandbox")
     counters.set_exceptions_lapsed("legacy", 2)
     counters.took("decision", "a", 2e-6)
     counters.meter("a").client_in += 10

@@ -21,7 +21,7 @@ from keyfence.resp.replies import ErrorPart
 from keyfence.resp.requests import RequestReader
 from keyfence.upstream import exchange as exchange_module
 from keyfence.upstream.exchange import Exchange, Share, Sharer
-from keyfence.upstream.own_reply import OwnReply
+from keyfence.upstream.shared import OwnReply
 from tests.adversary.conftest import Search
 from tests.adversary.resp import Frames, is_push
 

@@ -31,11 +31,10 @@ from keyfence.policy.enforcement.modes import ModeRule, advised, mode_faults
 from keyfence.policy.engine.authorizer import Authorizer
 from keyfence.policy.remedies.policy_diffs import with_diffs
 from keyfence.policy.units import counted
-from keyfence.policy.verdict import Mode, script_in
+from keyfence.policy.verdict import Mode
 from keyfence.policy.wording.tables import tables
 from keyfence.telemetry.operator_log import warn
 from keyfence.telemetry.reports.services import service_rows
-from keyfence.telemetry.tally import Tally
 
 from .answers_on_findings import answer
 from .candidates import Candidates, check_promoted
@@ -141,7 +140,9 @@ class ProcessControl(Control):
         return await asyncio.to_thread(exposition, counters)
 
     async def report(self) -> Sequence[Mapping[str, Any]]:
-        return await asyncio.to_thread(_report, await self._backend.tally(), self._runtime.policy)
+        from .report import report_rows
+
+        return await asyncio.to_thread(report_rows, await self._backend.tally(), self._runtime.policy)
 
     async def workers(self) -> list[dict[str, Any]]:
         return self._backend.listing()
@@ -591,15 +592,3 @@ class ProcessControl(Control):
             await self.restart()
         except ValueError as exc:
             warn(f"no rolling restart: {exc}")
-
-
-def _report(tally: Tally, policy: CompiledPolicy | None) -> Sequence[Mapping[str, Any]]:
-    """The rows of the report, the most frequent first."""
-    rows = tally.snapshot()
-    return rows if policy is None else [_with_registration(row, policy) for row in rows]
-
-
-def _with_registration(row: Mapping[str, Any], policy: CompiledPolicy) -> Mapping[str, Any]:
-    """A row of the report; of a script that the policy has registered since, it says so."""
-    script = script_in(row["rule"], row["shape"])
-    return {**row, "registered": True} if script and policy.registers(script) else row

@@ -148,7 +148,7 @@ class Provision:
         source, failures = self.source, self._failures
         self._failures = 0
         if source is not None:
-            counters.policy_fetch_failed(source.server.shown, failures)
+            counters.policy_failed("fetch", source.server.shown, failures)
         counters.policy_confirmed = (
             {} if source is None or source.held is None else {source.server.shown: int(source.held.confirmed)}
         )

@@ -41,7 +41,7 @@ class Refusals:
 
     def add(self, exc: FileError, policy: str, effect: str = NOTHING_RELOADED) -> None:
         """A reload was refused, with this effect; this policy stays in force."""
-        self._counters.policy_load_failed(policy)
+        self._counters.policy_failed("load", policy)
         self.put(_of(exc))
         for fault in exc.diagnostics:
             warn(str(fault))

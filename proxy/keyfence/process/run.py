@@ -82,9 +82,7 @@ async def serve(
         stack.push_async_callback(backend.drain, 0.0, at_once)  # if the start fails
         access = Access(settings.admin_names, token_of(settings))
         control = ProcessControl(provision, runtime, backend, access, notify, findings, cluster)
-        if candidate is not None:
-            await control.candidates.begin(*candidate)
-            runtime.tell(control.candidates.told())
+        await _compare(control, runtime, candidate)
         operators = OperatorListeners(settings)
         stack.push_async_callback(operators.close)
         if cluster is None:  # the ports of a cluster's nodes are taken later
@@ -101,17 +99,29 @@ async def serve(
             _announce(settings, backend, operators, address, embedded, spliced=policy is None)
             runtime.announced()
             notify(READY)
-            for text in token_warnings(settings):
-                warn(text)
             async with background(operators.serve(control, access, runtime), findings.open_default()):
                 await stop.wait()
                 control.draining = True
                 notify(STOPPING)
-                runtime.tell(f"draining: clients have {runtime.settings.drain:g} s to end")
-                await backend.drain(runtime.settings.drain, at_once)
+                await _drain(backend, runtime, at_once)
             if to_the_end:
                 await runtime.ask_now()
                 await backend.tick()
+
+
+async def _compare(
+    control: ProcessControl, runtime: Runtime, candidate: tuple[str, Packed, str] | None
+) -> None:
+    """Begin with a candidate policy beside the one in force, if there is one."""
+    if candidate is not None:
+        await control.candidates.begin(*candidate)
+        runtime.tell(control.candidates.told())
+
+
+async def _drain(backend: Backend, runtime: Runtime, at_once: asyncio.Event) -> None:
+    """Close all clients, which have the configured time."""
+    runtime.tell(f"draining: clients have {runtime.settings.drain:g} s to end")
+    await backend.drain(runtime.settings.drain, at_once)
 
 
 def _upstream_address(
@@ -262,6 +272,8 @@ def _announce(
     if spliced:
         parts.append("SPLICE: nothing is read")
     print("; ".join(parts), flush=True)
+    for text in token_warnings(settings):
+        warn(text)
     if embedded is not None:
         bound = zip(backend.bound, settings.listeners, strict=True)
         serving = [one for one, model in bound if not model.primaries]

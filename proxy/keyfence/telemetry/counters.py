@@ -452,11 +452,9 @@ class Counters(Sink):
         """This policy is no longer in force."""
         self.policies.pop(before, None)
 
-    def policy_load_failed(self, name: str) -> None:
-        self._add("policy_load_failures", name, OTHER, MAX_REASONS)
-
-    def policy_fetch_failed(self, server: str, times: int = 1) -> None:
-        self._add("policy_fetch_failures", server, OTHER, MAX_REASONS, times)
+    def policy_failed(self, to: str, name: str, times: int = 1) -> None:
+        """A policy could not be had: `to` is `load`, with the policy's name, or `fetch`, with its server."""
+        self._add(f"policy_{to}_failures", name, OTHER, MAX_REASONS, times)
 
     def set_break_glass(self, active: bool) -> None:
         self.break_glass_started += active and not self.break_glass

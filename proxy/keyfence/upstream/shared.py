@@ -19,6 +19,7 @@ from typing import Protocol, cast
 from keyfence.net.closures import CREDENTIALS
 from keyfence.resp.limits import MIB
 from keyfence.resp.profile import Profile
+from keyfence.resp.replies import ErrorPart
 
 from .attempt import Attempt
 from .credentials.login import ACCEPTED, Login
@@ -26,7 +27,6 @@ from .exchange import Exchange, Share, Sharer
 from .handshake import GreetingError, Handshake, describe, give_up
 from .health import Upstream, UpstreamDown
 from .names import is_at
-from .own_reply import OwnReply
 
 IDLE_SECONDS = 60.0  # after which a connection without clients is closed
 # Bytes that may wait for Redis on a connection, also of clients that have gone. With more, it takes none.
@@ -122,6 +122,30 @@ class SharedLink(Share):
         if connection.is_full and self.sharer is not None:
             self.sharer.upstream_full(self, False)
         connection.leave(self)
+
+
+class OwnReply(Sharer):
+    """The reply to one request of keyfence's own. It takes its place among the clients' replies as a client's
+    does, and no client gets it."""
+
+    def __init__(self, answered: Callable[[bytes], None]) -> None:
+        """`answered` gets the reply. It is not called if the connection is lost."""
+        self._answered = answered
+        self._reply = b""
+
+    def shared_replies(self, link: Share, data: bytes, completed: int, whole: bool) -> None:  # noqa: ARG002
+        self._reply += data
+        if completed:
+            self._answered(self._reply)
+
+    def shared_errors(self, link: Share, data: bytes, errors: list[ErrorPart], at: int) -> bytes:  # noqa: ARG002
+        return data
+
+    def shared_turn(self, link: Share) -> None:
+        """It was taken in when it came."""
+
+    def shared_lost(self, link: Share, reason: str) -> None:
+        """The connection's clients are told, and the next one logs in anew."""
 
 
 class SharedConnection:

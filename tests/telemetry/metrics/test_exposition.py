@@ -40,7 +40,7 @@ def test_counts_are_exposed_under_their_labels() -> None:
     counters.policy_made_of([("cubesandbox", "platform", "#cube")], "r1")
     counters.meter("a").upstream_in += 5
     counters.collect()
-    counters.policy_load_failed("cubesandbox")
+    counters.policy_failed("load", "cubesandbox")
     counters.set_break_glass(True)
     counters.set_exceptions_lapsed("legacy", 3)
     found = samples(counters)
