@@ -16,7 +16,7 @@ LOST = {
     "redis-py 2": {"ConnectionError"},
     "redis-py 3": {"ConnectionError"},
     "ioredis": {"MaxRetriesPerRequestError", "Stream isn't writeable"},
-    "node-redis": {"SocketClosedUnexpectedlyError", "ClientOfflineError"},
+    "node-redis": {"SocketClosedUnexpectedlyError", "ClientOfflineError", "read ECONNRESET"},
     "redis-cli": {"Server closed the connection"},
 }
 

@@ -46,15 +46,23 @@ class FakeNodes:
     def __init__(self) -> None:
         self.ports: list[int] = []
         self.reply = b""  # to CLUSTER NODES
+        self._writers: list[asyncio.StreamWriter] = []
 
     async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         requests = hiredis.Reader()
+        self._writers.append(writer)
         with contextlib.suppress(ConnectionError):
             while data := await reader.read(65536):
                 requests.feed(data)
                 while (request := requests.gets()) is not False:
                     writer.write(self._reply_to(request))
         writer.close()
+
+    async def end(self) -> None:
+        """Closes what keyfence has not closed."""
+        for one in self._writers:
+            one.close()
+        await asyncio.gather(*(one.wait_closed() for one in self._writers), return_exceptions=True)
 
     def _reply_to(self, request: Any) -> bytes:
         answers = {b"CLUSTER": self.reply, b"PING": b"+PONG\r\n", b"HELLO": b"-ERR unknown\r\n"}
@@ -106,6 +114,7 @@ async def following(
     settings = load_settings("", Overrides(listen="127.0.0.1:0"), needs_policy=False)
     runtime = Runtime(settings, None, Telemetry())
     async with contextlib.AsyncExitStack() as stack:
+        stack.push_async_callback(nodes.end)
         for _ in range(3):
             server = await asyncio.start_server(nodes.answer, "127.0.0.1", 0)
             stack.callback(server.close)
@@ -118,6 +127,7 @@ async def following(
         announce = AnnounceModel(host="127.0.0.1", ports=ports or f"{first}-{first + 99}", nodes=by_node)
         cluster = ClusterNodes(runtime, served, announce)
         task = asyncio.ensure_future(cluster.follow_forever())
+        stack.push_async_callback(asyncio.wait, [task])
         stack.callback(task.cancel)
         stack.push_async_callback(runtime.close, 0)
         await cluster.found.wait()

@@ -115,6 +115,7 @@ def test_connections_go_only_to_workers_that_listen_already() -> None:
         for _ in range(10):
             socket.create_connection(where.host_port).close()
         assert accepted(sock) == 10
+        late.listen(FIRST)
 
 
 def test_a_worker_gets_each_socket_once() -> None:
