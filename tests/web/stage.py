@@ -89,7 +89,15 @@ class Stage(FakeControl):
             "ready": True,
             "reasons": [],
             "warnings": [],
-            "policy": {"name": "cubesandbox", "revision": "r1", "file": "p.yaml", "loaded": 1e9},
+            "policy": {
+                "name": "cubesandbox",
+                "revision": "r1",
+                "file": "p.yaml",
+                "loaded": 1e9,
+                "reload": "",
+                "server": None,
+                "refused": None,
+            },
             "candidate": None,
             "upstream": {
                 "address": "redis://up:6379",

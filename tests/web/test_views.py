@@ -426,7 +426,7 @@ def test_a_command_is_explained(stage: Stage) -> None:
     [
         ("GET 'a", "No closing quotation."),
         ("''", ""),
-        ("  ", "This is no command; its name comes first."),
+        ("  ", "This is not a command; its name comes first."),
         ("GET " + "x" * MAX_COMMAND, f"The command is longer than {MAX_COMMAND} characters."),
     ],
 )
