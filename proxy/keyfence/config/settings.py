@@ -87,6 +87,11 @@ class Settings:
     source: Source | None
 
     @property
+    def policy_shown(self) -> str:
+        """Where the policy comes from, for people: its path, or its URL."""
+        return self.policy if self.policy_server is None else self.policy_server.shown
+
+    @property
     def admin_listeners(self) -> int:
         """The number of HTTP listeners."""
         return (self.admin is not None) + (self.metrics is not None)

@@ -109,8 +109,7 @@ def check_promoted(candidate: PackedCandidate, loaded: Packed) -> None:
             "to put that in force, write cluster: true into the policy and reload"
         )
     if loaded.revision != candidate.packed.revision:
-        server = loaded.settings.policy_server
-        file = loaded.settings.policy if server is None else server.shown
+        file = loaded.settings.policy_shown
         revisions = f"{file} has the revision {loaded.revision}, the candidate {candidate.packed.revision}"
         remedy = f"write the candidate ({candidate.file}) to {file} first, so that a restart keeps it"
         raise ValueError(f"{revisions}: {remedy}")

@@ -34,6 +34,7 @@ from keyfence.policy.units import counted
 from keyfence.policy.verdict import Mode
 from keyfence.policy.wording.tables import tables
 from keyfence.telemetry.operator_log import warn
+from keyfence.telemetry.reports.rows import report_rows
 from keyfence.telemetry.reports.services import service_rows
 
 from .answers_on_findings import answer
@@ -48,11 +49,10 @@ from .refusals import Refusals
 from .serving.answers import SPLICED, explained
 from .serving.backend import Backend, WorkerFailed
 from .serving.candidate import CLUSTER, REHEARSED, PackedCandidate
-from .serving.cluster import ClusterNodes
 from .serving.packing import Packed, unpack_beside
 from .serving.reload import NotLoaded, admit, changed_settings
 from .serving.runtime import Runtime
-from .serving.single import OneAddress
+from .serving.topology_follower import TopologyFollower
 from .systemd import READY, Notify, reloading
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class ProcessControl(Control):
         access: Access | None = None,
         notify: Notify = lambda _message: None,
         findings: FindingsDesk | None = None,
-        cluster: ClusterNodes | OneAddress | None = None,
+        cluster: TopologyFollower[Any] | None = None,
     ) -> None:
         """`provision` is where policy and configuration come from; `access` is the admin listener's, which a
         reload may change; `notify` sends to the supervisor."""
@@ -140,9 +140,9 @@ class ProcessControl(Control):
         return await asyncio.to_thread(exposition, counters)
 
     async def report(self) -> Sequence[Mapping[str, Any]]:
-        from .report import report_rows
-
-        return await asyncio.to_thread(report_rows, await self._backend.tally(), self._runtime.policy)
+        policy = self._runtime.policy
+        registers = None if policy is None else policy.registers
+        return await asyncio.to_thread(report_rows, await self._backend.tally(), registers)
 
     async def workers(self) -> list[dict[str, Any]]:
         return self._backend.listing()
@@ -191,11 +191,10 @@ class ProcessControl(Control):
         name, revision = policy.name, policy.revision
         loaded = self._runtime.telemetry.counters.policies.get(name, (revision, self._started))[1]
         settings = self._runtime.settings
-        server = settings.policy_server
         return {
             "name": name,
             "revision": revision,
-            "file": settings.policy if server is None else server.shown,
+            "file": settings.policy_shown,
             "loaded": loaded,
             "reload": settings.reload,
             "server": self._provision.status(time.time()),
@@ -467,10 +466,7 @@ class ProcessControl(Control):
             raise ValueError(
                 f"keyfence runs with --mode {self._origin.overrides.mode}, which wins over the file"
             )
-        line, file = (
-            yaml_item({"rule": rule, "service": service, "mode": mode}),
-            self._origin.config,
-        )
+        line, file = yaml_item({"rule": rule, "service": service, "mode": mode}), self._origin.config
         if not file:
             why = "keyfence runs without a configuration file"
             return {"line": line, "file": "", "written": False, "why": why}

@@ -9,8 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator
 
 from sqlalchemy import Connection
 
@@ -18,9 +17,7 @@ from keyfence.findings.database import Database
 from keyfence.findings.filter import EVERYTHING, Filter
 from keyfence.findings.finding import ACTIVE, Event, Finding, State, after_time, after_violations, of_row
 from keyfence.findings.queries import Reader
-from keyfence.policy.compiled.policy import CompiledPolicy
-from keyfence.policy.verdict import script_in
-from keyfence.telemetry.tally import Key, Row, Tally
+from keyfence.telemetry.tally import Key, Row
 
 from .serving.backend import NOTHING_KEPT
 
@@ -96,16 +93,3 @@ def _matches(one: Finding, which: Filter) -> bool:
         return False
     texts = (one.id, *one.key, one.hint, json.dumps(one.examples))
     return any(which.text.casefold() in text.casefold() for text in texts)
-
-
-def report_rows(tally: Tally, policy: CompiledPolicy | None) -> Sequence[Mapping[str, Any]]:
-    """The rows of the report, the most frequent first. Of scripts that the policy has registered since, they
-    say so."""
-    rows = tally.snapshot()
-    return rows if policy is None else [_with_registration(row, policy) for row in rows]
-
-
-def _with_registration(row: Mapping[str, Any], policy: CompiledPolicy) -> Mapping[str, Any]:
-    """A row of the report; of a script that the policy has registered since, it says so."""
-    script = script_in(row["rule"], row["shape"])
-    return {**row, "registered": True} if script and policy.registers(script) else row

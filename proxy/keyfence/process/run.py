@@ -44,6 +44,7 @@ from .serving.jobs import background
 from .serving.packing import Packed, pack
 from .serving.runtime import Runtime, StartError, telemetry_of
 from .serving.single import OneAddress
+from .serving.topology_follower import TopologyFollower
 from .serving.upstreams import ServedUpstream
 from .systemd import READY, STOPPING, notifier
 
@@ -58,10 +59,9 @@ async def serve(
     service_of: Callable[[str, Peer], str] | None = None,
 ) -> None:
     """Run until SIGINT or SIGTERM. `provision` is where settings and policy come from; `candidate` is the
-    file of a candidate policy, the policy, and its purpose (`PackedCandidate`).
-    `to_the_end`: what is found only later, by asking Redis, is found before the end. `service_of` tells
-    services apart by their clients, in the findings and the command log. Raises StartError,
-    EmbeddedRedisError."""
+    file of a candidate policy, the policy, and its purpose (`PackedCandidate`). `to_the_end`: what is found
+    only later, by asking Redis, is found before the end. `service_of` tells services apart by their clients,
+    in the findings and the command log. Raises StartError, EmbeddedRedisError."""
     notify = notifier()
     async with contextlib.AsyncExitStack() as stack:
         _receive_sockets(stack)
@@ -99,6 +99,8 @@ async def serve(
             _announce(settings, backend, operators, address, embedded, spliced=policy is None)
             runtime.announced()
             notify(READY)
+            for text in token_warnings(settings):
+                warn(text)
             async with background(operators.serve(control, access, runtime), findings.open_default()):
                 await stop.wait()
                 control.draining = True
@@ -186,18 +188,16 @@ def _backend(
     return Workers(places, runtime, relay, start, findings.feed, findings.ledger)
 
 
-def _followed(
-    runtime: Runtime, entry: ServedUpstream, doors: Doors | None
-) -> ClusterNodes | OneAddress | None:
+def _followed(runtime: Runtime, entry: ServedUpstream, doors: Doors | None) -> TopologyFollower[Any] | None:
     """The nodes of the cluster that the upstream is a node of; None: it is none. Raises StartError."""
     announce = runtime.settings.announce
     if announce is None and runtime.settings.expose is None:
         return None
     if runtime.policy is None:
         raise StartError("a cluster's replies name its nodes, so keyfence must read them: leave out --splice")
-    return (
-        ClusterNodes(runtime, entry, announce, doors) if announce is not None else OneAddress(runtime, entry)
-    )
+    if announce is None:
+        return OneAddress(runtime, entry)
+    return ClusterNodes(runtime, entry, announce, doors)
 
 
 def _on_signals(control: ProcessControl, at_once: asyncio.Event) -> asyncio.Event:
@@ -272,8 +272,6 @@ def _announce(
     if spliced:
         parts.append("SPLICE: nothing is read")
     print("; ".join(parts), flush=True)
-    for text in token_warnings(settings):
-        warn(text)
     if embedded is not None:
         bound = zip(backend.bound, settings.listeners, strict=True)
         serving = [one for one, model in bound if not model.primaries]

@@ -14,7 +14,7 @@ import itertools
 from bisect import bisect_left
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import field
-from typing import Any
+from typing import Any, Protocol
 
 from .sink import Group, Occurrence, Sink
 from .traffic import Traffic
@@ -52,6 +52,49 @@ GAUGES = (
     *("policy_files", "policies", "policy_refused", "policy_stale", "policy_confirmed"),
     *("break_glass", "workers"),
 )
+
+
+class NodeStands(Protocol):
+    """How one node of a cluster stands."""
+
+    @property
+    def node(self) -> str:
+        """Its address."""
+
+    @property
+    def up(self) -> bool:
+        """Whether keyfence reaches it."""
+
+    @property
+    def role(self) -> str:
+        """One of NODE_ROLES."""
+
+    @property
+    def slots(self) -> int:
+        """The number of its hash slots."""
+
+
+class ClusterStands(Protocol):
+    """How a cluster stands, as metrics show it."""
+
+    @property
+    def nodes(self) -> Iterable[NodeStands]: ...
+
+    @property
+    def slots(self) -> int:
+        """The number of hash slots that have a node."""
+
+    @property
+    def age(self) -> float | None:
+        """The age of the topology in seconds; None: there is none."""
+
+    @property
+    def refreshes(self) -> Mapping[str, int]:
+        """How often it was asked for in all, by reason, of a closed set."""
+
+    @property
+    def troubles_by_kind(self) -> Mapping[str, int]:
+        """How many there are of each kind, of a closed set."""
 
 
 @dataclasses.dataclass(slots=True, eq=False, repr=False)
@@ -354,31 +397,21 @@ class Counters(Sink):
                 self.upstream_replica_behind[address] = behind
             self._add("upstream_replica_commands", address, OTHER, MAX_REASONS, sent)
 
-    def cluster_stands(
-        self,
-        cluster: str,
-        nodes: Iterable[tuple[str, bool, str, int]],
-        covered: int,
-        age: float | None,
-        refreshes: Mapping[str, int],
-        troubles: Mapping[str, int],
-    ) -> None:
-        """The cluster has these nodes: (address, whether it is up, role, number of hash slots). `age`: that
-        of the topology in seconds; None: there is none. `refreshes`: how often it was asked for in all, by
-        reason. `troubles`: how many there are of each kind. Reasons and kinds are closed sets."""
+    def cluster_stands(self, cluster: str, stands: ClusterStands) -> None:
+        """How a cluster of this name stands now."""
         for name in _BY_NODE:
             getattr(self, name).clear()
-        for node, is_up, role, slots in itertools.islice(nodes, MAX_COARSE):
-            self.upstream_node_up[node] = int(is_up)
-            self.upstream_node_slots[node] = slots
-            for one in NODE_ROLES:
-                self.upstream_node_role[node, one] = int(one == role)
-        self.upstream_slots_covered[cluster] = covered
-        if age is not None:
-            self.upstream_topology_age[cluster] = age
-        for reason, number in refreshes.items():
+        for one in itertools.islice(stands.nodes, MAX_COARSE):
+            self.upstream_node_up[one.node] = int(one.up)
+            self.upstream_node_slots[one.node] = one.slots
+            for role in NODE_ROLES:
+                self.upstream_node_role[one.node, role] = int(role == one.role)
+        self.upstream_slots_covered[cluster] = stands.slots
+        if stands.age is not None:
+            self.upstream_topology_age[cluster] = stands.age
+        for reason, number in stands.refreshes.items():
             self.upstream_topology_refreshes[cluster, reason] = number
-        for kind, number in troubles.items():
+        for kind, number in stands.troubles_by_kind.items():
             self.upstream_cluster_troubles[cluster, kind] = number
 
     def node_redirected(self, node: str, error: str) -> None:

@@ -10,7 +10,7 @@ transport may be made all the same, and even bring data; uvloop then closes it w
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, cast
 
 
@@ -22,9 +22,10 @@ class Attempt:
         self._task: asyncio.Task[None] | None = None
         self._is_made = False
 
-    def begin(self, connecting: Coroutine[Any, Any, None]) -> None:
-        """Run what connects."""
-        self._task = asyncio.get_running_loop().create_task(connecting)
+    def begin(self, connect: Callable[[Attempt], Coroutine[Any, Any, None]]) -> Attempt:
+        """Run what connects. Returns this attempt."""
+        self._task = asyncio.get_running_loop().create_task(connect(self))
+        return self
 
     def give_up(self) -> None:
         """The host wants no transport of this attempt any more."""

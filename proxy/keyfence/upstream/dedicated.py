@@ -102,7 +102,7 @@ class DedicatedLink:
             self._attempt.give_up()
             self._may_wait, self._attempt = False, None
         if self._attempt is None and self._transport is None:
-            self._begin_connecting()
+            self._attempt = Attempt(self).begin(self._try_connecting)
 
     def ping(self) -> bool:
         """Have Redis answer, so that its `timeout` does not close the connection. Returns False if the last
@@ -173,10 +173,6 @@ class DedicatedLink:
                 self._attempt.give_up()
 
     # -- connecting
-
-    def _begin_connecting(self) -> None:
-        self._attempt = Attempt(self)
-        self._attempt.begin(self._try_connecting(self._attempt))
 
     async def _try_connecting(self, attempt: Attempt) -> None:
         """Connect, and report a failure."""
@@ -267,7 +263,7 @@ class DedicatedLink:
         give_up(self._attempt, self._handshake, self._transport)
         self._handshake = self._transport = None
         self._may_wait = False
-        self._begin_connecting()
+        self._attempt = Attempt(self).begin(self._try_connecting)
 
     def login_failed(self, failure: GreetingError) -> None:
         """If Redis has not refused it, this is the same for the client as a failed connection. If Redis

@@ -200,7 +200,7 @@ class SharedConnection:
     def connect(self) -> None:
         """Open the connection, unless that has begun."""
         if self._transport is None and self._attempt is None and not self.is_closed:
-            self._begin_connecting()
+            self._attempt = Attempt(self).begin(self._try_connecting)
 
     @property
     def is_open(self) -> bool:
@@ -306,10 +306,6 @@ class SharedConnection:
 
     # -- connecting
 
-    def _begin_connecting(self) -> None:
-        self._attempt = Attempt(self)
-        self._attempt.begin(self._try_connecting(self._attempt))
-
     async def _try_connecting(self, attempt: Attempt) -> None:
         try:
             await self._upstream.connect(attempt)
@@ -361,7 +357,7 @@ class SharedConnection:
         """Give up a connection on which nothing was sent, and open another one."""
         give_up(self._attempt, self._handshake, self._transport)
         self._handshake = self._transport = None
-        self._begin_connecting()
+        self._attempt = Attempt(self).begin(self._try_connecting)
 
     # -- the end
 

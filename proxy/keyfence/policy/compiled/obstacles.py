@@ -10,7 +10,9 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Final, Literal, NamedTuple
 
+from keyfence.commands.facts import Connection
 from keyfence.commands.model import MANY, Script, Touches
+from keyfence.commands.table import COMMANDS
 
 from .hash_tags import NOWHERE, Place
 from .policy import CompiledPolicy
@@ -89,7 +91,9 @@ BY_NAME: Final[Mapping[str, str]] = {
     **dict.fromkeys(("KEYS", "SCAN", "RANDOMKEY", "DBSIZE", "FLUSHALL", "FLUSHDB"), ONE_NODE),
     "PUBLISH": PUBSUB,
 }
-RUNS_SCRIPT: Final = frozenset({"EVAL", "EVAL_RO", "EVALSHA", "EVALSHA_RO", "FCALL", "FCALL_RO"})
+RUNS_SCRIPT: Final = frozenset(
+    row.command.name for row in COMMANDS.values() if row.facts.connection is Connection.RUNS_SCRIPT
+)
 # More than the name and the keys decides about these.
 BY_EVALUATION: Final = RUNS_SCRIPT | {"COPY", "MOVE", "SORT", "SORT_RO", "SWAPDB"}
 _OF_DATABASES: Final = frozenset({"MOVE", "SWAPDB"})

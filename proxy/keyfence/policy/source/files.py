@@ -65,8 +65,8 @@ NOTHING_SEEN = Seen()
 
 
 class Reading:
-    """The files that are read within it. Each is read once: whoever reads it again gets the same bytes, or
-    the same fault. So what is made of them comes from one content of each."""
+    """Reads each file once while it is entered. A second reader of a file gets the same bytes, or the same
+    fault. So one content of each file is used."""
 
     def __init__(self, given: Mapping[str, Given] | None = None) -> None:
         """`given`: contents that stand for files, by path."""

@@ -22,19 +22,16 @@ from keyfence.config.upstream import AnnounceModel
 from keyfence.downstream.listeners import Listeners
 from keyfence.net.addresses import Address, Bound, bind
 from keyfence.net.host_port import host_port
-from keyfence.policy.compiled.hash_slots import hash_slot
 from keyfence.resp import encode
 from keyfence.resp.frames import FrameError
 from keyfence.upstream.cluster.announced import Addresses, Announcement, ports_of
 from keyfence.upstream.cluster.refresh import Reason
 from keyfence.upstream.cluster.rewriting import redirect_in, redirected, rewritten
-from keyfence.upstream.cluster.state import NodeState
 from keyfence.upstream.cluster.topology import Node, Topology
 from keyfence.upstream.cluster.troubles import CANNOT_LISTEN, Trouble, troubles_of
-from keyfence.upstream.health import Upstream
 
 from .runtime import Runtime
-from .topology_follower import TopologyFollower, run_node
+from .topology_follower import ServedNode, TopologyFollower
 from .upstreams import ServedUpstream
 
 KEPT_SECONDS = 60.0  # for which the listener of a node that has left stays open
@@ -68,19 +65,16 @@ class OwnDoors(Doors):
         pass
 
 
-@dataclasses.dataclass(eq=False)
-class _Open:
+@dataclasses.dataclass(eq=False, kw_only=True)
+class _Open(ServedNode):
     """A node whose listener is open."""
 
-    node: Node
     port: int
-    served: ServedUpstream
     listeners: Listeners | None  # None: other processes serve it
-    job: asyncio.Task[None] | None = None  # its background jobs, once this process serves
     left_at: float = 0.0  # when it has left, in the loop's time; 0.0: it has not
 
 
-class ClusterNodes(TopologyFollower):
+class ClusterNodes(TopologyFollower[_Open]):
     """The nodes of the cluster that a process serves."""
 
     def __init__(
@@ -97,12 +91,10 @@ class ClusterNodes(TopologyFollower):
         self._doors = doors if doors is not None else OwnDoors()
         nodes = {Address(node).host_port: port for node, port in announce.nodes.items()}
         self._announcement = Announcement(announce.host, announce.range, nodes)
-        self._open: dict[str, _Open] = {}  # by the node's id
         self._addresses = Addresses(Topology(), announce.host, {})
-        self._faults: list[Trouble] = []  # of the topology, and of its ports
         self._closed_ports: dict[str, Trouble] = {}  # by the id of a node that has none for this
         self._closing: set[asyncio.Task[None]] = set()
-        runtime.cluster, runtime.upstream_of = self, self.upstream_of
+        runtime.cluster = self
 
     # -- for sessions
 
@@ -123,13 +115,6 @@ class ClusterNodes(TopologyFollower):
                 self._on_sign(reason)
         return redirected(text, self._addresses)
 
-    def upstream_of(self, key: bytes) -> Upstream | None:
-        """The node that has a key; None: none is known."""
-        topology = self._refresh.topology
-        owner = topology.owner(hash_slot(key)) if topology is not None else None
-        one = self._open.get(owner.id) if owner is not None else None
-        return one.served.upstream if one is not None else None
-
     # -- following
 
     async def keep_forever(self) -> None:
@@ -142,12 +127,8 @@ class ClusterNodes(TopologyFollower):
         finally:
             await self.end()
 
-    async def end(self) -> None:
-        """End all background jobs."""
-        jobs = [one.job for one in self._open.values() if one.job is not None]
-        for job in (*jobs, *self._closing):
-            job.cancel()
-        await asyncio.gather(*jobs, *self._closing, return_exceptions=True)
+    def _jobs(self) -> list[asyncio.Task[None]]:
+        return [*super()._jobs(), *self._closing]
 
     # -- what follows from a topology
 
@@ -181,9 +162,7 @@ class ClusterNodes(TopologyFollower):
         one = self._open.get(node.id)
         if one is not None and one.port == port:
             one.left_at = 0.0
-            if one.node.address != node.address:
-                one.served.upstream.move(node.host, node.port, "the cluster")
-            one.node = node
+            self._keep(one, node)
             return
         for other in list(self._open.values()):
             if other.port == port or other is one:
@@ -202,16 +181,12 @@ class ClusterNodes(TopologyFollower):
             remedy = "end what has the port, or announce other ports"
             self._closed_ports[node.id] = Trouble(CANNOT_LISTEN, f"{text}; {remedy}")
             return
-        address = dataclasses.replace(
-            self._entry.upstream.address, host=node.host, port=node.port, shown=node.shown
-        )
-        served = self._runtime.open_upstream(address)
-        self._hears(served.upstream)
-        one = _Open(node, port, served, self._runtime.serve(served, bound) if bound else None)
-        self._open[node.id] = one
-        if one.listeners is not None:
-            await one.listeners.start()
-        one.job = asyncio.get_running_loop().create_task(run_node(served))
+        served = self._open_upstream(node)
+        listeners = self._runtime.serve(served, bound) if bound else None
+        one = self._open[node.id] = _Open(node=node, served=served, port=port, listeners=listeners)
+        if listeners is not None:
+            await listeners.start()
+        self._begin(one)
 
     async def _look_round(self) -> None:
         """Close the listeners of nodes that have left for some time."""
@@ -224,27 +199,13 @@ class ClusterNodes(TopologyFollower):
         """Close a node's listener at once. Its clients have their time, for which nothing else waits."""
         del self._open[one.node.id]
         self._doors.close(one.node.id)
-        task = asyncio.get_running_loop().create_task(self._drain(one))
+        task = asyncio.get_running_loop().create_task(self._let_go(one))
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
         await asyncio.sleep(0)  # in which its sockets are closed
 
-    async def _drain(self, one: _Open) -> None:
-        await self._runtime.close_upstream(one.served)
-        if one.job is not None:
-            one.job.cancel()
-            await asyncio.gather(one.job, return_exceptions=True)
-
-    def _choose_entry(self, topology: Topology) -> None:
-        """Have the configured listener lead to a node that serves."""
-        upstream = self._entry.upstream
-        here = topology.node_at(upstream.address.host, upstream.address.port)
-        if here is not None and here.is_healthy and upstream.up is not False:
-            return
-        others = (one for one in topology.nodes if one.host and one.is_healthy and one is not here)
-        best = min(others, key=lambda one: not one.slots, default=None)
-        if best is not None:
-            upstream.move(best.host, best.port, "the cluster")
+    def _entries(self, topology: Topology) -> Sequence[Node]:
+        return sorted(topology.nodes, key=lambda one: not one.slots)
 
     # -- for operators
 
@@ -254,13 +215,6 @@ class ClusterNodes(TopologyFollower):
     def _nodes(self) -> Collection[ServedUpstream]:
         return [one.served for one in self._open.values() if not one.left_at]
 
-    def _state_of(self, node: Node) -> NodeState:
-        one, announced = self._open.get(node.id), self._addresses.of(node.id)
-        return NodeState(
-            id=node.id,
-            node=node.shown,
-            role="master" if node.is_primary else "replica",
-            announced=host_port(announced.host, announced.port) if announced is not None else "",
-            up=bool(one is not None and one.served.upstream.up),
-            slots=node.slot_count,
-        )
+    def _announced(self, node: Node) -> str:
+        announced = self._addresses.of(node.id)
+        return host_port(announced.host, announced.port) if announced is not None else ""

@@ -11,12 +11,14 @@ import contextlib
 import dataclasses
 import time
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
+from typing import Generic, TypeVar
 
 import hiredis
 
 from keyfence.net.host_port import host_port
+from keyfence.policy.compiled.hash_slots import hash_slot
 from keyfence.resp.replies import TO_NODES
 from keyfence.telemetry.operator_log import notice, report_fault
 from keyfence.upstream.cluster.refresh import ANSWER_SECONDS, Question, Reason, Refresh
@@ -35,7 +37,19 @@ MAX_TOLD = 100  # troubles
 NO_CLUSTER = "cluster support disabled"  # in the error of a Redis that is a node of no cluster
 
 
-class TopologyFollower:
+@dataclasses.dataclass(eq=False, kw_only=True)
+class ServedNode:
+    """A node that this process serves."""
+
+    node: Node
+    served: ServedUpstream
+    job: asyncio.Task[None] | None = None  # its background jobs, once they have begun
+
+
+_Served = TypeVar("_Served", bound=ServedNode)
+
+
+class TopologyFollower(Generic[_Served]):
     """What the two ways to serve a cluster have in common."""
 
     def __init__(
@@ -49,7 +63,10 @@ class TopologyFollower:
         self._refresh = Refresh(entry.upstream.address.cluster)
         self._wanted = asyncio.Event()
         self.found = asyncio.Event()  # the topology was asked for
+        self._open: dict[str, _Served] = {}  # the nodes that are served, by id
+        self._faults: list[Trouble] = []  # of the topology that was applied last
         self._told: list[Trouble] = []  # what is wrong now, but for nodes that are down
+        runtime.upstream_of = self.upstream_of
         self._hears(entry.upstream)
 
     # -- what a class made of this one says
@@ -61,20 +78,76 @@ class TopologyFollower:
     async def _look_round(self) -> None:
         """Do what is due from time to time."""
 
-    async def end(self) -> None:
-        """End all background jobs."""
+    def _entries(self, topology: Topology) -> Sequence[Node]:
+        """The nodes that the upstream of the configuration may lead to, the best first."""
         raise NotImplementedError
+
+    def _jobs(self) -> list[asyncio.Task[None]]:
+        """All background jobs."""
+        return [one.job for one in self._open.values() if one.job is not None]
 
     def _troubles(self) -> Collection[Trouble]:
         """What is wrong with the topology that was applied last."""
-        raise NotImplementedError
+        return self._faults
 
     def _nodes(self) -> Collection[ServedUpstream]:
         """The nodes of the topology that are served."""
-        raise NotImplementedError
+        return [one.served for one in self._open.values()]
 
-    def _state_of(self, node: Node) -> NodeState:
-        raise NotImplementedError
+    def _announced(self, node: Node) -> str:  # noqa: ARG002
+        """The address of keyfence that stands for a node; "": there is none."""
+        return ""
+
+    # -- the nodes
+
+    def upstream_of(self, key: bytes) -> Upstream | None:
+        """The node that has a key; None: none is known."""
+        topology = self._refresh.topology
+        owner = topology.owner(hash_slot(key)) if topology is not None else None
+        one = self._open.get(owner.id) if owner is not None else None
+        return one.served.upstream if one is not None else None
+
+    def _open_upstream(self, node: Node) -> ServedUpstream:
+        entry = self._entry.upstream.address
+        address = dataclasses.replace(entry, host=node.host, port=node.port, shown=node.shown)
+        served = self._runtime.open_upstream(address)
+        self._hears(served.upstream)
+        return served
+
+    def _begin(self, one: _Served) -> None:
+        """Begin a node's background jobs."""
+        one.job = asyncio.get_running_loop().create_task(_run(one.served))
+
+    def _keep(self, one: _Served, node: Node) -> None:
+        """A node that is served is in the topology still, perhaps at another address."""
+        if one.node.address != node.address:
+            one.served.upstream.move(node.host, node.port, "the cluster")
+        one.node = node
+
+    async def _let_go(self, one: _Served) -> None:
+        """Close what stands on a node, and end its background jobs."""
+        await self._runtime.close_upstream(one.served)
+        if one.job is not None:
+            one.job.cancel()
+            await asyncio.gather(one.job, return_exceptions=True)
+
+    def _choose_entry(self, topology: Topology) -> None:
+        """Have the upstream of the configuration lead to a node that serves."""
+        upstream = self._entry.upstream
+        sound = [one for one in self._entries(topology) if one.is_healthy]
+        here = topology.node_at(upstream.address.host, upstream.address.port)
+        if here in sound and upstream.up is not False:
+            return
+        best = next((one for one in sound if one.host and one is not here), None)
+        if best is not None:
+            upstream.move(best.host, best.port, "the cluster")
+
+    async def end(self) -> None:
+        """End all background jobs."""
+        jobs = self._jobs()
+        for job in jobs:
+            job.cancel()
+        await asyncio.gather(*jobs, return_exceptions=True)
 
     # -- following
 
@@ -181,13 +254,21 @@ class TopologyFollower:
             refreshes=Counter({str(one): number for one, number in self._refresh.reasons.items()}),
         )
 
+    def _state_of(self, node: Node) -> NodeState:
+        one = self._open.get(node.id)
+        return NodeState(
+            id=node.id,
+            node=node.shown,
+            role="master" if node.is_primary else "replica",
+            announced=self._announced(node),
+            up=bool(one is not None and one.served.upstream.up),
+            slots=node.slot_count,
+        )
+
     def _report(self) -> None:
         """Have the metrics tell how the cluster stands."""
-        state, shown = self.state(), self._entry.upstream.address.shown
-        counters = self._runtime.telemetry.counters
-        rows = ((one.node, one.up, one.role, one.slots) for one in state.nodes)
-        refreshes, troubles = state.refreshes, state.troubles_by_kind
-        counters.cluster_stands(shown, rows, state.slots, state.age, refreshes, troubles)
+        shown = self._entry.upstream.address.shown
+        self._runtime.telemetry.counters.cluster_stands(shown, self.state())
 
 
 def _why(exc: OSError | GreetingError | hiredis.ReplyError) -> str:
@@ -199,7 +280,7 @@ def _why(exc: OSError | GreetingError | hiredis.ReplyError) -> str:
     return str(exc)
 
 
-async def run_node(served: ServedUpstream) -> None:
+async def _run(served: ServedUpstream) -> None:
     """The background jobs of one node, and its first look."""
     try:
         await served.reach()

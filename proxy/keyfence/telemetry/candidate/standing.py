@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from keyfence.policy.compiled.hash_tags import tagged, tagged_shape
-from keyfence.policy.compiled.obstacles import OBSTACLES, OF_SLOTS, PUBSUB
+from keyfence.policy.compiled.obstacles import OBSTACLES, OF_SLOTS, PUBSUB, TRANSACTION
 
 LEVELS = ("breaks", "partial", "unknown", "costs")
 _BLOCKING = frozenset(LEVELS) - {"costs"}
@@ -52,7 +52,7 @@ def standing_of(rows: Iterable[Mapping[str, Any]], asked: Asked) -> dict[str, An
 
 def _met(row: Mapping[str, Any], works: Mapping[tuple[str, str, str], int], asked: Asked) -> dict[str, Any]:
     obstacle = OBSTACLES[row["obstacle"]]
-    name = "EXEC" if obstacle.name == "slots.transaction" else row["command"]
+    name = "EXEC" if obstacle.name == TRANSACTION else row["command"]
     return {
         "service": row["service"],
         "obstacle": obstacle.name,

@@ -73,7 +73,7 @@ class Masters:
         self._numbers: dict[str, int] = {}  # by id
         self._next = 0
         self._clients: dict[Waiting, None] = {}
-        self._tells = False  # whether the clients are about to be told of a change
+        self._tells = False  # the next turn of the loop tells the clients of a change
 
     # -- the nodes
 
