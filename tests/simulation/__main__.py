@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import math
 import multiprocessing
 import os
 import random
+import signal
 import sys
 import time
-from collections.abc import Iterator
 
 from tests.simulation.journal import Broken
 from tests.simulation.schedule import Schedule
 
+SLICE_SECONDS = 20.0  # after which the count goes on, so that Ctrl-C loses little
 MOST_REPORTS = 3  # of broken schedules in full; of the others, the first line of each
 
 
@@ -26,22 +28,21 @@ def played(seed: int) -> str:
     return ""
 
 
-def searched(seeds: Iterator[int], end: float) -> tuple[int, list[tuple[int, str]]]:
-    """Play seeds until `end`. Returns how many, and those that broke with their reports."""
+def searched(end: float) -> tuple[int, list[tuple[int, str]]]:
+    """Play new seeds for a slice of the time until `end`. Returns how many, and those that broke with their
+    reports."""
     count, broken = 0, []
-    for seed in seeds:
+    end = min(end, time.monotonic() + SLICE_SECONDS)
+    while time.monotonic() < end:
+        seed = random.SystemRandom().getrandbits(48)
         count += 1
         if report := played(seed):
             broken.append((seed, report))
-        if time.monotonic() > end:
-            break
     return count, broken
 
 
-def _search(arguments: tuple[int, float]) -> tuple[int, list[tuple[int, str]]]:
-    first, end = arguments
-    seeds = random.Random(first)
-    return searched(iter(lambda: seeds.getrandbits(48), None), end)
+def _leave_ctrl_c_to_the_parent() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def main() -> int:
@@ -57,16 +58,19 @@ def main() -> int:
         print(report or f"seed {options.seed}: all invariants hold")
         return bool(report)
     begun = time.monotonic()
-    work = [
-        (random.SystemRandom().getrandbits(48), begun + 60 * options.minutes) for _ in range(options.jobs)
-    ]
-    with multiprocessing.Pool(options.jobs) as pool, contextlib.suppress(KeyboardInterrupt):
-        results = pool.map(_search, work)
-    count, broken = sum(one for one, _ in results), [one for _, found in results for one in found]
-    for number, (_, report) in enumerate(broken):
-        print(report if number < MOST_REPORTS else "\n".join(report.splitlines()[:2]), end="\n\n")
+    seconds, count, broken = 60 * options.minutes, 0, 0
+    slices = options.jobs * math.ceil(seconds / SLICE_SECONDS)
+    with (
+        contextlib.suppress(KeyboardInterrupt),
+        multiprocessing.Pool(options.jobs, _leave_ctrl_c_to_the_parent) as pool,
+    ):
+        for played_now, broken_now in pool.imap_unordered(searched, [begun + seconds] * slices):
+            count += played_now
+            for _, report in broken_now:
+                broken += 1
+                print(report if broken <= MOST_REPORTS else "\n".join(report.splitlines()[:2]), end="\n\n")
     rate = count / (time.monotonic() - begun)
-    print(f"{count} schedules, {rate:.0f} a second in {options.jobs} processes, {len(broken)} broken")
+    print(f"{count} schedules, {rate:.0f} a second in {options.jobs} processes, {broken} broken")
     return bool(broken)
 
 

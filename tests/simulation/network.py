@@ -18,6 +18,7 @@ from tests.simulation.loop import VirtualLoop
 
 _END = b""  # stands for the end of the stream among its pieces
 RARELY = 0.02  # a piece is delayed for longer
+LONGEST_TOO_LATE = 1.0  # seconds for which a connection stands that was given up while it was made
 
 
 class _NoSocket:
@@ -344,7 +345,7 @@ class Network:
             return
         here = self._joined(origin, target, (address, port), serves)
         here.start(makes())
-        self.loop.call_later(self.delay() * 10, here.vanish_silently)
+        self.loop.call_later(min(self.delay() * 10, LONGEST_TOO_LATE), here.vanish_silently)
 
     def _accept(self, end: End, serves: Callable[[], Any]) -> None:
         if not end.is_lost:
