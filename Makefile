@@ -8,6 +8,9 @@ MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
 .PHONY: help run test check test-failed lint bench bench-micro fuzz fuzz-properties soak adversary simulation more-servers commands screenshots site install build install-test dist node clean clean-room
 
+# Tests start Python some thousand times. Where it may keep what it has compiled, each start takes half the time.
+unexport PYTHONDONTWRITEBYTECODE
+
 VENV ?= .venv
 EDITABLE ?= -e
 # python3 if it is new enough, else the newest that is there. Evaluated only when the environment is made.

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -285,7 +286,7 @@ def imported(path: Path) -> Iterator[str]:
     """Yields the dotted name of every import of a module, `from a import b` as "a.b". The text "a:b" counts
     too: that is how the command line writes where its commands are."""
     package = path.relative_to(PACKAGE.parent).parts[:-1]
-    for node in ast.walk(ast.parse(path.read_bytes())):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):
             if _PLACE.fullmatch(node.value):
                 yield node.value.replace(":", ".")
@@ -371,7 +372,7 @@ def test_every_module_listed_as_one_without_io_exists() -> None:
 
 @pytest.mark.parametrize("module", modules(), ids=name_of)
 def test_every_module_has_a_docstring(module: Path) -> None:
-    assert ast.get_docstring(ast.parse(module.read_bytes())), "a module without a docstring"
+    assert ast.get_docstring(parsed(module)), "a module without a docstring"
 
 
 @pytest.mark.parametrize("room", sorted({*MAY_IMPORT, *PART_OF}))
@@ -403,19 +404,28 @@ def test_no_function_has_many_parameters_but_those_listed() -> None:
     many = {
         f"{module.relative_to(PACKAGE).as_posix()}:{node.name}"
         for module in modules()
-        for node in ast.walk(ast.parse(module.read_bytes()))
+        for node in ast.walk(parsed(module))
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and parameters(node) > MAX_PARAMETERS
     }
     assert not many
 
 
-CLASSES = {
-    (module, node.name): node
-    for module in modules()
-    for node in ast.walk(ast.parse(module.read_bytes()))
-    if isinstance(node, ast.ClassDef)
-}
 Class = tuple[Path, str]
+
+
+@cache
+def parsed(module: Path) -> ast.Module:
+    return ast.parse(module.read_bytes())
+
+
+@cache
+def classes() -> dict[Class, ast.ClassDef]:
+    return {
+        (module, node.name): node
+        for module in modules()
+        for node in ast.walk(parsed(module))
+        if isinstance(node, ast.ClassDef)
+    }
 
 
 def shown(one: Class) -> str:
@@ -432,9 +442,9 @@ def lineage(one: Class) -> Iterator[Class]:
         for name in imported(module)
         if name.rpartition(".")[0] in MODULES
     }
-    for base in (ast.unparse(base) for base in CLASSES[one].bases):
-        found = module if (module, base) in CLASSES else known.get(base)
-        if found is not None and (found, base) in CLASSES:
+    for base in (ast.unparse(base) for base in classes()[one].bases):
+        found = module if (module, base) in classes() else known.get(base)
+        if found is not None and (found, base) in classes():
             yield from lineage((found, base))
 
 
@@ -442,7 +452,7 @@ def methods(one: Class) -> set[str]:
     return {
         each.name
         for owner in lineage(one)
-        for each in CLASSES[owner].body
+        for each in classes()[owner].body
         if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)
     }
 
@@ -494,9 +504,9 @@ def attributes(one: Class) -> dict[str, bool]:
     fields of a dataclass or named tuple, and what the .pxd declares."""
     found: dict[str, bool] = {}
     for owner in lineage(one):
-        fields = [each for each in CLASSES[owner].body if isinstance(each, ast.AnnAssign)]
+        fields = [each for each in classes()[owner].body if isinstance(each, ast.AnnAssign)]
         for name, flag in (
-            *set_in_init(CLASSES[owner]),
+            *set_in_init(classes()[owner]),
             *declared_in_c(owner),
             *((ast.unparse(each.target), is_flag(each.annotation, each.value)) for each in fields),
         ):
@@ -505,13 +515,13 @@ def attributes(one: Class) -> dict[str, bool]:
 
 
 def test_no_class_has_many_methods() -> None:
-    assert {shown(one): len(methods(one)) for one in CLASSES if len(methods(one)) > MAX_METHODS} == {}
+    assert {shown(one): len(methods(one)) for one in classes() if len(methods(one)) > MAX_METHODS} == {}
 
 
 def test_no_class_has_many_attributes_and_flags_but_those_listed() -> None:
     many = {
         shown(one)
-        for one in CLASSES
+        for one in classes()
         if len(found := attributes(one)) > MAX_ATTRIBUTES and sum(found.values()) > MAX_FLAGS
     }
     assert many == MANY_ATTRIBUTES.keys()

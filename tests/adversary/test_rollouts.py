@@ -423,7 +423,7 @@ def ruled(authorizer: Authorizer, one: Command) -> Ruling:
     )
 
 
-@pytest.mark.search_seconds(60)
+@pytest.mark.search_seconds(20)
 def test_what_the_rollout_commands_advise_refuses_nothing_that_was_seen(
     search: Search, tmp_path: Path
 ) -> None:

@@ -337,7 +337,7 @@ def shortest(found: Iterator[Run], most: int) -> Run:
     return best
 
 
-@pytest.mark.search_seconds(60)
+@pytest.mark.search_seconds(20)
 def test_no_request_stops_the_loop(search: Search, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(conversation, "TURN_SECONDS", TURN)
     for rng in search.attempts_of_at_least(5):

@@ -90,7 +90,7 @@ def command_of(rng: random.Random) -> list[str]:
     )
 
 
-@pytest.mark.search_seconds(60)
+@pytest.mark.search_seconds(20)
 def test_what_is_stored_of_a_command_is_bounded_and_holds_no_value(search: Search, tmp_path: Path) -> None:
     evaluator, day, log = Evaluator(POLICY), datetime.date(2099, 1, 1), tmp_path / "decisions.log"
     for rng in search.attempts_of_at_least(30):
