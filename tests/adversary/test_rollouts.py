@@ -428,7 +428,7 @@ def test_what_the_rollout_commands_advise_refuses_nothing_that_was_seen(
     search: Search, tmp_path: Path
 ) -> None:
     ready = resolved = passed = 0
-    for number, rng in enumerate(search.attempts_of_at_least(20)):
+    for number, rng in enumerate(search.attempts_of_at_least(8)):
         url = f"sqlite:///{tmp_path}/{number}.db"
 
         async def main(rng: random.Random = rng, url: str = url) -> tuple[int, int, int]:
