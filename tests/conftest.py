@@ -71,6 +71,12 @@ def _keep_status(session: pytest.Session, status: int) -> None:
         cache.set(STATUS, status)
 
 
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """Names a failed test at once: of a run that is ended, nothing else would say which test has failed."""
+    if report.failed and "PYTEST_XDIST_WORKER" not in os.environ:
+        print(f"\n{report.nodeid} failed ({report.when}, after {report.duration:.1f} s)", flush=True)
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Runs each test that needs a real Redis once per installed version."""
     if "redis_binary" in metafunc.fixturenames:
