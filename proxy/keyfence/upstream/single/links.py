@@ -35,7 +35,7 @@ class ClusterLinks(Links):
         """A cluster's replicas are not read from."""
 
     def unsent(self) -> int:
-        return self._owns.unsent()
+        return 0 if self._owns_rest else self._owns.unsent()
 
     @property
     def is_open(self) -> bool:
