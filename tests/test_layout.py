@@ -236,6 +236,7 @@ PURE_MODULES = {  # in other rooms
     "keyfence.upstream.cluster.troubles",
     "keyfence.upstream.single.again",
     "keyfence.upstream.single.cutting",
+    "keyfence.upstream.single.dealing",
     "keyfence.upstream.single.parts",
     "keyfence.upstream.single.refusals",
     "keyfence.upstream.single.spreading",

@@ -12,7 +12,13 @@ from keyfence.policy.compiled.hash_slots import SLOTS, hash_slot
 from keyfence.resp import encode
 from keyfence.upstream.single.cutting import (
     ANY_NODE,
+    ENDS,
+    MOST_DEALT,
+    NO_NODE,
     NO_SLOT,
+    NODES,
+    SEVERAL,
+    UNFIT,
     Cutter,
     arguments,
     keys_of,
@@ -59,34 +65,34 @@ def test_a_command_without_keys_has_no_hash_slot(text: str) -> None:
 
 def test_requests_for_one_node_stay_one_piece() -> None:
     data = call("SET {x}a 1") + call("GET {x}b") + call("PING") + call("MGET {x}a {x}b")
-    (run,) = Cutter().cut(data, 4, OWNERS)
+    (run,) = Cutter(OWNERS).cut(data, 4)
     assert (run.node, run.count, run.begin, run.end) == (node(b"x"), 4, 0, len(data))
 
 
 def test_requests_without_keys_go_to_any_node() -> None:
-    (run,) = Cutter().cut(call("PING") + call("ECHO a"), 2, OWNERS)
+    (run,) = Cutter(OWNERS).cut(call("PING") + call("ECHO a"), 2)
     assert (run.node, run.count) == (ANY_NODE, 2)
 
 
 def test_a_transaction_stays_together_at_the_node_of_its_first_key() -> None:
-    cutter = Cutter()
+    cutter = Cutter(OWNERS)
     data = call("MULTI") + call("PING") + call("SET a 1") + call("SET b 1") + call("EXEC")
-    (run,) = cutter.cut(data, 5, OWNERS)
+    (run,) = cutter.cut(data, 5)
     assert cutter.is_transaction
     assert (run.node, run.count, run.end) == (node(b"a"), 5, len(data))
-    cutter.cut(call("GET a"), 1, OWNERS)
+    cutter.cut(call("GET a"), 1)
     assert not cutter.is_transaction
 
 
 def test_random_requests_are_cut_where_the_node_changes() -> None:
-    chosen, cutter = random.Random(7), Cutter()
+    chosen, cutter = random.Random(7), Cutter(OWNERS)
     for _ in range(300):
         calls = [
             chosen.choice([f"GET {chosen.random()}", f"SET {chosen.random()} 1", "PING", "mget a b"])
             for _ in range(chosen.randint(1, 30))
         ]
         data = b"".join(map(call, calls))
-        runs = cutter.cut(data, len(calls), OWNERS)
+        runs = cutter.cut(data, len(calls))
         assert b"".join(data[run.begin : run.end] for run in runs) == data
         assert sum(run.count for run in runs) == len(calls)
         for run in runs:
@@ -95,9 +101,38 @@ def test_random_requests_are_cut_where_the_node_changes() -> None:
         assert all(one.node != other.node for one, other in pairwise(runs))
 
 
+def test_requests_are_dealt_out_as_they_are_cut() -> None:
+    chosen, cutter = random.Random(8), Cutter(OWNERS)
+    for _ in range(300):
+        calls = [
+            chosen.choice([f"GET {chosen.random()}", f"SET {chosen.random()} 1", "PING", "mget a b"])
+            for _ in range(chosen.choice([1, 2, 30]))
+        ]
+        data = b"".join(map(call, calls))
+        runs = cutter.cut(data, len(calls))
+        dealt = cutter.deal(data, len(calls))
+        assert dealt == (runs[0].node if len(runs) == 1 else SEVERAL)
+        if dealt != ANY_NODE:
+            nodes = [run.node for run in runs for _ in range(run.count)]
+            assert NODES[: len(calls)].tolist() == nodes
+        assert ENDS[len(calls) - 1] == len(data)
+
+
+def test_what_stays_together_or_has_no_node_is_not_dealt_out() -> None:
+    cutter = Cutter(OWNERS)
+    transaction = call("GET a") + call("MULTI") + call("EXEC")
+    assert cutter.deal(transaction, 3) == UNFIT
+    assert cutter.deal(call("GET a") * (MOST_DEALT + 1), MOST_DEALT + 1) == UNFIT
+    cutter.take(array("H", [NO_NODE] * SLOTS))
+    assert cutter.deal(call("PING") + call("GET a"), 2) == UNFIT
+    assert cutter.deal(call("PING"), 1) == ANY_NODE
+    cutter.take(OWNERS)
+    assert cutter.deal(call("GET a"), 1) == node(b"a")
+
+
 def test_inline_commands_are_cut_too() -> None:
     data = b"GET a\r\nGET b\r\nGET c\r\n"
-    runs = Cutter().cut(data, 3, OWNERS)
+    runs = Cutter(OWNERS).cut(data, 3)
     assert b"".join(data[run.begin : run.end] for run in runs) == data
 
 

@@ -73,7 +73,7 @@ def test_a_client_with_too_many_held_replies_is_closed(monkeypatch: pytest.Monke
     key = [one + client.name for one in KEYS]
     client.ask([b"GET", next(one for one in key if cluster.node_of(one) == 0)])
     other = next(one for one in key if cluster.node_of(one) == 1)
-    cluster.servers[1].keys[other] = client.values[other] = b"x" * 20_000
+    cluster.servers[1].keys[other] = client.values[other] = b"x" * 100_000
     client.ask([b"GET", other])
     played(cluster, [1])
     assert "too many replies before an earlier one" in client.lost

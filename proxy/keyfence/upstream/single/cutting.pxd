@@ -5,7 +5,10 @@ from keyfence.policy.compiled.hash_slots cimport slot_in
 from keyfence.resp.requests cimport RequestReader
 
 cdef const long long[::1] _PLACES
-cdef int _NO_SLOT, _ANY_NODE
+cdef unsigned short[::1] _NODES
+cdef long long[::1] _ENDS
+cdef int _NO_SLOT, _NO_NODE, _ANY_NODE, _SEVERAL, _UNFIT
+cdef long long _MOST_DEALT
 cdef dict _KEY_AT
 
 
@@ -25,13 +28,20 @@ cpdef Run new_run(int node, long long count, Py_ssize_t begin, Py_ssize_t end)
 @cython.final
 cdef class Cutter:
     cdef RequestReader _reader
+    cdef unsigned short[::1] _owners
+    cdef public long long version
     cdef readonly bint is_transaction
 
     @cython.locals(
-        reader=RequestReader, runs=list, here=int, node=int, slot=int, begin=Py_ssize_t, end=Py_ssize_t,
-        number="long long", index="long long",
+        reader=RequestReader, here=int, whole=int, node=int, slot=int, index=Py_ssize_t, earlier=Py_ssize_t
     )
-    cpdef list cut(self, bytes data, long long count, object owners)
-    @cython.locals(reader=RequestReader, data=bytes, name=bytes, at=Py_ssize_t)
+    cpdef int deal(self, bytes data, long long count) except -9
+
+    @cython.locals(
+        reader=RequestReader, runs=list, here=int, node=int, slot=int, begin=Py_ssize_t, end=Py_ssize_t,
+        number="long long", index="long long", owners="unsigned short[::1]",
+    )
+    cpdef list cut(self, bytes data, long long count)
+    @cython.locals(reader=RequestReader, data=bytes, raw="const char *", name=bytes, at=Py_ssize_t)
     cdef int _next_slot(self) except -2
     cdef int _first_slot(self, long long count) except -2

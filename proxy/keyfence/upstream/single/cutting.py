@@ -24,7 +24,17 @@ NO_SLOT = -1  # of a request without keys
 _NO_SLOT = NO_SLOT
 NO_NODE = 0xFFFF  # has a hash slot that no node has
 ANY_NODE = -1  # the requests name no key
-_ANY_NODE = ANY_NODE
+SEVERAL = -2  # the requests go to several nodes
+UNFIT = -3  # they have to be cut: a transaction, a hash slot without a node, or too many
+_NO_NODE, _ANY_NODE, _SEVERAL, _UNFIT = NO_NODE, ANY_NODE, SEVERAL, UNFIT
+
+# Of the requests that `Cutter.deal` has read last: the node of each, and where it ends. All cutters share
+# them, so that no object is made for a request.
+MOST_DEALT = 1024
+_MOST_DEALT = MOST_DEALT
+NODES = array("H", bytes(2 * MOST_DEALT))
+ENDS = array("q", bytes(8 * MOST_DEALT))
+_NODES, _ENDS = NODES, ENDS
 
 # Where the first key of most commands is.
 _KEY_AT = {name: one.key_at for name, one in ONE_KEY.items()}
@@ -48,16 +58,56 @@ def new_run(node: int, count: int, begin: int, end: int) -> Run:
 
 
 class Cutter:
-    """Cuts the requests of any client. Each call is complete in itself."""
+    """Cuts the requests of any client, by the nodes that have the hash slots now. Each call is complete in
+    itself."""
 
-    def __init__(self) -> None:
-        self._reader = RequestReader(LIMITS)
+    def __init__(self, owners: array[int]) -> None:
+        self.version = 0  # changes with what `owners` says
         self.is_transaction = False  # whether the last cut was one from MULTI to EXEC, which stays together
+        self._reader = RequestReader(LIMITS)
+        self.take(owners)
 
-    def cut(self, data: bytes, count: int, owners: array[int]) -> list[Run]:
-        """The runs of `count` requests, by the numbers of the nodes in `owners`, which has one for each hash
-        slot. A request without keys goes with its neighbour."""
+    def take(self, owners: array[int]) -> None:
+        """Go by these from now on: the number of the node of each hash slot."""
+        self._owners = owners
+
+    def deal(self, data: bytes, count: int) -> int:
+        """Find the node of each of `count` requests, and where it ends: in NODES and ENDS. Returns the node
+        that all of them go to, or SEVERAL, ANY_NODE or UNFIT. A request without keys goes with its
+        neighbour."""
+        if count > _MOST_DEALT:
+            return _UNFIT
         reader = self._reader
+        reader.feed(data)
+        here = whole = _ANY_NODE
+        self.is_transaction = False
+        for index in range(count):
+            slot = self._next_slot()
+            if slot != _NO_SLOT:
+                node = self._owners[slot]
+                if node == _NO_NODE:
+                    reader.rest()
+                    return _UNFIT
+                if node != here:
+                    if here == _ANY_NODE:
+                        whole = node
+                        for earlier in range(index):
+                            _NODES[earlier] = node
+                    else:
+                        whole = _SEVERAL
+                    here = node
+            elif self.is_transaction:
+                reader.rest()
+                return _UNFIT
+            _NODES[index] = here if here != _ANY_NODE else _NO_NODE
+            _ENDS[index] = reader.end
+        reader.let_go()
+        return whole
+
+    def cut(self, data: bytes, count: int) -> list[Run]:
+        """The runs of `count` requests for one node each. A request without keys goes with its neighbour."""
+        reader = self._reader
+        owners = self._owners
         reader.feed(data)
         runs: list[Run] = []
         here = _ANY_NODE
@@ -88,7 +138,8 @@ class Cutter:
             argv = reader.next()
             return slot_of(argv) if argv else _NO_SLOT
         data = reader.data()
-        name = data[reader.name_at : reader.name_end]
+        raw = data
+        name = raw[reader.name_at : reader.name_end]
         at = _KEY_AT.get(name, 0)
         if at == 1 and reader.count > 1:
             return slot_in(data, reader.key_at, reader.key_end)

@@ -1,3 +1,4 @@
+# cython: annotation_typing=False
 """The links of one client to a whole cluster, in place of those to one Redis.
 
 Rule: as `Links`: the session's route says which of the two carries a request, and it changes only when no
@@ -27,12 +28,14 @@ class ClusterLinks(Links):
         super().__init__(upstream, pools, owner)
         self._shares = ClusterShares(owner, masters)
         self._owns = OwnConnections(owner, masters)
+        self._known: Profile | None = None  # for which a share was requested last
+        self._owns_rest = True  # nothing was sent there since the client uses shared connections
 
     def read_by(self, reads: Shares | None) -> None:
         """A cluster's replicas are not read from."""
 
     def unsent(self) -> int:
-        return self._owns.unsent()
+        return 0 if self._owns_rest else self._owns.unsent()
 
     @property
     def is_open(self) -> bool:
@@ -55,19 +58,26 @@ class ClusterLinks(Links):
         return bool(is_waiting) and self._shares.is_held and self._owns.is_held
 
     def may_share(self, profile: Profile) -> bool:
-        return self.may_ever_share(profile) and self._shares.may_share(profile)
+        if profile is not self._known:
+            if not self.may_ever_share(profile) or not self._shares.may_share(profile):
+                return False
+            self._known = profile
+        return True
 
     def may_ever_share(self, profile: Profile) -> bool:
         return not profile.database  # a cluster has one
 
     def send_shared(self, chunks: list[bytes], counts: list[int], shapeable: bool = False) -> None:
-        self._owns.rest()
+        if not self._owns_rest:
+            self._owns_rest = True
+            self._owns.rest()
         self._shares.send(chunks, counts, shapeable)
 
     def time_shared(self) -> None:
         self._shares.time_next()
 
     def send_own(self, profile: Profile, chunks: list[bytes]) -> None:
+        self._owns_rest = False
         self._owns.send(profile, chunks)
 
     def keep_alive(self, now: float) -> None:

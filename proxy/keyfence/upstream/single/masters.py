@@ -58,9 +58,8 @@ class Masters:
         """`size`: the maximum number of shared connections of one kind to a node. `patience`: for how many
         seconds a command waits while no node serves its hash slot. `noticed` is called with each sign that
         the topology has changed. `later` calls back after so many seconds, as the loop's `call_later`."""
-        self.cutter = Cutter()
         self.owners = array("H", [NO_NODE]) * SLOTS  # the number of the node of each hash slot
-        self.version = 0  # changes with `owners`
+        self.cutter = Cutter(self.owners)
         self.patience = patience
         self.later = later
         self.followed: dict[str, int] = {}  # how often a command was sent again, by the error's word
@@ -128,6 +127,7 @@ class Masters:
                     owners[first : last + 1] = array("H", [number]) * (last + 1 - first)
         if owners != self.owners:
             self.owners = owners
+            self.cutter.take(owners)
             self._changed()
 
     def _leave(self, node_id: str) -> None:
@@ -137,7 +137,7 @@ class Masters:
             self._nodes[number].pools.retire()
 
     def _changed(self) -> None:
-        self.version += 1
+        self.cutter.version += 1
         if not self._tells:
             self._tells = True
             self.later(0.0, self._tell)

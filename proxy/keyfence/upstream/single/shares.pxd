@@ -2,20 +2,28 @@
 cimport cython
 
 from keyfence.resp.replies cimport ReplyFramer
+from keyfence.upstream.exchange cimport Share, Sharer
 from keyfence.upstream.single.cutting cimport Cutter, Run, new_run
-from keyfence.upstream.single.sides cimport Sent, Side, new_sent
+from keyfence.upstream.single.dealing cimport Deals, new_deal
+from keyfence.upstream.single.sides cimport Receiver, Sent, Side, new_sent
 from keyfence.upstream.single.turns cimport Order, Turn, new_turn
 
-cdef int _ERROR, _NO_NODE, _ANY_NODE
+cdef int _ERROR, _NO_NODE, _ANY_NODE, _SEVERAL, _UNFIT, _MOST_SIDES
+cdef unsigned short[::1] _NODES
+cdef long long[::1] _ENDS
+cdef bytearray _PLACES
 
 
-cdef class ClusterShares:
-    cdef object _client
+cdef class ClusterShares(Receiver):
+    cdef Sharer _client
     cdef object _masters
+    cdef Cutter _cutter
     cdef dict _sides
+    cdef list _places
+    cdef Deals _deals
     cdef int _near
     cdef object _profile
-    cdef object _version
+    cdef long long _version
     cdef Order _order
     cdef object _queue
     cdef long long _due
@@ -24,21 +32,33 @@ cdef class ClusterShares:
     cdef bint _sends_again
     cdef bint _is_timed
     cdef bint _is_passed_on
-    cdef object _link
+    cdef Share _link
 
     @cython.locals(index=Py_ssize_t)
     cpdef object send(self, list chunks, list counts, bint shapeable)
     cpdef bint _may_send(self) except -1
+    @cython.locals(node=int, side=Side)
+    cdef bint _deal(self, bytes data, long long count) except -1
+    @cython.locals(
+        raw="const char *", places="unsigned char *", begin="long long", end="long long", index="long long",
+        first="long long", each="long long", node=int, side=Side, parts=list, part=bytes,
+    )
+    cdef bint _deal_to_several(self, bytes data, long long count) except -1
     @cython.locals(run=Run, runs=list, parts=dict, totals=dict, pieces=list, cutter=Cutter)
     cpdef object _send(self, bytes data, long long count, bint shapeable)
     cpdef object _send_run(self, int node, bytes data, long long count, bint shapeable, bint is_transaction)
     @cython.locals(side=Side, turn=Turn)
     cpdef object _expect(self, Run run, bint ends, bint is_transaction=*)
-    @cython.locals(side=Side)
+    @cython.locals(side=Side, made=Side)
     cpdef Side _side(self, int node)
     cpdef object _send_to(self, Side side, Sent sent)
-    @cython.locals(turn=Turn, head=Turn, other=Side, is_partial=bint)
+    @cython.locals(head=Turn, other=Side, is_partial=bint)
     cpdef object came(self, Side side, bytes data, long long completed, bint whole)
+    cpdef object turn_is_over(self)
+    cpdef object _pass_on(self)
+    cdef object _hand_over(self)
+    @cython.locals(data=bytes)
+    cdef object _merge(self)
     @cython.locals(
         framer=ReplyFramer, turn=Turn, at=Py_ssize_t, begin=Py_ssize_t, end=Py_ssize_t, done="long long",
         looks=bint, piece=bytes, line=bytes,

@@ -20,28 +20,50 @@ from keyfence.resp.replies import ReplyFramer
 from keyfence.upstream.exchange import Share, Sharer
 
 from .again import Again, Round
-from .cutting import ANY_NODE, NO_NODE, Run, keys_of, new_run, requests_in
+from .cutting import (
+    ANY_NODE,
+    ENDS,
+    MOST_DEALT,
+    NO_NODE,
+    NODES,
+    SEVERAL,
+    UNFIT,
+    Run,
+    keys_of,
+    new_run,
+    requests_in,
+)
+from .dealing import Deals, new_deal
 from .masters import Masters
 from .refusals import LONGEST, NOT_SERVED, error_for, may_begin, refusal_in
-from .sides import Sent, Side, new_sent
+from .sides import Receiver, Sent, Side, new_sent
 from .turns import Order, Turn, new_turn
 
 MAX_HELD = MIB  # bytes of replies that wait for their turn; with more, nothing more is sent for the client …
 MOST_HELD = 32 * MIB  # … and with more than this, which is what was under way, the client is closed
+# Bytes of whole replies that are merged at once. With more, they are assigned to turns as they come.
+MOST_MERGED = 64 * 1024
+MOST_SIDES = 256  # that a deal can name
 _ERROR = ord("-")
-_NO_NODE, _ANY_NODE = NO_NODE, ANY_NODE
+_NO_NODE, _ANY_NODE, _SEVERAL, _UNFIT = NO_NODE, ANY_NODE, SEVERAL, UNFIT
+_MOST_SIDES = MOST_SIDES
+_NODES, _ENDS = NODES, ENDS
+_PLACES = bytearray(MOST_DEALT)  # of the requests that are dealt out
 
 
-class ClusterShares:
+class ClusterShares(Receiver):
     """The shares of one client."""
 
     def __init__(self, client: Sharer, masters: Masters) -> None:
         self._client: Sharer | None = client
         self._masters = masters
+        self._cutter = masters.cutter
         self._sides: dict[int, Side] = {}
+        self._places: list[Side] = []  # the same, by their places
+        self._deals = Deals(self._places)  # while nothing is refused; otherwise `_order` has turns
         self._near = _ANY_NODE  # the node that was used last
         self._profile: Profile | None = None
-        self._version = masters.version  # of the topology by which the last request was sent
+        self._version = masters.cutter.version  # of the topology by which the last request was sent
         self._order = Order(self._deliver)
         self._queue: deque[tuple[bytes, int, bool]] = deque()
         self._due = 0  # replies
@@ -63,7 +85,7 @@ class ClusterShares:
     @property
     def is_held(self) -> bool:
         """Whether nothing that the client waits for has left keyfence, because nodes cannot be reached."""
-        return all(not one.due or one.is_unsent for one in self._sides.values())
+        return all(not one.due or one.is_unsent for one in self._places)
 
     @property
     def due(self) -> int:
@@ -93,36 +115,44 @@ class ClusterShares:
         self._round.stop()
         self._queue.clear()
         self._order.clear()
+        self._deals.clear()
         self._masters.forget(self)
-        for one in self._sides.values():
+        for one in self._places:
             one.leave()
         self._sides.clear()
+        self._places.clear()
 
     # -- sending
 
     def _may_send(self) -> bool:
-        if self._sends_again or self._order.held > MAX_HELD:
+        if self._sends_again or self._order.held + self._deals.held > MAX_HELD:
             return False
-        if self._version != self._masters.version:
+        if self._version != self._cutter.version:
             if self._due:
                 return False  # a later command must not overtake an earlier one that has the former node
-            self._version = self._masters.version
+            self._version = self._cutter.version
             self._leave_gone()
         return True
 
     def _leave_gone(self) -> None:
         """Let go of nodes that have left. Nothing is due."""
+        self._merge()
         for number in [number for number, one in self._sides.items() if one.master.has_left]:
             self._sides.pop(number).leave()
+        self._places[:] = self._sides.values()
+        for place, side in enumerate(self._places):
+            side.place = place
 
     def _go_on(self) -> None:
         while self._queue and self._client is not None and self._may_send():
             self._send(*self._queue.popleft())
 
     def _send(self, data: bytes, count: int, shapeable: bool) -> None:
-        masters = self._masters
-        cutter = masters.cutter
-        runs = cutter.cut(data, count, masters.owners)
+        if not shapeable and self._order.head is None and self._deal(data, count):
+            return
+        self._hand_over()
+        cutter = self._cutter
+        runs = cutter.cut(data, count)
         if len(runs) == 1:
             run = runs[0]
             self._send_run(run.node, data, count, shapeable, cutter.is_transaction)
@@ -138,6 +168,65 @@ class ClusterShares:
                 self._not_served(data[run.begin : run.end])
         for node, pieces in parts.items():
             self._send_to(self._sides[node], new_sent(b"".join(pieces), totals[node], shapeable, None))
+
+    def _deal(self, data: bytes, count: int) -> bool:
+        """Deal the requests out to the nodes. Returns whether that is possible."""
+        node = self._cutter.deal(data, count)
+        if node == _UNFIT:
+            return False
+        if node == _ANY_NODE:
+            node = self._near if self._near in self._sides else self._masters.any()
+            if node == _NO_NODE:
+                return False
+        if node != _SEVERAL:
+            self._near = node
+            side = self._side(node)
+            self._deals.add(new_deal(None, side.place, count, self._number))
+            self._number += count
+            self._due += count
+            side.due += count
+            self._send_to(side, new_sent(data, count, False, None))
+            return True
+        return self._deal_to_several(data, count)
+
+    def _deal_to_several(self, data: bytes, count: int) -> bool:
+        """The same for requests that `Cutter.deal` has found to go to several nodes."""
+        raw = data
+        places = _PLACES
+        begin = index = 0
+        while index < count:
+            node = _NODES[index]
+            first = index
+            while index < count and _NODES[index] == node:
+                index += 1
+            side = self._side(node)
+            if side.place >= _MOST_SIDES:
+                self._drop_parts()
+                return False
+            for each in range(first, index):
+                places[each] = side.place
+            end = _ENDS[index - 1]
+            side.parts.append(raw[begin:end])
+            side.part_count += index - first
+            begin = end
+        self._deals.add(new_deal(bytes(places[:count]), 0, count, self._number))
+        self._number += count
+        self._due += count
+        for side in self._places:
+            if side.part_count:
+                parts = side.parts
+                part = parts[0] if len(parts) == 1 else b"".join(parts)
+                sent = new_sent(part, side.part_count, False, None)
+                side.due += side.part_count
+                side.part_count = 0
+                parts.clear()
+                self._send_to(side, sent)
+        return True
+
+    def _drop_parts(self) -> None:
+        for side in self._places:
+            side.part_count = 0
+            side.parts.clear()
 
     def _send_run(self, node: int, data: bytes, count: int, shapeable: bool, is_transaction: bool) -> None:
         if node == _ANY_NODE:
@@ -162,10 +251,12 @@ class ClusterShares:
         self._due += run.count
 
     def _side(self, node: int) -> Side:
-        side = self._sides.get(node)
-        if side is None:
-            side = self._sides[node] = Side(self, self._masters[node])
-        return side
+        for side in self._places:
+            if side.number == node:
+                return side
+        made = self._sides[node] = Side(self, self._masters[node], len(self._places))
+        self._places.append(made)
+        return made
 
     def _send_to(self, side: Side, sent: Sent) -> None:
         assert self._profile is not None
@@ -187,24 +278,14 @@ class ClusterShares:
     def came(self, side: Side, data: bytes, completed: int, whole: bool) -> None:
         """A side has received bytes, in which so many replies end."""
         self._link = side.link
-        turn = side.turn
-        if (
-            turn is not None
-            and whole
-            and turn is self._order.head
-            and completed <= turn.count
-            and not side.is_looked_at
-            and not self._sends_again
-            and not turn.is_whole
-            and side.framer.at_boundary
-        ):
-            self._due -= completed
-            side.answered(completed)
-            if completed == turn.count:
-                side.next_turn()
-            self._order.came(turn, data, completed)
-        else:
-            self._sort(side, data)
+        if self._deals.head is not None:
+            if whole and self._deals.held + len(data) <= MOST_MERGED:
+                self._due -= completed
+                side.answered(completed)
+                self._deals.take_in(side, data, completed)
+                return
+            self._hand_over()
+        self._sort(side, data)
         head = self._order.head
         is_partial = False
         if head is not None and head.side is not None and not head.is_whole:
@@ -213,6 +294,24 @@ class ClusterShares:
         self._order.settle(is_partial)
         if self._order.held > MOST_HELD and self._client is not None:
             self._client.shared_lost(self._link, upstream_sent("too many replies before an earlier one"))
+
+    def error_came(self, side: Side) -> None:
+        """An error was noted in what comes next from a side: it may have refused a command."""
+        self._hand_over()
+        side.is_looked_at = True
+
+    def _hand_over(self) -> None:
+        """Something unusual has happened, so each reply is assigned to its turn from now on."""
+        if self._deals.head is not None:
+            self._deals.hand_over(self._order)
+            self._order.settle(False)
+
+    def _merge(self) -> None:
+        """Pass on what has come of the deals, as far as it is the client's turn."""
+        data = self._deals.merged()
+        while data is not None and self._client is not None:
+            self._client.shared_replies(self._link, data, self._deals.completed, True)
+            data = self._deals.merged()
 
     def _sort(self, side: Side, data: bytes) -> None:
         """Assign each reply in `data` to its turn."""
@@ -387,8 +486,9 @@ class ClusterShares:
 
     def topology_changed(self) -> None:
         """Some hash slot has another node: what was not sent yet need not wait for the former one."""
-        for side in list(self._sides.values()):
+        for side in self._places:
             if side.due and side.is_unsent:
+                self._hand_over()
                 self._pull_back(side)
         if not self._due:
             self._after_replies(at_once=True)
@@ -435,12 +535,12 @@ class ClusterShares:
         if self._client is not None:
             self._client.shared_sent(link)
 
-    def turn_is_over(self, link: Share) -> None:
-        """A side has handed over all that it has received. While other sides have replies to come, the client
-        waits for a turn of the loop, in which some of them may: so it gets more of them at once."""
+    def turn_is_over(self) -> None:
+        """While other sides have replies to come, the client waits for a turn of the loop, in which some of
+        them may: so it gets more of them at once."""
         if not self._due:
-            if self._client is not None:
-                self._client.shared_turn(link)
+            self._is_passed_on = True
+            self._pass_on()
         elif not self._is_passed_on:
             self._is_passed_on = True
             self._masters.later(0.0, self._pass_on)
@@ -448,7 +548,10 @@ class ClusterShares:
             self._after_replies()
 
     def _pass_on(self) -> None:
+        if not self._is_passed_on:
+            return  # the client has got all meanwhile
         self._is_passed_on = False
+        self._merge()
         if self._client is not None:
             self._client.shared_turn(self._link)
 
@@ -462,11 +565,13 @@ class ClusterShares:
             self._go_on()
 
     def lost(self, link: Share, reason: str) -> None:
+        self._merge()
         if self._client is not None:
             self._client.shared_lost(link, reason)
 
     def refused(self, side: Side, reason: str) -> None:
         """A node refuses the connection: nothing was sent there."""
+        self._hand_over()
         error = encode.error(f"ERR keyfence: {reason}")
         turn = side.turn
         self._due -= side.due
@@ -481,7 +586,7 @@ class ClusterShares:
 
     def is_full(self, link: object) -> None:
         if self._client is not None:
-            self._client.upstream_full(link, any(one.is_full for one in self._sides.values()))
+            self._client.upstream_full(link, any(one.is_full for one in self._places))
 
 
 def _replies(held: list[bytes]) -> list[bytes]:

@@ -23,8 +23,24 @@ cdef class Sent:
 cpdef Sent new_sent(bytes data, long long count, bint shapeable, object again)
 
 
+cdef ReplyFramer _FRAMER
+
+
+cdef class Side
+
+
+cdef class Receiver:
+    cpdef object came(self, Side side, bytes data, long long completed, bint whole)
+    cpdef object turn_is_over(self)
+
+
 cdef class Side(Sharer):
     cdef readonly object master
+    cdef readonly int number
+    cdef public int place
+    cdef public long long part_count
+    cdef public list parts
+    cdef readonly long long stock
     cdef public object link
     cdef public bint is_full
     cdef public bint is_looked_at
@@ -35,12 +51,18 @@ cdef class Side(Sharer):
     cdef Turn _last
     cdef Sent _sent
     cdef Sent _sent_last
-    cdef object _shares
+    cdef Receiver _shares
     cdef object _shared_as
+    cdef bytes _stocked
+    cdef Py_ssize_t _stock_at
 
     cpdef bint may_share(self, object profile) except -1
     cpdef object expect(self, Turn turn)
+    cpdef object queue(self, Turn turn)
     cpdef object next_turn(self)
     cpdef object send(self, Sent sent)
     @cython.locals(sent=Sent)
     cpdef object answered(self, long long completed)
+    cpdef object put(self, bytes data, long long completed)
+    @cython.locals(begin=Py_ssize_t, end=Py_ssize_t, raw="const char *", whole=bytes)
+    cpdef bytes get(self, long long count)

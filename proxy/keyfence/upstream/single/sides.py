@@ -1,7 +1,8 @@
 # cython: annotation_typing=False
 """One client's share of the connections to one node: what was sent there, and which replies are due.
 
-Rule: a request is kept until its reply has come, because a node may refuse it for another one to run.
+Rule: a request is kept until its reply has come, because a node may refuse it for another one to run. Replies
+belong to turns, or wait in the stock until they are merged (`dealing`).
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from keyfence.upstream.shared import SharedLink
 from .cutting import requests_in
 from .masters import Master
 from .turns import Turn
+
+_FRAMER = ReplyFramer()  # of all stocks: it stands between two replies
 
 
 class Sent:
@@ -37,11 +40,29 @@ def new_sent(data: bytes, count: int, shapeable: bool, again: Any) -> Sent:
     return sent
 
 
+class Receiver:
+    """All shares of a client, which its sides call back."""
+
+    def came(self, side: Side, data: bytes, completed: int, whole: bool) -> None:
+        """A side has received bytes, in which so many replies end. `whole`: they end with one."""
+        raise NotImplementedError
+
+    def turn_is_over(self) -> None:
+        """A side has handed over all that it has received."""
+        raise NotImplementedError
+
+
 class Side(Sharer):
     """A client's share of one node's connections."""
 
-    def __init__(self, shares: Any, master: Master) -> None:
+    def __init__(self, shares: Any, master: Master, place: int) -> None:
+        """`place`: among the client's sides."""
         self.master = master
+        self.number = master.number
+        self.place = place
+        self.part_count = 0  # requests in the parts …
+        self.parts: list[bytes] = []  # … of what the client has sent that go here
+        self.stock = 0  # replies in the stock
         self.link: SharedLink | None = None
         self.is_full = False  # whether the node reads too slowly
         self.is_looked_at = False  # an error was noted: replies are read one by one until none is due
@@ -52,8 +73,10 @@ class Side(Sharer):
         self._last: Turn | None = None
         self._sent: Sent | None = None
         self._sent_last: Sent | None = None
-        self._shares = shares
+        self._shares: Any = shares
         self._shared_as: Profile | None = None
+        self._stocked = b""  # the replies in stock …
+        self._stock_at = 0  # … from here on
 
     def may_share(self, profile: Profile) -> bool:
         """Whether there is a connection of this kind to share."""
@@ -67,6 +90,10 @@ class Side(Sharer):
     def expect(self, turn: Turn) -> None:
         """The replies of this turn come next."""
         self.due += turn.count
+        self.queue(turn)
+
+    def queue(self, turn: Turn) -> None:
+        """The turn is the side's last one. Its replies are due already."""
         if self.turn is None:
             self.turn = turn
         else:
@@ -117,6 +144,26 @@ class Side(Sharer):
                 self._sent_last = None
                 self.is_looked_at = False
 
+    # -- the stock
+
+    def put(self, data: bytes, completed: int) -> None:
+        """Put whole replies into the stock."""
+        self._stocked = self._stocked[self._stock_at :] + data if self.stock else data
+        self._stock_at = 0
+        self.stock += completed
+
+    def get(self, count: int) -> bytes:
+        """Take the first replies out of the stock."""
+        begin = self._stock_at
+        raw = self._stocked
+        if count == self.stock:
+            whole, self._stocked, self.stock = self._stocked, b"", 0
+            return whole[begin:] if begin else whole
+        end = _FRAMER.advance(self._stocked, begin, count)
+        self._stock_at = end
+        self.stock -= count
+        return raw[begin:end]
+
     def next_request(self) -> bytes:
         """The request whose reply is due next."""
         sent = self._sent
@@ -145,6 +192,7 @@ class Side(Sharer):
         self._sent = self._sent_last = None
         self.is_looked_at = False
         self.framer, self.part = ReplyFramer(), b""
+        self.stock, self._stocked, self._stock_at = 0, b"", 0
 
     def leave(self) -> None:
         if self.link is not None:
@@ -157,14 +205,14 @@ class Side(Sharer):
         self._shares.came(self, data, completed, whole)
 
     def shared_errors(self, link: Share, data: bytes, errors: list[ErrorPart], at: int) -> bytes:  # noqa: ARG002
-        self.is_looked_at = True
+        self._shares.error_came(self)
         return data
 
     def shared_sent(self, link: Share) -> None:
         self._shares.was_sent(link)
 
-    def shared_turn(self, link: Share) -> None:
-        self._shares.turn_is_over(link)
+    def shared_turn(self, link: Share) -> None:  # noqa: ARG002
+        self._shares.turn_is_over()
 
     def shared_lost(self, link: Share, reason: str) -> None:
         self._shares.lost(link, reason)
