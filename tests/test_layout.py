@@ -122,7 +122,8 @@ MAY_IMPORT: dict[str, set[str]] = {
         *("upstream", "upstream.credentials", "upstream.replicas", "upstream.single"),
     },
     "admin": {
-        *("config", "downstream", "findings", "net", "telemetry", "telemetry.metrics", "upstream"),
+        *("config", "downstream", "findings", "net", "upstream"),
+        *("telemetry", "telemetry.metrics", "telemetry.reports"),
         *("policy", "policy.compiled", "policy.enforcement", "policy.source"),
     },
     "web": {"admin", "findings", "policy", "policy.compiled", "telemetry", "telemetry.reports"},

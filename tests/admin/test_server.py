@@ -104,7 +104,10 @@ class FakeControl(Control):
     async def summary(self) -> dict[str, Any]:
         raise ValueError("there is no findings store")
 
-    async def trend(self, _since: float, _service: str) -> dict[str, Any]:
+    async def commoncause(self) -> dict[str, Any]:
+        raise ValueError("there is no findings store")
+
+    async def trend(self, _since: float, _service: str, _commands_since: float) -> dict[str, Any]:
         raise ValueError("there is no findings store")
 
     async def uses(self, _since: float) -> dict[str, Any]:

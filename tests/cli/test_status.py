@@ -8,17 +8,23 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from keyfence.admin.client import AskError
 from keyfence.cli.main import cli
 from tests.web.stage import Stage
 
 
-def said(monkeypatch: pytest.MonkeyPatch, **more: Any) -> tuple[int, list[str]]:
+def no_next_step(*_: Any) -> Any:
+    raise AskError("there is no /next")
+
+
+def said(monkeypatch: pytest.MonkeyPatch, next_step: Any = None, **more: Any) -> tuple[int, list[str]]:
     """The exit code and the lines, for an answer of a running keyfence."""
     answer = asyncio.run(Stage(None).status()) | {"modes": {}, "clients": {}} | more
     answer["modes"] = {"shop": {"enforce": 3}}
     for one in answer["workers"]:
         one["started"] = 1e9
     monkeypatch.setattr("keyfence.cli.status.ask_admin", lambda *_: answer)
+    monkeypatch.setattr("keyfence.cli.status.ask", next_step or no_next_step)
     ran = CliRunner().invoke(cli, ["status"])
     return ran.exit_code, ran.output.splitlines()
 
@@ -35,6 +41,21 @@ def test_each_warning_about_redis_is_a_line(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_without_a_warning_there_is_no_such_line(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not any(line.startswith("warning") for line in said(monkeypatch)[1])
+
+
+def test_the_last_lines_say_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    step = {"sentence": "3 rules can be enforced: a, b and c.", "command": "keyfence ready --write-modes"}
+    lines = said(monkeypatch, lambda *_: step)[1]
+    assert lines[-2:] == [
+        "next        3 rules can be enforced: a, b and c.",
+        "            keyfence ready --write-modes",
+    ]
+    lines = said(monkeypatch, lambda *_: step | {"command": ""})[1]
+    assert lines[-1] == "next        3 rules can be enforced: a, b and c."
+
+
+def test_a_keyfence_that_does_not_say_what_to_do_is_shown_without(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert said(monkeypatch)[1][-1].startswith("clients ")
 
 
 def test_what_makes_it_not_ready_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,8 @@ from __future__ import annotations
 from typing import Any
 
 from keyfence.findings.filter import Filter
-from keyfence.process.causes import BLOCK, Causes, by_cause
+from keyfence.findings.finding import AT_REST
+from keyfence.process.causes import BLOCK, Causes, by_cause, common_cause
 from tests.policy.remedies.test_nearest import POLICY
 
 
@@ -47,10 +48,56 @@ def test_what_one_library_does_stands_together_and_what_has_no_common_cause_stan
     ]
 
 
-def test_findings_of_one_service_alone_have_no_common_cause_and_keep_their_order() -> None:
-    rows = [finding("shop" if n % 2 else "pricing", "scope.write", n=n) for n in range(7)]
-    found = Causes(POLICY).grouped(rows)
-    assert [(one["n"], one["cause"]) for one in found] == [(n, "") for n in range(7)]
+def test_a_service_that_breaks_one_rule_in_several_ways_is_a_cause() -> None:
+    rows = [finding("shop" if n % 3 else "pricing", "scope.write", n=n) for n in range(5)]
+    found = Causes(POLICY).grouped([*rows, finding("shop", "ttl.required", n=5)])
+    cause = "the service shop breaks scope.write"
+    assert [(one["n"], one["cause"]) for one in found] == [
+        *((0, ""), (1, cause), (2, cause), (4, cause), (3, ""), (5, "")),
+    ]
+
+
+def test_what_an_audit_found_in_keys_at_rest_is_no_services() -> None:
+    rows = [finding(AT_REST, "ttl.required", n=n) for n in range(9)]
+    assert {one["cause"] for one in Causes(POLICY).grouped(rows)} == {""}
+
+
+def test_the_common_cause_is_the_one_of_most_active_findings() -> None:
+    rows = [
+        finding("shop", "key.unregistered", "bh:session:<int>", id="1"),
+        *(finding("pricing", "scope.write", id=str(n)) for n in range(3)),
+        finding("shop", "ttl.required", id="9"),
+    ]
+    found = common_cause(_Active(rows), Causes(POLICY))  # type: ignore[arg-type]
+    assert (found["findings"], found["looked_at"], found["number"]) == (5, 5, 3)
+    assert found["cause"] == "the service pricing breaks scope.write"
+    assert found["filter"] == {"service": "pricing", "rule": "scope.write"}
+    assert found["first"] == {"id": "1", "service": "shop", "rule": "key.unregistered"}
+
+
+def test_a_slip_and_a_library_are_found_by_their_text() -> None:
+    causes = Causes(POLICY).of(
+        [
+            finding("shop", "key.unregistered", "bh:session:<int>"),
+            *(finding(name, "command.unknown", library="bullmq") for name in ("shop", "pricing")),
+        ]
+    )
+    assert [dict(one.fields) for one in causes] == [{"text": "bh:"}, {"text": "bullmq"}, {"text": "bullmq"}]
+
+
+def test_without_findings_there_is_no_common_cause() -> None:
+    found = common_cause(_Active([]), Causes(POLICY))  # type: ignore[arg-type]
+    assert (found["findings"], found["number"], found["first"]) == (0, 0, None)
+
+
+class _Active:
+    """Active findings."""
+
+    def __init__(self, rows: list[dict[str, Any]]) -> None:
+        self.rows = rows
+
+    def active(self, limit: int) -> tuple[list[dict[str, Any]], int]:
+        return self.rows[:limit], len(self.rows)
 
 
 def test_without_a_policy_nothing_is_meant() -> None:
@@ -62,7 +109,7 @@ class _Views:
     """Findings of two services in turn."""
 
     def __init__(self, number: int) -> None:
-        self.all = [finding(("shop", "pricing")[n % 2], "scope.write", n=n) for n in range(number)]
+        self.all = [finding(f"s{n // 2}", "scope.write", n=n) for n in range(number)]
 
     def listing(self, which: Filter, _now: float) -> dict[str, Any]:
         return {"findings": self.all[which.offset : which.offset + which.limit], "total": len(self.all)}

@@ -103,6 +103,8 @@ def stage(tmp_path: Path, server: RedisServer, start_keyfence: Callable[..., Key
 def test_every_view_shows_what_a_service_has_just_done(more: tuple[str, ...], stage: Stage) -> None:
     person = stage.run(*more)
     assert "Nothing new since yesterday" in person.read("/")
+    admin = stage.keyfence.ready.admin
+    assert ask(admin, "/next")["name"] == "silent"
     for _ in range(3):
         assert stage.send("web", "SET", "shop:cart:1", "x") == b"+OK\r\n"
     assert stage.send("billing", "GET", "shop:cart:1") == b"$1\r\nx\r\n"
@@ -110,6 +112,12 @@ def test_every_view_shows_what_a_service_has_just_done(more: tuple[str, ...], st
     eventually(lambda: "violations: 3 observed" in person.read("/"), "the chart has them")
     one = stage.finding()
     assert (one["total"], one["service"], one["rule"]) == (3, "web", "scope.write")
+    step = ask(admin, "/next")
+    assert step["sentence"] == "One finding is active. Begin with scope.write by web."
+    assert (step["command"], step["link"]) == (
+        f"keyfence findings {one['id']} --admin {admin}",
+        f"/findings/{one['id']}",
+    )
     finding = person.read(f"/findings/{one['id']}")
     for part in ("scope.write by web", "SET on cart", "shop:cart:1", "its writers: billing", "#shop", "new"):
         assert part in finding, part

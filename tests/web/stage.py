@@ -17,8 +17,10 @@ from keyfence.policy.compiled.tenants import NOBODY, Caller
 from keyfence.policy.enforcement.modes import ModeRule, Modes
 from keyfence.policy.remedies.explain import explain, explain_line
 from keyfence.policy.remedies.policy_diffs import with_diffs
+from keyfence.policy.rules import RULES
 from keyfence.policy.wording.command_log import as_line
 from keyfence.policy.wording.tables import tables
+from keyfence.process.causes import Causes, common_cause
 from keyfence.telemetry.counters import Counters
 from keyfence.telemetry.reports.services import service_rows
 from keyfence.telemetry.tally import Row
@@ -97,6 +99,7 @@ class Stage(FakeControl):
                 "reload": "",
                 "server": None,
                 "refused": None,
+                "describes_keys": True,
             },
             "candidate": None,
             "upstream": {
@@ -111,8 +114,13 @@ class Stage(FakeControl):
             },
             "listeners": await self.addresses(),
             "workers": [{"slot": 0, "pid": 1, "state": "serving", "connections": 1}],
+            "clients": {"CubeProxy": 1},
+            "modes": {one: {"enforce": 1, "observe": len(RULES) - 1} for one in policy().services},
             "break_glass": [],
             "waivers": 2,
+            "waivers_due": {"lapsed": 0, "ending": 0, "first": None},
+            "record": "",
+            "admin": "http://127.0.0.1:9464",
         }
 
     async def modes(self) -> dict[str, Any]:
@@ -134,8 +142,11 @@ class Stage(FakeControl):
     async def summary(self) -> dict[str, Any]:
         return self.views.summary()
 
-    async def trend(self, since: float, service: str) -> dict[str, Any]:
-        return self.views.trend(since, service)
+    async def commoncause(self) -> dict[str, Any]:
+        return common_cause(self.views, Causes(policy()))
+
+    async def trend(self, since: float, service: str, commands_since: float) -> dict[str, Any]:
+        return self.views.trend(since, service, commands_since)
 
     async def uses(self, since: float) -> dict[str, Any]:
         return self.views.uses(since)

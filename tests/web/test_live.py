@@ -174,7 +174,8 @@ def test_without_a_store_the_other_parts_are_refreshed() -> None:
 
     async def scenario(live: Live, _: Questions) -> None:
         found = await event(live.open("/"))
-        assert found["regions"].keys() == {"concerns", "glass", "matrix", "traffic", "process-state"}
+        rest = {"concerns", "glass", "matrix", "traffic", "process-state"}
+        assert found["regions"].keys() == {"next", *rest}
         assert found["findings"] is None
 
     play(stage, scenario)

@@ -14,7 +14,7 @@ from keyfence.commands.extract import extract
 from keyfence.findings.finding import DAY, HOUR, State
 from keyfence.policy.rules import RULES
 from keyfence.policy.wording.command_log import as_line
-from keyfence.web.asked_once import Questions
+from keyfence.web.asked_once import WHILE, Questions
 from keyfence.web.render import render
 from keyfence.web.views import (
     MAX_COLUMNS,
@@ -151,7 +151,7 @@ def test_the_overview_says_what_is_new_and_what_happened(stage: Stage) -> None:
     text = shown(stage, "/")
     assert "1 new finding since yesterday" in text
     assert "<strong>1</strong> new" in text
-    assert "the last 7 days" in text
+    assert "when the store was made" in text
 
 
 def test_the_matrix_has_the_rules_and_services_that_had_traffic(stage: Stage) -> None:
@@ -159,10 +159,105 @@ def test_the_matrix_has_the_rules_and_services_that_had_traffic(stage: Stage) ->
     matrix = load(stage, "/")["matrix"]
     assert matrix["services"] == ["CubeProxy"]
     rows = {one["rule"]: one["cells"] for one in matrix["by_rule"]}
-    assert set(matrix["silent"]) | set(rows) == set(RULES)
-    assert [one["readiness"] for one in rows["type.mismatch"]] == ["enforced"]
+    assert {one["rule"] for one in matrix["silent"]} | set(rows) == set(RULES)
+    silent = {one["rule"]: one["cells"] for one in matrix["silent"]}
+    assert [one["readiness"] for one in silent["type.mismatch"]] == ["enforced"]
     assert "scope.write" in rows
     assert list(matrix["gaps"].values()) in ([], [["CubeProxy"]])
+
+
+def test_a_rule_that_is_enforced_without_traffic_is_folded(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    standings = [
+        {"rule": rule, "service": "a", "readiness": readiness, "why": why, "asked": asked, "wait": 1.0}
+        for rule, readiness, why, asked in (
+            ("scope.write", "enforced", "", 9),
+            ("ttl.required", "enforced", "", 0),
+            ("key.format", "gap", "observe for another 2d", 0),
+            ("type.mismatch", "no traffic", "", 0),
+        )
+    ]
+
+    async def readiness(_quiet: float) -> dict[str, Any]:
+        return {"standings": standings, "modes": []}
+
+    monkeypatch.setattr(stage, "readiness", readiness)
+    matrix = load(stage, "/")["matrix"]
+    assert [one["rule"] for one in matrix["by_rule"]] == ["scope.write", "key.format"]
+    assert [one["rule"] for one in matrix["silent"]] == ["ttl.required", "type.mismatch"]
+    text = shown(stage, "/")
+    assert "2 more rules without traffic or violations" in text
+    assert "keyfence has not been looking for long enough. What is left:" in text
+    assert "<li>a: observe for another 2d.</li>" in text
+
+
+def test_the_overview_begins_with_the_next_step(stage: Stage) -> None:
+    stage.see(violation(3), asked=10)
+    values = load(stage, "/")
+    assert values["step"].name == "findings"
+    text = shown(stage, "/")
+    assert text.index("One finding is active. Begin with scope.write by CubeProxy.") < text.index("<h1>")
+    assert f"keyfence findings {values['step'].link.removeprefix('/findings/')}" in text
+
+
+def test_the_next_step_is_text_whatever_a_client_has_written(stage: Stage) -> None:
+    stage.see(violation(service=NASTY), asked=1)
+    assert NASTY not in shown(stage, "/")
+
+
+def test_the_trend_begins_with_the_store_and_goes_back_thirty_days(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trend = load(stage, "/")["trend"]
+    assert trend["end"] - trend["begin"] == pytest.approx(DAY)
+    assert "when the store was made" in shown(stage, "/")
+    assert stage.store is not None
+    monkeypatch.setattr("keyfence.findings.queries.Reader.began", lambda _: time.time() - 90 * DAY)
+    trend = load(stage, "/")["trend"]
+    assert trend["end"] - trend["begin"] == pytest.approx(30 * DAY)
+    assert "Violations over the last 30 days" in shown(stage, "/")
+
+
+def test_the_days_before_today_are_asked_for_once(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage.see(violation(2, at=time.time() - 3 * DAY), asked=10)
+    stage.see(violation(3), asked=10)
+    asked: list[float] = []
+    trend = stage.trend
+
+    async def counted(since: float, service: str, commands_since: float) -> dict[str, Any]:
+        asked.append(since)
+        return await trend(since, service, commands_since)
+
+    monkeypatch.setattr(stage, "trend", counted)
+    clock = [1000.0]
+    questions = Questions(stage, lambda: clock[0])
+
+    async def shown_twice() -> list[int]:
+        numbers = []
+        for _ in range(2):
+            rows = (await questions.trend())["violations"]
+            numbers.append(sum(one["observed"] for one in rows))
+            assert [one["hour"] for one in rows] == sorted({one["hour"] for one in rows})
+            clock[0] += WHILE + 1
+        return numbers
+
+    assert asyncio.run(shown_twice()) == [5, 5]
+    today = max(asked)
+    assert len(asked) == 3
+    assert asked.count(today) == 2
+
+
+def test_quiet_is_explained_where_it_is_counted(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "It is open again" not in shown(stage, "/")
+    now = {**asyncio.run(stage.summary())}
+    now["states"] = {**now["states"], "quiet": 2}
+
+    async def summary() -> dict[str, Any]:
+        return now
+
+    monkeypatch.setattr(stage, "summary", summary)
+    assert "quiet: not seen for 7 days in which keyfence was looking." in shown(stage, "/")
 
 
 def test_many_services_are_rows_with_counts_instead_of_columns(
@@ -175,7 +270,7 @@ def test_many_services_are_rows_with_counts_instead_of_columns(
     ]
 
     async def readiness(_quiet: float) -> dict[str, Any]:
-        return {"standings": standings}
+        return {"standings": standings, "modes": []}
 
     monkeypatch.setattr(stage, "readiness", readiness)
     matrix = load(stage, "/")["matrix"]
@@ -194,7 +289,7 @@ def test_without_a_store_the_overview_shows_modes_and_traffic_and_says_why() -> 
 
 def test_an_empty_store_has_nothing_new(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     async def readiness(_quiet: float) -> dict[str, Any]:
-        return {"standings": []}
+        return {"standings": [], "modes": []}
 
     monkeypatch.setattr(stage, "readiness", readiness)
     text = shown(stage, "/")
@@ -403,6 +498,31 @@ def test_the_policy_has_its_entries_with_uses_and_findings(stage: Stage) -> None
     assert values["found"] == {"sandbox-route": 1}
     text = shown(stage, "/policy")
     assert all(f'id="entry-{one["name"]}"' in text for one in values["policy"]["entries"])
+
+
+def test_the_entries_of_a_policy_stand_by_scope_and_can_be_searched(stage: Stage) -> None:
+    groups = load(stage, "/policy")["groups"]
+    names = [one["name"] for group in groups for one in group["entries"]]
+    assert sorted(names) == sorted(one["name"] for one in load(stage, "/policy")["policy"]["entries"])
+    assert len(groups) == len({group["scope"] for group in groups}) > 1
+    (several,) = [group for group in groups if group["scope"] is None]
+    assert "lock" in [one["name"] for one in several["entries"]]
+    found = load(stage, "/policy", text=" NODE-metric ")["groups"]
+    assert [one["name"] for group in found for one in group["entries"]] == ["node-metric"]
+    by_service = shown(stage, "/policy", text="cubeproxy")
+    assert 'id="entry-sandbox-route"' in by_service
+    assert 'id="entry-node-metric"' not in by_service
+    assert "No entry has “\\u001b”" in shown(stage, "/policy", text="\x1b")
+
+
+def test_a_long_policy_is_folded_until_one_searches(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert '<details class="scope" open>' in shown(stage, "/policy")
+    monkeypatch.setattr("keyfence.web.views.MAX_UNFOLDED", 3)
+    text = shown(stage, "/policy")
+    assert '<details class="scope">' in text
+    assert '<details class="scope" open>' not in text
+    assert ", folded by scope" in text
+    assert '<details class="scope">' not in shown(stage, "/policy", text="node")
 
 
 def test_the_policy_is_shown_without_a_store_too() -> None:

@@ -27,6 +27,11 @@ class Listing(Question):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class CommonCause(Question):
+    """How many findings are active, and what most of them have in common."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Single(Question):
     """One finding with its history. `name` is its id, or the beginning of it."""
 
@@ -62,10 +67,12 @@ class Summary(Question):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Trend(Question):
-    """Violations and commands by hour since a time (Unix seconds). `service` "" is all."""
+    """Violations by hour since a time, and commands by hour since another (Unix seconds). `service` "" is
+    all."""
 
     since: float
     service: str
+    commands_since: float
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

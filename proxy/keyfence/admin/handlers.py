@@ -31,6 +31,7 @@ from .bodies import (
     text_field,
 )
 from .control import Control
+from .next_step import next_step
 from .queries import number_in, query
 
 _YES, _NO = frozenset({"", "1", "yes", "true"}), frozenset({"0", "no", "false"})
@@ -63,6 +64,11 @@ async def readyz(control: Control, request: web.Request) -> web.Response:
 
 async def status(control: Control, _: web.Request) -> web.Response:
     return json_answer(await control.status())
+
+
+async def next_(control: Control, _: web.Request) -> web.Response:
+    await control.catch_up()
+    return json_answer((await next_step(control, await control.traffic()))._asdict())
 
 
 async def report(control: Control, _: web.Request) -> web.Response:

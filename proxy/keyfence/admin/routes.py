@@ -70,6 +70,12 @@ ROUTES = (
     ),
     _reading("/status", handlers.status, "what runs, and since when (`keyfence status`)"),
     _reading(
+        "/next",
+        handlers.next_,
+        "what to do now, in one sentence, with the command (`keyfence status` ends with it)",
+        "200 with `name`, `sentence`, `command`, `link` (of the page), `label`",
+    ),
+    _reading(
         "/report",
         handlers.report,
         "violations so far, by service, rule, command and entry or key shape (`keyfence report`)",

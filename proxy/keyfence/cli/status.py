@@ -5,14 +5,16 @@ Rule: these commands change nothing. Their text shows the same facts as --format
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import click
 from rich.table import Table
 from rich.text import Text
 
+from keyfence.admin.client import AskError, ask
 from keyfence.cli.terminal.policies import POLICY
 from keyfence.config.loading import load_settings
 from keyfence.config.settings import Overrides
@@ -46,9 +48,19 @@ def status(admin: str, form: str) -> None:
     if form == "json":
         print_json(answer)
     else:
-        for name, text in lines:
+        for name, text in [*lines, *_next_lines(admin)]:
             say(f"{name:12}{one_line(text)}")
     sys.exit(0 if is_ready else 1)
+
+
+def _next_lines(admin: str) -> Iterator[tuple[str, str]]:
+    """Yields what to do now, and the command. An earlier keyfence does not say it."""
+    with contextlib.suppress(AskError):
+        step = ask(admin, "/next")
+        with checked_answer(admin):
+            yield "next", step["sentence"]
+            if step["command"]:
+                yield "", step["command"]
 
 
 def _status_lines(answer: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -16,7 +16,7 @@ from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.telemetry.usage import PART, RULE
 
 from .filter import Filter
-from .finding import EVERY_COMMAND, Finding, State, Unjudged
+from .finding import ACTIVE, EVERY_COMMAND, Finding, State, Unjudged
 from .proof.basis import InForce
 from .queries import Reader
 from .readiness import NOTHING_IN_FORCE, is_ready, is_resolved, mode_lines, standings
@@ -58,13 +58,13 @@ class Views:
             "latest": [self._shown(one) for one in self._reader.findings(latest)],
         }
 
-    def trend(self, since: float, service: str) -> dict[str, Any]:
-        """Violations and commands by hour. `service` "" is all services."""
+    def trend(self, since: float, service: str, commands_since: float) -> dict[str, Any]:
+        """Violations and commands by hour, and when the store was made. `service` "" is all services."""
         violations = [{"hour": hour, **counts} for hour, counts in self._reader.trend(since, service).items()]
-        commands = self._reader.commands_by_hour(since)
+        commands = self._reader.commands_by_hour(commands_since)
         if service:
             commands = {service: commands.get(service, {})}
-        return {"violations": violations, "commands": commands}
+        return {"violations": violations, "commands": commands, "made": self._reader.began()}
 
     def uses(self, since: float) -> dict[str, Any]:
         """How often each right was used since the hour of a time, when last, and how many active findings
@@ -91,6 +91,11 @@ class Views:
             "total": self._reader.count(which),
             "now": now,
         }
+
+    def active(self, limit: int) -> tuple[list[dict[str, Any]], int]:
+        """The active findings with most violations as the store has them, and how many there are."""
+        which = Filter(state=tuple(ACTIVE), limit=limit)
+        return [one.as_object() for one in self._reader.findings(which)], self._reader.count(which)
 
     def evidence(self, since: float) -> dict[str, Any]:
         """Which rules were asked of which services since the hour of a time, when a command was last

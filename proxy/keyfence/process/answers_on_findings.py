@@ -9,6 +9,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from keyfence.admin.asked import (
+    CommonCause,
     EvidenceSince,
     Listing,
     Owners,
@@ -23,7 +24,7 @@ from keyfence.admin.asked import (
     WhatIf,
 )
 
-from .causes import Causes, by_cause, summary_of
+from .causes import Causes, by_cause, common_cause, summary_of
 from .serving.answers import SPLICED
 
 if TYPE_CHECKING:
@@ -37,14 +38,16 @@ def answer(question: Question, views: Views, causes: Causes, *, in_memory: bool)
     match question:
         case Listing(which):
             return {**by_cause(views, causes, which), "in_memory": in_memory}
+        case CommonCause():
+            return {**common_cause(views, causes), "in_memory": in_memory}
         case Single(name):
             return {**causes.with_meant(views.single(name)), "in_memory": in_memory}
         case Summary():
             return {**summary_of(views, causes), "in_memory": in_memory}
         case EvidenceSince(since):
             return views.evidence(since)
-        case Trend(since, service):
-            return views.trend(since, service)
+        case Trend(since, service, commands_since):
+            return views.trend(since, service, commands_since)
         case Uses(since):
             return views.uses(since)
         case Owners():

@@ -28,6 +28,7 @@ from keyfence.policy.compiled.tenants import NOBODY, Caller
 from keyfence.policy.diagnostics import FileError
 from keyfence.policy.enforcement.baseline import baseline, row_of_finding, yaml_item
 from keyfence.policy.enforcement.modes import ModeRule, advised, mode_faults
+from keyfence.policy.enforcement.waivers import due
 from keyfence.policy.engine.authorizer import Authorizer
 from keyfence.policy.remedies.policy_diffs import with_diffs
 from keyfence.policy.units import counted
@@ -78,6 +79,7 @@ class ProcessControl(Control):
         """`provision` is where policy and configuration come from; `access` is the admin listener's, which a
         reload may change; `notify` sends to the supervisor."""
         self.draining = False
+        self.admin = ""  # the URL of the admin listener; "": there is none
         self._access = access
         self._notify = notify
         self._findings = findings if findings is not None else FindingsDesk()
@@ -162,7 +164,7 @@ class ProcessControl(Control):
 
     async def status(self) -> dict[str, Any]:
         ready, reasons = await self.ready()
-        counters = await self._backend.counters()
+        counters, settings = await self._backend.counters(), self._runtime.settings
         clients: dict[str, int] = {}
         for (service, _), number in counters.connections_open.items():
             clients[service] = clients.get(service, 0) + number
@@ -181,7 +183,10 @@ class ProcessControl(Control):
             "clients": clients,
             "modes": self._mode_counts(),
             "break_glass": self._glass.listing(),
-            "waivers": len(self._runtime.settings.waivers),
+            "waivers": len(settings.waivers),
+            "waivers_due": due(settings.waivers, datetime.datetime.now(datetime.UTC).date()),
+            "record": settings.record,
+            "admin": self.admin,
         }
 
     def _policy_status(self) -> dict[str, Any] | None:
@@ -196,6 +201,7 @@ class ProcessControl(Control):
             "revision": revision,
             "file": settings.policy_shown,
             "loaded": loaded,
+            "describes_keys": bool(policy.targets),
             "reload": settings.reload,
             "server": self._provision.status(time.time()),
             "refused": self._refusals.status(),

@@ -17,7 +17,7 @@ from keyfence.admin.bounds import Bounds
 from keyfence.config.defaults import DEFAULT_ADMIN
 from keyfence.config.settings import Settings
 from keyfence.downstream.accepting import BACKLOG
-from keyfence.net.addresses import Address, Bound, bind, url_at
+from keyfence.net.addresses import Address, Bound, bind, url_at, url_of
 
 from .control import ProcessControl
 from .serving.garbage import without_collections
@@ -57,6 +57,7 @@ class OperatorListeners:
         from keyfence.admin.server import start_admin, start_metrics
         from keyfence.web.site import Page
 
+        control.admin = self.url("admin") and url_of(Address(self.url("admin").removeprefix("http://")))
         bounds = Bounds(self._room, count=runtime.telemetry.counters.admin_refused_one)
         if "admin" in self._bound:
             audit = Audit(runtime.settings.admin_audit_log, runtime.tell)

@@ -38,7 +38,8 @@ class Concern(NamedTuple):
 _CLUSTER = Concern(
     "cluster",
     "is a node of a cluster: a client for clusters learns the nodes' addresses and can go past keyfence, and "
-    "keys on other nodes cannot be reached through it",
+    "keys on other nodes cannot be reached through it. To serve all nodes, write "
+    "upstream: {cluster: [HOST:PORT]}",
 )
 _SENTINEL = Concern("sentinel", "is a Sentinel: it has no keys, and names the addresses of those that have")
 _REPLICA = Concern("replica", "is a replica, which refuses writes")

@@ -24,13 +24,16 @@ from keyfence.admin.asked import (
     Uses,
 )
 from keyfence.admin.control import Control
+from keyfence.admin.next_step import Step, next_step
 from keyfence.findings.filter import Filter
 from keyfence.findings.finding import DAY, QUIET_SECONDS
+from keyfence.telemetry.reports.services import commands_of
 
-TREND_DAYS = 7
+TREND_DAYS = 30
 USE_DAYS = 30
 MOMENT = 0.8  # seconds; less than the time between two snapshots
 WHILE = 10.0  # for what changes slowly and is costly
+LONG = 600.0  # for the past, in which late counts may still arrive
 UNCHANGED = 10.0  # for findings that this keyfence has not changed: another one with the same store may have
 RATE_SECONDS = 10.0  # over which commands a second are measured
 MAX_KEPT = 50  # answers; a list of findings may take some 100 KB
@@ -103,6 +106,10 @@ class Questions:
         version = await self._keep("caught up", MOMENT, self.control.catch_up)
         return await self._keep(question, UNCHANGED, lambda: self.control.ask(question), version)
 
+    async def ask(self, question: Question) -> Any:
+        """An answer that changes slowly, and is costly."""
+        return await self._keep(question, WHILE, lambda: self.control.ask(question))
+
     # -- what the views show
 
     async def status(self) -> Mapping[str, Any]:
@@ -118,14 +125,30 @@ class Questions:
         return await self._of_findings(Single(one))
 
     async def readiness(self) -> Mapping[str, Any]:
-        return await self._keep("readiness", WHILE, lambda: self.control.ask(Readiness(QUIET_SECONDS)))
+        found: Mapping[str, Any] = await self.ask(Readiness(QUIET_SECONDS))
+        return found
 
     async def trend(self, service: str = "") -> Mapping[str, Any]:
-        async def ask() -> Mapping[str, Any]:
-            begin = time.time() - TREND_DAYS * DAY
-            return {**await self.control.ask(Trend(begin, service)), "begin": begin, "end": time.time()}
+        now = time.time()
+        begin, today = now - TREND_DAYS * DAY, now // DAY * DAY
 
-        return await self._keep(("trend", service), WHILE, ask)
+        async def of_today() -> Mapping[str, Any]:
+            return await self._asked_at(now, Trend(today, service, now - DAY))
+
+        async def before() -> Mapping[str, Any]:
+            return await self._asked_at(now, Trend(begin, service, now))
+
+        # The days before change no more, and are the most.
+        earlier = await self._keep(("trend before", service, today), LONG, before)
+        found = await self._keep(("trend", service, today), WHILE, of_today)
+        hours = [one for one in earlier["violations"] if one["hour"] < today]
+        # Of the days before the store was made, nothing is known. A chart has at least one day.
+        first = min(max(found["at"] - TREND_DAYS * DAY, found["made"]), found["at"] - DAY)
+        return {**found, "violations": [*hours, *found["violations"]], "begin": first, "end": found["at"]}
+
+    async def _asked_at(self, now: float, question: Question) -> Mapping[str, Any]:
+        """An answer, and when it was asked for."""
+        return {**await self.control.ask(question), "at": now}
 
     async def uses(self) -> Mapping[str, Any]:
         return await self._keep("uses", WHILE, lambda: self.control.ask(Uses(time.time() - USE_DAYS * DAY)))
@@ -137,7 +160,11 @@ class Questions:
         )
 
     async def owners(self) -> Sequence[str]:
-        return await self._keep("owners", WHILE, lambda: self.control.ask(Owners()))
+        found: Sequence[str] = await self.ask(Owners())
+        return found
+
+    async def next_step(self) -> Step:
+        return await next_step(self, (await self.traffic())[0])
 
     async def policy(self) -> Mapping[str, Any]:
         return await self._keep("policy", MOMENT, self.control.policy)
@@ -175,8 +202,3 @@ def _look_at(asked: asyncio.Task[Any]) -> None:
     """Look at a failure: every asker may have gone, and asyncio complains of one that nobody looks at."""
     if not asked.cancelled():
         asked.exception()
-
-
-def commands_of(row: Mapping[str, Any]) -> int:
-    """All commands in a row of `telemetry.reports.services`."""
-    return int(row["forwarded"] + row["refused"] + row["local"])

@@ -6,6 +6,7 @@ store, no policy) leaves its part out and says why.
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 import shlex
 import time
@@ -20,9 +21,9 @@ from keyfence.findings.finding import DAY, State
 from keyfence.policy.compiled.tenants import NOBODY
 from keyfence.policy.rules import RULES
 from keyfence.policy.units import counted
-from keyfence.telemetry.reports.services import quantile
+from keyfence.telemetry.reports.services import commands_of, quantile
 
-from .asked_once import TREND_DAYS, USE_DAYS, Questions, commands_of
+from .asked_once import TREND_DAYS, USE_DAYS, Questions
 from .words import sentence
 
 Parameters = Mapping[str, str]
@@ -34,7 +35,7 @@ WAIVER_DAYS = 30
 FINDING_DAYS = 30  # of the chart of a finding, at most
 FILTERS = ("service", "rule", "state", "owner", "entry", "text")
 MAX_COMMAND = 8192  # characters
-
+MAX_UNFOLDED = 40  # entries of a policy; more are folded by scope
 
 _OF_A_STORE = frozenset(State) - {State.NEW, State.WAIVED}  # states that only a findings store knows
 _SILENT = ("no traffic", "not known", "disabled")  # standings that no command has led to
@@ -65,7 +66,7 @@ class View(NamedTuple):
 async def _overview(questions: Questions, _: Parameters) -> Values:
     summary, why = await _or_why(questions.summary())
     values: Values = {"summary": summary, "why_no_findings": why, "status": await questions.status()}
-    values |= {"in_memory": _is_in_memory(summary)}
+    values |= {"in_memory": _is_in_memory(summary), "step": await questions.next_step()}
     trend, _why = await _or_why(questions.trend())
     values |= {"trend": trend, "trend_days": TREND_DAYS}
     return values | {"matrix": await _matrix(questions), "traffic": await _traffic(questions)}
@@ -121,7 +122,8 @@ async def _evaluated(questions: Questions) -> dict[str, int]:
 async def _matrix(questions: Questions) -> Values:
     standings = await _standings(questions)
     known = [one for one in standings if one["readiness"] not in ("no traffic", "disabled")]
-    asked = [one for one in known if one["readiness"] != "not known"]
+    seen = [one for one in known if one["readiness"] != "not known" and one["asked"] != 0]
+    seen += [one for one in known if one["readiness"] in ("not ready", "gap")]
     services = list(dict.fromkeys(one["service"] for one in known))
     cells: dict[str, dict[str, Mapping[str, Any]]] = {}
     counts: dict[str, dict[str, int]] = {}
@@ -132,15 +134,19 @@ async def _matrix(questions: Questions) -> Values:
             gaps[one["why"]].append(one["service"])
         of_service = counts.setdefault(one["service"], {})
         of_service[one["readiness"]] = of_service.get(one["readiness"], 0) + 1
-    shown = list(dict.fromkeys(one["rule"] for one in asked))
-    silent = [rule for rule in cells if rule not in shown]
-    common: Values = {"services": services, "silent": silent, "gaps": gaps, "by_rule": [], "by_service": []}
+    shown = {one["rule"] for one in seen} if services else set()
+    # Without columns, a rule is only a name.
+    of = services if len(services) <= MAX_COLUMNS else []
+    rows = [{"rule": rule, "cells": [cells[rule][service] for service in of]} for rule in cells]
+    silent = [one for one in rows if one["rule"] not in shown]
+    is_known = all(one["readiness"] != "not known" for one in standings)
+    common: Values = {"are_without": "traffic or violations" if is_known else "violations"}
+    common |= {"services": services, "silent": silent, "gaps": gaps, "by_rule": [], "by_service": []}
     common |= {"evaluated": sum((await _evaluated(questions)).values())}
     if len(services) > MAX_COLUMNS:
         by_service = [{"service": service, "counts": counts[service]} for service in services]
         return common | {"by_service": by_service}
-    by_rule = [{"rule": rule, "cells": [cells[rule][service] for service in services]} for rule in shown]
-    return common | {"by_rule": by_rule if services else []}
+    return common | {"by_rule": [one for one in rows if one["rule"] in shown]}
 
 
 async def _traffic(questions: Questions, only: str = "") -> list[Values]:
@@ -311,7 +317,7 @@ async def _rows(questions: Questions, parameters: Parameters) -> Values:
     }
 
 
-async def _policy(questions: Questions, _: Parameters) -> Values:
+async def _policy(questions: Questions, parameters: Parameters) -> Values:
     policy = await _required(questions.policy())
     found, why = await _or_why(questions.uses())
     used: dict[str, dict[str, int | None]] = {}
@@ -322,7 +328,36 @@ async def _policy(questions: Questions, _: Parameters) -> Values:
         if row is not None and one["kind"] in row:
             row[one["kind"]] = (row[one["kind"]] or 0) + one["times"]
     entries = found["findings"] if found else {}
-    return {"policy": policy, "used": used, "found": entries, "why_no_findings": why, "days": USE_DAYS}
+    text = parameters.get("text", "").strip()
+    # In a thread, because there may be thousands.
+    groups = await asyncio.to_thread(_by_scope, policy["entries"], text, entries)
+    is_open = bool(text) or len(policy["entries"]) <= MAX_UNFOLDED
+    shown: Values = {"text": text, "groups": groups, "is_open": is_open, "days": USE_DAYS}
+    return shown | {"policy": policy, "used": used, "found": entries, "why_no_findings": why}
+
+
+def _by_scope(
+    entries: Sequence[Mapping[str, Any]], text: str, found: Mapping[str, int]
+) -> list[Mapping[str, Any]]:
+    """The entries that have a text in their names, keys or services, by the innermost scope around their
+    keys ("" is none, and None is several), with the number of their findings."""
+    groups: dict[str | None, list[Mapping[str, Any]]] = {}
+    for one in entries:
+        if text.casefold() in _words(one):
+            scopes = {form["under"] for form in one["forms"]}
+            groups.setdefault(scopes.pop() if len(scopes) == 1 else None, []).append(one)
+    return [
+        {"scope": scope, "entries": listed, "findings": sum(found.get(one["name"], 0) for one in listed)}
+        for scope, listed in groups.items()
+    ]
+
+
+def _words(entry: Mapping[str, Any]) -> str:
+    """What a search for an entry looks at."""
+    words = [entry["name"], entry["about"], entry["owner"], *entry["types"], *entry["legacy"]]
+    for form in entry["forms"]:
+        words += [form["key"], *form["writers"], *form["consumers"], *form["readers"]]
+    return "\n".join(words).casefold()
 
 
 # -- explain, candidate
@@ -370,6 +405,7 @@ VIEWS = (
         "overview.html",
         _overview,
         regions={
+            "next": Region("live/next.html", ("step",)),
             "headline": Region("live/headline.html", ("summary",)),
             "concerns": Region("live/concerns.html", ("status",)),
             "glass": Region("live/glass.html", ("status",)),
@@ -404,7 +440,7 @@ VIEWS = (
         regions={"traffic": _TRAFFIC, "rows": Region("live/of_service.html", ("findings",))},
         load_regions=_rows,
     ),
-    View("/policy", "policy.html", _policy),
+    View("/policy", "policy.html", _policy, frozenset({"text"})),
     View("/explain", "explain.html", _explain, frozenset({"service", "command"})),
     View(
         "/candidate",

@@ -17,7 +17,7 @@ from keyfence.policy.diagnostics import FileError
 from keyfence.policy.enforcement.baseline import baseline
 from keyfence.policy.enforcement.modes import ModeRule, Modes, Waiver, as_waiver, best_waiver
 from keyfence.policy.enforcement.waiver_keys import keys_of_shape, waived_keys, waiver_keys
-from keyfence.policy.enforcement.waivers import read_waivers, uses, waiver_faults
+from keyfence.policy.enforcement.waivers import due, read_waivers, uses, waiver_faults
 from keyfence.policy.engine.asker import Asker
 from keyfence.policy.engine.authorizer import Authorizer
 from keyfence.policy.loading.load import parse_policy
@@ -180,6 +180,15 @@ def test_a_waiver_is_unused_only_after_some_days(days: int, state: str, tmp_path
 def test_a_waiver_holds_on_its_last_day(tmp_path: Path) -> None:
     [one] = uses(read(tmp_path, GOOD | {"until": "2026-06-15"}), None, TODAY)
     assert one.state == "ending"
+
+
+def test_what_is_due_is_what_has_lapsed_or_ends_soon(tmp_path: Path) -> None:
+    near = {"2026-06-14": "ttl.required", "2026-06-15": "key.format", "2026-06-29": "type.mismatch"}
+    given = [GOOD, *(GOOD | {"rule": rule, "until": until} for until, rule in near.items())]
+    found = due(read(tmp_path, *given), TODAY)
+    first = {"service": "two", "rule": "ttl.required", "until": "2026-06-14"}
+    assert found == {"lapsed": 1, "ending": 2, "first": first}
+    assert due(read(tmp_path, GOOD), TODAY) == {"lapsed": 0, "ending": 0, "first": None}
 
 
 def test_a_baseline_covers_exactly_the_report(tmp_path: Path) -> None:

@@ -16,7 +16,17 @@ from .site import PROXY, RIGHT, WRONG, Site, running_site
 # What each view must show. {finding} is that of CubeProxy, which writes what it may only read.
 EXPLAINED = f"/explain?service={PROXY}&command=HSET+{ROUTE}+HostIP+10.0.0.8"
 VIEWS = {
-    "overview": ("/", ["new findings since yesterday", "State of enforcement", "scope.write", "What runs"]),
+    "overview": (
+        "/",
+        [
+            "Next step",
+            "findings are active",
+            "new findings since yesterday",
+            "State of enforcement",
+            "scope.write",
+            "What runs",
+        ],
+    ),
     "findings": ("/findings", ["scope.write", "key.unregistered", "CubeProxy", "CSV"]),
     "a finding": (
         "{finding}",
@@ -25,6 +35,7 @@ VIEWS = {
     "services": ("/services", ["CubeMaster", "CubeProxy", "external", "State of enforcement"]),
     "a service": ("/services/CubeProxy", ["What it breaks", "scope.write", "What it may", "sandbox-route"]),
     "policy": ("/policy", ["Policy cubesandbox", "node-metric", "written by CubeMaster", "Scripts"]),
+    "a part of the policy": ("/policy?text=cubeapi", ["of 13 entries", "Scope api", "api-setting"]),
     "explain": (EXPLAINED, ["scope.write", "CubeProxy may not HSET", "its writers: CubeMaster"]),
     "candidate": ("/candidate", ["None is loaded"]),
     "sign-in": ("/sign-in", ["Your name", "Admin token"]),
@@ -94,6 +105,17 @@ def test_a_view_fits_on_a_phone(view: str, browser: Browser, site: Site) -> None
     assert browser.js("return document.documentElement.scrollWidth") <= PHONE
     shown = browser.text()
     assert [text for text in expected if text not in shown] == []
+
+
+@pytest.mark.parametrize("width", [1280, PHONE])
+def test_a_link_to_an_entry_unfolds_its_scope(width: int, browser: Browser) -> None:
+    browser.look(width)
+    browser.open("/policy")
+    browser.js("document.querySelectorAll('.scope').forEach((one) => { one.open = false })")
+    assert "node-metric" not in browser.text()
+    browser.js("location.hash = 'entry-node-metric'")
+    browser.eventually("document.getElementById('entry-node-metric').checkVisibility()")
+    assert "sandbox-route" not in browser.text()
 
 
 def test_dark_mode_is_dark(browser: Browser) -> None:

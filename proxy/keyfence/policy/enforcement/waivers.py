@@ -192,6 +192,20 @@ def uses(
     ]
 
 
+def due(waivers: Iterable[WaiverModel], today: datetime.date) -> dict[str, Any]:
+    """How many waivers have lapsed and how many end soon, and the first of them (None if there is none). For
+    JSON."""
+    near = [one for one in waivers if one.until - today <= NOTICE]
+    lapsed = sum(one.until < today for one in near)
+    first = min(near, key=lambda one: one.until, default=None)
+    shown = {"service", "rule", "until"}
+    return {
+        "lapsed": lapsed,
+        "ending": len(near) - lapsed,
+        "first": None if first is None else first.model_dump(mode="json", include=shown),
+    }
+
+
 def _state(waiver: WaiverModel, rows: object, count: int, today: datetime.date, *, is_early: bool) -> State:
     if waiver.until < today:
         return "lapsed"

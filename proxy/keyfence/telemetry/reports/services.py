@@ -5,7 +5,7 @@ Rule: rows come from the counters alone. A quantile is the upper bound of its bu
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from keyfence.telemetry.counters import BOUNDS, Counters
@@ -45,6 +45,11 @@ def service_rows(counters: Counters) -> list[dict[str, Any]]:
         if name in _TIMES:
             row(service)[name][bucket] += times
     return [rows[service] for service in sorted(rows)]
+
+
+def commands_of(row: Mapping[str, Any]) -> int:
+    """All commands of a row."""
+    return int(row["forwarded"] + row["refused"] + row["local"])
 
 
 def quantile(name: str, counts: Sequence[int], share: float) -> float | None:

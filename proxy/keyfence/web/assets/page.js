@@ -77,6 +77,17 @@ function focusIn(region) {
   };
 }
 
+// Opens what folds away the target of a link.
+function unfold() {
+  let id = "";
+  try { id = decodeURIComponent(location.hash.slice(1)); } catch { return; } // it is no id
+  const target = document.getElementById(location.hash.slice(1)) || document.getElementById(id);
+  const folded = target && target.closest("details:not([open])");
+  if (!folded) return;
+  folded.open = true;
+  target.scrollIntoView();
+}
+
 function announce(findings) {
   if (findings === null) return;
   const now = Date.now();
@@ -96,4 +107,6 @@ document.addEventListener("selectionchange", () => {
 document.addEventListener("visibilitychange", () => (document.hidden ? close() : open()));
 addEventListener("pagehide", close);
 addEventListener("pageshow", open);
+addEventListener("hashchange", unfold);
+unfold();
 open();
