@@ -18,6 +18,7 @@ from keyfence.fleet.redis_url import parse_redis_url
 from tests.clients.running import ask, configure, eventually, metric
 from tests.fleet.publishing import NAME, Publisher
 from tests.servers import PATIENCE_SECONDS, PROJECT, Keyfence, RedisServer, running_redis
+from tests.web.person import Person
 
 POLICY = """policy: fleet
 claims: ["a:"]
@@ -112,7 +113,7 @@ class Instance:
         ready, body = ask(self.keyfence, "/readyz")
         assert ready == 200
         assert any(kind in warning for warning in json.loads(body)["warnings"])
-        assert kind in ask(self.keyfence, "/")[1]
+        assert kind in Person(self.keyfence).read("/")
 
 
 @pytest.fixture
@@ -147,6 +148,7 @@ class Stored:
         self.instance, self.server = instance, server
         self.store = RedisStore(parse_redis_url(f"redis://:SECRET@127.0.0.1:{server.port}"), NAME)
         (instance.folder / "store").write_text(f"redis://:SECRET@127.0.0.1:{server.port}\n")
+        (instance.folder / "store").chmod(0o600)
         self.source = "redis: 'file:store'"
 
     def push(self, text: str) -> int:

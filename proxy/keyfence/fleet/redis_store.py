@@ -36,7 +36,6 @@ from .redis_url import RedisPlace, parse_redis_url
 from .store import KEPT_VERSIONS, Conflict, StoreError, Version
 
 REPLY_SECONDS = 3.0  # for a connection, and for each reply
-_TOO_LARGE = f"has a version with a content of more than {MAX_BYTES} bytes"
 
 
 class RedisStore:
@@ -56,7 +55,7 @@ class RedisStore:
     async def connected(self, retries: int = 0) -> AsyncIterator[Redis]:
         """A client. Raises StoreError for what fails within the body."""
         place = self._place
-        tls = {"ssl": True, "ssl_ca_certs": self._ca or None} if place.is_tls else {}
+        tls: dict[str, Any] = {"ssl": True, "ssl_ca_certs": self._ca or None} if place.is_tls else {}
         client = Redis(
             host=place.host,
             port=place.port,
@@ -81,7 +80,7 @@ class RedisStore:
     async def sequence(self, client: Redis) -> int:
         """The newest sequence; 0: there is none. Raises StoreError."""
         key = self._key("sequence")
-        text = await client.getrange(key, 0, 20)
+        text: bytes = await _send(client, "GETRANGE", key, 0, 20)
         if not text:
             return 0
         if not text.isdigit() or int(text) > MAX_SEQUENCE:
@@ -96,11 +95,10 @@ class RedisStore:
     async def files(self, client: Redis, sequence: int) -> tuple[bytes, bytes]:
         """Content and signature of a version; empty: it is not there. Raises StoreError."""
         key = self._key("version", sequence)
-        sizes: Any = client.pipeline(transaction=False).hstrlen(key, "content").hstrlen(key, "signature")
-        content, signature = await sizes.execute()
-        if content > MAX_BYTES or signature > MAX_SIGNED:
-            raise StoreError(f"{self.shown} {_TOO_LARGE}")
-        found: list[bytes | None] = await client.hmget(key, ["content", "signature"])  # type: ignore[misc]
+        for field, limit in (("content", MAX_BYTES), ("signature", MAX_SIGNED)):
+            if await _send(client, "HSTRLEN", key, field) > limit:
+                raise StoreError(f"{self.shown} has a version with a {field} of more than {limit} bytes")
+        found: list[bytes | None] = await _send(client, "HMGET", key, "content", "signature")
         return found[0] or b"", found[1] or b""
 
     # -- as those who publish use it
@@ -146,14 +144,20 @@ class RedisStore:
             await pipe.watch(at)
             if (last := await self.sequence(pipe)) != after:
                 raise Conflict(self.shown, last)
-            pipe.multi()
-            pipe.delete(self._key("version", sequence))
-            pipe.hset(self._key("version", sequence), mapping=row)
-            pipe.set(at, sequence)
+            pipe.multi()  # type: ignore[no-untyped-call]
+            fields = [part for field in row.items() for part in field]
+            _send(pipe, "DEL", self._key("version", sequence))
+            _send(pipe, "HSET", self._key("version", sequence), *fields)
+            _send(pipe, "SET", at, sequence)
             if sequence > KEPT_VERSIONS:
-                pipe.delete(self._key("version", sequence - KEPT_VERSIONS))
-            pipe.publish(self.channel, sequence)
+                _send(pipe, "DEL", self._key("version", sequence - KEPT_VERSIONS))
+            _send(pipe, "PUBLISH", self.channel, sequence)
             await pipe.execute()
+
+
+def _send(client: Any, *command: str | int | bytes) -> Any:
+    """Send a command, or add it to a transaction. Not all versions of redis-py have types for it."""
+    return client.execute_command(*command)
 
 
 def _why(exc: Exception) -> str:

@@ -29,7 +29,7 @@ _T = TypeVar("_T")
 
 def store_option(option: str) -> Any:
     """Adds the option that names the store."""
-    more = {"envvar": STORE_VARIABLE, "show_envvar": True, "required": True}
+    more: dict[str, Any] = {"envvar": STORE_VARIABLE, "show_envvar": True, "required": True}
     return value_option(f"{option} place", STORE, _HELP, **more)
 
 
