@@ -110,7 +110,7 @@ def main() -> None:
     parser.add_argument("--pushes", type=int, default=25, help="with a signal")
     parser.add_argument("--polls", type=int, default=3, help="pushes without a signal")
     given = parser.parse_args()
-    print(f"{machine()}; {given.instances} instances; load average {os.getloadavg()[0]:.1f}")
+    print(f"{machine()}; {given.instances} instances")
     print(
         "| pushes | number | median of the last instance | longest | CPU of one load |\n|---|---|---|---|---|"
     )

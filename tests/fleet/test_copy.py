@@ -45,6 +45,7 @@ def test_after_a_crash_between_its_files_there_is_a_signature_for_either_content
     one, two = (Copy(text, text.decode(), 1_000_000.0, b"signature of " + text) for text in (b"one", b"two"))
     write_copy(path, "server", one)
     assert read_copy(path, "server") == one
+    assert (tmp_path / "policy.yaml.sig").read_bytes() == one.signature, "keyfence check reads it as a file"
     steps = [copies._write_state]
 
     def step(*given: Any) -> None:

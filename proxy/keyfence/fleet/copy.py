@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from keyfence.policy.source.files import Unreadable, read_file, replacing
 
-from .manifest import MAX_SIGNED, digest_of
+from .manifest import MAX_SIGNED, SIGNED_END, digest_of
 
 MAX_STATE = 64 * 1024 + 4 * MAX_SIGNED  # bytes: two signatures, with escapes
 
@@ -73,6 +73,9 @@ def write_copy(path: Path, server: str, copy: Copy) -> None:
         _announce(path, server, known["signatures"])
     with replacing(path, copy.content.decode()):
         pass
+    if copy.signature:  # for commands that read the copy as a file
+        with replacing(path.with_name(path.name + SIGNED_END), copy.signature.decode("utf-8", "replace")):
+            pass
     _write_state(path, known, copy.confirmed)
 
 

@@ -11,9 +11,9 @@ import getpass
 import os
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
@@ -35,10 +35,11 @@ from keyfence.policy.units import counted
 from .keys import TRUST_HELP, signer_of, trusted
 from .stores import asked, ca_option, name_option, store_of, store_option
 
+_Command = TypeVar("_Command", bound=Callable[..., Any])
 KEY_VARIABLE = "KEYFENCE_KEY"
 
 
-def _key_option(command: Any) -> Any:
+def _key_option(command: _Command) -> _Command:
     about = "File of the private key that signs; keyfence key makes one."
     return value_option("--key", "FILE", about, envvar=KEY_VARIABLE, show_envvar=True)(command)
 
@@ -49,7 +50,7 @@ def _text(value: str) -> str:
     return value.encode("utf-8", "replace").decode()
 
 
-def _about_options(command: Any) -> Any:
+def _about_options(command: _Command) -> _Command:
     """Adds the options that say who publishes, and why."""
     author = value_option("--author", "TEXT", "Who publishes it.  [default: the user's name]", _text)
     message = value_option("--message", "TEXT", "What this version changes.", _text)

@@ -6,7 +6,7 @@ Rule: a password is named by a reference, since process listings show arguments.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,20 +25,21 @@ STORE = "STORE"
 STORE_VARIABLE = "KEYFENCE_STORE"
 _HELP = "The store: a folder, redis://HOST:PORT, or file:PATH of a file that holds such a URL."
 _T = TypeVar("_T")
+_Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
-def store_option(option: str) -> Any:
+def store_option(option: str) -> Callable[[_Command], _Command]:
     """Adds the option that names the store."""
     more: dict[str, Any] = {"envvar": STORE_VARIABLE, "show_envvar": True, "required": True}
     return value_option(f"{option} place", STORE, _HELP, **more)
 
 
-def ca_option(command: Any) -> Any:
+def ca_option(command: _Command) -> _Command:
     about = "Authorities that may have signed the certificate of a rediss:// store, PEM."
     return value_option("--ca", "FILE", about)(command)
 
 
-def name_option(**more: Any) -> Any:
+def name_option(**more: Any) -> Callable[[_Command], _Command]:
     """Adds --name."""
     return value_option("--name", "NAME", "The name under which the policy is published.", **more)
 
