@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ssl
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -162,6 +163,11 @@ def _send(client: Any, *command: str | int | bytes) -> Any:
 
 def _why(exc: Exception) -> str:
     """What is wrong, without text of the server."""
+    behind = (exc, exc.__cause__, exc.__context__)
+    if any(isinstance(one, ssl.SSLError) for one in behind):
+        return "shows a certificate that is not trusted, or speaks no TLS; check the URL and ca"
+    if any(isinstance(one, FileNotFoundError | PermissionError) for one in behind):
+        return "cannot be asked: the file under ca cannot be read"
     if isinstance(exc, AuthenticationError):
         return "does not accept the login; check user and password"
     if isinstance(exc, NoPermissionError):

@@ -80,6 +80,9 @@ def test_what_was_pushed_is_signed_stored_and_listed(shop: Shop) -> None:
     shop.policy.write_text(POLICY + "# two\n")
     answer = json.loads(shop.push("--format", "json").out)
     assert (answer["sequence"], list(answer["files"])) == (2, ["shop.yaml"])
+    assert keyfence("history", "--from", shop.folder / "other", "--name", "shop").out.endswith(
+        "other has no version of shop.\n"
+    )
     rows = json.loads(shop.history("--trust", shop.publisher.key, "--format", "json").out)
     assert [(one["sequence"], one["state"]) for one in rows] == [(2, "signed"), (1, "signed")]
     assert (rows[1]["author"], rows[1]["message"]) == ("ada", "first")
@@ -146,6 +149,7 @@ def test_a_policy_that_is_not_as_it_was_signed_is_said_to_be(shop: Shop) -> None
     ("arguments", "message"),
     [
         (("--to", "redis://:SECRET@127.0.0.1:1/a/b/c"), "neither a database nor a prefix of keys"),
+        (("--to", ""), "the store: it has no name"),
         (("--to", "s3://SECRET"), "this is not the URL of a Redis"),
         (("--to", "file:/nowhere"), "/nowhere cannot be read"),
         (("--to", "x", "--name", "a b"), "--name: a name has 1 to 64 letters"),

@@ -175,14 +175,15 @@ def history(place: str, name: str, trust: Sequence[str], ca: str, form: str) -> 
     2: wrong usage.
     """
     keys = trusted(trust)
-    rows = [_row(*one, keys) for one in asked(versions_of(store_of(place, name, ca)))]
+    store = store_of(place, name, ca)
+    rows = [_row(*one, keys) for one in asked(versions_of(store))]
     if form == "json":
         print_json(rows)
     elif rows:
         names = ("sequence", "time", "author", "key", "state", "message")
         print_table(table_of(names, ([str(row[one]) for one in names] for row in rows), right=("sequence",)))
     else:
-        say("No versions.")
+        say(f"{store.shown} has no version of {name}.")
     sys.exit(1 if any(row["state"] not in ("signed", "not checked") for row in rows) else 0)
 
 

@@ -50,6 +50,8 @@ def store_of(place: str, name: str, ca: str) -> Store:
         check_name(name)
     except ValueError as exc:
         fail(f"--name: {exc}")
+    if not place:
+        fail("the store: it has no name; name a folder, or a Redis by its URL")
     is_url = "://" in place
     if is_url and is_plain_password(place) and _is_argument():
         say(
