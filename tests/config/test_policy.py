@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -142,3 +143,5 @@ def test_a_redis_has_its_login_in_the_url_or_beside_it(
     server = load(tmp_path, f"policy: {{{said}, {SIGNED}}}\n").policy_server
     assert server is not None
     assert (server.username, server.password) == ("", "SEC/RET")
+    renewed = dataclasses.replace(server, url="rediss://:other@store", password="")
+    assert renewed.id == server.id, "a new password leads to no other store"

@@ -70,8 +70,9 @@ class PolicyServer:
 
     @property
     def id(self) -> str:
-        """Tells it from other servers."""
-        return hashlib.sha256("\n".join(filter(None, (self.url, self.signed_as))).encode()).hexdigest()
+        """Tells it from other servers. The login at a Redis may change."""
+        place = self.shown if self.is_redis else self.url
+        return hashlib.sha256("\n".join(filter(None, (place, self.signed_as))).encode()).hexdigest()
 
     @property
     def signature_url(self) -> str:
