@@ -23,7 +23,7 @@ from keyfence.process.serving.reload import Origin
 from tests.loops import own_loop
 from tests.simulation.loop import VirtualLoop
 
-LOAD_SECONDS = 0.7
+LOAD_SECONDS = 1.2
 ANSWER_SECONDS = 0.05
 PUSHES = 200
 

@@ -12,7 +12,8 @@ from .copy import Copy
 from .model import Answer, PolicyServer
 
 JITTER = 0.2  # of each pause, so that many instances do not ask at once
-PUSHED_PAUSE = 1.0  # seconds between two changes, from a server that waits for one
+PUSHED_PAUSE = 0.5  # seconds between two changes, from a server that waits for one
+LEAST_WAIT = 1.0  # seconds after which it has waited
 WAITED_PAUSE = 0.1  # seconds after it has waited for nothing
 MAX_WAIT = 60.0  # seconds for which the server is asked to wait
 TRUSTED_ANSWERS = 10  # "not changed" in a row, until the whole policy is asked for
@@ -59,7 +60,7 @@ class PolicySource:
         if self._waits and self._was_new:
             return PUSHED_PAUSE
         # One that says that it waits, and does not, would be asked again and again.
-        return WAITED_PAUSE if self._waits and took >= PUSHED_PAUSE else self.server.poll
+        return WAITED_PAUSE if self._waits and took >= LEAST_WAIT else self.server.poll
 
     def answered(
         self, answer: Answer, now: float, asked: str | None = None, *, has_asked_to_wait: bool = True
