@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -15,6 +16,9 @@ import pytest
 
 from keyfence.fleet.redis_store import RedisStore
 from keyfence.fleet.redis_url import parse_redis_url
+from keyfence.fleet.signed import floor_of, read_floor
+from keyfence.process.provision import Provision
+from keyfence.process.serving.reload import Origin
 from tests.clients.running import ask, configure, eventually, metric
 from tests.fleet.publishing import NAME, Publisher
 from tests.servers import PATIENCE_SECONDS, PROJECT, Keyfence, RedisServer, running_redis
@@ -225,3 +229,18 @@ def test_a_redis_that_is_lost_leaves_the_policy_in_force_over_a_restart_and_no_r
     stored.point(1)
     instance.refuses("replayed: it has sequence 1, and 2 was in force")
     assert instance.writer() == "CubeProxy"
+
+
+def test_a_sequence_that_cannot_be_kept_is_said_until_it_can(tmp_path: Path) -> None:
+    (tmp_path / "state").write_text("a file where the folder should be")
+    provision = Provision(Origin())
+    provision.floor_path = tmp_path / "state" / "policy.yaml.sequence"
+    signed = Publisher().sign(7, {"shop.yaml": by("CubeMaster")})
+    asyncio.run(provision.accepted(None, None, signed))
+    assert provision.floor == floor_of(signed), "it holds until a restart"
+    (note,) = provision.notes()
+    assert note.startswith("the policy's sequence cannot be kept in ")
+    (tmp_path / "state").unlink()
+    asyncio.run(provision.accepted(None, None, signed))
+    assert provision.notes() == []
+    assert read_floor(provision.floor_path) == floor_of(signed)
