@@ -104,7 +104,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         *("audit.servers", "commands", "findings", "shapes"),
         *("policy", "policy.compiled", "policy.engine", "policy.patterns", "policy.wording"),
     },
-    "fleet": {"net", "policy.source"},
+    "fleet": {"net", "policy", "policy.source"},
     "config": {
         "fleet",
         "policy",
@@ -201,6 +201,10 @@ MAY_IMPORT: dict[str, set[str]] = {
         *("audit", "audit.servers", "authoring.export", "cli.terminal", "config", "downstream", "findings"),
         *("policy", "policy.loading", "upstream", "upstream.credentials"),
     },
+    "cli.publish": {
+        *("authoring", "cli.terminal", "config", "fleet"),
+        *("policy", "policy.loading", "policy.source"),
+    },
     "cli.demo": {
         *("admin", "cli.rollout", "telemetry", "telemetry.reports"),
         *("policy", "policy.compiled", "policy.loading"),
@@ -211,7 +215,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         *("policy", "policy.compiled", "process.serving", "telemetry", "telemetry.reports"),
     },
     "cli": {
-        *("cli.demo", "cli.keyspace", "cli.look", "cli.rollout", "cli.terminal"),
+        *("cli.demo", "cli.keyspace", "cli.look", "cli.publish", "cli.rollout", "cli.terminal"),
         *("admin", "commands", "config", "net", "process", "process.serving"),
         *("telemetry", "telemetry.reports", "upstream"),
         *("authoring", "authoring.export", "policy", "policy.compiled", "policy.enforcement"),

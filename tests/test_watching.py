@@ -46,6 +46,8 @@ ALERTS = {
     "KeyfenceDown",
     "LoginNotRenewed",
     "LoginEnds",
+    "PolicyRefused",
+    "PolicyStale",
 }
 needs_prometheus = pytest.mark.skipif(not is_installed(), reason=MISSING)
 

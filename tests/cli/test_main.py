@@ -596,6 +596,7 @@ OPTIONS = {
     "report": ["--admin"],
     "waivers": ["--config", "--waivers", "--admin", "--until"],
     "check": [],
+    "history": ["--from", "--name", "--trust"],
     "demo": ["--admin"],
 }
 VALUES = st.one_of(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,8 @@ from keyfence.config.settings import Overrides, Settings
 from keyfence.policy.diagnostics import FileError
 
 URL = "https://policies.example/shop.yaml?sig=SECRET"
+KEY = "ed25519:" + "A" * 43 + "="
+SIGNED = f"name: shop, trust: '{KEY}'"
 
 
 def load(folder: Path, text: str, **flags: str) -> Settings:
@@ -87,6 +90,20 @@ def test_the_command_line_wins_over_a_url(tmp_path: Path) -> None:
         ("{url: 'https://policies.example:port/SECRET'}", "write https://HOST/PATH"),
         ("{url: 'https://policies.example/SECRET value'}", "neither blanks nor letters beyond ASCII"),
         ("{}", "no policy; name one with policy: or --policy"),
+        (f"{{path: shop.yaml, trust: '{KEY}'}}", "trust needs name"),
+        ("{path: shop.yaml, name: shop}", "name is for a signed policy; add trust"),
+        (f"{{path: shop.yaml, name: 'a b', trust: '{KEY}'}}", "a name has 1 to 64 letters"),
+        ("{path: shop.yaml, name: shop, trust: 'ed25519:SECRET'}", "this is not a public key"),
+        ("{path: shop.yaml, name: shop, trust: nowhere}", "nowhere cannot be read"),
+        (f"{{redis: 'redis://:SECRET@store', path: shop.yaml, {SIGNED}}}", "the policy has a path too"),
+        (f"{{redis: 'redis://:SECRET@store', url: '{URL}', {SIGNED}}}", "the policy has a url too"),
+        ("{redis: 'redis://:SECRET@store'}", "a policy in Redis must be signed"),
+        (f"{{redis: 'http://:SECRET@store', {SIGNED}}}", "this is not the URL of a Redis"),
+        (f"{{redis: 'redis://store', {SIGNED}, credentials: SECRET}}", "a login at Redis has a password"),
+        (
+            f"{{redis: 'redis://:SECRET@store', {SIGNED}, credentials: {{password: x}}}}",
+            "the URL has a password too; give it in one place",
+        ),
     ],
 )
 def test_a_setting_that_is_wrong_or_has_no_effect_is_a_fault(said: str, why: str, tmp_path: Path) -> None:
@@ -96,3 +113,35 @@ def test_a_setting_that_is_wrong_or_has_no_effect_is_a_fault(said: str, why: str
     assert text.startswith(f"{tmp_path}/keyfence.yaml:1:")
     assert why in text
     assert "SECRET" not in caught.value.diagnostics[0].message
+
+
+def test_a_signed_policy_has_a_name_and_keys_from_words_and_files(tmp_path: Path) -> None:
+    other = KEY.replace("AA=", "BA=")
+    (tmp_path / "keys").write_text(f"# two\n{KEY} ada\n{other}\n")
+    found = load(tmp_path, f"policy: {{path: shop.yaml, name: shop, trust: [keys, '{KEY}']}}\n").policy_trust
+    assert found is not None
+    assert (found.name, [one.text for one in found.keys]) == ("shop", [KEY, other])
+    assert load(tmp_path, "policy: shop.yaml\n").policy_trust is None
+    flags = load(tmp_path, f"policy: {{path: shop.yaml, {SIGNED}}}\n", policy="other.yaml")
+    assert flags.policy_trust is None, "the command line replaces the whole setting"
+
+
+def test_a_redis_has_its_login_in_the_url_or_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STATE_DIRECTORY", str(tmp_path / "state"))
+    monkeypatch.setenv("STORE_PASSWORD", "SEC/RET")
+    for said in ("'redis://:${STORE_PASSWORD}@store/team'", "'file:url'"):
+        (tmp_path / "url").write_text("redis://:SEC%2FRET@store/team\n")
+        found = load(tmp_path, f"policy: {{redis: {said}, {SIGNED}}}\n")
+        server = found.policy_server
+        assert server is not None
+        assert (server.is_redis, server.shown) == (True, "redis://store:6379/team/shop")
+        assert "SEC" not in repr(found.policy_server)
+        assert found.policy == str(tmp_path / "state" / "policy.yaml")
+    said = "redis: 'rediss://store', credentials: {password: '${STORE_PASSWORD}'}"
+    server = load(tmp_path, f"policy: {{{said}, {SIGNED}}}\n").policy_server
+    assert server is not None
+    assert (server.username, server.password) == ("", "SEC/RET")
+    renewed = dataclasses.replace(server, url="rediss://:other@store", password="")
+    assert renewed.id == server.id, "a new password leads to no other store"

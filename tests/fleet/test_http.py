@@ -14,6 +14,7 @@ from keyfence.fleet.http import NotFetched, fetch
 from keyfence.fleet.model import Answer, PolicyServer
 from tests.fleet.policy_server import PolicyServer as Server
 from tests.fleet.policy_server import Respond, properly, reply
+from tests.fleet.publishing import Publisher
 from tests.servers import Certificates
 
 POLICY = "policy: shop\nservices: [web]\n"
@@ -49,8 +50,8 @@ def why_not(server: Server, respond: Respond | None = None, etag: str = "", **se
 
 def test_the_policy_comes_with_its_etag_and_is_asked_for_by_it(server: Server) -> None:
     answer = ask(server)
-    assert answer == (POLICY.encode(), server.etag, False)
-    assert ask(server, answer.etag) == (None, server.etag, False)
+    assert answer == Answer(POLICY.encode(), server.etag, False)
+    assert ask(server, answer.etag) == Answer(None, server.etag, False)
     server.put(POLICY + "# more\n")
     assert ask(server, answer.etag).content == POLICY.encode() + b"# more\n"
     assert [one.get("if-none-match") for one in server.requests] == [None, answer.etag, answer.etag]
@@ -60,7 +61,7 @@ def test_the_policy_comes_with_its_etag_and_is_asked_for_by_it(server: Server) -
 
 def test_a_server_that_waits_says_so(server: Server) -> None:
     server.waits = True
-    assert ask(server, server.etag, wait=1.0) == (None, server.etag, True)
+    assert ask(server, server.etag, wait=1.0) == Answer(None, server.etag, True)
     assert server.requests[-1]["prefer"] == "wait=1"
 
 
@@ -139,3 +140,39 @@ def test_only_a_server_with_a_trusted_certificate_is_asked(
     with Server(POLICY) as plain:
         url = plain.url.replace("http:", "https:")
         assert "does not speak TLS" in why_not(plain, url=url, ca=str(certificates.ca))
+
+
+# -- a signed policy
+
+
+def signed(server: Server, policy: str, signature: bytes | None) -> Respond:
+    """Serves a policy, and its signature beside it; None: there is no signature."""
+
+    def respond(_server: Server, headers: dict[str, str]) -> bytes:
+        server.put(policy)
+        if not headers[":path"].startswith("/shop.yaml.sig"):
+            return properly(server, headers)
+        if signature is None:
+            return reply(b"", "404 Not Found")
+        server.policy = signature
+        return properly(server, headers)
+
+    return respond
+
+
+def test_of_a_signed_policy_the_signature_is_asked_for_first(server: Server) -> None:
+    signature = Publisher().sign(1, {"shop.yaml": POLICY}).text()
+    server.respond = signed(server, POLICY, signature)
+    answer = ask(server, signed_as="shop")
+    assert (answer.content, answer.signature) == (POLICY.encode(), signature)
+    assert answer.etag, "the ETag of the signature"
+    assert ask(server, answer.etag, signed_as="shop") == Answer(None, answer.etag, False)
+    paths = [one[":path"] for one in server.requests]
+    assert paths == ["/shop.yaml.sig?sig=SECRET", "/shop.yaml?sig=SECRET", "/shop.yaml.sig?sig=SECRET"]
+
+
+def test_a_signature_that_does_not_fit_is_asked_for_again(server: Server) -> None:
+    server.respond = signed(server, POLICY, Publisher().sign(1, {"shop.yaml": "other"}).text())
+    assert ask(server, signed_as="shop").etag == "", "the server may be between two versions"
+    server.respond = signed(server, POLICY, None)
+    assert ask(server, signed_as="shop") == Answer(POLICY.encode(), "", False)

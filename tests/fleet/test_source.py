@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from keyfence.fleet.copy import Copy
 from keyfence.fleet.model import Answer, PolicyServer
-from keyfence.fleet.source import JITTER, MAX_WAIT, PUSHED_PAUSE, TRUSTED_ANSWERS, PolicySource, Request
+from keyfence.fleet.source import (
+    JITTER,
+    MAX_WAIT,
+    PUSHED_PAUSE,
+    TRUSTED_ANSWERS,
+    WAITED_PAUSE,
+    PolicySource,
+    Request,
+)
 
 SERVER = PolicyServer("https://policies.example/shop.yaml", poll=30.0, stale_after=600.0)
 UNCHANGED = Answer(None, "", False)
@@ -107,6 +115,37 @@ def test_pauses_differ_by_a_fifth_and_no_server_makes_them_short() -> None:
     assert 34 < max(pauses) <= 30 * (1 + JITTER)
     source.answered(Answer(None, "", True), 200.0)
     assert source.pause(0.0) >= 24, "it says that it waits, and answers at once"
-    assert source.pause(29.0) <= PUSHED_PAUSE * (1 + JITTER)
+    assert source.pause(29.0) <= WAITED_PAUSE * (1 + JITTER)
     source.failed("sends an answer that ends early")
     assert source.pause(29.0) >= 24
+
+
+def test_a_server_that_waits_is_heard_again_within_a_second_whatever_it_was_asked() -> None:
+    """A change that comes within a pause waits for the end of the pause."""
+    source = PolicySource(SERVER, None)
+    assert source.answered(content("one"), 100.0, has_asked_to_wait=False)
+    assert source.offered is not None
+    source.accepted(source.offered)
+    assert source.pause(0.0) <= PUSHED_PAUSE * (1 + JITTER), "it has not been asked to wait yet"
+    source.answered(Answer(b"two", "two", True), 101.0)
+    assert source.pause(0.1) <= PUSHED_PAUSE * (1 + JITTER), "it has told of a change at once"
+    source.answered(Answer(b"two", "two", True), 102.0)
+    assert source.pause(0.1) >= 24, "it has told of the same again"
+    for second in range(TRUSTED_ANSWERS):
+        source.answered(Answer(None, "two", True), float(second))
+    assert source.request().wait == 0.0
+    assert source.pause(29.0) <= PUSHED_PAUSE
+    source.answered(Answer(b"two", "two", False), 500.0, has_asked_to_wait=False)
+    assert source.pause(0.1) <= PUSHED_PAUSE * (1 + JITTER), "the whole was asked for, now and then"
+
+
+def test_a_content_with_another_signature_is_another_version() -> None:
+    source = PolicySource(SERVER, None)
+    assert source.answered(Answer(b"one", "1", False, b"first"), 100.0)
+    assert source.offered is not None
+    assert source.accepted(source.offered)
+    assert source.answered(Answer(b"one", "2", False, b"second"), 130.0)
+    assert source.offered is not None
+    assert source.accepted(source.offered)
+    assert source.held is not None
+    assert source.held.signature == b"second"

@@ -75,6 +75,8 @@ def _status_lines(answer: Mapping[str, Any]) -> list[tuple[str, str]]:
     else:
         text = f"{policy['name']}, revision {policy['revision']}, since {clock_text(policy['loaded'])}"
         lines.append(("policy", f"{text}: {policy['file']}"))
+        if policy.get("signed"):
+            lines.append(("version", _signed_text(policy["signed"])))
         if policy.get("reload") == "auto":
             lines.append(("reload", "auto: when the files have changed"))
         if policy.get("server"):
@@ -102,6 +104,12 @@ def _status_lines(answer: Mapping[str, Any]) -> list[tuple[str, str]]:
     clients = {service: number for service, number in sorted(answer["clients"].items()) if number}
     of = ", ".join(f"{service} {number}" for service, number in clients.items())
     return [*lines, ("clients", f"{sum(clients.values())}{f' ({of})' if of else ''}")]
+
+
+def _signed_text(one: Mapping[str, Any]) -> str:
+    """Returns which published version is in force, who published it and why."""
+    about = f": {one['message']}" if one["message"] else ""
+    return f"{one['name']} {one['sequence']} by {one['author']} at {one['time']}, key {one['key']}{about}"
 
 
 def _server_text(one: Mapping[str, Any]) -> str:

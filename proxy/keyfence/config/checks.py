@@ -6,6 +6,7 @@ Rule: a check returns every fault, each at the setting to change. A single value
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 from keyfence.net.addresses import is_this_machine, parse_address
 from keyfence.net.host_port import host_port
@@ -38,7 +39,13 @@ def faults_of(model: ConfigModel, settings: Settings) -> list[Diagnostic]:
 
 def policy_faults(model: ConfigModel, settings: Settings) -> list[Diagnostic]:
     """Settings of the policy's source that contradict each other."""
-    return [settings.fault(("policy", name), text) for name, text in model.policy.faults()]
+    faults = [settings.fault(("policy", name), text) for name, text in model.policy.faults()]
+    if settings.source is not None:
+        try:
+            model.policy.trusted(Path(settings.source.file).parent)
+        except ValueError as exc:
+            faults.append(settings.fault(("policy", "trust"), str(exc)))
+    return faults
 
 
 def notify_faults(settings: Settings) -> list[Diagnostic]:

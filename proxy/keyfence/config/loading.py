@@ -11,6 +11,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+from keyfence.fleet.keys import Trust
 from keyfence.fleet.model import PolicyServer
 from keyfence.net.addresses import Address
 from keyfence.policy.diagnostics import Diagnostic, FileError
@@ -97,6 +98,8 @@ def _settings(model: ConfigModel, source: Resolved | None, flags: Overrides, fol
     return Settings(
         policy=flags.policy or _policy(model.policy, source, folder),
         policy_server=None if flags.policy else _policy_server(model.policy, source, folder),
+        policy_trust=None if flags.policy else _trust(model.policy, folder),
+        policy_signed=None,
         reload=model.reload,
         upstream=address_of(model.upstream, flags.upstream, _credentials(model, source, folder)),
         announce=model.upstream.announce if model.upstream.cluster and not flags.upstream else None,
@@ -138,7 +141,7 @@ def _settings(model: ConfigModel, source: Resolved | None, flags: Overrides, fol
 
 def _policy(said: PolicySourceModel, source: Resolved | None, folder: Path) -> str:
     """The path of the policy, or of the copy of one that a server has."""
-    return str(policy_copy(source.file)) if said.url and source is not None else _in(folder, said.path)
+    return str(policy_copy(source.file)) if said.is_asked and source is not None else _in(folder, said.path)
 
 
 def _policy_server(said: PolicySourceModel, source: Resolved | None, folder: Path) -> PolicyServer | None:
@@ -146,6 +149,13 @@ def _policy_server(said: PolicySourceModel, source: Resolved | None, folder: Pat
         return None
     login = ("policy", "credentials")
     return said.server(_in(folder, said.ca), source.file_at(login, (*login, "token")))
+
+
+def _trust(said: PolicySourceModel, folder: Path) -> Trust | None:
+    try:
+        return said.trusted(folder)
+    except ValueError:  # `policy_faults` reports it
+        return None
 
 
 def _address(text: str) -> Address | None:

@@ -25,6 +25,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 
 # Settings that accept `file:`. "*" stands for any name or number.
 SECRETS: tuple[PathKey, ...] = (
+    ("policy", "redis"),
     ("policy", "credentials"),
     ("policy", "credentials", "token"),
     ("policy", "credentials", "username"),
@@ -42,6 +43,7 @@ SECRETS: tuple[PathKey, ...] = (
     ("identify", "passwords", "*", "password", "*"),
 )
 URLS: tuple[PathKey, ...] = (("upstream",), ("upstream", "url"))
+STORE_URLS: tuple[PathKey, ...] = (("policy", "redis"),)
 # Settings that must be references: a configuration may hold a password's hash, but no password.
 ONLY_ELSEWHERE: tuple[PathKey, ...] = (
     ("identify", "passwords", "*", "password"),
@@ -146,7 +148,8 @@ class Resolved(Source):
             if _is_one_of(path, URLS):
                 value = resolved_url(text, self._folder)
             else:
-                value = resolved(text, self._folder, may_be_file=may_be_file)
+                is_url = _is_one_of(path, STORE_URLS)
+                value = resolved(text, self._folder, may_be_file=may_be_file, is_url=is_url)
         except BadReference as exc:
             self.faults.append(self.error(path, str(exc)))
             return text

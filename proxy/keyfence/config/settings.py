@@ -9,6 +9,8 @@ import dataclasses
 from collections.abc import Iterable
 from typing import Literal
 
+from keyfence.fleet.keys import Trust
+from keyfence.fleet.manifest import Signed
 from keyfence.fleet.model import PolicyServer
 from keyfence.net.addresses import Address
 from keyfence.policy.diagnostics import Diagnostic, FileError, Place, did_you_mean
@@ -49,6 +51,8 @@ class Settings:
 
     policy: str  # its path; of a policy with a URL, that of the copy on disk
     policy_server: PolicyServer | None  # None: the policy is a file
+    policy_trust: Trust | None  # who may sign the policy; None: nobody has to
+    policy_signed: Signed | None  # the signature of the policy that was loaded; None: it is not signed
     reload: Literal["manual", "auto"]
     upstream: UpstreamAddress | None  # None: start an embedded Redis
     announce: AnnounceModel | None  # for a cluster only

@@ -21,6 +21,12 @@ def policy_copy(config: str) -> Path:
     return _in_state(config, "policy.yaml", ".policy.yaml")
 
 
+def last_sequence(config: str) -> Path:
+    """The sequence of the last signed policy that was in force."""
+    copy = policy_copy(config)
+    return copy.with_name(f"{copy.name}.sequence")
+
+
 def _in_state(config: str, name: str, suffix: str) -> Path:
     """A file in systemd's STATE_DIRECTORY, which has one service's files and wins; else in the user's state
     directory, as the XDG Base Directory Specification has it."""

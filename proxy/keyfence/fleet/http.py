@@ -2,6 +2,9 @@
 
 Rule: everything is bounded: the times, the size, the redirects. An answer that may be cut short is no answer.
 No message holds a login, a URL's query, or text of the server.
+
+Of a signed policy the signature changes with each version, so keyfence asks whether that has changed, and
+then for the policy. If the server is between two versions, they do not fit, and both are asked for again.
 """
 
 from __future__ import annotations
@@ -17,7 +20,8 @@ from yarl import URL
 from keyfence.net.addresses import is_this_machine
 from keyfence.policy.source.files import MAX_BYTES, Unreadable, read_file
 
-from .model import Answer, PolicyServer, shown_url
+from .manifest import MAX_SIGNED, BadManifest, digest_of, parse_signed
+from .model import Answer, NotFetched, PolicyServer, shown_url
 
 HEAD_SECONDS = 10.0  # until the answer begins, beside the time that the server was asked to wait
 BODY_SECONDS = 20.0  # from there to its end
@@ -33,13 +37,36 @@ _REMEDIES = {
 }
 
 
-class NotFetched(Exception):
-    """There is no answer that can be used. The message continues after the server's name."""
+class _Missing(NotFetched):
+    """The server has nothing there."""
 
 
 async def fetch(server: PolicyServer, etag: str = "", wait: float = 0.0) -> Answer:
     """Ask for the policy, unless it is the one with this ETag. The server may wait for a change for `wait`
     seconds. Raises NotFetched."""
+    if not server.signed_as:
+        return await _get(server, server.url, etag, wait)
+    try:
+        found = await _get(server, server.signature_url, etag, wait)
+    except _Missing:
+        found = Answer(b"", "", False)
+    if found.content is None:
+        return found
+    signature = found.content[: MAX_SIGNED + 1]
+    policy = (await _get(server, server.url)).content or b""
+    return Answer(policy, found.etag if _is_pair(signature, policy) else "", found.waits, signature)
+
+
+def _is_pair(signature: bytes, policy: bytes) -> bool:
+    """Whether a signature is one of this content. If not, the server may be between two versions."""
+    try:
+        return digest_of(policy) in dict(parse_signed(signature).manifest.files).values()
+    except BadManifest:
+        return False
+
+
+async def _get(server: PolicyServer, url: str, etag: str = "", wait: float = 0.0) -> Answer:
+    """The content at a URL of the server, as `fetch` says. Raises NotFetched."""
     context = _context(server) if server.url.startswith("https:") else None
     headers = {"Accept-Encoding": "identity", "User-Agent": "keyfence"}
     if etag:
@@ -53,7 +80,7 @@ async def fetch(server: PolicyServer, etag: str = "", wait: float = 0.0) -> Answ
             timeout=aiohttp.ClientTimeout(total=None),
             auto_decompress=False,
         ) as session:
-            return await _follow(session, server, headers, HEAD_SECONDS + wait)
+            return await _follow(session, server, url, headers, HEAD_SECONDS + wait)
     except aiohttp.ClientConnectorCertificateError as exc:
         why = getattr(exc.certificate_error, "verify_message", "") or "it cannot be verified"
         raise NotFetched(
@@ -87,10 +114,10 @@ def _context(server: PolicyServer) -> ssl.SSLContext:
 
 
 async def _follow(
-    session: aiohttp.ClientSession, server: PolicyServer, headers: dict[str, str], seconds: float
+    session: aiohttp.ClientSession, server: PolicyServer, to: str, headers: dict[str, str], seconds: float
 ) -> Answer:
     """The answer, after a few redirects. A login goes only to the host that it is configured for."""
-    url, login = URL(server.url), await asyncio.to_thread(_login, server)
+    url, login = URL(to), await asyncio.to_thread(_login, server)
     first = url.origin()
     for _ in range(MAX_REDIRECTS + 1):
         own = {"Authorization": login} if login and url.origin() == first else {}
@@ -147,7 +174,8 @@ async def _read(answer: aiohttp.ClientResponse, was_conditional: bool) -> Answer
     if answer.status == 304 and was_conditional:
         return Answer(None, etag, waits)
     if answer.status != 200:
-        raise NotFetched(f"answers with status {answer.status}{_REMEDIES.get(answer.status, '')}")
+        kind = _Missing if answer.status in (404, 410) else NotFetched
+        raise kind(f"answers with status {answer.status}{_REMEDIES.get(answer.status, '')}")
     if answer.headers.get("Content-Encoding", "identity").lower() != "identity":
         raise NotFetched("compresses its answer, although it was asked not to")
     is_chunked = "chunked" in answer.headers.get("Transfer-Encoding", "").lower()

@@ -1,4 +1,4 @@
-"""A policy that an HTTPS server has, as it is configured.
+"""A policy that an HTTPS server or a Redis has, as it is configured.
 
 Rule: it is a value. What is shown of it holds no secret: neither a login nor the URL's query.
 """
@@ -11,6 +11,9 @@ from typing import Literal, NamedTuple
 from urllib.parse import urlsplit
 
 from keyfence.net.addresses import is_this_machine
+
+from .manifest import SIGNED_END
+from .redis_url import SCHEMES, parse_redis_url
 
 Then = Literal["keep", "observe", "refuse"]
 MAX_URL = 2000  # characters
@@ -53,15 +56,33 @@ class PolicyServer:
     token_file: str = ""  # that holds the token, and is read for each request
     stale_after: float = 0.0  # 0: it may be of any age
     then: Then = "keep"
+    signed_as: str = ""  # the name under which its policy is signed; "": it is not signed
+
+    @property
+    def is_redis(self) -> bool:
+        return self.url.startswith(tuple(f"{scheme}://" for scheme in SCHEMES))
 
     @property
     def shown(self) -> str:
+        if self.is_redis:
+            return f"{parse_redis_url(self.url).shown}/{self.signed_as}"
         return shown_url(self.url)
 
     @property
     def id(self) -> str:
-        """Tells it from other servers."""
-        return hashlib.sha256(self.url.encode()).hexdigest()
+        """Tells it from other servers. The login at a Redis may change."""
+        place = self.shown if self.is_redis else self.url
+        return hashlib.sha256("\n".join(filter(None, (place, self.signed_as))).encode()).hexdigest()
+
+    @property
+    def signature_url(self) -> str:
+        """Where the signature is."""
+        parts = urlsplit(self.url)
+        return parts._replace(path=parts.path + SIGNED_END).geturl()
+
+
+class NotFetched(Exception):
+    """There is no answer that can be used. The message continues after the server's name."""
 
 
 class Answer(NamedTuple):
@@ -70,6 +91,7 @@ class Answer(NamedTuple):
     content: bytes | None  # None: the policy with the ETag that was sent is still the right one
     etag: str
     waits: bool  # it waits for a change, as it was asked to
+    signature: bytes = b""  # the signature file; "": there is none, or none is asked for
 
 
 def shown_url(url: str) -> str:

@@ -12,7 +12,9 @@ from .copy import Copy
 from .model import Answer, PolicyServer
 
 JITTER = 0.2  # of each pause, so that many instances do not ask at once
-PUSHED_PAUSE = 1.0  # seconds between two requests to a server that waits for a change
+PUSHED_PAUSE = 0.5  # seconds between two changes, from a server that waits for one
+LEAST_WAIT = 1.0  # seconds after which it has waited
+WAITED_PAUSE = 0.1  # seconds after it has waited for nothing
 MAX_WAIT = 60.0  # seconds for which the server is asked to wait
 TRUSTED_ANSWERS = 10  # "not changed" in a row, until the whole policy is asked for
 
@@ -35,7 +37,9 @@ class PolicySource:
         self.trouble = ""  # why the last request has failed; "": it has not
         self.lies = False  # the server has another content with the same ETag
         self._unchanged = 0  # answers in a row
-        self._waits = False
+        self._waits = False  # the server waits for a change if it is asked to
+        self._was_asked_to_wait = False  # with the last request
+        self._was_new = False  # the last answer had another content
 
     def request(self) -> Request:
         """The next request. A policy is known by its ETag, and every tenth time by its content."""
@@ -46,15 +50,28 @@ class PolicySource:
 
     def pause(self, took: float) -> float:
         """Seconds until the next request. `took`: for so long the last one took."""
-        has_waited = self._waits and not self.trouble and took >= PUSHED_PAUSE
-        seconds = PUSHED_PAUSE if has_waited else self.server.poll
-        return seconds * random.uniform(1 - JITTER, 1 + JITTER)
+        return self._seconds(took) * random.uniform(1 - JITTER, 1 + JITTER)
 
-    def answered(self, answer: Answer, now: float, asked: str | None = None) -> bool:
+    def _seconds(self, took: float) -> float:
+        if self.trouble:
+            return self.server.poll
+        if not self._was_asked_to_wait:  # it can only say that it waits if it is asked to
+            return PUSHED_PAUSE if self.request().wait else self.server.poll
+        if self._waits and self._was_new:
+            return PUSHED_PAUSE
+        # One that says that it waits, and does not, would be asked again and again.
+        return WAITED_PAUSE if self._waits and took >= LEAST_WAIT else self.server.poll
+
+    def answered(
+        self, answer: Answer, now: float, asked: str | None = None, *, has_asked_to_wait: bool = True
+    ) -> bool:
         """Take an answer to a request with the ETag `asked`, by default that of the last content. Returns
         whether something is to be done: a content is offered that was not offered before, or the one that was
         offered no longer is."""
-        self.trouble, self._waits = "", answer.waits
+        self.trouble, self._was_asked_to_wait = "", has_asked_to_wait
+        if has_asked_to_wait:
+            self._waits = answer.waits
+        self._was_new = False
         known = self.offered or self.held
         if answer.content is None:
             self._unchanged += 1
@@ -68,17 +85,18 @@ class PolicySource:
             known is not None
             and answer.etag
             and answer.etag == known.etag
-            and answer.content != known.content
+            and not known.is_same(answer.content, answer.signature)
         ):
             self.lies = True
-        if self.held is not None and answer.content == self.held.content:
+        if self.held is not None and self.held.is_same(answer.content, answer.signature):
             was_offered, self.offered = self.offered, None
             self.held = self.held._replace(etag=answer.etag)
             self._confirmed(now)
             return was_offered is not None
-        is_known = self.offered is not None and answer.content == self.offered.content
-        self.offered = Copy(answer.content, answer.etag, now)
-        return not is_known
+        is_known = self.offered is not None and self.offered.is_same(answer.content, answer.signature)
+        self.offered = Copy(answer.content, answer.etag, now, answer.signature)
+        self._was_new = not is_known
+        return self._was_new
 
     def _confirmed(self, now: float) -> None:
         self.is_copy = False
@@ -91,10 +109,10 @@ class PolicySource:
 
     def accepted(self, copy: Copy) -> bool:
         """This is in force: what was offered, or what was held before. Returns whether it is new."""
-        if self.held is not None and copy.content == self.held.content:
+        if self.held is not None and self.held.is_same(copy.content, copy.signature):
             return False
         self.held, self.is_copy = copy, False
-        if self.offered is not None and self.offered.content == copy.content:
+        if self.offered is not None and self.offered.is_same(copy.content, copy.signature):
             self.held, self.offered = self.offered, None
         return True
 

@@ -204,6 +204,7 @@ class ProcessControl(Control):
             "describes_keys": bool(policy.targets),
             "reload": settings.reload,
             "server": self._provision.status(time.time()),
+            "signed": settings.policy_signed and settings.policy_signed.status(),
             "refused": self._refusals.status(),
         }
 
@@ -432,7 +433,7 @@ class ProcessControl(Control):
         known, self._certificates = self._certificates, await asyncio.to_thread(certificates_of, settings)
         changed += renewed(known, self._certificates)
         changed += ["admin token"] if has_new_token else []
-        await self._provision.accepted(source, choice.copy)
+        await self._provision.accepted(source, choice.copy, settings.policy_signed)
         if refused is None:
             self._refusals.clear()
         else:

@@ -13,10 +13,12 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from keyfence.config.state_file import policy_copy
+from keyfence.config.state_file import last_sequence, policy_copy
 from keyfence.fleet.copy import Copy, confirm_copy, read_copy, write_copy
 from keyfence.fleet.files import WatchedFiles
-from keyfence.fleet.model import PolicyServer
+from keyfence.fleet.manifest import Signed
+from keyfence.fleet.model import Answer, NotFetched, PolicyServer
+from keyfence.fleet.signed import Floor, floor_of, read_floor, signature_path, write_floor
 from keyfence.fleet.source import PolicySource
 from keyfence.policy.diagnostics import FileError, file_error
 from keyfence.policy.source.files import NOTHING_SEEN, Given, Seen
@@ -48,26 +50,28 @@ class Provision:
         self.files = WatchedFiles(seen)
         self.source = source
         self.path = policy_copy(origin.config) if origin.config else Path()  # of the copy on disk
+        self.floor_path = last_sequence(origin.config) if origin.config else Path()
+        self.floor: Floor | None = None  # the newest signed policy that was in force
         self.refused_at_start: FileError | None = None  # what the server had, if the copy was loaded instead
         self.copy_trouble = ""  # why the copy on disk is not what is in force
+        self.floor_trouble = ""  # why the last sequence on disk is not the one in force
         self._failures = 0  # that are not counted yet
         self._changes = Changes()
         self._woken = asyncio.Event()
 
     async def ask(self, source: PolicySource, *, waits: bool = False) -> bool:
         """Ask once. `waits`: the server may wait for a change. Returns whether something is to be loaded."""
-        from keyfence.fleet.http import NotFetched, fetch
-
         asked, trouble = source.request(), source.trouble
+        wait = asked.wait if waits else 0.0
         try:
-            answer = await fetch(source.server, asked.etag, asked.wait if waits else 0.0)
+            answer = await _fetch(source.server)(source.server, asked.etag, wait)
         except NotFetched as exc:
             source.failed(str(exc))
             self._failures += 1
             if source.trouble != trouble:
                 self._changes.add(f"{source.server.shown} {exc}{self._what_stays(source)}")
             return False
-        is_new = source.answered(answer, time.time(), asked.etag)
+        is_new = source.answered(answer, time.time(), asked.etag, has_asked_to_wait=wait > 0)
         if trouble:
             self._changes.add(f"{source.server.shown} answers again")
         if source is self.source and source.offered is None and source.held is not None:
@@ -99,20 +103,32 @@ class Provision:
 
     def choices(self, source: PolicySource | None) -> list[Choice]:
         """What may be loaded, the best first: what the server offers, and what is in force."""
+        origin = self.origin.above(self.floor)
         if source is None:
-            return [Choice(self.origin, None)]
-        name = source.server.shown
+            return [Choice(origin, None)]
         return [
-            Choice(self.origin.with_given({str(self.path): Given(one.content, name)}), one)
+            Choice(origin.with_given(self._given(source.server, one)), one)
             for one in (source.offered, source.held)
             if one is not None
         ]
 
-    async def accepted(self, source: PolicySource | None, copy: Copy | None) -> None:
-        """This copy of what the source has is in force; None: files are."""
+    def _given(self, server: PolicyServer, copy: Copy) -> dict[str, Given]:
+        """The contents that stand for the copy on disk and its signature."""
+        given = {str(self.path): Given(copy.content, server.shown)}
+        if server.signed_as:
+            named = f"the signature of {server.shown}"
+            given[signature_path(self.path)] = Given(copy.signature, named)
+        return given
+
+    async def accepted(
+        self, source: PolicySource | None, copy: Copy | None, signed: Signed | None = None
+    ) -> None:
+        """This copy of what the source has is in force; None: files are. `signed`: the policy's signature."""
         if source is not self.source:
             self.source = source
             self._woken.set()
+        if signed is not None:
+            await self._keep_floor(floor_of(signed))
         if source is None or copy is None or not (source.accepted(copy) or self.copy_trouble):
             return
         try:
@@ -122,6 +138,19 @@ class Provision:
             why = (exc.strerror or type(exc).__name__).lower()
             self.copy_trouble = f"the policy in force cannot be kept in {self.path} ({why})"
             warn(f"{self.copy_trouble}: a start without its server would use an older one, or fail")
+
+    async def _keep_floor(self, floor: Floor) -> None:
+        """No policy older than this is taken, nor after a restart."""
+        if floor == self.floor and not self.floor_trouble:
+            return
+        self.floor = floor
+        try:
+            await asyncio.to_thread(write_floor, self.floor_path, floor)
+            self.floor_trouble = ""
+        except OSError as exc:
+            why = (exc.strerror or type(exc).__name__).lower()
+            self.floor_trouble = f"the policy's sequence cannot be kept in {self.floor_path} ({why})"
+            warn(f"{self.floor_trouble}: after a restart, an older signed policy would be taken")
 
     async def poll_forever(self, take: Callable[[], Awaitable[object]]) -> None:
         """Ask again and again. `take` puts in force what is offered."""
@@ -164,11 +193,11 @@ class Provision:
     def notes(self) -> list[str]:
         """What else operators should know."""
         source = self.source
+        found = [self.floor_trouble] if self.floor_trouble else []
         if source is None:
-            return []
-        found = (
-            [f"{source.server.shown} {source.trouble}{self._what_stays(source)}"] if source.trouble else []
-        )
+            return found
+        if source.trouble:
+            found.append(f"{source.server.shown} {source.trouble}{self._what_stays(source)}")
         found += [self.copy_trouble] if self.copy_trouble else []
         if source.lies:
             found.append(
@@ -194,14 +223,29 @@ class Provision:
         }
 
 
+def _fetch(server: PolicyServer) -> Callable[[PolicyServer, str, float], Awaitable[Answer]]:
+    """The way to ask a server. Its library is imported when it is asked."""
+    if server.is_redis:
+        from keyfence.fleet.redis_store import fetch
+
+        return fetch
+    from keyfence.fleet.http import fetch as fetch_https
+
+    return fetch_https
+
+
 def start(origin: Origin, candidate: str) -> tuple[Loaded, Provision]:
     """Load for a start: the files, and what the policy's server has; if that is away, or what it has is
     faulty, the copy on disk. Raises FileError."""
     server = origin.policy_server()
-    if server is None:
-        loaded = origin.load_with(candidate)
-        return loaded, Provision(origin, loaded.seen)
     provision = Provision(origin)
+    if origin.config:
+        provision.floor = read_floor(provision.floor_path)
+    if server is None:
+        loaded = origin.above(provision.floor).load_with(candidate)
+        provision.files = WatchedFiles(loaded.seen)
+        asyncio.run(provision.accepted(None, None, loaded.settings.policy_signed))
+        return loaded, provision
     source = provision.source = PolicySource(server, read_copy(provision.path, server.id))
     asyncio.run(provision.ask(source))
     faults: FileError | None = None
@@ -217,7 +261,7 @@ def start(origin: Origin, candidate: str) -> tuple[Loaded, Provision]:
             for fault in faults.diagnostics:
                 warn(str(fault))
             warn(f"{server.shown} has a policy that was refused; the copy on disk is in force")
-        asyncio.run(provision.accepted(source, choice.copy))
+        asyncio.run(provision.accepted(source, choice.copy, loaded.settings.policy_signed))
         return loaded, provision
     if faults is None:
         text = f"this server {source.trouble}, and there is no copy of its policy in {provision.path}"

@@ -156,3 +156,20 @@ def test_a_given_content_stands_for_a_file_and_has_the_name_of_its_origin(tmp_pa
             load_policy(path)
         assert reading.seen().files == ()
     assert shown_name(path) == str(path)
+
+
+def test_a_reading_within_another_one_knows_what_was_read_since_and_reads_the_same(tmp_path: Path) -> None:
+    before, after, given = (str(tmp_path / name) for name in ("before", "after", "given"))
+    for path in (before, after):
+        Path(path).write_text("one")
+    with Reading({given: Given(b"elsewhere", "https://host/given")}) as outer:
+        read_file(before)
+        read_file(after)
+        Path(after).write_text("two")
+        with Reading() as inner:
+            assert read_file(after) == b"one"
+            assert read_file(given) == b"elsewhere"
+            assert shown_name(given) == "https://host/given"
+        assert inner.contents() == {after: b"one", given: b"elsewhere"}
+        read_file(before)
+    assert outer.contents() == {before: b"one", after: b"one"}

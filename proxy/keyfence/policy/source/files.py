@@ -66,7 +66,8 @@ NOTHING_SEEN = Seen()
 
 class Reading:
     """Reads each file once while it is entered. A second reader of a file gets the same bytes, or the same
-    fault. So one content of each file is used."""
+    fault. So one content of each file is used. A reading within another one reads through that one, and knows
+    which files were read since it began."""
 
     def __init__(self, given: Mapping[str, Given] | None = None) -> None:
         """`given`: contents that stand for files, by path."""
@@ -74,8 +75,10 @@ class Reading:
         self._files: dict[tuple[str, int], bytes | Unreadable] = {}
         self._folders: dict[str, list[str] | None] = {}  # None: it cannot be read
         self._token: Token[Reading | None] | None = None
+        self._outer: Reading | None = None
 
     def __enter__(self) -> Self:
+        self._outer = _reading.get()
         self._token = _reading.set(self)
         return self
 
@@ -100,8 +103,11 @@ class Reading:
         if path in self._given:
             return self._given[path].content
         if (path, limit) not in self._files:
+            outer = self._outer
             try:
-                self._files[path, limit] = _read_now(path, limit)
+                self._files[path, limit] = (
+                    _read_now(path, limit) if outer is None else outer.file(path, limit)
+                )
             except Unreadable as exc:
                 self._files[path, limit] = exc
         found = self._files[path, limit]
@@ -113,12 +119,20 @@ class Reading:
         """Returns the names of the policy files in a folder. Raises OSError."""
         names = self._folders.setdefault(path, None)
         if names is None:
-            names = self._folders[path] = _policy_names_now(path)
+            outer = self._outer
+            names = _policy_names_now(path) if outer is None else outer.folder(path)
+            self._folders[path] = names
         return names
+
+    def contents(self) -> dict[str, bytes]:
+        """Returns the files that could be read so far, by path."""
+        return {path: found for (path, _), found in self._files.items() if isinstance(found, bytes)}
 
     def name(self, path: str) -> str:
         """Returns the name of a file for messages."""
-        return self._given[path].name if path in self._given else path
+        if path in self._given:
+            return self._given[path].name
+        return path if self._outer is None else self._outer.name(path)
 
 
 _reading: ContextVar[Reading | None] = ContextVar("reading", default=None)

@@ -23,7 +23,9 @@ from keyfence.admin.token import token_of
 from keyfence.config.loading import load_policy_server, load_settings, named_files
 from keyfence.config.settings import Overrides, Settings
 from keyfence.downstream.tls import check_tls
+from keyfence.fleet.manifest import Signed
 from keyfence.fleet.model import PolicyServer
+from keyfence.fleet.signed import Floor, check_contents, read_signed
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.diagnostics import Diagnostic, FileError, file_error
 from keyfence.policy.enforcement.waivers import waiver_faults
@@ -46,6 +48,8 @@ LIVE = frozenset(
     {
         "policy",
         "policy_server",
+        "policy_trust",
+        "policy_signed",
         "identify",
         "modes",
         "waivers",
@@ -116,6 +120,15 @@ def load(settings: Settings) -> CompiledPolicy:
     return policy
 
 
+def load_signed(settings: Settings, signed: Signed) -> CompiledPolicy:
+    """The same, of the contents that were signed. Raises FileError."""
+    with Reading() as reading:
+        try:
+            return load(settings)
+        finally:  # whatever else is wrong: a policy that was changed is not what its author can mend
+            check_contents(settings.policy, signed, reading.contents())
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Origin:
     """Where policy and configuration come from: the arguments of `keyfence run`."""
@@ -124,6 +137,7 @@ class Origin:
     overrides: Overrides = dataclasses.field(default_factory=Overrides)
     spliced: bool = False
     given: Mapping[str, Given] = dataclasses.field(default_factory=dict)  # contents of files, by path
+    floor: Floor | None = None  # no signed policy older than this is loaded
 
     def load(self) -> tuple[Settings, CompiledPolicy | None]:
         """Read and check everything. Raises FileError."""
@@ -133,7 +147,7 @@ class Origin:
             raise FileError([*exc.diagnostics, *self._faults_behind(exc.diagnostics)]) from None
         policy, faults = None, []
         try:
-            policy = None if self.spliced else load(settings)
+            settings, policy = self._load_policy(settings)
         except FileError as exc:
             faults += exc.diagnostics
         for check in (check_tls, token_of):
@@ -144,6 +158,16 @@ class Origin:
         if faults:
             raise FileError(faults)
         return settings, policy
+
+    def _load_policy(self, settings: Settings) -> tuple[Settings, CompiledPolicy | None]:
+        """The policy, and the settings with its signature. Raises FileError."""
+        if self.spliced:
+            return settings, None
+        if settings.policy_trust is None:
+            return settings, load(settings)
+        signed = read_signed(settings.policy, settings.policy_trust, self.floor)
+        policy = load_signed(settings, signed)
+        return dataclasses.replace(settings, policy_signed=signed), policy
 
     def load_with(self, candidate: str) -> Loaded:
         """The same with the candidate policy in this file ("": there is none). Raises FileError with all
@@ -166,6 +190,10 @@ class Origin:
     def with_given(self, given: Mapping[str, Given]) -> Origin:
         """The same, with these contents in place of files."""
         return dataclasses.replace(self, given=given)
+
+    def above(self, floor: Floor | None) -> Origin:
+        """The same, with no signed policy that is older than this."""
+        return dataclasses.replace(self, floor=floor)
 
     def policy_server(self, otherwise: PolicyServer | None = None) -> PolicyServer | None:
         """The server that has the policy; None: there is none. If the configuration has a fault, which a load
@@ -233,7 +261,7 @@ def changed_settings(before: Settings, after: Settings) -> list[str]:
     """The names of the settings that differ, without the files of policy and waivers and the sources of the
     settings."""
     names = [field.name for field in dataclasses.fields(Settings)]
-    apart = ("policy", "waivers_file", "waivers_source", "source")
+    apart = ("policy", "policy_signed", "waivers_file", "waivers_source", "source")
     return [name for name in names if name not in apart and getattr(before, name) != getattr(after, name)]
 
 

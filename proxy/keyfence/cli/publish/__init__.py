@@ -1,0 +1,1 @@
+"""The commands that sign and publish a policy: key, verify, push, history, rollback."""

@@ -1,0 +1,219 @@
+"""Redis as the store of a policy: a hash for each version, the newest sequence, and a signal by pub/sub.
+
+Rule: everything is bounded: times, sizes, the number of versions. What the store says counts only as far as
+it is signed. No message holds a login, or text of the server.
+
+    PREFIX:{NAME}:sequence       the sequence of the newest version
+    PREFIX:{NAME}:version:7      content, signature, author, message, time, sequence
+    PREFIX:{NAME}:changed        a channel: the new sequence
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+from collections.abc import AsyncIterator
+from typing import Any
+
+from redis.asyncio import Redis
+from redis.asyncio.client import PubSub
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import (
+    AuthenticationError,
+    NoPermissionError,
+    RedisError,
+    ResponseError,
+    WatchError,
+)
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
+from keyfence.policy.source.files import MAX_BYTES
+
+from .manifest import MAX_SEQUENCE, MAX_SIGNED, BadManifest, parse_signed
+from .model import Answer, NotFetched, PolicyServer
+from .redis_url import RedisPlace, parse_redis_url
+from .store import KEPT_VERSIONS, Conflict, StoreError, Version
+
+REPLY_SECONDS = 3.0  # for a connection, and for each reply
+
+
+class RedisStore:
+    """The versions of one policy, in a Redis."""
+
+    def __init__(self, place: RedisPlace, name: str, ca: str = "") -> None:
+        self.shown = f"{place.shown}/{name}"
+        self._place = place
+        self._ca = ca
+        self._base = f"{place.prefix}:{{{name}}}"
+
+    @property
+    def channel(self) -> str:
+        return f"{self._base}:changed"
+
+    @contextlib.asynccontextmanager
+    async def connected(self, retries: int = 0) -> AsyncIterator[Redis]:
+        """A client. Raises StoreError for what fails within the body."""
+        place = self._place
+        tls: dict[str, Any] = {"ssl": True, "ssl_ca_certs": self._ca or None} if place.is_tls else {}
+        client = Redis(
+            host=place.host,
+            port=place.port,
+            db=place.database,
+            username=place.username or None,
+            password=place.password or None,
+            socket_timeout=REPLY_SECONDS,
+            socket_connect_timeout=REPLY_SECONDS,
+            retry=Retry(NoBackoff(), retries),
+            **tls,
+        )
+        try:
+            yield client
+        except WatchError:
+            raise
+        except (RedisError, OSError) as exc:
+            raise StoreError(f"{self.shown} {_why(exc)}") from None
+        finally:
+            with contextlib.suppress(RedisError, OSError):
+                await client.aclose()
+
+    async def sequence(self, client: Redis) -> int:
+        """The newest sequence; 0: there is none. Raises StoreError."""
+        key = self._key("sequence")
+        text: bytes = await _send(client, "GETRANGE", key, 0, 20)
+        if not text:
+            return 0
+        if not text.isdigit() or int(text) > MAX_SEQUENCE:
+            raise StoreError(
+                f"{self.shown} has no sequence in the key {key}; remove that key, and push with --sequence"
+            )
+        return int(text)
+
+    def _key(self, *parts: str | int) -> str:
+        return ":".join([self._base, *map(str, parts)])
+
+    async def files(self, client: Redis, sequence: int) -> tuple[bytes, bytes]:
+        """Content and signature of a version; empty: it is not there. Raises StoreError."""
+        key = self._key("version", sequence)
+        for field, limit in (("content", MAX_BYTES), ("signature", MAX_SIGNED)):
+            if await _send(client, "HSTRLEN", key, field) > limit:
+                raise StoreError(f"{self.shown} has a version with a {field} of more than {limit} bytes")
+        found: list[bytes | None] = await _send(client, "HMGET", key, "content", "signature")
+        return found[0] or b"", found[1] or b""
+
+    # -- as those who publish use it
+
+    async def last(self) -> int:
+        async with self.connected(1) as client:
+            return await self.sequence(client)
+
+    async def read(self, sequence: int) -> Version | None:
+        async with self.connected(1) as client:
+            content, signature = await self.files(client, sequence)
+        try:
+            signed = parse_signed(signature)
+        except BadManifest:
+            return None
+        return Version(signed, {signed.manifest.files[0][0]: content})
+
+    async def add(self, version: Version, after: int) -> None:
+        if len(version.contents) != 1:
+            raise ValueError(
+                "a policy in Redis is one file that names scripts by sha1; push a folder, or scripts, "
+                "to a folder"
+            )
+        manifest = version.manifest
+        (content,) = version.contents.values()
+        row: dict[str, Any] = {
+            "content": content,
+            "signature": version.signed.text(),
+            "author": manifest.author,
+            "message": manifest.message,
+            "time": manifest.time,
+            "sequence": manifest.sequence,
+        }
+        try:
+            async with self.connected() as client:
+                await self._add(client, row, manifest.sequence, after)
+        except WatchError:
+            raise Conflict(self.shown, await self.last()) from None
+
+    async def _add(self, client: Redis, row: dict[str, Any], sequence: int, after: int) -> None:
+        at = self._key("sequence")
+        async with client.pipeline() as pipe:
+            await pipe.watch(at)
+            if (last := await self.sequence(pipe)) != after:
+                raise Conflict(self.shown, last)
+            pipe.multi()  # type: ignore[no-untyped-call]
+            fields = [part for field in row.items() for part in field]
+            _send(pipe, "DEL", self._key("version", sequence))
+            _send(pipe, "HSET", self._key("version", sequence), *fields)
+            _send(pipe, "SET", at, sequence)
+            if sequence > KEPT_VERSIONS:
+                _send(pipe, "DEL", self._key("version", sequence - KEPT_VERSIONS))
+            _send(pipe, "PUBLISH", self.channel, sequence)
+            await pipe.execute()
+
+
+def _send(client: Any, *command: str | int | bytes) -> Any:
+    """Send a command, or add it to a transaction. Not all versions of redis-py have types for it."""
+    return client.execute_command(*command)
+
+
+def _why(exc: Exception) -> str:
+    """What is wrong, without text of the server."""
+    behind = (exc, exc.__cause__, exc.__context__)
+    if any(isinstance(one, ssl.SSLError) for one in behind):
+        return "shows a certificate that is not trusted, or speaks no TLS; check the URL and ca"
+    if any(isinstance(one, FileNotFoundError | PermissionError) for one in behind):
+        return "cannot be asked: the file under ca cannot be read"
+    if isinstance(exc, AuthenticationError):
+        return "does not accept the login; check user and password"
+    if isinstance(exc, NoPermissionError):
+        return "does not let this user do so; the documentation has the ACL rule"
+    if isinstance(exc, ResponseError):
+        return "refuses a command; its keys may hold something else"
+    if isinstance(exc, TimeoutError | RedisTimeoutError):
+        return f"does not answer within {REPLY_SECONDS:g} s"
+    return "cannot be reached"
+
+
+async def fetch(server: PolicyServer, etag: str = "", wait: float = 0.0) -> Answer:
+    """Ask for the newest version, unless it is the one with this ETag, which is its sequence. Waits for a
+    signal, `wait` seconds at most. Raises NotFetched."""
+    place = parse_redis_url(server.url)
+    if server.password:
+        place = place._replace(username=server.username, password=server.password)
+    store = RedisStore(place, server.signed_as, server.ca)
+    try:
+        async with store.connected(1) as client, client.pubsub() as signals:
+            if wait:
+                await signals.subscribe(store.channel)  # first, so that no change comes between
+            if wait and str(await store.sequence(client)) == etag:
+                await _signal(signals, wait)
+            return await _newest(store, client, etag, waits=bool(wait))
+    except StoreError as exc:
+        raise NotFetched(str(exc).removeprefix(f"{store.shown} ")) from None
+
+
+async def _newest(store: RedisStore, client: Redis, etag: str, *, waits: bool) -> Answer:
+    sequence = await store.sequence(client)
+    if not sequence:
+        raise NotFetched("has no version of this policy; store one with keyfence push")
+    if str(sequence) == etag:
+        return Answer(None, etag, waits)
+    content, signature = await store.files(client, sequence)
+    if not content:
+        raise NotFetched(f"lacks its newest version, {sequence}; push it again")
+    return Answer(content, str(sequence), waits, signature)
+
+
+async def _signal(signals: PubSub, seconds: float) -> None:
+    """Wait for a signal. If it cannot come any more, the next question shows why."""
+    loop = asyncio.get_running_loop()
+    end = loop.time() + seconds
+    with contextlib.suppress(RedisError, OSError):
+        while (left := end - loop.time()) > 0:
+            if await signals.get_message(ignore_subscribe_messages=True, timeout=left) is not None:
+                return

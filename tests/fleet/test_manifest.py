@@ -1,0 +1,87 @@
+"""A signature file says which contents were signed, and nothing else passes for one."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from keyfence.fleet.manifest import (
+    MAX_SEQUENCE,
+    MAX_SIGNED,
+    BadManifest,
+    Manifest,
+    Signed,
+    check_name,
+    check_sequence,
+    differences,
+    digest_of,
+    parse_signed,
+)
+
+ONE = Manifest("shop", 7, (("shop.yaml", digest_of(b"one")),), "ada", "é", "2026-07-01T12:00:00Z")
+SIGNED = Signed(ONE, ONE.line(), "0123456789abcdef", bytes(64))
+
+
+def changed(**fields: object) -> bytes:
+    data = json.loads(ONE.line()) | fields
+    return SIGNED.text().replace(ONE.line(), json.dumps(data).encode())
+
+
+def test_it_comes_back_as_it_was_written() -> None:
+    assert parse_signed(SIGNED.text()) == SIGNED
+    assert SIGNED.text().count(b"\n") == 2
+
+
+def test_two_manifests_of_one_sequence_are_told_apart() -> None:
+    other = SIGNED._replace(line=ONE._replace(message="other").line())
+    assert other.digest != SIGNED.digest
+
+
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b"", "is not a manifest and its signature"),
+        (b"[" * 10_000, "is not a manifest and its signature"),
+        (b"\xff\xfe{\x00}\x00", "is not a manifest and its signature"),
+        (b"x" * (MAX_SIGNED + 1), "has more than"),
+        (changed(format="keyfence-policy-2"), "is not of the format keyfence-policy-1"),
+        (changed(sequence=True), "has no sequence"),
+        (changed(sequence=0), "has no sequence"),
+        (changed(sequence=MAX_SEQUENCE + 1), "has no sequence"),
+        (changed(time="yesterday"), "has no time"),
+        (changed(author=None), "lacks its name, author or message"),
+        (changed(message="m" * 1001), "lacks its name, author or message"),
+        (changed(name="../shop"), "has a name that no policy may have"),
+        (changed(files=[]), "names no files"),
+        (changed(files={"shop.yaml": "abc"}), "has a file without a hash"),
+        (ONE.line() + b"\n", "has no Ed25519 signature"),
+        (ONE.line() + b"\n0123456789abcdef AAAA\n", "has no Ed25519 signature"),
+        (ONE.line() + b"\nKEY " + b"A" * 86 + b"==", "has no Ed25519 signature"),
+        (ONE.line() + b"\n0123456789abcdef !", "is not a manifest and its signature"),
+    ],
+    ids=range(18),
+)
+def test_what_is_no_signature_file_says_why(content: bytes, why: str) -> None:
+    with pytest.raises(BadManifest, match=why):
+        parse_signed(content)
+
+
+def test_each_file_that_differs_is_named() -> None:
+    two = ONE._replace(files=(("a.yaml", digest_of(b"a")), ("b.yaml", digest_of(b"b"))))
+    assert differences(two, {"a.yaml": b"a", "b.yaml": b"b"}) == []
+    assert differences(two, {"a.yaml": b"x", "c.yaml": b"c"}) == [
+        "a.yaml has another content than was signed",
+        "c.yaml was not signed",
+        "b.yaml was signed, and is missing",
+    ]
+
+
+def test_names_and_sequences_are_bounded() -> None:
+    assert (check_name("shop-2.eu"), check_sequence(1)) == ("shop-2.eu", 1)
+    for name in ("", "a b", "a/b", "-a", "é", "a" * 65):
+        with pytest.raises(ValueError, match="a letter first"):
+            check_name(name)
+    for number in (0, -1, MAX_SEQUENCE + 1):
+        with pytest.raises(ValueError, match="a sequence is a number"):
+            check_sequence(number)
