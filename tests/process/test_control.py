@@ -113,7 +113,7 @@ def test_every_view_shows_what_a_service_has_just_done(more: tuple[str, ...], st
     one = stage.finding()
     assert (one["total"], one["service"], one["rule"]) == (3, "web", "scope.write")
     step = ask(admin, "/next")
-    assert step["sentence"] == "One finding is active. Begin with scope.write by web."
+    assert step["sentence"] == "1 finding is active. Begin with scope.write by web."
     assert (step["command"], step["link"]) == (
         f"keyfence findings {one['id']} --admin {admin}",
         f"/findings/{one['id']}",

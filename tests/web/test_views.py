@@ -197,7 +197,7 @@ def test_the_overview_begins_with_the_next_step(stage: Stage) -> None:
     values = load(stage, "/")
     assert values["step"].name == "findings"
     text = shown(stage, "/")
-    assert text.index("One finding is active. Begin with scope.write by CubeProxy.") < text.index("<h1>")
+    assert text.index("1 finding is active. Begin with scope.write by CubeProxy.") < text.index("<h1>")
     assert f"keyfence findings {values['step'].link.removeprefix('/findings/')}" in text
 
 

@@ -225,10 +225,12 @@ def _active(facts: Facts) -> Values | None:
     if active is None or not active["findings"]:
         return None
     number, first = active["findings"], active["first"]
-    of = {"id": first["id"], "rule": first["rule"], "service": first["service"]}
-    if number == 1:
-        return of | {"findings": "One finding is active"}
-    return of | {"findings": f"{number} findings are active"}
+    return {
+        "id": first["id"],
+        "rule": first["rule"],
+        "service": first["service"],
+        "findings": f"{counted(number, 'finding')} {plural(number, 'is', 'are')} active",
+    }
 
 
 def _on_cluster(facts: Facts) -> Values | None:
