@@ -55,12 +55,13 @@ def test_an_empty_summary_has_every_state(views: Views) -> None:
 def test_a_trend_is_rows_by_hour_with_the_commands_of_one_service_or_all(store: Store, views: Views) -> None:
     store.write(batch(row(3), asked=10))
     store.write(batch(row(1, NOON + HOUR, service="api"), at=NOON + HOUR, asked=2, service="api"))
-    every = views.trend(NOON, "")
+    every = views.trend(NOON, "", NOON)
     assert [(one["hour"], one["observed"]) for one in every["violations"]] == [(NOON, 3), (NOON + HOUR, 1)]
     assert every["commands"] == {"shop": {NOON: 10}, "api": {NOON + HOUR: 2}}
-    one = views.trend(NOON, "api")
+    one = views.trend(NOON, "api", NOON + HOUR)
     assert (len(one["violations"]), one["commands"]) == (1, {"api": {NOON + HOUR: 2}})
-    assert views.trend(NOON, "nobody") == {"violations": [], "commands": {"nobody": {}}}
+    made = every["made"]
+    assert views.trend(NOON, "nobody", NOON) == {"violations": [], "commands": {"nobody": {}}, "made": made}
 
 
 def test_the_uses_of_rights_come_with_the_findings_of_entries(store: Store, views: Views) -> None:
