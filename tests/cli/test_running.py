@@ -253,6 +253,8 @@ def test_status_shows_what_runs_and_since_when(running: Keyfence) -> None:
         r"listener    127\.0\.0\.1:\d+, CubeProxy",
         rf"process     \d+, serving, 1 connection, since {time}",
         r"clients     1 \(CubeProxy 1\)",
+        r"next        1 waiver has lapsed, on 2020-01-01 \(CubeProxy, scope\.write\)\. .*",
+        r"            keyfence waivers --admin http://\S+",
     ]
     assert [re.fullmatch(*pair) is not None for pair in zip(patterns, out.splitlines(), strict=True)] == (
         [True] * len(patterns)
