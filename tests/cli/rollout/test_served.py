@@ -10,6 +10,7 @@ from keyfence.config.settings import Overrides
 # Every setting by which a keyfence meets others: addresses, files, a webhook.
 CONFIG = """
 policy: shop.yaml
+reload: auto
 listeners:
 - {listen: "0.0.0.0:7101", service: shop}
 - {listen: "unix:/run/keyfence/billing.sock", service: billing}
@@ -25,7 +26,8 @@ limits: {request: 1mb}
 """
 # What a policy's evaluation depends on, and how clients are known.
 KEPT = {
-    *("policy", "modes", "waivers", "waivers_file", "waivers_source", "identify", "limits", "mask_keys"),
+    *("policy", "policy_server", "policy_trust", "policy_signed"),
+    *("modes", "waivers", "waivers_file", "waivers_source", "identify", "limits", "mask_keys"),
     *(
         "findings_keep",
         "name_services",
@@ -35,7 +37,7 @@ KEPT = {
         "connect_timeout",
         "shared_connections",
     ),
-    *("upstream", "upstream_ca", "upstream_cert", "upstream_key", "upstream_verify"),
+    *("upstream", "expose", "upstream_ca", "upstream_cert", "upstream_key", "upstream_verify"),
 }
 
 
@@ -47,6 +49,7 @@ def test_only_what_decides_about_commands_comes_from_the_configuration(tmp_path:
     names = {field.name for field in dataclasses.fields(after)}
     assert {name for name in KEPT if getattr(before, name) != getattr(after, name)} == set()
     assert {name: getattr(after, name) for name in names - KEPT} == {
+        "reload": "manual",
         "listeners": after.listeners,
         "admin": "127.0.0.1:0",
         "admin_token_file": "",
