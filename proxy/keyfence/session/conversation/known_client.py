@@ -147,10 +147,8 @@ class KnownClient(Identity):
         """Report the findings of a ruling. Returns the decision's id; "" if there is no finding."""
         if not ruling.findings:
             return ""
-        revision = authorizer.policy.revision
-        return self.observer.violations(
-            self.service, self.peer, command, ruling.findings, revision, sent=sent
-        )
+        peer, revision = self.origin.peer(self._said()), authorizer.policy.revision
+        return self.observer.violations(self.service, peer, command, ruling.findings, revision, sent=sent)
 
     def refusal_by(self, ruling: Ruling, command: str, authorizer: Authorizer) -> bytes | None:
         """Report a ruling. Returns the error reply for the command; None if it is not refused."""
