@@ -28,16 +28,15 @@ def played(seed: int) -> str:
     return ""
 
 
-def searched(end: float) -> tuple[int, list[tuple[int, str]]]:
-    """Play new seeds for a slice of the time until `end`. Returns how many, and those that broke with their
-    reports."""
+def searched(end: float) -> tuple[int, list[str]]:
+    """Play new seeds for a slice of the time until `end`. Returns how many, and the reports of those that
+    broke."""
     count, broken = 0, []
     end = min(end, time.monotonic() + SLICE_SECONDS)
     while time.monotonic() < end:
-        seed = random.SystemRandom().getrandbits(48)
         count += 1
-        if report := played(seed):
-            broken.append((seed, report))
+        if report := played(random.SystemRandom().getrandbits(48)):
+            broken.append(report)
     return count, broken
 
 
@@ -66,7 +65,7 @@ def main() -> int:
     ):
         for played_now, broken_now in pool.imap_unordered(searched, [begun + seconds] * slices):
             count += played_now
-            for _, report in broken_now:
+            for report in broken_now:
                 broken += 1
                 print(report if broken <= MOST_REPORTS else "\n".join(report.splitlines()[:2]), end="\n\n")
     rate = count / (time.monotonic() - begun)

@@ -16,13 +16,13 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from keyfence.policy.source.files import POLICY_ENDS, Unreadable, read_file
+from keyfence.policy.source.files import Unreadable, read_file
 
-from .manifest import MAX_SIGNED, SIGNED_END, BadManifest, Signed, parse_signed
+from .manifest import MAX_SIGNED, SIGNED_END, SIGNED_FOLDER, BadManifest, Signed, parse_signed
+from .signed import only_policy
 from .store import KEPT_VERSIONS, Conflict, StoreError, Version
 
 CURRENT = "current"
-_SIGNATURE = f"policy{SIGNED_END}"
 
 
 class FolderStore:
@@ -58,7 +58,7 @@ class FolderStore:
     async def read(self, sequence: int) -> Version | None:
         folder = self._folder / str(sequence)
         try:
-            signed = parse_signed(read_file(folder / _SIGNATURE, MAX_SIGNED))
+            signed = parse_signed(read_file(folder / SIGNED_FOLDER, MAX_SIGNED))
             contents = {name: read_file(folder / _inside(name)) for name, _ in signed.manifest.files}
         except (Unreadable, BadManifest, ValueError):
             return None
@@ -109,8 +109,8 @@ def _inside(name: str) -> str:
 
 def _signature_names(signed: Signed) -> list[str]:
     """Where the signature is looked for: in the policy's folder, and beside a policy of one file."""
-    policies = [name for name, _ in signed.manifest.files if name.endswith(POLICY_ENDS)]
-    return [_SIGNATURE, *(f"{name}{SIGNED_END}" for name in policies if len(policies) == 1)]
+    own = only_policy(signed)
+    return [SIGNED_FOLDER, f"{own}{SIGNED_END}"] if own else [SIGNED_FOLDER]
 
 
 def _write(folder: Path, files: dict[str, bytes]) -> None:

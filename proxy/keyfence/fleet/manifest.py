@@ -24,6 +24,7 @@ MAX_SEQUENCE = 2**53 - 1  # the largest number that every reader of JSON keeps e
 MAX_SIGNED = 512 * 1024  # bytes of a signature file
 MAX_TEXT = 1000  # characters of author and message
 SIGNED_END = ".sig"
+SIGNED_FOLDER = f"policy{SIGNED_END}"  # within a policy that is a folder
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)
 _DIGEST = re.compile(r"[0-9a-f]{64}", re.ASCII)
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", re.ASCII)

@@ -17,9 +17,16 @@ from keyfence.policy.diagnostics import file_error
 from keyfence.policy.source.files import POLICY_ENDS, Unreadable, read_file, replacing, shown_name
 
 from .keys import NEEDS, Trust, is_available, signature_fault
-from .manifest import MAX_SIGNED, SIGNED_END, BadManifest, Signed, differences, parse_signed
+from .manifest import (
+    MAX_SIGNED,
+    SIGNED_END,
+    SIGNED_FOLDER,
+    BadManifest,
+    Signed,
+    differences,
+    parse_signed,
+)
 
-_OF_FOLDER = f"policy{SIGNED_END}"
 _MAX_STATE = 64 * 1024  # bytes
 
 
@@ -33,7 +40,7 @@ class Floor(NamedTuple):
 
 def signature_path(policy: str | Path) -> str:
     """The signature file of a policy: beside a file, within a folder."""
-    return os.path.join(policy, _OF_FOLDER) if os.path.isdir(policy) else f"{policy}{SIGNED_END}"
+    return os.path.join(policy, SIGNED_FOLDER) if os.path.isdir(policy) else f"{policy}{SIGNED_END}"
 
 
 def read_signed(policy: str, trust: Trust, floor: Floor | None = None) -> Signed:
@@ -101,12 +108,16 @@ def named_contents(
     folder = os.path.dirname(policy) or "."
     named = {os.path.relpath(path, folder): content for path, content in contents.items()}
     own = os.path.basename(policy)
-    files = (
-        [] if signed is None else [name for name, _ in signed.manifest.files if name.endswith(POLICY_ENDS)]
-    )
-    if len(files) == 1 and own in named:
-        named[files[0]] = named.pop(own)
+    signed_own = only_policy(signed) if signed is not None else ""
+    if signed_own and own in named:
+        named[signed_own] = named.pop(own)
     return named
+
+
+def only_policy(signed: Signed) -> str:
+    """The policy's file, if the policy is one; "" if it is several."""
+    files = [name for name, _ in signed.manifest.files if name.endswith(POLICY_ENDS)]
+    return files[0] if len(files) == 1 else ""
 
 
 def read_floor(path: Path) -> Floor | None:

@@ -57,12 +57,12 @@ class OperatorListeners:
         from keyfence.admin.server import start_admin, start_metrics
         from keyfence.web.site import Page
 
-        control.admin = self.url("admin") and url_of(Address(self.url("admin").removeprefix("http://")))
         bounds = Bounds(self._room, count=runtime.telemetry.counters.admin_refused_one)
         if "admin" in self._bound:
             audit = Audit(runtime.settings.admin_audit_log, runtime.tell)
             site = functools.partial(Page, control, access, audit)
             bound = self._bound["admin"]
+            control.admin = url_of(Address(url_at(bound).removeprefix("http://")))
             self._servers.append(await start_admin(control, access, bound, bounds, audit=audit, site=site))
         if "metrics" in self._bound:
             self._servers.append(await start_metrics(control, self._bound["metrics"], bounds))

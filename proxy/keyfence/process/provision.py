@@ -135,8 +135,7 @@ class Provision:
             await asyncio.to_thread(write_copy, self.path, source.server.id, copy)
             self.copy_trouble = ""
         except OSError as exc:
-            why = (exc.strerror or type(exc).__name__).lower()
-            self.copy_trouble = f"the policy in force cannot be kept in {self.path} ({why})"
+            self.copy_trouble = f"the policy in force cannot be kept in {self.path} ({_why(exc)})"
             warn(f"{self.copy_trouble}: a start without its server would use an older one, or fail")
 
     async def _keep_floor(self, floor: Floor) -> None:
@@ -148,8 +147,7 @@ class Provision:
             await asyncio.to_thread(write_floor, self.floor_path, floor)
             self.floor_trouble = ""
         except OSError as exc:
-            why = (exc.strerror or type(exc).__name__).lower()
-            self.floor_trouble = f"the policy's sequence cannot be kept in {self.floor_path} ({why})"
+            self.floor_trouble = f"the policy's sequence cannot be kept in {self.floor_path} ({_why(exc)})"
             warn(f"{self.floor_trouble}: after a restart, an older signed policy would be taken")
 
     async def poll_forever(self, take: Callable[[], Awaitable[object]]) -> None:
@@ -221,6 +219,10 @@ class Provision:
             "is_copy": source.is_copy,
             "trouble": source.trouble,
         }
+
+
+def _why(exc: OSError) -> str:
+    return (exc.strerror or type(exc).__name__).lower()
 
 
 def _fetch(server: PolicyServer) -> Callable[[PolicyServer, str, float], Awaitable[Answer]]:
