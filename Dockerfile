@@ -1,7 +1,8 @@
 # syntax=docker/dockerfile:1
 # keyfence, compiled, from its wheel. It runs as a user without rights, and the root file system may be read-only:
 #   docker build -t keyfence --label org.opencontainers.image.revision=$(git rev-parse HEAD) .
-#   docker run --rm --read-only --tmpfs /tmp -v keyfence:/var/lib/keyfence -p 7101-7104:7101-7104 -p 9464:9464 keyfence
+#   docker run --rm --read-only --tmpfs /tmp -v keyfence:/var/lib/keyfence -e REDIS_URL=redis://HOST:6379 \
+#     -p 127.0.0.1:7101-7104:7101-7104 -p 127.0.0.1:9464:9464 keyfence
 # Findings are kept in the volume; without it they are lost with the container.
 # Its RUN steps are those of the Makefile: `tests/test_dockerfile.py` compares the two, and
 # `tools/clean_room.sh dockerfile` runs them without a Docker engine.

@@ -251,9 +251,25 @@ def container(plan: Plan, name: str) -> Iterator[None]:
                     health = dockerfile.read_health_check(step.text)
     yield
     root.make_read_only()
-    say(f"[{root.path.name}] {' '.join(entry + command)}, as {user}, on a read-only root")
+    port = 6379  # nobody else listens on this loopback interface
+    with running_redis(port):
+        environment["REDIS_URL"] = f"redis://127.0.0.1:{port}"
+        run_container(root, entry + command, health, user, directory, environment)
+    yield
+
+
+def run_container(
+    root: Root,
+    command: Sequence[str],
+    health: Sequence[str],
+    user: str,
+    directory: str,
+    environment: Mapping[str, str],
+) -> None:
+    """Starts the image's command, pings each of its listeners, calls its health check, and ends it."""
+    say(f"[{root.path.name}] {' '.join(command)}, as {user}, on a read-only root")
     process = subprocess.Popen(
-        root.command(entry + command, user, directory, environment),
+        root.command(command, user, directory, environment),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         text=True,
@@ -261,6 +277,8 @@ def container(plan: Plan, name: str) -> Iterator[None]:
     assert process.stdout is not None
     line = next((line for line in process.stdout if line.startswith(READY_PREFIX)), "")
     print(f"  | {line.rstrip()}")
+    if not line:
+        raise SystemExit(f"clean room: the container ended with {process.wait()} before it was ready")
     for service, (_, port) in parse_ready_line(line).listeners.items():
         ping(service, ("127.0.0.1", port))
     subprocess.run(root.command(health, user, directory, environment), check=True, stdin=subprocess.DEVNULL)
@@ -268,7 +286,21 @@ def container(plan: Plan, name: str) -> Iterator[None]:
     process.communicate(timeout=30)
     if process.returncode:
         raise SystemExit(f"clean room: the container ended with {process.returncode}")
-    yield
+
+
+@contextlib.contextmanager
+def running_redis(port: int) -> Iterator[None]:
+    """This machine's redis-server, for an image that holds none."""
+    server = shutil.which("redis-server")
+    if server is None:
+        raise SystemExit("clean room: redis-server is not installed here: apt install redis-server")
+    command = [server, "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", "/"]
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.wait()
 
 
 def copy_into(root: Root, directory: str, copy: dockerfile.Copy, roots: Mapping[str, Root]) -> None:

@@ -225,13 +225,15 @@ def test_clients_that_go_before_their_answer_leave_nothing_behind(
     keyfence: Keyfence, server: RedisServer
 ) -> None:
     with keyfence.client("web") as client:
-        client.ping()
-        before = open_files(keyfence), normal_clients(server)
+        call(client, "FINDINGS")  # the first answer may open a file
+        files, clients = open_files(keyfence), normal_clients(server)
         for _ in range(50):
             with keyfence.connect("web") as connection:
                 connection.sendall(b"KEYFENCE STATS\r\nKEYFENCE FINDINGS\r\n")
         eventually(lambda: len(call(client, "SHOW", "CLIENTS")[b"clients"]) == 1, "all have gone")
-        eventually(lambda: (open_files(keyfence), normal_clients(server)) == before, "all is closed")
+        # Fewer may be open than before, because something else ended since.
+        eventually(lambda: normal_clients(server) <= clients, "the upstream connections are closed")
+        eventually(lambda: open_files(keyfence) <= files, "all files are closed")
 
 
 def test_readiness_says_what_is_left_to_do(keyfence: Keyfence) -> None:

@@ -20,7 +20,6 @@ VIEWS = {
         "/",
         [
             "Next step",
-            "findings are active",
             "new findings since yesterday",
             "State of enforcement",
             "scope.write",
