@@ -18,6 +18,7 @@ from tests.simulation.loop import VirtualLoop
 
 _END = b""  # stands for the end of the stream among its pieces
 RARELY = 0.02  # a piece is delayed for longer
+LONGER = 20  # times the usual delay
 LONGEST_TOO_LATE = 1.0  # seconds for which a connection stands that was given up while it was made
 
 
@@ -268,7 +269,12 @@ class Network:
 
     def delay(self) -> float:
         dice = self.dice
-        return dice.random() * self._longest * (20 if dice.random() < RARELY else 1)
+        return dice.random() * self._longest * (LONGER if dice.random() < RARELY else 1)
+
+    @property
+    def longest_delay(self) -> float:
+        """Seconds that a piece takes at most while nothing holds it up."""
+        return self._longest * LONGER
 
     def start(self, job: Coroutine[Any, Any, None]) -> None:
         """Run a job of the models, which may fail as connections do."""

@@ -267,7 +267,12 @@ class Schedule:
     def _watch_subscribers(self) -> None:
         """A subscriber is closed or receives again soon after a failover."""
         patience = self._guide.patience
-        if self.kind == "rough" or not self._is_late(patience):
+        # A message takes two ways: to keyfence, and on to the client.
+        if (
+            self.kind == "rough"
+            or not patience
+            or not self._is_late(patience + 2 * self._network.longest_delay)
+        ):
             return
         since = max(self._group.primary_since, self._guide.right_since)
         for one in self._clients:

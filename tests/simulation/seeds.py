@@ -9,5 +9,6 @@ from __future__ import annotations
 FOUND = {
     200: "writes waited for ever on a node that handed over before it was the primary: a fault of the models",
     62775082039182: "a connection was being made when keyfence ended, which its time limit ends",
+    153985645565493: "a subscriber's messages were under way for long, twice: a fault of the invariant",
     282: "a read came from a replica that is behind, as a name led there: allowed without Sentinels",
 }
