@@ -15,7 +15,7 @@ import pytest
 
 from keyfence import __version__
 from keyfence.authoring.export.languages import LANGUAGES
-from tests.servers import PROJECT, Keyfence
+from tests.servers import PROJECT, Keyfence, RedisServer
 
 PAGE = PROJECT / "proxy" / "keyfence" / "web"
 ROUTE = ("--service", "CubeProxy", "--", "HGET", "cube:v1:shared:sandbox:proxy:7c8f", "HostIP")
@@ -131,6 +131,17 @@ def test_an_installed_keyfence_runs_and_serves_its_page(installed: Path) -> None
         for path in ("/", "/readyz", "/policy"):
             with urllib.request.urlopen(running.ready.admin + path) as answer:
                 assert answer.status == 200
+
+
+def test_an_installed_keyfence_leads_to_the_first_finding(
+    installed: Path, redis_server: RedisServer, tmp_path: Path
+) -> None:
+    command = tmp_path / "keyfence"
+    command.write_text(f'#!/bin/sh\nPYTHONPATH={installed} exec {sys.executable} -m keyfence "$@"\n')
+    command.chmod(0o755)
+    done = run("-m", "tools.first_finding", command, redis_server.url, folder=PROJECT, TMPDIR=str(tmp_path))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "app writes shop:cart:<int>" in done.stdout
 
 
 def test_an_installed_wheel_has_every_file_of_the_page(installed: Path) -> None:

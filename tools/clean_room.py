@@ -37,6 +37,7 @@ PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 USER = "visitor"
 FEW_TESTS = "tests/resp tests/session tests/cli/test_main.py tests/end_to_end/test_proxy.py"
 PASSED_ON = r"(?i)(https?|all|no)_proxy|SSL_CERT_(FILE|DIR)|REQUESTS_CA_BUNDLE|CURL_CA_BUNDLE"
+REDIS_PORT = 6379  # without the network, each port is free
 CLONE_NEWNET = 0x40000000
 SIOCSIFFLAGS = 0x8914
 IFF_UP = 0x1
@@ -49,13 +50,17 @@ def say(text: str) -> None:
 STARTED = time.monotonic()
 
 
+def builders_python() -> str:
+    """A Python of this machine with pip and setuptools. Debian's own may come without."""
+    python = PROJECT / ".venv" / "bin" / "python"
+    return str(python) if python.exists() else sys.executable
+
+
 def host_settings() -> dict[str, str]:
     """Returns the environment that lets a room's pip reach the same indexes as this machine's pip."""
     settings = {name: value for name, value in os.environ.items() if re.fullmatch(PASSED_ON, name)}
-    # Debian's own Python may come without pip.
-    python = next((p for p in (PROJECT / ".venv/bin/python",) if p.exists()), sys.executable)
     listed = subprocess.run(
-        [python, "-m", "pip", "config", "list"], capture_output=True, text=True, check=False
+        [builders_python(), "-m", "pip", "config", "list"], capture_output=True, text=True, check=False
     )
     # Lowest precedence first: files, then the environment.
     for line in sorted(listed.stdout.splitlines(), key=lambda line: line.startswith(":env:")):
@@ -222,6 +227,30 @@ def visitors_room(plan: Plan, name: str) -> Iterator[None]:
     yield
 
 
+def wheel_room(plan: Plan, name: str) -> Iterator[None]:
+    """A user without clone, make and compiler: the pure wheel, and `keyfence look` to the first finding."""
+    root = Root(plan.work, name, plan.base, plan.settings)
+    root.run(f"useradd --create-home {USER}")
+    directory = f"/home/{USER}"
+    say(f"[{name}] tools.dist --only pure")
+    build = [
+        builders_python(),
+        "-m",
+        "tools.dist",
+        "--only",
+        "pure",
+        "--into",
+        f"{root.path}{directory}/dist",
+    ]
+    subprocess.run(build, cwd=PROJECT, check=True)
+    root.run("python3 -m venv keyfence && keyfence/bin/pip install --quiet dist/*.whl", USER, directory)
+    yield
+    with running_redis(REDIS_PORT) as url:
+        shutil.copy(PROJECT / "tools" / "first_finding.py", f"{root.path}{directory}")
+        root.run(f"python3 first_finding.py keyfence/bin/keyfence {url}", USER, directory)
+    yield
+
+
 def container(plan: Plan, name: str) -> Iterator[None]:
     """Carries out the Dockerfile's steps until the first `yield`, then runs the resulting image."""
     roots: dict[str, Root] = {}
@@ -251,9 +280,7 @@ def container(plan: Plan, name: str) -> Iterator[None]:
                     health = dockerfile.read_health_check(step.text)
     yield
     root.make_read_only()
-    port = 6379  # nobody else listens on this loopback interface
-    with running_redis(port):
-        environment["REDIS_URL"] = f"redis://127.0.0.1:{port}"
+    with running_redis(REDIS_PORT) as environment["REDIS_URL"]:
         run_container(root, entry + command, health, user, directory, environment)
     yield
 
@@ -289,15 +316,15 @@ def run_container(
 
 
 @contextlib.contextmanager
-def running_redis(port: int) -> Iterator[None]:
-    """This machine's redis-server, for an image that holds none."""
+def running_redis(port: int) -> Iterator[str]:
+    """This machine's redis-server, for rooms that hold none. Yields its URL."""
     server = shutil.which("redis-server")
     if server is None:
         raise SystemExit("clean room: redis-server is not installed here: apt install redis-server")
     command = [server, "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", "/"]
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
     try:
-        yield
+        yield f"redis://127.0.0.1:{port}"
     finally:
         process.terminate()
         process.wait()
@@ -329,7 +356,12 @@ def leave_the_network() -> None:
         fcntl.ioctl(control, SIOCSIFFLAGS, struct.pack("16sh", b"lo", IFF_UP))
 
 
-ROOMS = {"no-compiler": visitors_room, "compiler": visitors_room, "dockerfile": container}
+ROOMS = {
+    "no-compiler": visitors_room,
+    "compiler": visitors_room,
+    "wheel": wheel_room,
+    "dockerfile": container,
+}
 
 
 def main() -> None:

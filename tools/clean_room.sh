@@ -3,7 +3,7 @@
 #
 #   tools/clean_room.sh [--short] [--base DIR] [ROOM...]
 #
-# ROOM: no-compiler, compiler or dockerfile; default: all. --short runs only some of the tests. --base keeps the
+# ROOM: no-compiler, compiler, wheel or dockerfile; default: all. --short runs only some of the tests. --base keeps the
 # bare Debian in DIR for the next run. Needs root, debootstrap and the right to mount. If one of them is missing, it
 # prints one line and exits with 77.
 #

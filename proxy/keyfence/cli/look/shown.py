@@ -90,7 +90,7 @@ def totals(services: Sequence[Service]) -> str:
     """How much was seen, in a few words."""
     kinds = {one for service in services for one in service.uses}
     times = sum(service.times for service in services)
-    return f"{counted(len(services), 'service')}, {counted(len(kinds), 'kind')} of keys, {times:,} uses"
+    return f"{counted(len(services), 'service')}, {counted(len(kinds), 'kind')} of keys, {counted(times, 'use')}"
 
 
 def services_text(services: Iterable[Service]) -> Iterator[str]:
