@@ -21,6 +21,9 @@ from keyfence.process.serving.garbage import importing
 from .terminal.options import Commands
 from .terminal.output import fail
 
+# pydantic would look through every installed distribution for plugins: five percent of a start.
+os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
+
 # The place of each command: its module, and its name there.
 PLACES: Mapping[str, str] = {
     "acl": "keyfence.cli.acl:acl",

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Connection, Table, bindparam, delete, func, select, update
-from sqlalchemy.dialects import postgresql, sqlite
 
 from keyfence.telemetry.clients import meet
 from keyfence.telemetry.counters import OTHER
@@ -52,6 +51,17 @@ _CHUNK = 500  # ids of one statement
 RuleHours = dict[tuple[int, str, str], dict[str, int]]  # by hour, service and rule: counts by action
 
 
+def _insert_of(database: Database) -> Any:
+    """`insert` with ON CONFLICT. Each dialect is imported when it is used, because both take a while."""
+    if database.is_sqlite:
+        from sqlalchemy.dialects import sqlite
+
+        return sqlite.insert
+    from sqlalchemy.dialects import postgresql
+
+    return postgresql.insert
+
+
 class Store:
     """A findings store, as one keyfence instance writes it. Used from one thread at a time."""
 
@@ -59,7 +69,7 @@ class Store:
         """`instance` distinguishes this process from others that write to the same store."""
         self.database = database
         self._instance = instance
-        self._insert = sqlite.insert if database.is_sqlite else postgresql.insert
+        self._insert = _insert_of(database)
         self._uses: dict[UseKey, int] = {}  # their numbers
         self._spans: dict[tuple[str, str], tuple[int, float]] = {}  # number and end of the last one
 

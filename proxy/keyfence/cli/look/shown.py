@@ -89,8 +89,8 @@ def _does(one: Use) -> str:
 def totals(services: Sequence[Service]) -> str:
     """How much was seen, in a few words."""
     kinds = {one for service in services for one in service.uses}
-    times = sum(service.times for service in services)
-    return f"{counted(len(services), 'service')}, {counted(len(kinds), 'kind')} of keys, {counted(times, 'use')}"
+    times = counted(sum(service.times for service in services), "use")
+    return f"{counted(len(services), 'service')}, {counted(len(kinds), 'kind')} of keys, {times}"
 
 
 def services_text(services: Iterable[Service]) -> Iterator[str]:
