@@ -11,7 +11,7 @@ from keyfence.resp.encode import command
 
 from .test_client import ADMITTED, Stage, in_loop
 
-_ASKED = re.compile(rb"HGETALL|WATCH|(?P<role>HELLO)|ECHO\r\n(\$32\r\n[0-9a-f]{32}\r\n)")
+_ASKED = re.compile(rb"HGETALL|WATCH|(?P<role>HELLO)|(?P<id>\r\nID\r\n)|ECHO\r\n(\$32\r\n[0-9a-f]{32}\r\n)")
 KEY = b"cube:v1:shared:sandbox:proxy:7c8f"
 
 
@@ -32,7 +32,10 @@ class Redis:
             await self.may_answer.wait()
             for match in _ASKED.finditer(data):
                 role = b"*2\r\n$4\r\nrole\r\n$%d\r\n%s\r\n" % (len(self.role), self.role)
-                writer.write(role if match["role"] else match[2] or b"+%d\r\n" % number)
+                nonce = match.group(match.re.groups)
+                writer.write(
+                    role if match["role"] else nonce or b"%c%d\r\n" % (b":" if match["id"] else b"+", number)
+                )
         self.closed += 1
 
 
@@ -126,5 +129,27 @@ def test_a_client_that_would_notice_is_closed_if_its_connection_leads_to_a_repli
             if stays:
                 writer.write(ADMITTED)
             assert await reader.readline() == (b"+1\r\n" if stays else b"")
+
+    renews(monkeypatch)
+
+
+@pytest.mark.parametrize(("role", "stays"), [(b"master", True), (b"replica", False)])
+def test_so_is_one_whose_connection_is_kept_while_it_shares_another(
+    role: bytes, stays: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @in_loop
+    async def renews() -> None:
+        redis = Redis()
+        async with Stage(redis.serve, shared_connections=1) as stage:
+            reader, writer = await stage.client()
+            writer.write(command(b"CLIENT", b"ID"))
+            assert await reader.readline() == b":1\r\n"
+            assert await says((reader, writer)) == b"+2\r\n"
+            redis.role = role
+            stage.context.renew()
+            if stays:
+                assert await says((reader, writer)) == b"+3\r\n"
+                writer.write(command(b"CLIENT", b"ID"))
+            assert await reader.readline() == (b":1\r\n" if stays else b"")
 
     renews(monkeypatch)

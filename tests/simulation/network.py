@@ -337,7 +337,7 @@ class Network:
         here, there = End(self, origin, address), End(self, target, (origin.address, 50_000))
         here.peer, there.peer = there, here
         origin.ends[here] = target.ends[there] = None
-        self.loop.call_later(self.delay(), self._accept, there, serves)
+        self.loop.call_later(self.delay(), self._accept, there, address[1], serves)
         return here
 
     def _make_too_late(self, origin: Host, makes: Callable[[], Any], address: str, port: int) -> None:
@@ -353,9 +353,13 @@ class Network:
         here.start(makes())
         self.loop.call_later(min(self.delay() * 10, LONGEST_TOO_LATE), here.vanish_silently)
 
-    def _accept(self, end: End, serves: Callable[[], Any]) -> None:
-        if not end.is_lost:
+    def _accept(self, end: End, port: int, serves: Callable[[], Any]) -> None:
+        if end.is_lost:
+            return
+        if (end.host.address, port) in self._listening:
             end.start(serves())
+        else:
+            end.vanish()  # who listened has left before it took the connection
 
     # -- faults
 

@@ -10,5 +10,7 @@ FOUND = {
     200: "writes waited for ever on a node that handed over before it was the primary: a fault of the models",
     62775082039182: "a connection was being made when keyfence ended, which its time limit ends",
     153985645565493: "a subscriber's messages were under way for long, twice: a fault of the invariant",
+    226590209311865: "a connection that was kept for its id while its client shared another led to a replica",
+    81341872571713: "a connection was taken by a keyfence that had ended: a fault of the network",
     282: "a read came from a replica that is behind, as a name led there: allowed without Sentinels",
 }

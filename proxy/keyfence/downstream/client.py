@@ -433,8 +433,7 @@ class Client(Owner):
         self._must_renew = self._links.has_own and not conversation.give_up_own()
         self._drop_own_if_asked()
         if self._must_renew and conversation.may_ask_on_own():
-            self._must_renew = False
-            self._links.ask_role()
+            self._must_renew = not self._links.ask_role()
 
     @property
     def own(self) -> tuple[DedicatedLink | None, Conversation]:

@@ -87,10 +87,10 @@ class Links:
         """Whether there is a dedicated connection."""
         return self._own is not None and not self._own.is_closed
 
-    def ask_role(self) -> None:
-        """Give up the dedicated connection, and the client, if it leads to a replica. No reply may be due."""
-        if self._own is not None:
-            self._own.ask_role()
+    def ask_role(self) -> bool:
+        """Give up the dedicated connection, and the client, if it leads to a replica. No reply may be due.
+        Returns False if it cannot be asked now."""
+        return self._own is None or self._own.ask_role()
 
     @property
     def own(self) -> DedicatedLink | None:

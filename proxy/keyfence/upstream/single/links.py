@@ -45,8 +45,9 @@ class ClusterLinks(Links):
     def has_own(self) -> bool:
         return self._owns.is_open
 
-    def ask_role(self) -> None:
-        """Each node's role is in the topology."""
+    def ask_role(self) -> bool:
+        """Each node's role is in the topology, so none is asked for."""
+        return True
 
     @property
     def own(self) -> DedicatedLink | None:
