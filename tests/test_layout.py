@@ -244,6 +244,7 @@ PURE_MODULES = {  # in other rooms
     "keyfence.upstream.single.dealing",
     "keyfence.upstream.single.parts",
     "keyfence.upstream.single.refusals",
+    "keyfence.upstream.single.retries",
     "keyfence.upstream.single.spreading",
     "keyfence.upstream.single.turns",
 }

@@ -26,10 +26,10 @@ cdef class ClusterShares(Receiver):
     cdef long long _version
     cdef Order _order
     cdef object _queue
-    cdef long long _due
-    cdef long long _number
-    cdef object _round
-    cdef bint _sends_again
+    cdef public long long due
+    cdef public long long number
+    cdef object _retries
+    cdef public bint sends_again
     cdef bint _is_timed
     cdef bint _is_passed_on
     cdef Share _link
