@@ -130,3 +130,28 @@ def test_a_script_may_word_an_error_of_its_own() -> None:
     server.is_down = False
     played(cluster, [server.number])
     assert client.errors == [b"-CLUSTERDOWN The cluster is down\r\n"]
+
+
+def test_a_value_that_reads_as_a_refusal_is_none_where_it_begins_a_piece() -> None:
+    """A node's bytes come in any pieces. One may begin within a value, with text that a client wrote."""
+    cluster = ModelCluster(1, clients=1)
+    (client,) = cluster.clients
+    key = KEYS[0] + client.name
+    server = cluster.servers[cluster.node_of(key)]
+    value = b"-TRYAGAIN a value\r\n-TRYAGAIN a value"
+    server.keys[key] = client.values[key] = value
+    client.ask([b"SET", KEYS[0] + b":nobody", b"1"], [b"GET", key])
+    server.take_in()
+    server.is_down = True
+    server.work()
+    server.is_down = False
+    server.work()
+    head = bytes(server.to_client).index(b"$%d\r\n" % len(value)) + len(b"$%d\r\n" % len(value))
+    server.deliver(head)
+    server.deliver(1_000)
+    played(cluster, [server.number])
+    while cluster.later.waiting:
+        cluster.later.run_next()
+        played(cluster, [server.number])
+    assert client.replies == 2
+    assert client.errors == []

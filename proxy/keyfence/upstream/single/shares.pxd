@@ -61,7 +61,7 @@ cdef class ClusterShares(Receiver):
     cdef object _merge(self)
     @cython.locals(
         framer=ReplyFramer, turn=Turn, at=Py_ssize_t, begin=Py_ssize_t, end=Py_ssize_t, done="long long",
-        looks=bint, piece=bytes, line=bytes,
+        looks=bint, begins=bint, piece=bytes, line=bytes,
     )
     cpdef object _sort(self, Side side, bytes data)
     @cython.locals(sent=Sent, is_skipped=bint, number="long long")

@@ -317,6 +317,7 @@ class ClusterShares(Receiver):
             assert turn is not None
             looks = side.is_looked_at or self.sends_again or turn.is_whole
             begin = at
+            begins = framer.at_boundary or bool(side.part)
             at = framer.advance(data, begin, 1 if looks else turn.count)
             done = framer.completed
             if not looks and done and framer.at_boundary and not side.part:
@@ -343,7 +344,7 @@ class ClusterShares(Receiver):
                 elif line is not piece:
                     piece += line
             if piece:
-                self._take(side, turn, piece, done, looks)
+                self._take(side, turn, piece, done, looks and begins)
 
     def _take(self, side: Side, turn: Turn, piece: bytes, done: int, looks: bool) -> None:
         """Take in replies of a turn, or a part of one. If it `looks`, that is at most one reply, from its
