@@ -114,6 +114,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "net",
         "identity",
         "upstream",
+        "upstream.cluster",
         "upstream.credentials",
     },
     "downstream": {
@@ -235,6 +236,7 @@ PURE_MODULES = {  # in other rooms
     "keyfence.upstream.cluster.refresh",
     "keyfence.upstream.cluster.rewriting",
     "keyfence.upstream.cluster.scanning",
+    "keyfence.upstream.cluster.splittable",
     "keyfence.upstream.cluster.splitting",
     "keyfence.upstream.cluster.state",
     "keyfence.upstream.cluster.topology",
@@ -245,6 +247,7 @@ PURE_MODULES = {  # in other rooms
     "keyfence.upstream.single.parts",
     "keyfence.upstream.single.refusals",
     "keyfence.upstream.single.retries",
+    "keyfence.upstream.single.splits",
     "keyfence.upstream.single.spreading",
     "keyfence.upstream.single.turns",
 }

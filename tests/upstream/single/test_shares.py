@@ -15,10 +15,11 @@ from .model import KEYS, PROFILE, ModelCluster
 SEEDS = 3000 if os.environ.get("KEYFENCE_LONG") else 90
 
 
+@pytest.mark.parametrize("splits", [False, True], ids=["whole", "in parts"])
 @pytest.mark.parametrize("block", range(6))
-def test_random_schedules_keep_the_order(block: int) -> None:
+def test_random_schedules_keep_the_order(block: int, splits: bool) -> None:
     for seed in range(block * SEEDS // 6, (block + 1) * SEEDS // 6):
-        cluster = ModelCluster(seed)
+        cluster = ModelCluster(seed, splits=splits)
         for _ in range(300):
             cluster.step()
         cluster.settle()

@@ -20,6 +20,7 @@ from keyfence.resp.replies import ErrorPart, ReplyError, ReplyFramer
 from keyfence.upstream.cluster.fan_out import Join, Reach, asked, fan_out
 from keyfence.upstream.cluster.joining import UNREACHABLE, Joined, without_cluster
 from keyfence.upstream.cluster.scanning import Step
+from keyfence.upstream.cluster.splitting import split
 from keyfence.upstream.dedicated import DedicatedLink, Owner
 from keyfence.upstream.exchange import Share
 
@@ -28,6 +29,7 @@ from .cutting import NO_NODE, NO_SLOT, arguments
 from .masters import Masters
 from .parts import Part, Parts
 from .refusals import CROSSSLOT, LONGEST, NOT_SERVED, error_for, may_begin, pause_before, refusal_in
+from .splits import OneByOne
 from .spreading import Spread
 
 IDLE_SECONDS = 60.0  # after which a connection is closed
@@ -68,6 +70,7 @@ class OwnConnections(Owner):
     def __init__(self, owner: Owner, masters: Masters) -> None:
         self._owner: Owner | None = owner
         self._masters = masters
+        self.splits: frozenset[bytes] = frozenset()  # commands that are sent in parts if they have to
         self._owns: dict[int, _Own] = {}  # by the node's number
         self._at = NO_NODE  # the node that was used last
         self._parts = Parts()
@@ -85,6 +88,7 @@ class OwnConnections(Owner):
         self._watched_slot = NO_SLOT  # … and their hash slot
         self._spread: Spread | None = None  # the command under way, if several nodes answer it
         self._scan: Step | None = None  # that is a SCAN
+        self._in_parts: OneByOne | None = None  # the command of which a part is under way
         self._instead = b""  # the text of the error in place of the next reply
         self._collects = ""  # INFO or HELLO, whose reply is edited
         self._framer = ReplyFramer()
@@ -184,7 +188,7 @@ class OwnConnections(Owner):
         self._again = None
         self._stays = self._in_transaction = self._is_discarded = False
         self._transaction, self._watches_at = None, NO_NODE
-        self._spread = self._scan = None
+        self._spread = self._scan = self._in_parts = None
         self._instead, self._collects = b"", ""
         self._framer, self._part = ReplyFramer(), b""
 
@@ -228,6 +232,8 @@ class OwnConnections(Owner):
                     self._queue.popleft()
                     self._spread_out(part, argv)
                     continue
+            if self._divide(part):
+                continue
             node = self._node_of(part)
             if node == NO_NODE:
                 self._wait_for_node(part)
@@ -238,6 +244,17 @@ class OwnConnections(Owner):
                 return
             self._queue.popleft()
             self._send(part, node)
+
+    def _divide(self, part: Part) -> bool:
+        """Put the parts of a command in its place, if its keys are in several hash slots."""
+        may_divide = part.name in self.splits and not self._in_transaction and not self._stays
+        cut = split(arguments(part.data)) if may_divide else None
+        if cut is None:
+            return False
+        self._queue.popleft()
+        self._queue.extendleft(Part(one.request, part.name, one.slot) for one in reversed(cut.parts))
+        self._in_parts = OneByOne(cut)
+        return True
 
     def _node_of(self, part: Part) -> int:
         """The node that a request goes to; NO_NODE: none has its hash slot."""
@@ -403,6 +420,7 @@ class OwnConnections(Owner):
         passed: list[bytes] = []
         while at < len(data):
             begin = at
+            begins = framer.at_boundary or bool(self._part)
             at = framer.advance(data, begin, 1, True)
             framer.take_errors()
             piece = self._part + data[begin:at]
@@ -414,14 +432,22 @@ class OwnConnections(Owner):
                 if may_be_refusal or (self._collects and len(piece) <= MAX_EDITED):
                     self._part = piece
                 elif not self._dropped:
-                    passed.append(piece)
+                    passed.append(self._passed(piece, False))
             else:
                 self._due -= 1
-                passed.append(self._reply(piece))
+                passed.append(self._passed(self._reply(piece, begins), True))
         return b"".join(passed)
 
-    def _reply(self, reply: bytes) -> bytes:
-        """What the client gets of the last part of a reply; b"": nothing."""
+    def _passed(self, data: bytes, is_end: bool) -> bytes:
+        """What the client gets of a piece of a reply: nothing of one to a part, but all of the last one's."""
+        if self._in_parts is None or not data:
+            return data
+        reply = self._in_parts.came(data, is_end)
+        self._in_parts = None if reply else self._in_parts
+        return reply
+
+    def _reply(self, reply: bytes, begins: bool) -> bytes:
+        """What the client gets of the last part of a reply; b"": nothing. `begins`: it is all of it."""
         if self._dropped:
             self._dropped -= 1
             if self._in_transaction and reply.startswith(b"-") and self._owner is not None:
@@ -431,9 +457,9 @@ class OwnConnections(Owner):
         instead, self._instead = self._instead, b""
         if instead:
             return encode.error(instead.decode())
-        refusal = refusal_in(reply)
+        refusal = refusal_in(reply) if begins else None
         if refusal is None:
-            return without_cluster(self._collects, reply) if self._collects else reply
+            return without_cluster(self._collects, reply) if self._collects and begins else reply
         if again is None:
             is_other = refusal.is_redirect and self._transaction_slot not in (NO_SLOT, refusal.slot)
             return CROSSSLOT if is_other else error_for(reply)
@@ -466,7 +492,9 @@ class OwnConnections(Owner):
 
     def _give(self, reply: bytes) -> None:
         if self._owner is not None:
-            self._owner.upstream_data(_NO_LINK, reply)
+            passed = self._passed(reply, True)
+            if passed:
+                self._owner.upstream_data(_NO_LINK, passed)
             self._go_on()
 
     # -- commands that several nodes answer

@@ -65,6 +65,10 @@ class Retries:
 
     def _cut_out(self, side: Side, turn: Turn) -> Turn:
         """Take the next reply of a turn out of what the side has to answer. Returns its own turn."""
+        if turn.part is not None:
+            side.next_turn()
+            turn.side, turn.later = None, None
+            return turn
         gap = self._order.split(turn, 0)
         rest = self._order.split(gap, 1) if gap.count > 1 else None
         side.replaced(turn, rest)
@@ -95,6 +99,14 @@ class Retries:
         turn.side, turn.later, turn.count, turn.number = None, None, sent.count, number
         again.turn, again.is_transaction = turn, True
         self._add(again)
+
+    def part_not_served(self, request: bytes, turn: Turn) -> None:
+        """No node has the hash slot of a part of a command. `turn` is its own."""
+        again = Again([request], turn.number, False)
+        again.turn = turn
+        again.not_served(NOT_SERVED)
+        self._add(again)
+        self._masters.not_served()
 
     def not_served(self, data: bytes, is_transaction: bool = False) -> None:
         """No node has the hash slot of these requests."""
@@ -160,7 +172,7 @@ class Retries:
 
     def _answer(self, again: Again, reply: bytes) -> None:
         assert again.turn is not None
-        self._order.answer(again.turn, reply)
+        self._shares.answer(again.turn, reply)
 
     def _went_on(self) -> None:
         """Some commands were answered that had been refused, or all of them."""

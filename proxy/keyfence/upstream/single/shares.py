@@ -26,6 +26,7 @@ from .cutting import (
     MOST_DEALT,
     NO_NODE,
     NODES,
+    PARTS,
     SEVERAL,
     UNFIT,
     Run,
@@ -37,6 +38,7 @@ from .masters import Masters
 from .refusals import LONGEST, error_for, may_begin
 from .retries import Retries
 from .sides import Receiver, Sent, Side, new_sent
+from .splits import Splits
 from .turns import Order, Turn, new_turn
 
 MAX_HELD = MIB  # bytes of replies that wait for their turn; with more, nothing more is sent for the client …
@@ -45,7 +47,7 @@ MOST_HELD = 32 * MIB  # … and with more than this, which is what was under way
 MOST_MERGED = 64 * 1024
 MOST_SIDES = 256  # that a deal can name
 _ERROR = ord("-")
-_NO_NODE, _ANY_NODE, _SEVERAL, _UNFIT = NO_NODE, ANY_NODE, SEVERAL, UNFIT
+_NO_NODE, _ANY_NODE, _SEVERAL, _UNFIT, _PARTS = NO_NODE, ANY_NODE, SEVERAL, UNFIT, PARTS
 _MOST_SIDES = MOST_SIDES
 _NODES, _ENDS = NODES, ENDS
 _PLACES = bytearray(MOST_DEALT)  # of the requests that are dealt out
@@ -68,7 +70,8 @@ class ClusterShares(Receiver):
         self._queue: deque[tuple[bytes, int, bool]] = deque()
         self.due = 0  # replies
         self.number = 0  # of the next request
-        self._retries = Retries(self, masters, self._order)
+        self.retries = Retries(self, masters, self._order)
+        self._splits: Splits | None = None  # None: no command is sent in parts
         self.sends_again = False  # whether any command is refused, or was sent again
         self._is_timed = False
         self._is_passed_on = False  # the client is about to get what has come
@@ -86,6 +89,11 @@ class ClusterShares(Receiver):
     def is_held(self) -> bool:
         """Whether nothing that the client waits for has left keyfence, because nodes cannot be reached."""
         return all(not one.due or one.is_unsent for one in self._places)
+
+    def split(self, names: frozenset[bytes]) -> None:
+        """Send these commands in parts if their keys are in several hash slots. No reply may be due."""
+        self._cutter = self._masters.cutter_for(names)
+        self._splits = Splits(self, self._masters, self._order) if names else None
 
     def may_share(self, profile: Profile) -> bool:
         """Whether there is a connection of this kind to share."""
@@ -107,7 +115,7 @@ class ClusterShares(Receiver):
     def close(self) -> None:
         """The client no longer uses this. No callback comes after this."""
         self._client = None
-        self._retries.stop()
+        self.retries.stop()
         self._queue.clear()
         self._order.clear()
         self._deals.clear()
@@ -148,21 +156,38 @@ class ClusterShares(Receiver):
         self._hand_over()
         cutter = self._cutter
         runs = cutter.cut(data, count)
-        if len(runs) == 1:
-            run = runs[0]
+        run = runs[0]
+        if len(runs) == 1 and run.node != _PARTS:
             self._send_run(run.node, data, count, shapeable, cutter.is_transaction)
             return
         parts: dict[int, list[bytes]] = {}
         totals: dict[int, int] = {}
         for run in runs:
+            if run.node == _ANY_NODE:
+                run.node = self._any()
+            elif run.node == _PARTS:
+                self._send_parts(parts, totals, shapeable)
+                assert self._splits is not None
+                self._splits.send(data[run.begin : run.end], run is runs[-1], shapeable)
+                continue
             self._expect(run, run is runs[-1])
             if run.node != _NO_NODE:
                 parts.setdefault(run.node, []).append(data[run.begin : run.end])
                 totals[run.node] = totals.get(run.node, 0) + run.count
             else:
-                self._retries.not_served(data[run.begin : run.end])
+                self.retries.not_served(data[run.begin : run.end])
+        self._send_parts(parts, totals, shapeable)
+
+    def _send_parts(self, parts: dict[int, list[bytes]], totals: dict[int, int], shapeable: bool) -> None:
+        """Send each node what goes there. The replies are expected."""
         for node, pieces in parts.items():
-            self._send_to(self._sides[node], new_sent(b"".join(pieces), totals[node], shapeable, None))
+            self.send_to(self._sides[node], new_sent(b"".join(pieces), totals[node], shapeable, None))
+        parts.clear()
+        totals.clear()
+
+    def _any(self) -> int:
+        """The node for requests that any node may answer; NO_NODE: there is none."""
+        return self._near if self._near in self._sides else int(self._masters.any())
 
     def _deal(self, data: bytes, count: int) -> bool:
         """Deal the requests out to the nodes. Returns whether that is possible."""
@@ -170,17 +195,17 @@ class ClusterShares(Receiver):
         if node == _UNFIT:
             return False
         if node == _ANY_NODE:
-            node = self._near if self._near in self._sides else self._masters.any()
+            node = self._any()
             if node == _NO_NODE:
                 return False
         if node != _SEVERAL:
             self._near = node
-            side = self._side(node)
+            side = self.side(node)
             self._deals.add(new_deal(None, side.place, count, self.number))
             self.number += count
             self.due += count
             side.due += count
-            self._send_to(side, new_sent(data, count, False, None))
+            self.send_to(side, new_sent(data, count, False, None))
             return True
         return self._deal_to_several(data, count)
 
@@ -194,7 +219,7 @@ class ClusterShares(Receiver):
             first = index
             while index < count and _NODES[index] == node:
                 index += 1
-            side = self._side(node)
+            side = self.side(node)
             if side.place >= _MOST_SIDES:
                 self._drop_parts()
                 return False
@@ -215,7 +240,7 @@ class ClusterShares(Receiver):
                 side.due += side.part_count
                 side.part_count = 0
                 parts.clear()
-                self._send_to(side, sent)
+                self.send_to(side, sent)
         return True
 
     def _drop_parts(self) -> None:
@@ -225,27 +250,27 @@ class ClusterShares(Receiver):
 
     def _send_run(self, node: int, data: bytes, count: int, shapeable: bool, is_transaction: bool) -> None:
         if node == _ANY_NODE:
-            node = self._near if self._near in self._sides else self._masters.any()
+            node = self._any()
         run = new_run(node, count, 0, len(data))
         self._expect(run, True, is_transaction)
         if node == _NO_NODE:
-            self._retries.not_served(data, is_transaction)
+            self.retries.not_served(data, is_transaction)
         else:
             self._near = node
-            self._send_to(self._sides[node], new_sent(data, count, shapeable, None))
+            self.send_to(self._sides[node], new_sent(data, count, shapeable, None))
 
     def _expect(self, run: Run, ends: bool, is_transaction: bool = False) -> None:
         """The next turn is that of these requests."""
         if run.node == _NO_NODE:
             return
-        side = self._side(run.node)
+        side = self.side(run.node)
         turn = new_turn(side, run.count, self.number, ends, is_transaction)
         self._order.add(turn)
         side.expect(turn)
         self.number += run.count
         self.due += run.count
 
-    def _side(self, node: int) -> Side:
+    def side(self, node: int) -> Side:
         for side in self._places:
             if side.number == node:
                 return side
@@ -253,7 +278,7 @@ class ClusterShares(Receiver):
         self._places.append(made)
         return made
 
-    def _send_to(self, side: Side, sent: Sent) -> None:
+    def send_to(self, side: Side, sent: Sent) -> None:
         assert self._profile is not None
         if not side.may_share(self._profile):
             self._refuse_soon(side)
@@ -315,7 +340,7 @@ class ClusterShares(Receiver):
         while at < len(data) and self._client is not None:
             turn = side.turn
             assert turn is not None
-            looks = side.is_looked_at or self.sends_again or turn.is_whole
+            looks = side.is_looked_at or self.sends_again or turn.is_whole or turn.part is not None
             begin = at
             begins = framer.at_boundary or bool(side.part)
             at = framer.advance(data, begin, 1 if looks else turn.count)
@@ -349,16 +374,15 @@ class ClusterShares(Receiver):
     def _take(self, side: Side, turn: Turn, piece: bytes, done: int, looks: bool) -> None:
         """Take in replies of a turn, or a part of one. If it `looks`, that is at most one reply, from its
         beginning on."""
-        if (
-            looks
-            and done
-            and piece.startswith(b"-")
-            and not turn.is_whole
-            and self._retries.is_refused(side, piece)
-        ):
+        if turn.part is not None:
+            assert self._splits is not None
+            self._splits.take(side, turn, piece, bool(done), looks)
+            return
+        is_error = looks and piece.startswith(b"-") and not turn.is_whole
+        if is_error and done and self.retries.is_refused(side, piece):
             return
         request = side.next_request() if self.sends_again and done and not turn.is_whole else b""
-        if looks and piece.startswith(b"-") and not turn.is_whole:
+        if is_error:
             piece = error_for(piece)
         sent = side.sent
         number = turn.number
@@ -375,7 +399,7 @@ class ClusterShares(Receiver):
         else:
             self._order.came(turn, piece, done)
         if request and not is_skipped:
-            self._retries.ran([request], number)
+            self.retries.ran([request], number)
         if turn.is_whole and not turn.count:
             assert sent is not None
             self._transaction_came(side, turn, sent, number - sent.count + 1)
@@ -384,22 +408,30 @@ class ClusterShares(Receiver):
         """All replies to a transaction have come."""
         held = turn.held or []
         if any(one.startswith(b"-") for one in held):
-            self._retries.transaction_failed(sent, turn, _replies(held), number, side.number)
+            self.retries.transaction_failed(sent, turn, _replies(held), number, side.number)
             return
         if self.sends_again:
-            self._retries.ran(requests_in(sent.data), number)
+            self.retries.ran(requests_in(sent.data), number)
         self._order.all_came(turn)
 
     # -- commands that are sent again
 
     def send_again(self, node: int, turn: Turn, again: Again, data: bytes) -> None:
         """Send a refused command to a node. `turn` has the replies."""
-        side = self._side(node)
+        side = self.side(node)
         turn.side = side
         side.expect(turn)
         self.due += turn.count
         side.is_looked_at = True
-        self._send_to(side, new_sent(data, turn.count, again.shapeable, again))
+        self.send_to(side, new_sent(data, turn.count, again.shapeable, again))
+
+    def answer(self, turn: Turn, reply: bytes) -> None:
+        """Answer the rest of a turn. `Order.settle` follows."""
+        if turn.part is None:
+            self._order.answer(turn, reply)
+        else:
+            assert self._splits is not None
+            self._splits.came(turn.part, reply, True)
 
     def went_on(self) -> None:
         """Some commands were answered that had been refused, or all of them."""
@@ -413,7 +445,7 @@ class ClusterShares(Receiver):
         for side in self._places:
             if side.due and side.is_unsent:
                 self._hand_over()
-                self._retries.pull_back(side)
+                self.retries.pull_back(side)
         if not self.due:
             self._after_replies(at_once=True)
 
@@ -452,7 +484,7 @@ class ClusterShares(Receiver):
             return
         if self.sends_again:
             if not self.due:
-                self._retries.begin(at_once=at_once)
+                self.retries.begin(at_once=at_once)
         elif self._queue:
             self._go_on()
 
@@ -465,11 +497,14 @@ class ClusterShares(Receiver):
         """A node refuses the connection: nothing was sent there."""
         self._hand_over()
         error = encode.error(f"ERR keyfence: {reason}")
-        turn = side.turn
+        turn, sent = side.turn, side.sent
         self.due -= side.due
         side.forget()
         while turn is not None:
-            self._order.answer(turn, error * turn.count)
+            if sent is not None and sent.again is not None:  # then each has a turn of its own
+                turn.count -= sent.again.skips  # the client has not asked for the reply to ASKING
+                sent = sent.behind
+            self.answer(turn, error * turn.count)
             turn = turn.later
         self._order.settle(False)
         if self._client is not None:
