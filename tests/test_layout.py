@@ -244,6 +244,7 @@ PURE_MODULES = {  # in other rooms
     "keyfence.upstream.single.again",
     "keyfence.upstream.single.cutting",
     "keyfence.upstream.single.dealing",
+    "keyfence.upstream.single.kept",
     "keyfence.upstream.single.parts",
     "keyfence.upstream.single.refusals",
     "keyfence.upstream.single.retries",

@@ -8,18 +8,22 @@ are. What is held of the replies is bounded. No I/O.
 from __future__ import annotations
 
 import functools
+from collections import deque
+from collections.abc import Sequence
 from typing import Any
 
 from keyfence.resp.limits import MIB
+from keyfence.resp.replies import ReplyFramer
 from keyfence.upstream.cluster.joining import Joined
 from keyfence.upstream.cluster.splitting import Split, in_order, split
 
 from .cutting import NO_NODE, arguments
 from .masters import Masters
-from .refusals import error_for
+from .refusals import LONGEST, error_for, refusal_in
 from .sides import Sent, Side, new_sent
 from .turns import Order, Turn, new_turn
 
+_PUSH, _ERROR = ord(">"), ord("-")
 MOST_JOINED = 16 * MIB  # bytes of the replies to the parts of one command
 
 
@@ -61,17 +65,75 @@ class Whole:
 
 
 class OneByOne:
-    """One command whose parts are sent one after another."""
+    """Some parts of a command, which are sent one after another."""
 
-    def __init__(self, cut: Split) -> None:
-        self._whole = Whole(cut)
-        self._place = 0  # of the part that is under way
+    def __init__(self, whole: Whole, places: Sequence[int]) -> None:
+        self._whole = whole
+        self._places = deque(places)
 
     def came(self, data: bytes, is_end: bool) -> bytes:
         """Take in a piece of the reply to a part. Returns the reply to the command once it is complete."""
-        self._whole.came(self._place, data, is_end)
-        self._place += is_end
+        self._whole.came(self._places.popleft() if is_end else self._places[0], data, is_end)
         return self._whole.reply() if self._whole.is_complete else b""
+
+
+class AtOnce:
+    """The parts of a command that are sent to all nodes at once, over a client's own connections."""
+
+    def __init__(self, whole: Whole, owners: Sequence[int]) -> None:
+        """`owners`: the number of the node of each hash slot."""
+        self.whole = whole
+        self.left: list[int] = []  # the places of the parts that have not run
+        self._due: dict[int, deque[int]] = {}  # the places of the parts that each node has to answer
+        self._framers: dict[int, ReplyFramer] = {}
+        self._lines: dict[int, bytes] = {}  # of errors that have not come as a whole
+        for place, part in enumerate(whole.cut.parts):
+            if owners[part.slot] == NO_NODE:
+                self.left.append(place)
+            else:
+                self._due.setdefault(owners[part.slot], deque()).append(place)
+
+    @property
+    def requests(self) -> dict[int, bytes]:
+        """What each node gets."""
+        parts = self.whole.cut.parts
+        return {number: b"".join(parts[one].request for one in due) for number, due in self._due.items()}
+
+    @property
+    def is_complete(self) -> bool:
+        return not any(self._due.values())
+
+    def awaits(self, number: int) -> bool:
+        """Whether replies of this node are due."""
+        return bool(self._due.get(number))
+
+    def came(self, number: int, data: bytes) -> bytes:
+        """A node has sent this. Returns what does not belong to its replies. Raises ReplyError."""
+        framer = self._framers.setdefault(number, ReplyFramer())
+        due, at, others = self._due[number], 0, b""
+        while at < len(data) and due:
+            begin, begins = at, framer.at_boundary or number in self._lines
+            at = framer.advance(data, begin, 1, True)
+            framer.take_errors()
+            piece = self._lines.pop(number, b"") + data[begin:at]
+            if framer.kind == _PUSH:
+                others += piece
+            elif not framer.at_boundary:
+                if framer.kind == _ERROR and begins and len(piece) <= LONGEST:
+                    self._lines[number] = piece
+                else:
+                    self.whole.came(due[0], piece, False)
+            elif begins and refusal_in(piece) is not None:
+                self.left.append(due.popleft())
+            else:
+                self.whole.came(due.popleft(), piece, True)
+        if self.is_complete:
+            self.left.sort()
+        return others + data[at:]
+
+    def reply(self) -> bytes:
+        """What the client gets, if no part is left."""
+        return self.whole.reply()
 
 
 class Part:
