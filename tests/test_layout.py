@@ -218,7 +218,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cli": {
         *("cli.demo", "cli.keyspace", "cli.look", "cli.publish", "cli.rollout", "cli.terminal"),
         *("admin", "commands", "config", "net", "process", "process.serving"),
-        *("telemetry", "telemetry.reports", "upstream"),
+        *("telemetry", "telemetry.reports", "upstream", "upstream.cluster"),
         *("authoring", "authoring.export", "policy", "policy.compiled", "policy.enforcement"),
         *("policy.loading", "policy.patterns", "policy.remedies", "policy.source"),
     },

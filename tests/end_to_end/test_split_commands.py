@@ -7,10 +7,12 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import redis
 
+from keyfence.admin.client import ask
 from tests.clients.running import eventually
 from tests.cluster import NO_CLUSTER, Cluster, cluster_binary, running_cluster
 from tests.servers import Keyfence
@@ -29,7 +31,7 @@ listeners:
   - {{listen: "127.0.0.1:0", service: parts}}
   - {{listen: "127.0.0.1:0", service: counts}}
   - {{listen: "127.0.0.1:0", service: whole}}
-admin: none
+admin: "127.0.0.1:0"
 findings: none
 modes: [{{mode: enforce}}]
 """
@@ -51,7 +53,7 @@ def keyfence(tmp_path_factory: pytest.TempPathFactory, cluster: Cluster) -> Iter
     (folder / "policy.yaml").write_text(POLICY)
     config = folder / "keyfence.yaml"
     config.write_text(CONFIG.format(seed=cluster.masters[0].port))
-    # The notices of stderr are about the node that is killed here.
+    # The notices of stderr are about the node that is killed here, and the reload.
     with Keyfence("--config", config, expect_stderr="(?s).*") as one:
         yield one
 
@@ -222,6 +224,21 @@ def test_a_hash_slot_moves_under_commands_in_parts(keyfence: Keyfence, cluster: 
         ends.set()
         thread.join()
     assert wrong == []
+
+
+def test_a_reload_holds_for_new_clients(keyfence: Keyfence) -> None:
+    config = Path(keyfence.arguments[1])
+    assert keyfence.ready.admin is not None
+    with keyfence.client("whole") as stays:
+        assert stays.ping()
+        config.write_text(config.read_text().replace("split: {", "split: {whole: EXISTS, "))
+        assert ask(keyfence.ready.admin, "/-/reload", {})["needs_restart"] == []
+        with pytest.raises(redis.ResponseError, match=CROSSSLOT):
+            stays.exists(*KEYS)
+    with keyfence.client("whole") as comes:
+        assert comes.exists(*KEYS) >= 0
+    split = ask(keyfence.ready.admin, "/status")["upstream"]["split"]
+    assert (split["whole"], split["counts"]) == (["EXISTS"], ["EXISTS"])
 
 
 def test_a_node_that_dies_ends_the_clients_that_wait_for_it_and_no_others(
