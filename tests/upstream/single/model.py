@@ -338,7 +338,7 @@ class ModelClient(Sharer):
             self._queued.append(argv)
             return
         if reply.startswith(b"-"):
-            assert reply.startswith((b"-TRYAGAIN", b"-CLUSTERDOWN")), reply
+            assert reply.startswith((b"-TRYAGAIN", b"-CLUSTERDOWN", b"-ERR the nodes' replies")), reply
             self.errors.append(reply)
             if name == b"DEL":
                 self.unsure |= {key: self.values.pop(key) for key in {*rest} if key in self.values}

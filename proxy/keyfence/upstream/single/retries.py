@@ -101,12 +101,11 @@ class Retries:
         self._add(again)
 
     def part_not_served(self, request: bytes, turn: Turn) -> None:
-        """No node has the hash slot of a part of a command. `turn` is its own."""
+        """No node has the hash slot of a part of a command. `turn` is its own. `wait` follows."""
         again = Again([request], turn.number, False)
         again.turn = turn
         again.not_served(NOT_SERVED)
         self._add(again)
-        self._masters.not_served()
 
     def not_served(self, data: bytes, is_transaction: bool = False) -> None:
         """No node has the hash slot of these requests."""
@@ -119,7 +118,12 @@ class Retries:
             self._order.add(turn)
             self._shares.number += len(group)
             self._add(again)
+        self.wait()
+
+    def wait(self) -> None:
+        """Wait for a node that has a hash slot. If no reply is due, none that comes begins the next round."""
         self._masters.not_served()
+        self._masters.later(0.0, self._shares.after_replies)
 
     def _add(self, again: Again) -> None:
         self._shares.sends_again = True

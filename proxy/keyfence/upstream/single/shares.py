@@ -447,7 +447,7 @@ class ClusterShares(Receiver):
                 self._hand_over()
                 self.retries.pull_back(side)
         if not self.due:
-            self._after_replies(at_once=True)
+            self.after_replies(at_once=True)
 
     # -- as sides call it
 
@@ -469,7 +469,7 @@ class ClusterShares(Receiver):
             self._is_passed_on = True
             self._masters.later(0.0, self._pass_on)
         if self.sends_again or self._queue:
-            self._after_replies()
+            self.after_replies()
 
     def _pass_on(self) -> None:
         if not self._is_passed_on:
@@ -479,7 +479,7 @@ class ClusterShares(Receiver):
         if self._client is not None:
             self._client.shared_turn(self._link)
 
-    def _after_replies(self, *, at_once: bool = False) -> None:
+    def after_replies(self, *, at_once: bool = False) -> None:
         if self._client is None:
             return
         if self.sends_again:
@@ -509,7 +509,7 @@ class ClusterShares(Receiver):
         self._order.settle(False)
         if self._client is not None:
             self._client.shared_turn(self._link)
-        self._after_replies()
+        self.after_replies()
 
     def is_full(self, link: object) -> None:
         if self._client is not None:

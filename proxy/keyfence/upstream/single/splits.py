@@ -163,12 +163,14 @@ class Splits:
         self._order.add(turn)
         whole = Whole(cut, turn)
         requests: dict[Side, list[bytes]] = {}
+        waits = False
         for place, part in enumerate(cut.parts):
             own = new_turn(None, 1, number, False, False)
             own.part = Part(whole, place)
             node = self._masters.of_slot(part.slot)
             if node == NO_NODE:
                 self._shares.retries.part_not_served(part.request, own)
+                waits = True
                 continue
             side: Side = self._shares.side(node)
             own.side = side
@@ -177,6 +179,8 @@ class Splits:
             requests.setdefault(side, []).append(part.request)
         for side, parts in requests.items():
             self._shares.send_to(side, new_sent(b"".join(parts), len(parts), shapeable, None))
+        if waits:
+            self._shares.retries.wait()
 
     def take(self, side: Side, turn: Turn, piece: bytes, is_end: bool, begins: bool) -> None:
         """Take in a piece of the reply to a part, from the reply's beginning on if it `begins`."""
