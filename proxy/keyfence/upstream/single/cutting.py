@@ -170,9 +170,10 @@ class Cutter:
         """The same for a request whose arguments were read one by one."""
         if not argv:
             return _NO_SLOT
-        if self._splits and not self.is_transaction and fold(argv[0]) in self._splits and are_apart(argv[1:]):
-            self._is_split = True
-            return _NO_SLOT
+        if self._splits and not self.is_transaction and len(argv) > 1 and fold(argv[0]) in self._splits:
+            slots = {hash_slot(key) for key in argv[1:]}
+            self._is_split = len(slots) > 1
+            return _NO_SLOT if self._is_split else slots.pop()
         return slot_of(argv)
 
     def _first_slot(self, count: int) -> int:
@@ -217,11 +218,6 @@ def slot_of(argv: Sequence[bytes]) -> int:
         for position in positions(spec, argv):
             return hash_slot(argv[position])
     return NO_SLOT
-
-
-def are_apart(keys: Sequence[bytes]) -> bool:
-    """Whether keys are in several hash slots."""
-    return len({hash_slot(key) for key in keys}) > 1
 
 
 def keys_of(requests: Sequence[bytes]) -> frozenset[bytes]:
