@@ -114,6 +114,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "net",
         "identity",
         "upstream",
+        "upstream.cluster",
         "upstream.credentials",
     },
     "downstream": {
@@ -217,7 +218,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cli": {
         *("cli.demo", "cli.keyspace", "cli.look", "cli.publish", "cli.rollout", "cli.terminal"),
         *("admin", "commands", "config", "net", "process", "process.serving"),
-        *("telemetry", "telemetry.reports", "upstream"),
+        *("telemetry", "telemetry.reports", "upstream", "upstream.cluster"),
         *("authoring", "authoring.export", "policy", "policy.compiled", "policy.enforcement"),
         *("policy.loading", "policy.patterns", "policy.remedies", "policy.source"),
     },
@@ -235,6 +236,7 @@ PURE_MODULES = {  # in other rooms
     "keyfence.upstream.cluster.refresh",
     "keyfence.upstream.cluster.rewriting",
     "keyfence.upstream.cluster.scanning",
+    "keyfence.upstream.cluster.splittable",
     "keyfence.upstream.cluster.splitting",
     "keyfence.upstream.cluster.state",
     "keyfence.upstream.cluster.topology",
@@ -242,8 +244,11 @@ PURE_MODULES = {  # in other rooms
     "keyfence.upstream.single.again",
     "keyfence.upstream.single.cutting",
     "keyfence.upstream.single.dealing",
+    "keyfence.upstream.single.kept",
     "keyfence.upstream.single.parts",
     "keyfence.upstream.single.refusals",
+    "keyfence.upstream.single.retries",
+    "keyfence.upstream.single.splits",
     "keyfence.upstream.single.spreading",
     "keyfence.upstream.single.turns",
 }

@@ -102,6 +102,9 @@ def test_a_faulty_file_does_not_match_its_schema(kind: str, text: str) -> None:
             HEAD + "keys: {k: {key: a, writers: one, max_value: 64kb, max_fields: 5}}\n"
             "scopes: {s: {prefix: b, writers: one, max_value: 512, max_members: 7}}",
         ),
+        ("config", "split: [MGET, DEL]"),
+        ("config", "split: MGET"),
+        ("config", "split: {app: [MGET, DEL], '*': EXISTS}"),
         ("tests", "policy: p.yaml\nnow: 2030-01-01\ntests: [{service: o, command: [GET, k], after: 6s}]"),
     ],
 )

@@ -93,6 +93,16 @@ def test_the_nodes_of_a_cluster_are_lines(monkeypatch: pytest.MonkeyPatch) -> No
     ]
 
 
+def test_commands_that_are_sent_in_parts_are_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    split = {"CubeMaster": ["MGET", "DEL"], "CubeProxy": [], "*": ["EXISTS"]}
+    lines = said(monkeypatch, upstream=a_cluster() | {"split": split})[1]
+    assert [one for one in lines if one.startswith("split")] == [
+        "split       CubeMaster: MGET, DEL",
+        "split       CubeProxy: none",
+        "split       every other service: EXISTS",
+    ]
+
+
 def test_of_many_nodes_some_are_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = [one for one in said(monkeypatch, upstream=a_cluster(nodes=60))[1] if one.startswith("node ")]
     assert len(lines) == 51

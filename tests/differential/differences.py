@@ -339,6 +339,11 @@ outside MULTI, MOVED and ASK name keyfence's addresses, so they pass.
 Clients that do not know clusters can have a whole cluster behind one address (`expose: single`,
 [operations](operations.md#redis-cluster)). A command with keys goes to the node that has their hash slot;
 with keys in several hash slots it gets Redis' own `-CROSSSLOT Keys in request don't hash to the same slot`.
+For services that ask for it, MGET, DEL, UNLINK, EXISTS and TOUCH are sent
+[in parts](operations.md#commands-in-parts) instead: other clients may see some parts done and others not, an
+error of one part is the reply though other parts may have run, and replies of more than 16 MiB together are
+an error. Inside MULTI they get CROSSSLOT.
+
 This is what becomes of the commands without keys. All others without keys go to one primary, whose reply
 the client gets. If replies are joined, an error of one node is the answer, and so is `-CLUSTERDOWN` if a
 primary cannot be asked or a hash slot has no owner: a part of the truth would look like all of it. A

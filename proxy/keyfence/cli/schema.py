@@ -20,6 +20,7 @@ from keyfence.config.models import ConfigModel
 from keyfence.policy.enforcement.waivers import WaiversModel
 from keyfence.policy.rules import RULES
 from keyfence.policy.source.model import PolicyModel
+from keyfence.upstream.cluster.splittable import COUNTED, LISTED
 
 KINDS: Mapping[str, type[BaseModel]] = {
     "policy": PolicyModel,
@@ -39,8 +40,10 @@ _WRITTEN: Mapping[str, JsonSchemaValue] = {
     "_yes_or_no": _FLAG,
     "_date": {"type": "string", "pattern": "^[0-9]{4}-[0-9]{2}-[0-9]{2}$"},
     "_rule": {"enum": list(RULES)},
+    "splittable": {"enum": [*LISTED, *COUNTED]},
 }
 _ONLY_AS_MODELLED = frozenset({"_hidden_mapping"})
+_VALUE_FOR_ALL = frozenset({"_for_every_service"})  # or, in place of a mapping, one value for all names
 
 
 def schema(kind: str) -> dict[str, Any]:
@@ -72,6 +75,8 @@ class _Written(GenerateJsonSchema):
         inner = self.generate_inner(schema["schema"])
         if name in _ONLY_AS_MODELLED:
             return inner
+        if name in _VALUE_FOR_ALL:
+            return {"anyOf": [inner["additionalProperties"], inner]}
         return {"anyOf": [{"type": _TEXT}, inner]}  # the validator also reads a short text form
 
     def tagged_union_schema(self, schema: core_schema.TaggedUnionSchema) -> JsonSchemaValue:

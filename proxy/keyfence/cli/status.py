@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import click
@@ -16,6 +16,7 @@ from rich.text import Text
 
 from keyfence.admin.client import AskError, ask
 from keyfence.cli.terminal.policies import POLICY
+from keyfence.config.limits import ANY_SERVICE
 from keyfence.config.loading import load_settings
 from keyfence.config.settings import Overrides
 from keyfence.policy.enforcement.modes import Modes, advised
@@ -97,6 +98,8 @@ def _status_lines(answer: Mapping[str, Any]) -> list[tuple[str, str]]:
             lines.append(("failover", _failover_text(upstream["last_failover"])))
         if upstream.get("cluster"):
             lines += _cluster_lines(upstream["cluster"])
+        split = upstream.get("split", {})
+        lines += [("split", _split_text(service, names)) for service, names in split.items()]
         if upstream.get("credentials"):
             lines.append(("credentials", _credentials_text(upstream["credentials"])))
     lines += [("listener", f"{one['address']}, {one['whose']}") for one in answer["listeners"]]
@@ -141,6 +144,12 @@ def _cluster_lines(one: Mapping[str, Any]) -> list[tuple[str, str]]:
     if len(nodes) > MAX_NODES:
         lines.append(("node", f"{len(nodes) - MAX_NODES} more (--format json has all)"))
     return lines
+
+
+def _split_text(service: str, names: Sequence[str]) -> str:
+    """Returns which commands of a service are sent in parts."""
+    whose = "every other service" if service == ANY_SERVICE else service
+    return f"{whose}: {', '.join(names) or 'none'}"
 
 
 def _node_text(one: Mapping[str, Any]) -> str:

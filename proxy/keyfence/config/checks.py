@@ -33,6 +33,7 @@ def faults_of(model: ConfigModel, settings: Settings) -> list[Diagnostic]:
         *cluster_faults(model.upstream, settings),
         *credentials_faults(model, settings),
         *replica_faults(model, settings),
+        *split_faults(model, settings),
         *notify_faults(settings),
     ]
 
@@ -192,6 +193,15 @@ def replica_faults(model: ConfigModel, settings: Settings) -> list[Diagnostic]:
             text = "no replicas are named to read from; add replicas: to upstream"
             faults.append(settings.fault(("reads", service), text))
     return faults
+
+
+def split_faults(model: ConfigModel, settings: Settings) -> list[Diagnostic]:
+    """Commands in parts where keyfence does not choose the nodes."""
+    if not model.split or model.upstream.expose is not None:
+        return []
+    text = "commands are sent in parts before a cluster behind one address only"
+    remedy = "add cluster: and expose: single to upstream, or remove split"
+    return [settings.fault(("split",), f"{text}; {remedy}")]
 
 
 def cluster_faults(said: UpstreamModel, settings: Settings) -> list[Diagnostic]:

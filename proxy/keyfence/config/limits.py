@@ -45,6 +45,13 @@ class ClientSettings:
     # service that is not named.
     after_write: Mapping[str, float | None] = dataclasses.field(default_factory=dict)
 
+    # The commands that each service has sent in parts, before a cluster behind one address; `*` as above.
+    splits: Mapping[str, frozenset[bytes]] = dataclasses.field(default_factory=dict)
+
+    def split_for(self, service: str) -> frozenset[bytes]:
+        """The commands that are sent in parts for a service."""
+        return self.splits.get(service, self.splits.get(ANY_SERVICE, frozenset()))
+
     def reads_after(self, service: str) -> float | None:
         """How many seconds after a write a service reads from replicas again; None: it never does."""
         return self.after_write.get(service if service in self.after_write else ANY_SERVICE)

@@ -112,6 +112,7 @@ def _settings(model: ConfigModel, source: Resolved | None, flags: Overrides, fol
         shared_connections=model.upstream.shared_connections if model.upstream.mode == "shared" else 0,
         replicas=() if flags.upstream else replicas_of(model.upstream),
         reads=model.reads,
+        split=model.split,
         listeners=_listeners(model, flags, folder),
         identify=model.identify,
         modes=modes,

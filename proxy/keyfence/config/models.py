@@ -6,15 +6,16 @@ Rule: a model says what may be written and what the default is. Relations betwee
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field
 
 from keyfence.net.addresses import Address
 from keyfence.policy.source.model import Duration, Flag, mapping_or, one_as_list
 from keyfence.policy.source.validate import file_kind
 from keyfence.policy.verdict import Mode
 from keyfence.resp.limits import MAX_ARGUMENTS, MAX_REQUEST, MIB, RequestLimits
+from keyfence.upstream.cluster.splittable import splittable
 
 from .defaults import DEFAULT_ADMIN
 from .fields import (
@@ -121,6 +122,10 @@ class ReadsModel(_Model):
     after_write: Duration = 1000  # ms for which a client's reads stay at the primary after its last write
 
 
+def _for_every_service(value: Any) -> Any:
+    return value if isinstance(value, dict) else {ANY_SERVICE: value}
+
+
 class NotifyModel(_Model):
     """A webhook that receives changes of findings."""
 
@@ -169,6 +174,11 @@ class ConfigModel(_Model):
     upstream: Annotated[UpstreamModel, mapping_or("url")] = UpstreamModel()
     # The services that read from replicas; "*" is every other service.
     reads: Annotated[dict[str, Annotated[ReadsModel, mapping_or("at")]], mapping_or(ANY_SERVICE)] = {}
+    # The commands that are sent in parts for a service, before a cluster behind one address.
+    split: Annotated[
+        dict[str, Annotated[list[Annotated[str, AfterValidator(splittable)]], BeforeValidator(one_as_list)]],
+        BeforeValidator(_for_every_service),
+    ] = {}
     listeners: list[ListenerModel] = []
     identify: IdentifyModel = IdentifyModel()
     modes: list[ModeModel] = []

@@ -65,6 +65,7 @@ class Settings:
     shared_connections: int  # 0: every client has its own
     replicas: tuple[tuple[str, int], ...] | Literal["sentinel"]
     reads: dict[str, ReadsModel]
+    split: dict[str, list[str]]
     listeners: tuple[ListenerModel, ...]
     identify: IdentifyModel
     modes: tuple[ModeRule, ...]
@@ -106,6 +107,11 @@ class Settings:
         return {
             name: one.after_write / 1000 if one.at == "replicas" else None for name, one in self.reads.items()
         }
+
+    @property
+    def splits(self) -> dict[str, frozenset[bytes]]:
+        """As `ClientSettings` has it."""
+        return {service: frozenset(name.encode() for name in names) for service, names in self.split.items()}
 
     @property
     def serving(self) -> list[ListenerModel]:
@@ -167,6 +173,7 @@ class Settings:
                 if name != ANY_SERVICE
             ),
             *((("reads", name), name) for name in self.reads if name != ANY_SERVICE),
+            *((("split", name), name) for name in self.split if name != ANY_SERVICE),
         ]
 
     def waived(self) -> list[Waiver]:

@@ -139,8 +139,8 @@ class Client(Owner):
         else:
             origin = ClientOrigin(service, self._host, self._port, names, known_by)
             self._session = Session(context.sessions, origin)
-        if context.replicas is not None and self._opens is None:
-            self._links.read_by(context.reading_links(service, self))
+        if self._opens is None:
+            context.serve_by(self._links, service, self)
         self._counted_as = service
         self._traffic = self._counters.meter(service)
         self.connected_at = asyncio.get_running_loop().time()
@@ -471,8 +471,7 @@ class Client(Owner):
         counters.connection_identified(self._counted_as, service, self._listener)
         self._counted_as = service
         self._traffic = counters.meter(service)
-        if self._context.replicas is not None:
-            self._links.read_by(self._context.reading_links(service, self))
+        self._context.serve_by(self._links, service, self)
         return True
 
     def _settle_reading(self) -> None:

@@ -115,6 +115,13 @@ class ServerContext:
             return ClusterLinks(self.upstream, self.pools, client, self.common.masters)
         return Links(self.upstream, self.pools, client)
 
+    def serve_by(self, links: Links, service: str, client: Sharer) -> None:
+        """Have a client's links do what its service asks for. No reply may be due."""
+        if self.replicas is not None:
+            links.read_by(self.reading_links(service, client))
+        if isinstance(links, ClusterLinks):
+            links.split(self.common.settings.split_for(service))
+
     def reading_links(self, service: str, client: Sharer) -> ReadingLinks | None:
         """The shares of a client of this service; None: the service reads from the primary."""
         after_write = self.common.settings.reads_after(service)

@@ -224,6 +224,7 @@ class ProcessControl(Control):
             "reason": "" if upstream.up else upstream.reason,
             "replicas": served.replicas.status() if served.replicas is not None else [],
             "credentials": served.keeper.status(),
+            "split": self._runtime.settings.split,
             **({"cluster": self._cluster.state().as_json()} if self._cluster is not None else {}),
         }
 

@@ -37,7 +37,7 @@ KEPT = {
         "connect_timeout",
         "shared_connections",
     ),
-    *("upstream", "expose", "upstream_ca", "upstream_cert", "upstream_key", "upstream_verify"),
+    *("upstream", "expose", "split", "upstream_ca", "upstream_cert", "upstream_key", "upstream_verify"),
 }
 
 

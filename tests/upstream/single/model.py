@@ -13,6 +13,7 @@ from typing import Any
 
 from keyfence.policy.compiled.hash_slots import hash_slot
 from keyfence.resp import encode
+from keyfence.resp.frames import tree
 from keyfence.resp.limits import IDENTIFIED
 from keyfence.resp.profile import Profile
 from keyfence.resp.replies import ErrorPart, ReplyFramer
@@ -27,6 +28,7 @@ OK = b"+OK\r\n"
 TAGS = [b"{%d}" % number for number in range(6)]
 KEYS = [tag + name for tag in TAGS for name in (b"a", b"b")]
 HOST = "10.0.0.1"
+SPLITS = frozenset({b"MGET", b"DEL"})
 
 
 class Later:
@@ -146,7 +148,7 @@ class Server:
         if self._inbox:
             argv = self._inbox.popleft()
             asking, self._asking = self._asking, argv[0] == b"ASKING"
-            self.to_client += self._answer(argv, asking)
+            self.to_client += self._answer([argv[0].upper(), *argv[1:]], asking)
 
     def _answer(self, argv: list[bytes], asking: bool) -> bytes:
         name, *rest = argv
@@ -174,7 +176,7 @@ class Server:
 
     def _refusal(self, argv: list[bytes], asking: bool) -> bytes:
         name, *rest = argv
-        keys = rest[::2] if name == b"MSET" else rest if name == b"MGET" else rest[:1]
+        keys = rest[::2] if name == b"MSET" else rest if name in SPLITS else rest[:1]
         slot = hash_slot(keys[0])
         if self.is_down:
             return b"-CLUSTERDOWN The cluster is down\r\n"
@@ -201,6 +203,8 @@ class Server:
         if name == b"MSET":
             self.keys |= dict(zip(rest[::2], rest[1::2], strict=True))
             return OK
+        if name == b"DEL":
+            return b":%d\r\n" % sum(self.keys.pop(key, None) is not None for key in rest)
         found = [self.keys.get(key, b"") for key in rest]
         bulks = [b"$%d\r\n%b\r\n" % (len(one), one) for one in found]
         return bulks[0] if name == b"GET" else b"*%d\r\n%b" % (len(bulks), b"".join(bulks))
@@ -215,13 +219,22 @@ class Server:
             self.exchange.end_turn()
 
 
+def values_in(reply: bytes) -> list[bytes]:
+    frame = tree(reply)
+    return [one.text or b"" for one in frame.items or [frame]]
+
+
 class ModelClient(Sharer):
     """Writes rising values, and knows what each of its replies must be. No other client writes its keys."""
 
-    def __init__(self, cluster: ModelCluster, name: bytes) -> None:
+    def __init__(self, cluster: ModelCluster, name: bytes, *, splits: bool = False) -> None:
         self.shares = ClusterShares(self, cluster.masters)
+        self.splits = splits
+        if splits:
+            self.shares.split(SPLITS)
         self.expected: deque[list[bytes]] = deque()
         self.values: dict[bytes, bytes] = {}
+        self.unsure: dict[bytes, bytes] = {}  # values of keys that a failed DEL may have deleted
         self.replies = 0
         self.errors: list[bytes] = []
         self.lost = ""
@@ -238,6 +251,9 @@ class ModelClient(Sharer):
     def command(self, chosen: random.Random) -> list[bytes]:
         key = self.key(chosen)
         self._number += 1
+        if self.splits and chosen.random() < 0.3:
+            keys = [self.key(chosen) for _ in range(chosen.randint(1, 8))]
+            return chosen.choice([[b"MGET", *keys], [b"mget", *keys], [b"DEL", *keys]])
         value = b"%b=%d" % (key, self._number)
         other = key[:3] + (b"b" if key[3:4] == b"a" else b"a") + key[4:]
         return chosen.choice(
@@ -304,6 +320,7 @@ class ModelClient(Sharer):
     def _check(self, argv: list[bytes], reply: bytes) -> None:
         self.replies += 1
         name, *rest = argv
+        name = name.upper()
         assert HOST.encode() not in reply
         if name == b"MULTI":
             self._queued = []
@@ -321,15 +338,25 @@ class ModelClient(Sharer):
             self._queued.append(argv)
             return
         if reply.startswith(b"-"):
-            assert reply.startswith((b"-TRYAGAIN", b"-CLUSTERDOWN")), reply
+            assert reply.startswith((b"-TRYAGAIN", b"-CLUSTERDOWN", b"-ERR the nodes' replies")), reply
             self.errors.append(reply)
+            if name == b"DEL":
+                self.unsure |= {key: self.values.pop(key) for key in {*rest} if key in self.values}
         elif name in (b"SET", b"MSET"):
             assert reply == OK
             self.values |= dict(zip(rest[::2], rest[1::2], strict=True))
+            self.unsure = {key: value for key, value in self.unsure.items() if key not in self.values}
+        elif name == b"DEL":
+            deleted = len({*rest} & self.values.keys())
+            assert deleted <= int(reply[1:-2]) <= deleted + len({*rest} & self.unsure.keys())
+            for key in rest:
+                self.values.pop(key, None)
+                self.unsure.pop(key, None)
         elif name in (b"GET", b"MGET"):
-            bulks = [b"$%d\r\n%b\r\n" % (len(one), one) for one in (self.values.get(k, b"") for k in rest)]
-            wanted = bulks[0] if name == b"GET" else b"*%d\r\n%b" % (len(bulks), b"".join(bulks))
-            assert reply == wanted, (argv, reply, wanted)
+            for key, value in zip(rest, values_in(reply), strict=True):
+                if key in self.unsure and value == self.unsure.pop(key):
+                    self.values[key] = value
+                assert value == self.values.get(key, b""), (argv, reply)
 
     def shared_errors(self, link: Any, data: bytes, errors: list[ErrorPart], at: int) -> bytes:  # noqa: ARG002
         return data
@@ -350,7 +377,8 @@ class ModelClient(Sharer):
 class ModelCluster:
     """Three nodes, and what happens to them."""
 
-    def __init__(self, seed: int, clients: int = 2) -> None:
+    def __init__(self, seed: int, clients: int = 2, *, splits: bool = False) -> None:
+        """`splits`: the clients' commands are sent in parts."""
         self.random = random.Random(seed)
         self.faults: list[str] = []
         self.signs: list[str] = []
@@ -364,7 +392,7 @@ class ModelCluster:
         for one in self.servers:
             one.owners = dict(self.owner)
         self.tell()
-        self.clients = [ModelClient(self, b":%d" % number) for number in range(clients)]
+        self.clients = [ModelClient(self, b":%d" % number, splits=splits) for number in range(clients)]
 
     def tell(self) -> None:
         """keyfence learns who has the hash slots."""

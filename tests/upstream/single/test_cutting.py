@@ -17,6 +17,7 @@ from keyfence.upstream.single.cutting import (
     NO_NODE,
     NO_SLOT,
     NODES,
+    PARTS,
     SEVERAL,
     UNFIT,
     Cutter,
@@ -145,3 +146,54 @@ def test_the_arguments_of_a_request_that_has_only_begun() -> None:
     for size in range(len(whole) - 2):
         assert leading_arguments(whole[:size]) == [b"SET", b"key"][: len(leading_arguments(whole[:size]))]
     assert leading_arguments(whole[:-50]) == [b"SET", b"key"]
+
+
+def test_a_command_that_is_sent_in_parts_is_a_run_of_its_own() -> None:
+    apart = [b"a", b"b"]
+    assert hash_slot(apart[0]) != hash_slot(apart[1])
+    cutter = Cutter(OWNERS, 3, frozenset({b"MGET", b"DEL"}))
+    calls = [
+        [b"PING"],
+        [b"MGET", *apart],
+        [b"mget", *apart],
+        [b"PING"],
+        [b"GET", b"a"],
+        [b"MGET", b"{a}1", b"{a}2"],
+        [b"EXISTS", *apart],
+        [b"DEL", *apart],
+    ]
+    data = b"".join(encode.command(*one) for one in calls)
+    assert cutter.deal(data, len(calls)) == UNFIT
+    runs = cutter.cut(data, len(calls))
+    found = [(one.node, one.count) for one in runs]
+    here = node(b"a")
+    assert found == [(ANY_NODE, 1), (PARTS, 1), (PARTS, 1), (here, 4), (PARTS, 1)]
+    assert (runs[0].begin, runs[-1].end) == (0, len(data))
+    assert all(one.end == two.begin for one, two in pairwise(runs))
+
+
+def test_only_keys_of_several_hash_slots_and_named_commands_are_sent_in_parts() -> None:
+    whole, parts = Cutter(OWNERS), Cutter(OWNERS, 0, frozenset({b"MGET"}))
+    for argv in (
+        [b"MGET", b"{a}1", b"{a}2"],
+        [b"MGET", b"a"],
+        [b"MGET"],
+        [b"DEL", b"a", b"b"],
+        [b"GET", b"a"],
+    ):
+        data = encode.command(*argv)
+        assert parts.deal(data, 1) == whole.deal(data, 1)
+    data = encode.command(b"MGET", b"a", b"b")
+    assert whole.deal(data, 1) == node(b"a")
+    assert parts.deal(data, 1) == UNFIT
+    assert parts.deal(encode.command(b"GET", b"a"), 1) == node(b"a"), "nothing of the last call is left"
+
+
+def test_nothing_of_a_transaction_is_sent_in_parts() -> None:
+    cutter = Cutter(OWNERS, 0, frozenset({b"MGET"}))
+    calls = [[b"MULTI"], [b"PING"], [b"MGET", b"b", b"a"], [b"GET", b"a"], [b"EXEC"]]
+    data = b"".join(encode.command(*one) for one in calls)
+    assert cutter.deal(data, len(calls)) == UNFIT
+    [run] = cutter.cut(data, len(calls))
+    assert (run.node, run.count, run.begin, run.end) == (node(b"b"), len(calls), 0, len(data))
+    assert cutter.is_transaction

@@ -8,17 +8,18 @@ import pytest
 
 from keyfence.policy.compiled.hash_slots import hash_slot
 from keyfence.resp import encode
-from keyfence.upstream.single import shares
+from keyfence.upstream.single import shares, splits
 
 from .model import KEYS, PROFILE, ModelCluster
 
 SEEDS = 3000 if os.environ.get("KEYFENCE_LONG") else 90
 
 
+@pytest.mark.parametrize("in_parts", [False, True], ids=["whole", "in parts"])
 @pytest.mark.parametrize("block", range(6))
-def test_random_schedules_keep_the_order(block: int) -> None:
-    for seed in range(block * SEEDS // 6, (block + 1) * SEEDS // 6):
-        cluster = ModelCluster(seed)
+def test_random_schedules_keep_the_order(block: int, in_parts: bool) -> None:
+    for seed in range(block * SEEDS // 6, (block + 1) * SEEDS // 6, 1 + in_parts):
+        cluster = ModelCluster(seed, splits=in_parts)
         for _ in range(300):
             cluster.step()
         cluster.settle()
@@ -130,3 +131,70 @@ def test_a_script_may_word_an_error_of_its_own() -> None:
     server.is_down = False
     played(cluster, [server.number])
     assert client.errors == [b"-CLUSTERDOWN The cluster is down\r\n"]
+
+
+def test_a_value_that_reads_as_a_refusal_is_none_where_it_begins_a_piece() -> None:
+    """A node's bytes come in any pieces. One may begin within a value, with text that a client wrote."""
+    cluster = ModelCluster(1, clients=1)
+    (client,) = cluster.clients
+    key = KEYS[0] + client.name
+    server = cluster.servers[cluster.node_of(key)]
+    value = b"-TRYAGAIN a value\r\n-TRYAGAIN a value"
+    server.keys[key] = client.values[key] = value
+    client.ask([b"SET", KEYS[0] + b":nobody", b"1"], [b"GET", key])
+    server.take_in()
+    server.is_down = True
+    server.work()
+    server.is_down = False
+    server.work()
+    head = bytes(server.to_client).index(b"$%d\r\n" % len(value)) + len(b"$%d\r\n" % len(value))
+    server.deliver(head)
+    server.deliver(1_000)
+    played(cluster, [server.number])
+    while cluster.later.waiting:
+        cluster.later.run_next()
+        played(cluster, [server.number])
+    assert client.replies == 2
+    assert client.errors == []
+
+
+@pytest.mark.parametrize("in_parts", [False, True], ids=["whole", "in parts"])
+def test_a_hash_slot_without_a_node_is_waited_for_and_then_an_error(in_parts: bool) -> None:
+    cluster = ModelCluster(1, clients=1, splits=in_parts)
+    (client,) = cluster.clients
+    cluster.owner = dict.fromkeys(cluster.slots, 9)
+    cluster.tell()
+    while cluster.later.waiting:
+        cluster.later.run_next()
+    client.ask([b"MGET", *(key + client.name for key in (KEYS if in_parts else KEYS[:1]))])
+    assert client.replies == 0
+    while cluster.later.waiting:
+        cluster.later.run_next()
+    assert client.errors == [b"-CLUSTERDOWN Hash slot not served\r\n"]
+
+
+def test_commands_in_parts_are_held_until_they_are_whole_and_closed_if_they_are_too_many(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(shares, "MOST_HELD", 30_000)
+    monkeypatch.setattr(splits, "MOST_JOINED", 15_000)
+    cluster = ModelCluster(1, clients=1, splits=True)
+    (client,) = cluster.clients
+    keys = [key + client.name for key in KEYS[::2]]
+    for key in keys:
+        cluster.servers[cluster.node_of(key)].keys[key] = client.values[key] = b"x" * 2_000
+    client.ask([b"MGET", *keys])
+    played(cluster, [1, 2])
+    assert client.replies == 0
+    assert client.shares.retries._order.held > 8_000
+    played(cluster, [0])
+    assert client.replies == 1
+    assert client.shares.retries._order.held == 0
+    client.ask([b"MGET", *keys, *keys])
+    played(cluster, [0, 1, 2])
+    assert [error[:40] for error in client.errors] == [b"-ERR the nodes' replies to MGET are longer"[:40]]
+    assert client.shares.retries._order.held == 0
+    for _ in range(4):
+        client.ask([b"MGET", *keys])
+    played(cluster, [1, 2])
+    assert "too many replies before an earlier one" in client.lost

@@ -59,12 +59,14 @@ LIVE = frozenset(
         "mask_keys",
         "limits",
         "name_services",
+        "reads",
         "reload",
         "drain",
         "source",
         "admin_names",
         "admin_token_file",
         "secret_files",
+        "split",
     }
 )
 

@@ -274,6 +274,7 @@ class Runtime:
             dataclasses.replace(limits, connections=room),
             settings.shared_connections,
             settings.after_write,
+            settings.splits,
         )
 
     def _resolver(self) -> Resolver:

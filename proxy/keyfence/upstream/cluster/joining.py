@@ -49,7 +49,7 @@ class Joined:
         self.waiting = set(nodes)  # those that have not answered
         self._name = name
         self._join = functools.partial(joined, join) if isinstance(join, Join) else join
-        self._limit = limit
+        self.limit = limit
         self._replies: dict[Hashable, bytes] = dict.fromkeys(nodes, b"")  # in the order of the nodes
         self.room = limit  # bytes that may still come; negative: there were too many
 
@@ -81,7 +81,7 @@ class Joined:
         assert self.is_complete
         if self.room < 0:
             return encode.error(
-                f"ERR the nodes' replies to {self._name} are longer than {self._limit} bytes together, "
+                f"ERR the nodes' replies to {self._name} are longer than {self.limit} bytes together, "
                 "which is what keyfence joins: ask for less at once"
             )
         replies = list(self._replies.values())

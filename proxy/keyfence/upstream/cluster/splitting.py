@@ -21,16 +21,11 @@ from keyfence.resp.frames import FrameError, tree
 
 from .fan_out import Join
 from .joining import joined
+from .splittable import COUNTED, LISTED
 
 # What `split` may name, and how the replies to the parts become one; CONCATENATED: in the order of the keys.
 # The servers' tips name more (`multi_shard`): MSET, MSETNX and MSETEX write all keys or none.
-SPLITTABLE: Final = {
-    "DEL": Join.SUM,
-    "EXISTS": Join.SUM,
-    "MGET": Join.CONCATENATED,
-    "TOUCH": Join.SUM,
-    "UNLINK": Join.SUM,
-}
+SPLITTABLE: Final = dict.fromkeys(COUNTED, Join.SUM) | dict.fromkeys(LISTED, Join.CONCATENATED)
 
 
 class Part(NamedTuple):

@@ -7,7 +7,7 @@ from keyfence.resp.requests cimport RequestReader
 cdef const long long[::1] _PLACES
 cdef unsigned short[::1] _NODES
 cdef long long[::1] _ENDS
-cdef int _NO_SLOT, _NO_NODE, _ANY_NODE, _SEVERAL, _UNFIT
+cdef int _NO_SLOT, _NO_NODE, _ANY_NODE, _SEVERAL, _UNFIT, _PARTS
 cdef long long _MOST_DEALT
 cdef dict _KEY_AT
 
@@ -31,6 +31,9 @@ cdef class Cutter:
     cdef unsigned short[::1] _owners
     cdef public long long version
     cdef readonly bint is_transaction
+    cdef bint _is_split
+    cdef frozenset _splits
+    cdef dict _key_at
 
     @cython.locals(
         reader=RequestReader, here=int, whole=int, node=int, slot=int, index=Py_ssize_t, earlier=Py_ssize_t
@@ -44,4 +47,5 @@ cdef class Cutter:
     cpdef list cut(self, bytes data, long long count)
     @cython.locals(reader=RequestReader, data=bytes, raw="const char *", name=bytes, at=Py_ssize_t)
     cdef int _next_slot(self) except -2
+    cdef int _read_slot(self, list argv) except -2
     cdef int _first_slot(self, long long count) except -2

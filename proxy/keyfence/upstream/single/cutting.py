@@ -11,6 +11,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 
+from keyfence.commands.arguments import fold
 from keyfence.commands.extract import ONE_KEY, extract, positions
 from keyfence.commands.table import lookup
 from keyfence.policy.compiled.hash_slots import hash_slot, slot_in
@@ -25,8 +26,9 @@ _NO_SLOT = NO_SLOT
 NO_NODE = 0xFFFF  # has a hash slot that no node has
 ANY_NODE = -1  # the requests name no key
 SEVERAL = -2  # the requests go to several nodes
-UNFIT = -3  # they have to be cut: a transaction, a hash slot without a node, or too many
-_NO_NODE, _ANY_NODE, _SEVERAL, _UNFIT = NO_NODE, ANY_NODE, SEVERAL, UNFIT
+UNFIT = -3  # they have to be cut: a transaction, parts, a hash slot without a node, or too many
+PARTS = -4  # a command whose keys are in several hash slots is to be sent in parts
+_NO_NODE, _ANY_NODE, _SEVERAL, _UNFIT, _PARTS = NO_NODE, ANY_NODE, SEVERAL, UNFIT, PARTS
 
 # Of the requests that `Cutter.deal` has read last: the node of each, and where it ends. All cutters share
 # them, so that no object is made for a request.
@@ -61,9 +63,14 @@ class Cutter:
     """Cuts the requests of any client, by the nodes that have the hash slots now. Each call is complete in
     itself."""
 
-    def __init__(self, owners: array[int]) -> None:
-        self.version = 0  # changes with what `owners` says
+    def __init__(self, owners: array[int], version: int = 0, splits: frozenset[bytes] = frozenset()) -> None:
+        """`splits`: the names of the commands that are sent in parts if their keys are in several hash
+        slots."""
+        self.version = version  # changes with what `owners` says
         self.is_transaction = False  # whether the last cut was one from MULTI to EXEC, which stays together
+        self._is_split = False  # whether the last request is to be sent in parts
+        self._splits = splits
+        self._key_at = {name: at for name, at in _KEY_AT.items() if name.upper() not in splits}
         self._reader = RequestReader(LIMITS)
         self.take(owners)
 
@@ -80,7 +87,7 @@ class Cutter:
         reader = self._reader
         reader.feed(data)
         here = whole = _ANY_NODE
-        self.is_transaction = False
+        self.is_transaction = self._is_split = False
         for index in range(count):
             slot = self._next_slot()
             if slot != _NO_SLOT:
@@ -96,7 +103,7 @@ class Cutter:
                     else:
                         whole = _SEVERAL
                     here = node
-            elif self.is_transaction:
+            elif self.is_transaction or self._is_split:
                 reader.rest()
                 return _UNFIT
             _NODES[index] = here if here != _ANY_NODE else _NO_NODE
@@ -105,14 +112,15 @@ class Cutter:
         return whole
 
     def cut(self, data: bytes, count: int) -> list[Run]:
-        """The runs of `count` requests for one node each. A request without keys goes with its neighbour."""
+        """The runs of `count` requests for one node each. A request without keys goes with its neighbour. A
+        run for PARTS is one command."""
         reader = self._reader
         owners = self._owners
         reader.feed(data)
         runs: list[Run] = []
         here = _ANY_NODE
         begin = end = number = 0
-        self.is_transaction = False
+        self.is_transaction = self._is_split = False
         for index in range(count):
             slot = self._next_slot()
             if index == 0 and self.is_transaction:
@@ -125,9 +133,18 @@ class Cutter:
                         runs.append(new_run(here, number, begin, end))
                         begin, number = end, 0
                     here = node
+            elif self._is_split:
+                self._is_split = False
+                if number:
+                    runs.append(new_run(here, number, begin, end))
+                runs.append(new_run(_PARTS, 1, end, reader.end))
+                here, number, begin = _ANY_NODE, 0, reader.end
+                end = begin
+                continue
             end = reader.end
             number += 1
-        runs.append(new_run(here, number, begin, end))
+        if number:
+            runs.append(new_run(here, number, begin, end))
         reader.let_go()
         return runs
 
@@ -135,12 +152,11 @@ class Cutter:
         """Read the next request. Returns the hash slot of its first key."""
         reader = self._reader
         if not reader.peek():
-            argv = reader.next()
-            return slot_of(argv) if argv else _NO_SLOT
+            return self._read_slot(reader.next())
         data = reader.data()
         raw = data
         name = raw[reader.name_at : reader.name_end]
-        at = _KEY_AT.get(name, 0)
+        at = self._key_at.get(name, 0)
         if at == 1 and reader.count > 1:
             return slot_in(data, reader.key_at, reader.key_end)
         if 0 < at < reader.count:
@@ -148,8 +164,17 @@ class Cutter:
         if reader.count == 1:
             self.is_transaction = name.upper() == _MULTI
             return _NO_SLOT
-        argv = reader.reparse()
-        return slot_of(argv) if argv else _NO_SLOT
+        return self._read_slot(reader.reparse())
+
+    def _read_slot(self, argv: list[bytes] | None) -> int:
+        """The same for a request whose arguments were read one by one."""
+        if not argv:
+            return _NO_SLOT
+        if self._splits and not self.is_transaction and len(argv) > 1 and fold(argv[0]) in self._splits:
+            slots = {hash_slot(key) for key in argv[1:]}
+            self._is_split = len(slots) > 1
+            return _NO_SLOT if self._is_split else slots.pop()
+        return slot_of(argv)
 
     def _first_slot(self, count: int) -> int:
         """The hash slot of the first key of a transaction whose MULTI was read."""
@@ -157,6 +182,7 @@ class Cutter:
         slot = _NO_SLOT
         for _ in range(count - 1):
             if slot == _NO_SLOT:
+                self.is_transaction = True  # in which nothing is sent in parts
                 slot = self._next_slot()
         self.is_transaction = True
         reader.rest()

@@ -34,6 +34,12 @@ class ClusterLinks(Links):
     def read_by(self, reads: Shares | None) -> None:
         """A cluster's replicas are not read from."""
 
+    def split(self, names: frozenset[bytes]) -> None:
+        """Send these commands in parts from now on, if their keys are in several hash slots. No reply may be
+        due."""
+        self._shares.split(names)
+        self._owns.splits = names
+
     def unsent(self) -> int:
         return 0 if self._owns_rest else self._owns.unsent()
 

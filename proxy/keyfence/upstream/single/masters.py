@@ -59,7 +59,8 @@ class Masters:
         seconds a command waits while no node serves its hash slot. `noticed` is called with each sign that
         the topology has changed. `later` calls back after so many seconds, as the loop's `call_later`."""
         self.owners = array("H", [NO_NODE]) * SLOTS  # the number of the node of each hash slot
-        self.cutter = Cutter(self.owners)
+        self.cutter = Cutter(self.owners)  # of clients whose commands are not sent in parts
+        self._cutters = {frozenset[bytes](): self.cutter}  # by the commands that are
         self.patience = patience
         self.later = later
         self.followed: dict[str, int] = {}  # how often a command was sent again, by the error's word
@@ -99,6 +100,13 @@ class Masters:
         """The number of a node; NO_NODE: it is not known."""
         return self._numbers.get(node_id, NO_NODE)
 
+    def cutter_for(self, splits: frozenset[bytes]) -> Cutter:
+        """The cutter of clients for whom these commands are sent in parts."""
+        found = self._cutters.get(splits)
+        if found is None:
+            found = self._cutters[splits] = Cutter(self.owners, self.cutter.version, splits)
+        return found
+
     def of_slot(self, slot: int) -> int:
         return self.owners[slot]
 
@@ -127,7 +135,8 @@ class Masters:
                     owners[first : last + 1] = array("H", [number]) * (last + 1 - first)
         if owners != self.owners:
             self.owners = owners
-            self.cutter.take(owners)
+            for one in self._cutters.values():
+                one.take(owners)
             self._changed()
 
     def _leave(self, node_id: str) -> None:
@@ -137,7 +146,8 @@ class Masters:
             self._nodes[number].pools.retire()
 
     def _changed(self) -> None:
-        self.cutter.version += 1
+        for one in self._cutters.values():
+            one.version += 1
         if not self._tells:
             self._tells = True
             self.later(0.0, self._tell)

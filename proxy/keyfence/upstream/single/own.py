@@ -14,20 +14,22 @@ from typing import Any
 
 from keyfence.policy.compiled.hash_slots import SLOTS
 from keyfence.resp import encode
-from keyfence.resp.barrier import Barrier, Form
 from keyfence.resp.profile import Profile
 from keyfence.resp.replies import ErrorPart, ReplyError, ReplyFramer
 from keyfence.upstream.cluster.fan_out import Join, Reach, asked, fan_out
 from keyfence.upstream.cluster.joining import UNREACHABLE, Joined, without_cluster
 from keyfence.upstream.cluster.scanning import Step
+from keyfence.upstream.cluster.splitting import split
 from keyfence.upstream.dedicated import DedicatedLink, Owner
 from keyfence.upstream.exchange import Share
 
 from .again import Again
 from .cutting import NO_NODE, NO_SLOT, arguments
+from .kept import KeptLink
 from .masters import Masters
 from .parts import Part, Parts
 from .refusals import CROSSSLOT, LONGEST, NOT_SERVED, error_for, may_begin, pause_before, refusal_in
+from .splits import AtOnce, OneByOne, Whole
 from .spreading import Spread
 
 IDLE_SECONDS = 60.0  # after which a connection is closed
@@ -52,23 +54,14 @@ _STAYS = (
 )
 
 
-class _Own:
-    """A connection to one node."""
-
-    def __init__(self, link: DedicatedLink, profile: Profile) -> None:
-        self.link = link
-        self.profile = profile  # which the connection has
-        self.used_at = 0.0
-        self.is_in_doubt = False  # text of the client might have shaped a reply that is still to come
-
-
 class OwnConnections(Owner):
     """All own connections of one client."""
 
     def __init__(self, owner: Owner, masters: Masters) -> None:
         self._owner: Owner | None = owner
         self._masters = masters
-        self._owns: dict[int, _Own] = {}  # by the node's number
+        self.splits: frozenset[bytes] = frozenset()  # commands that are sent in parts if they have to
+        self._owns: dict[int, KeptLink] = {}  # by the node's number
         self._at = NO_NODE  # the node that was used last
         self._parts = Parts()
         self._queue: deque[Part] = deque()
@@ -83,8 +76,10 @@ class OwnConnections(Owner):
         self._is_discarded = False  # it begins anew at another node
         self._watches_at = NO_NODE  # the node with watched keys …
         self._watched_slot = NO_SLOT  # … and their hash slot
-        self._spread: Spread | None = None  # the command under way, if several nodes answer it
+        # The command under way, if several nodes answer it.
+        self._spread: Spread | AtOnce | None = None
         self._scan: Step | None = None  # that is a SCAN
+        self._in_parts: OneByOne | None = None  # the command of which a part is under way
         self._instead = b""  # the text of the error in place of the next reply
         self._collects = ""  # INFO or HELLO, whose reply is edited
         self._framer = ReplyFramer()
@@ -151,27 +146,19 @@ class OwnConnections(Owner):
         else:
             own.link.is_kept = True
             if own.is_in_doubt:
-                self._prove(own)
+                own.prove(lambda: self._drop(own))
         self._forget()
 
-    def _prove(self, own: _Own) -> None:
-        """Text of the client might have shaped a reply. If something else than keyfence's own reply comes
-        next, the connection is used no more."""
-        barrier = Barrier.draw(Form.HELLO)
-
-        def answered(reply: bytes) -> None:
-            if not barrier.is_passed(reply):
-                own.link.close()
-                self._owns = {number: one for number, one in self._owns.items() if one is not own}
-
-        own.is_in_doubt = not own.link.ask(barrier.request, answered)
+    def _drop(self, own: KeptLink) -> None:
+        self._owns = {number: one for number, one in self._owns.items() if one is not own}
 
     def tick(self, now: float) -> None:
         """Close connections that were idle for a while. Call this about once a second."""
         self._now = now
         for number, own in list(self._owns.items()):
             is_used = number == self._at and not own.link.is_kept
-            if is_used or number == self._watches_at:
+            is_used = is_used or (self._spread is not None and self._spread.awaits(number))
+            if is_used or number == self._watches_at or not own.used_at:  # 0: since before the first call
                 own.used_at = now
             elif now - own.used_at > IDLE_SECONDS or number not in self._masters:
                 own.link.close()
@@ -184,7 +171,7 @@ class OwnConnections(Owner):
         self._again = None
         self._stays = self._in_transaction = self._is_discarded = False
         self._transaction, self._watches_at = None, NO_NODE
-        self._spread = self._scan = None
+        self._spread = self._scan = self._in_parts = None
         self._instead, self._collects = b"", ""
         self._framer, self._part = ReplyFramer(), b""
 
@@ -228,6 +215,8 @@ class OwnConnections(Owner):
                     self._queue.popleft()
                     self._spread_out(part, argv)
                     continue
+            if self._divide(part):
+                continue
             node = self._node_of(part)
             if node == NO_NODE:
                 self._wait_for_node(part)
@@ -238,6 +227,21 @@ class OwnConnections(Owner):
                 return
             self._queue.popleft()
             self._send(part, node)
+
+    def _divide(self, part: Part) -> bool:
+        """Send a command in parts, if its keys are in several hash slots."""
+        may_divide = part.name in self.splits and not self._in_transaction and not self._stays
+        cut = split(arguments(part.data)) if may_divide else None
+        if cut is None:
+            return False
+        self._queue.popleft()
+        self._spread = at_once = AtOnce(Whole(cut), self._masters.owners)
+        self._due = 1
+        for number, requests in at_once.requests.items():
+            self._to(number, [requests])
+        if at_once.is_complete:
+            self._spread_is_over(at_once)
+        return True
 
     def _node_of(self, part: Part) -> int:
         """The node that a request goes to; NO_NODE: none has its hash slot."""
@@ -351,7 +355,7 @@ class OwnConnections(Owner):
             own = None
         if own is None:
             link = DedicatedLink(self._masters[number].upstream, self, self._profile.commands())
-            own = self._owns[number] = _Own(link, self._profile)
+            own = self._owns[number] = KeptLink(link, self._profile)
             if self._is_paused:
                 link.pause()
             self._masters.know(self)
@@ -403,6 +407,7 @@ class OwnConnections(Owner):
         passed: list[bytes] = []
         while at < len(data):
             begin = at
+            begins = framer.at_boundary or bool(self._part)
             at = framer.advance(data, begin, 1, True)
             framer.take_errors()
             piece = self._part + data[begin:at]
@@ -414,14 +419,22 @@ class OwnConnections(Owner):
                 if may_be_refusal or (self._collects and len(piece) <= MAX_EDITED):
                     self._part = piece
                 elif not self._dropped:
-                    passed.append(piece)
+                    passed.append(self._passed(piece, False))
             else:
                 self._due -= 1
-                passed.append(self._reply(piece))
+                passed.append(self._passed(self._reply(piece, begins), True))
         return b"".join(passed)
 
-    def _reply(self, reply: bytes) -> bytes:
-        """What the client gets of the last part of a reply; b"": nothing."""
+    def _passed(self, data: bytes, is_end: bool) -> bytes:
+        """What the client gets of a piece of a reply: nothing of one to a part, but all of the last one's."""
+        if self._in_parts is None or not data:
+            return data
+        reply = self._in_parts.came(data, is_end)
+        self._in_parts = None if reply else self._in_parts
+        return reply
+
+    def _reply(self, reply: bytes, begins: bool) -> bytes:
+        """What the client gets of the last part of a reply; b"": nothing. `begins`: it is all of it."""
         if self._dropped:
             self._dropped -= 1
             if self._in_transaction and reply.startswith(b"-") and self._owner is not None:
@@ -431,9 +444,9 @@ class OwnConnections(Owner):
         instead, self._instead = self._instead, b""
         if instead:
             return encode.error(instead.decode())
-        refusal = refusal_in(reply)
+        refusal = refusal_in(reply) if begins else None
         if refusal is None:
-            return without_cluster(self._collects, reply) if self._collects else reply
+            return without_cluster(self._collects, reply) if self._collects and begins else reply
         if again is None:
             is_other = refusal.is_redirect and self._transaction_slot not in (NO_SLOT, refusal.slot)
             return CROSSSLOT if is_other else error_for(reply)
@@ -466,7 +479,9 @@ class OwnConnections(Owner):
 
     def _give(self, reply: bytes) -> None:
         if self._owner is not None:
-            self._owner.upstream_data(_NO_LINK, reply)
+            passed = self._passed(reply, True)
+            if passed:
+                self._owner.upstream_data(_NO_LINK, passed)
             self._go_on()
 
     # -- commands that several nodes answer
@@ -515,9 +530,18 @@ class OwnConnections(Owner):
             return
         if others and self._owner is not None:
             self._owner.upstream_unasked(_NO_LINK, others)
-        if not spread.is_complete:
-            return
+        if spread.is_complete:
+            self._spread_is_over(spread)
+
+    def _spread_is_over(self, spread: Spread | AtOnce) -> None:
         self._spread = None
+        if isinstance(spread, AtOnce) and spread.left:
+            # These have not run: each is sent again as a command of its own.
+            self._in_parts, self._due = OneByOne(spread.whole, spread.left), 0
+            again = [spread.whole.cut.parts[place] for place in reversed(spread.left)]
+            self._queue.extendleft(Part(one.request, b"", one.slot) for one in again)
+            self._go_on()
+            return
         reply, scan = spread.reply(), self._scan
         if scan is not None:
             page = scan.answered(reply)

@@ -8,7 +8,7 @@ from keyfence.upstream.single.dealing cimport Deals, new_deal
 from keyfence.upstream.single.sides cimport Receiver, Sent, Side, new_sent
 from keyfence.upstream.single.turns cimport Order, Turn, new_turn
 
-cdef int _ERROR, _NO_NODE, _ANY_NODE, _SEVERAL, _UNFIT, _MOST_SIDES
+cdef int _ERROR, _NO_NODE, _ANY_NODE, _SEVERAL, _UNFIT, _PARTS, _MOST_SIDES
 cdef unsigned short[::1] _NODES
 cdef long long[::1] _ENDS
 cdef bytearray _PLACES
@@ -26,10 +26,11 @@ cdef class ClusterShares(Receiver):
     cdef long long _version
     cdef Order _order
     cdef object _queue
-    cdef long long _due
-    cdef long long _number
-    cdef object _round
-    cdef bint _sends_again
+    cdef public long long due
+    cdef public long long number
+    cdef readonly object retries
+    cdef object _splits
+    cdef public bint sends_again
     cdef bint _is_timed
     cdef bint _is_passed_on
     cdef Share _link
@@ -46,12 +47,14 @@ cdef class ClusterShares(Receiver):
     cdef bint _deal_to_several(self, bytes data, long long count) except -1
     @cython.locals(run=Run, runs=list, parts=dict, totals=dict, pieces=list, cutter=Cutter)
     cpdef object _send(self, bytes data, long long count, bint shapeable)
+    cdef object _send_parts(self, dict parts, dict totals, bint shapeable)
+    cdef int _any(self) except -9
     cpdef object _send_run(self, int node, bytes data, long long count, bint shapeable, bint is_transaction)
     @cython.locals(side=Side, turn=Turn)
     cpdef object _expect(self, Run run, bint ends, bint is_transaction=*)
     @cython.locals(side=Side, made=Side)
-    cpdef Side _side(self, int node)
-    cpdef object _send_to(self, Side side, Sent sent)
+    cpdef Side side(self, int node)
+    cpdef object send_to(self, Side side, Sent sent)
     @cython.locals(head=Turn, other=Side, is_partial=bint)
     cpdef object came(self, Side side, bytes data, long long completed, bint whole)
     cpdef object turn_is_over(self)
@@ -61,8 +64,8 @@ cdef class ClusterShares(Receiver):
     cdef object _merge(self)
     @cython.locals(
         framer=ReplyFramer, turn=Turn, at=Py_ssize_t, begin=Py_ssize_t, end=Py_ssize_t, done="long long",
-        looks=bint, piece=bytes, line=bytes,
+        looks=bint, begins=bint, piece=bytes, line=bytes,
     )
     cpdef object _sort(self, Side side, bytes data)
-    @cython.locals(sent=Sent, is_skipped=bint, number="long long")
+    @cython.locals(sent=Sent, is_skipped=bint, is_error=bint, number="long long")
     cpdef object _take(self, Side side, Turn turn, bytes piece, long long done, bint looks)

@@ -19,24 +19,26 @@ from keyfence.resp.profile import Profile
 from keyfence.resp.replies import ReplyFramer
 from keyfence.upstream.exchange import Share, Sharer
 
-from .again import Again, Round
+from .again import Again
 from .cutting import (
     ANY_NODE,
     ENDS,
     MOST_DEALT,
     NO_NODE,
     NODES,
+    PARTS,
     SEVERAL,
     UNFIT,
     Run,
-    keys_of,
     new_run,
     requests_in,
 )
 from .dealing import Deals, new_deal
 from .masters import Masters
-from .refusals import LONGEST, NOT_SERVED, error_for, may_begin, refusal_in
+from .refusals import LONGEST, error_for, may_begin
+from .retries import Retries
 from .sides import Receiver, Sent, Side, new_sent
+from .splits import Splits
 from .turns import Order, Turn, new_turn
 
 MAX_HELD = MIB  # bytes of replies that wait for their turn; with more, nothing more is sent for the client …
@@ -45,7 +47,7 @@ MOST_HELD = 32 * MIB  # … and with more than this, which is what was under way
 MOST_MERGED = 64 * 1024
 MOST_SIDES = 256  # that a deal can name
 _ERROR = ord("-")
-_NO_NODE, _ANY_NODE, _SEVERAL, _UNFIT = NO_NODE, ANY_NODE, SEVERAL, UNFIT
+_NO_NODE, _ANY_NODE, _SEVERAL, _UNFIT, _PARTS = NO_NODE, ANY_NODE, SEVERAL, UNFIT, PARTS
 _MOST_SIDES = MOST_SIDES
 _NODES, _ENDS = NODES, ENDS
 _PLACES = bytearray(MOST_DEALT)  # of the requests that are dealt out
@@ -66,10 +68,11 @@ class ClusterShares(Receiver):
         self._version = masters.cutter.version  # of the topology by which the last request was sent
         self._order = Order(self._deliver)
         self._queue: deque[tuple[bytes, int, bool]] = deque()
-        self._due = 0  # replies
-        self._number = 0  # of the next request
-        self._round = Round(masters, self._send_again, self._answer, self._round_went_on)
-        self._sends_again = False  # whether any command is refused, or was sent again
+        self.due = 0  # replies
+        self.number = 0  # of the next request
+        self.retries = Retries(self, masters, self._order)
+        self._splits: Splits | None = None  # None: no command is sent in parts
+        self.sends_again = False  # whether any command is refused, or was sent again
         self._is_timed = False
         self._is_passed_on = False  # the client is about to get what has come
         self._link: Any = None  # the one that has called last
@@ -87,10 +90,10 @@ class ClusterShares(Receiver):
         """Whether nothing that the client waits for has left keyfence, because nodes cannot be reached."""
         return all(not one.due or one.is_unsent for one in self._places)
 
-    @property
-    def due(self) -> int:
-        """The number of replies due."""
-        return self._due
+    def split(self, names: frozenset[bytes]) -> None:
+        """Send these commands in parts if their keys are in several hash slots. No reply may be due."""
+        self._cutter = self._masters.cutter_for(names)
+        self._splits = Splits(self, self._masters, self._order) if names else None
 
     def may_share(self, profile: Profile) -> bool:
         """Whether there is a connection of this kind to share."""
@@ -112,7 +115,7 @@ class ClusterShares(Receiver):
     def close(self) -> None:
         """The client no longer uses this. No callback comes after this."""
         self._client = None
-        self._round.stop()
+        self.retries.stop()
         self._queue.clear()
         self._order.clear()
         self._deals.clear()
@@ -125,10 +128,10 @@ class ClusterShares(Receiver):
     # -- sending
 
     def _may_send(self) -> bool:
-        if self._sends_again or self._order.held + self._deals.held > MAX_HELD:
+        if self.sends_again or self._order.held + self._deals.held > MAX_HELD:
             return False
         if self._version != self._cutter.version:
-            if self._due:
+            if self.due:
                 return False  # a later command must not overtake an earlier one that has the former node
             self._version = self._cutter.version
             self._leave_gone()
@@ -153,21 +156,38 @@ class ClusterShares(Receiver):
         self._hand_over()
         cutter = self._cutter
         runs = cutter.cut(data, count)
-        if len(runs) == 1:
-            run = runs[0]
+        run = runs[0]
+        if len(runs) == 1 and run.node != _PARTS:
             self._send_run(run.node, data, count, shapeable, cutter.is_transaction)
             return
         parts: dict[int, list[bytes]] = {}
         totals: dict[int, int] = {}
         for run in runs:
+            if run.node == _ANY_NODE:
+                run.node = self._any()
+            elif run.node == _PARTS:
+                self._send_parts(parts, totals, shapeable)
+                assert self._splits is not None
+                self._splits.send(data[run.begin : run.end], run is runs[-1], shapeable)
+                continue
             self._expect(run, run is runs[-1])
             if run.node != _NO_NODE:
                 parts.setdefault(run.node, []).append(data[run.begin : run.end])
                 totals[run.node] = totals.get(run.node, 0) + run.count
             else:
-                self._not_served(data[run.begin : run.end])
+                self.retries.not_served(data[run.begin : run.end])
+        self._send_parts(parts, totals, shapeable)
+
+    def _send_parts(self, parts: dict[int, list[bytes]], totals: dict[int, int], shapeable: bool) -> None:
+        """Send each node what goes there. The replies are expected."""
         for node, pieces in parts.items():
-            self._send_to(self._sides[node], new_sent(b"".join(pieces), totals[node], shapeable, None))
+            self.send_to(self._sides[node], new_sent(b"".join(pieces), totals[node], shapeable, None))
+        parts.clear()
+        totals.clear()
+
+    def _any(self) -> int:
+        """The node for requests that any node may answer; NO_NODE: there is none."""
+        return self._near if self._near in self._sides else int(self._masters.any())
 
     def _deal(self, data: bytes, count: int) -> bool:
         """Deal the requests out to the nodes. Returns whether that is possible."""
@@ -175,17 +195,17 @@ class ClusterShares(Receiver):
         if node == _UNFIT:
             return False
         if node == _ANY_NODE:
-            node = self._near if self._near in self._sides else self._masters.any()
+            node = self._any()
             if node == _NO_NODE:
                 return False
         if node != _SEVERAL:
             self._near = node
-            side = self._side(node)
-            self._deals.add(new_deal(None, side.place, count, self._number))
-            self._number += count
-            self._due += count
+            side = self.side(node)
+            self._deals.add(new_deal(None, side.place, count, self.number))
+            self.number += count
+            self.due += count
             side.due += count
-            self._send_to(side, new_sent(data, count, False, None))
+            self.send_to(side, new_sent(data, count, False, None))
             return True
         return self._deal_to_several(data, count)
 
@@ -199,7 +219,7 @@ class ClusterShares(Receiver):
             first = index
             while index < count and _NODES[index] == node:
                 index += 1
-            side = self._side(node)
+            side = self.side(node)
             if side.place >= _MOST_SIDES:
                 self._drop_parts()
                 return False
@@ -209,9 +229,9 @@ class ClusterShares(Receiver):
             side.parts.append(raw[begin:end])
             side.part_count += index - first
             begin = end
-        self._deals.add(new_deal(bytes(places[:count]), 0, count, self._number))
-        self._number += count
-        self._due += count
+        self._deals.add(new_deal(bytes(places[:count]), 0, count, self.number))
+        self.number += count
+        self.due += count
         for side in self._places:
             if side.part_count:
                 parts = side.parts
@@ -220,7 +240,7 @@ class ClusterShares(Receiver):
                 side.due += side.part_count
                 side.part_count = 0
                 parts.clear()
-                self._send_to(side, sent)
+                self.send_to(side, sent)
         return True
 
     def _drop_parts(self) -> None:
@@ -230,27 +250,27 @@ class ClusterShares(Receiver):
 
     def _send_run(self, node: int, data: bytes, count: int, shapeable: bool, is_transaction: bool) -> None:
         if node == _ANY_NODE:
-            node = self._near if self._near in self._sides else self._masters.any()
+            node = self._any()
         run = new_run(node, count, 0, len(data))
         self._expect(run, True, is_transaction)
         if node == _NO_NODE:
-            self._not_served(data, is_transaction)
+            self.retries.not_served(data, is_transaction)
         else:
             self._near = node
-            self._send_to(self._sides[node], new_sent(data, count, shapeable, None))
+            self.send_to(self._sides[node], new_sent(data, count, shapeable, None))
 
     def _expect(self, run: Run, ends: bool, is_transaction: bool = False) -> None:
         """The next turn is that of these requests."""
         if run.node == _NO_NODE:
             return
-        side = self._side(run.node)
-        turn = new_turn(side, run.count, self._number, ends, is_transaction)
+        side = self.side(run.node)
+        turn = new_turn(side, run.count, self.number, ends, is_transaction)
         self._order.add(turn)
         side.expect(turn)
-        self._number += run.count
-        self._due += run.count
+        self.number += run.count
+        self.due += run.count
 
-    def _side(self, node: int) -> Side:
+    def side(self, node: int) -> Side:
         for side in self._places:
             if side.number == node:
                 return side
@@ -258,7 +278,7 @@ class ClusterShares(Receiver):
         self._places.append(made)
         return made
 
-    def _send_to(self, side: Side, sent: Sent) -> None:
+    def send_to(self, side: Side, sent: Sent) -> None:
         assert self._profile is not None
         if not side.may_share(self._profile):
             self._refuse_soon(side)
@@ -280,7 +300,7 @@ class ClusterShares(Receiver):
         self._link = side.link
         if self._deals.head is not None:
             if whole and self._deals.held + len(data) <= MOST_MERGED:
-                self._due -= completed
+                self.due -= completed
                 side.answered(completed)
                 self._deals.take_in(side, data, completed)
                 return
@@ -320,12 +340,13 @@ class ClusterShares(Receiver):
         while at < len(data) and self._client is not None:
             turn = side.turn
             assert turn is not None
-            looks = side.is_looked_at or self._sends_again or turn.is_whole
+            looks = side.is_looked_at or self.sends_again or turn.is_whole or turn.part is not None
             begin = at
+            begins = framer.at_boundary or bool(side.part)
             at = framer.advance(data, begin, 1 if looks else turn.count)
             done = framer.completed
             if not looks and done and framer.at_boundary and not side.part:
-                self._due -= done
+                self.due -= done
                 side.answered(done)
                 if done == turn.count:
                     side.next_turn()
@@ -348,19 +369,25 @@ class ClusterShares(Receiver):
                 elif line is not piece:
                     piece += line
             if piece:
-                self._take(side, turn, piece, done, looks)
+                self._take(side, turn, piece, done, looks and begins)
 
     def _take(self, side: Side, turn: Turn, piece: bytes, done: int, looks: bool) -> None:
-        """Take in replies of a turn, or a part of one. If it `looks`, that is at most one reply."""
-        if looks and done and piece.startswith(b"-") and not turn.is_whole and self._is_refused(side, piece):
+        """Take in replies of a turn, or a part of one. If it `looks`, that is at most one reply, from its
+        beginning on."""
+        if turn.part is not None:
+            assert self._splits is not None
+            self._splits.take(side, turn, piece, bool(done), looks)
             return
-        request = side.next_request() if self._sends_again and done and not turn.is_whole else b""
-        if looks and piece.startswith(b"-") and not turn.is_whole:
+        is_error = looks and piece.startswith(b"-") and not turn.is_whole
+        if is_error and done and self.retries.is_refused(side, piece):
+            return
+        request = side.next_request() if self.sends_again and done and not turn.is_whole else b""
+        if is_error:
             piece = error_for(piece)
         sent = side.sent
         number = turn.number
         if done:
-            self._due -= done
+            self.due -= done
             side.answered(done)
             if done == turn.count:
                 side.next_turn()
@@ -372,113 +399,42 @@ class ClusterShares(Receiver):
         else:
             self._order.came(turn, piece, done)
         if request and not is_skipped:
-            self._round.ran(keys_of([request]), number)
+            self.retries.ran([request], number)
         if turn.is_whole and not turn.count:
             assert sent is not None
             self._transaction_came(side, turn, sent, number - sent.count + 1)
 
-    def _is_refused(self, side: Side, reply: bytes) -> bool:
-        """Whether a node has not run the next command, so that it is sent again."""
-        sent, turn = side.sent, side.turn
-        assert sent is not None
-        assert turn is not None
-        if sent.again is not None and sent.again.skips:
-            return False
-        request = sent.again.data if sent.again is not None else side.next_request()
-        refusal = refusal_in(reply)
-        if refusal is None or not self._round.counts(refusal, request, sent.shapeable):
-            return False
-        asked = side.master.number
-        target = self._masters.target(refusal, asked)
-        if refusal.is_redirect and (target == asked or (sent.shapeable and target == _NO_NODE)):
-            return False
-        again: Again = sent.again if sent.again is not None else Again([request], turn.number, sent.shapeable)
-        self._masters.refused(refusal, asked)
-        again.refused(refusal, target, error_for(reply))
-        again.turn = self._cut_out(side, turn)
-        self._due -= 1
-        side.answered(1)
-        self._refused(again)
-        return True
-
-    def _cut_out(self, side: Side, turn: Turn) -> Turn:
-        """Take the next reply of a turn out of what the side has to answer. Returns its own turn."""
-        gap = self._order.split(turn, 0)
-        rest = self._order.split(gap, 1) if gap.count > 1 else None
-        side.replaced(turn, rest)
-        gap.side, gap.later = None, None
-        self._order.passed(turn)
-        return gap
-
     def _transaction_came(self, side: Side, turn: Turn, sent: Sent, number: int) -> None:
-        """All replies to a transaction have come. It has not run if Redis has refused one of its commands, or
-        EXEC itself."""
+        """All replies to a transaction have come."""
         held = turn.held or []
-        if not any(one.startswith(b"-") for one in held):
-            if self._sends_again:
-                self._round.ran(keys_of(requests_in(sent.data)), number)
-            self._order.all_came(turn)
+        if any(one.startswith(b"-") for one in held):
+            self.retries.transaction_failed(sent, turn, _replies(held), number, side.number)
             return
-        replies = _replies(held)
-        refusals = [one for one in map(refusal_in, replies) if one is not None]
-        first = next((one for one in refusals if self._round.counts(one, sent.data, False)), None)
-        is_aborted = replies[-1].startswith(b"-EXECABORT") or refusal_in(replies[-1]) is not None
-        if first is None or not is_aborted:
-            self._order.replace_held(turn, [self._round.hidden(one, sent.data) for one in replies])
-            if self._sends_again and not is_aborted:
-                self._round.ran(keys_of(requests_in(sent.data)), number)
-            self._order.all_came(turn)
-            return
-        again: Again = sent.again if sent.again is not None else Again(requests_in(sent.data), number, False)
-        target = self._masters.target(first, side.master.number)
-        self._masters.refused(first, side.master.number)
-        again.refused(first, target, b"".join(map(error_for, replies)))
-        self._order.replace_held(turn, [])
-        turn.side, turn.later, turn.count, turn.number = None, None, sent.count, number
-        again.turn, again.is_transaction = turn, True
-        self._refused(again)
+        if self.sends_again:
+            self.retries.ran(requests_in(sent.data), number)
+        self._order.all_came(turn)
 
     # -- commands that are sent again
 
-    def _not_served(self, data: bytes, is_transaction: bool = False) -> None:
-        """No node has the hash slot of these requests."""
-        requests = requests_in(data)
-        for group in [requests] if is_transaction else [[one] for one in requests]:
-            again = Again(group, self._number, False)
-            turn = new_turn(None, len(group), self._number, group[-1] is requests[-1], is_transaction)
-            again.turn, again.is_transaction = turn, is_transaction
-            again.not_served(NOT_SERVED * len(group))
-            self._order.add(turn)
-            self._number += len(group)
-            self._refused(again)
-        self._masters.not_served()
-
-    def _refused(self, again: Again) -> None:
-        self._sends_again = True
-        self._round.add(again)
-
-    def _send_again(self, again: Again, node: int, asking: bool) -> None:
-        side = self._side(node)
-        turn = again.turn
-        assert turn is not None
-        again.turn = None
-        again.skips = asking
-        turn.side, turn.later = side, None
-        count = len(again.requests) + asking
-        turn.count, turn.is_whole = count, again.is_transaction
+    def send_again(self, node: int, turn: Turn, again: Again, data: bytes) -> None:
+        """Send a refused command to a node. `turn` has the replies."""
+        side = self.side(node)
+        turn.side = side
         side.expect(turn)
-        self._due += count
+        self.due += turn.count
         side.is_looked_at = True
-        data = again.data_asking if asking else again.data
-        self._send_to(side, new_sent(data, count, again.shapeable, again))
+        self.send_to(side, new_sent(data, turn.count, again.shapeable, again))
 
-    def _answer(self, again: Again, reply: bytes) -> None:
-        assert again.turn is not None
-        self._order.answer(again.turn, reply)
+    def answer(self, turn: Turn, reply: bytes) -> None:
+        """Answer the rest of a turn. `Order.settle` follows."""
+        if turn.part is None:
+            self._order.answer(turn, reply)
+        else:
+            assert self._splits is not None
+            self._splits.came(turn.part, reply, True)
 
-    def _round_went_on(self) -> None:
+    def went_on(self) -> None:
         """Some commands were answered that had been refused, or all of them."""
-        self._sends_again = self._round.is_open
         self._order.settle(False)
         self._go_on()
         if self._client is not None:
@@ -489,41 +445,9 @@ class ClusterShares(Receiver):
         for side in self._places:
             if side.due and side.is_unsent:
                 self._hand_over()
-                self._pull_back(side)
-        if not self._due:
-            self._after_replies(at_once=True)
-
-    def _pull_back(self, side: Side) -> None:
-        """The requests to a node that cannot be reached were not sent, and are not sent there any more."""
-        side.leave()
-        turn, sent = side.turn, side.sent
-        self._due -= side.due
-        side.forget()
-        while sent is not None and turn is not None:
-            if turn.is_whole or sent.again is not None:
-                turn = self._pull_whole(turn, sent)
-            else:
-                for request in requests_in(sent.data):
-                    assert turn is not None
-                    gap, turn = turn, (self._order.split(turn, 1) if turn.count > 1 else turn.later)
-                    self._not_sent(Again([request], gap.number, sent.shapeable), gap)
-            sent = sent.behind
-
-    def _pull_whole(self, turn: Turn, sent: Sent) -> Turn | None:
-        """The same for a transaction, or for a command that was sent again. Returns the side's next turn."""
-        again: Again | None = sent.again
-        if again is None:
-            again = Again(requests_in(sent.data), turn.number, False)
-            again.is_transaction = True
-        later, turn.count = turn.later, len(again.requests)
-        again.skips = False
-        self._not_sent(again, turn)
-        return later
-
-    def _not_sent(self, again: Again, turn: Turn) -> None:
-        turn.side, turn.later, again.turn = None, None, turn
-        again.not_sent(NOT_SERVED * len(again.requests))
-        self._refused(again)
+                self.retries.pull_back(side)
+        if not self.due:
+            self.after_replies(at_once=True)
 
     # -- as sides call it
 
@@ -538,14 +462,14 @@ class ClusterShares(Receiver):
     def turn_is_over(self) -> None:
         """While other sides have replies to come, the client waits for a turn of the loop, in which some of
         them may: so it gets more of them at once."""
-        if not self._due:
+        if not self.due:
             self._is_passed_on = True
             self._pass_on()
         elif not self._is_passed_on:
             self._is_passed_on = True
             self._masters.later(0.0, self._pass_on)
-        if self._sends_again or self._queue:
-            self._after_replies()
+        if self.sends_again or self._queue:
+            self.after_replies()
 
     def _pass_on(self) -> None:
         if not self._is_passed_on:
@@ -555,12 +479,12 @@ class ClusterShares(Receiver):
         if self._client is not None:
             self._client.shared_turn(self._link)
 
-    def _after_replies(self, *, at_once: bool = False) -> None:
+    def after_replies(self, *, at_once: bool = False) -> None:
         if self._client is None:
             return
-        if self._sends_again:
-            if not self._due:
-                self._round.begin(at_once=at_once)
+        if self.sends_again:
+            if not self.due:
+                self.retries.begin(at_once=at_once)
         elif self._queue:
             self._go_on()
 
@@ -573,16 +497,19 @@ class ClusterShares(Receiver):
         """A node refuses the connection: nothing was sent there."""
         self._hand_over()
         error = encode.error(f"ERR keyfence: {reason}")
-        turn = side.turn
-        self._due -= side.due
+        turn, sent = side.turn, side.sent
+        self.due -= side.due
         side.forget()
         while turn is not None:
-            self._order.answer(turn, error * turn.count)
+            if sent is not None and sent.again is not None:  # then each has a turn of its own
+                turn.count -= sent.again.skips  # the client has not asked for the reply to ASKING
+                sent = sent.behind
+            self.answer(turn, error * turn.count)
             turn = turn.later
         self._order.settle(False)
         if self._client is not None:
             self._client.shared_turn(self._link)
-        self._after_replies()
+        self.after_replies()
 
     def is_full(self, link: object) -> None:
         if self._client is not None:

@@ -14,6 +14,7 @@ cdef class Turn:
     cdef public long long completed
     cdef public Turn behind
     cdef public Turn later
+    cdef public object part
 
 
 @cython.locals(turn=Turn)

@@ -26,12 +26,13 @@ class Turn:
     completed: int  # … and how many of them are complete
     behind: Turn | None  # the turn after it
     later: Turn | None  # the next turn of the same side
+    part: Any  # the part of a command (`splits`) that the reply is to. Such a turn is only its side's
 
 
 def new_turn(side: Any, count: int, number: int, ends: bool, is_whole: bool) -> Turn:
     turn = Turn.__new__(Turn)
     turn.side, turn.count, turn.number, turn.ends, turn.is_whole = side, count, number, ends, is_whole
-    turn.held, turn.completed, turn.behind, turn.later = None, 0, None, None
+    turn.held, turn.completed, turn.behind, turn.later, turn.part = None, 0, None, None, None
     return turn
 
 
@@ -79,6 +80,10 @@ class Order:
         turn.held.append(data)
         turn.completed += completed
         self.held += len(data)
+
+    def hold(self, size: int) -> None:
+        """So many bytes more of replies are held elsewhere; negative: less."""
+        self.held += size
 
     def answer(self, turn: Turn, data: bytes) -> None:
         """The rest of a turn is answered by keyfence. `settle` follows."""

@@ -1,0 +1,34 @@
+"""A connection of one client's own to one node of a cluster.
+
+Rule: it is used again only if nothing is in doubt about it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from keyfence.resp.barrier import Barrier, Form
+from keyfence.resp.profile import Profile
+from keyfence.upstream.dedicated import DedicatedLink
+
+
+class KeptLink:
+    """The connection, and what is known of it."""
+
+    def __init__(self, link: DedicatedLink, profile: Profile) -> None:
+        self.link = link
+        self.profile = profile  # which the connection has
+        self.used_at = 0.0
+        self.is_in_doubt = False  # text of the client might have shaped a reply that is still to come
+
+    def prove(self, failed: Callable[[], None]) -> None:
+        """Text of the client might have shaped a reply. If something else than keyfence's own reply comes
+        next, the connection is closed, and `failed` is called."""
+        barrier = Barrier.draw(Form.HELLO)
+
+        def answered(reply: bytes) -> None:
+            if not barrier.is_passed(reply):
+                self.link.close()
+                failed()
+
+        self.is_in_doubt = not self.link.ask(barrier.request, answered)

@@ -1,0 +1,201 @@
+"""A client's own connections to the nodes of a cluster, without sockets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from keyfence.policy.compiled.hash_slots import hash_slot
+from keyfence.resp import encode
+from keyfence.resp.profile import Profile
+from keyfence.upstream.cluster.topology import Node, Topology
+from keyfence.upstream.single import own
+from keyfence.upstream.single.masters import Masters
+from keyfence.upstream.single.own import IDLE_SECONDS, OwnConnections
+
+from .model import Later
+
+PROFILE = Profile()
+HOST = "10.0.0.1"
+# One key in each third of the hash slots, and so at each node.
+KEYS = [
+    next(b"k%d" % n for n in range(99) if hash_slot(b"k%d" % n) * 3 // 16384 == third) for third in range(3)
+]
+
+
+class Link:
+    """A connection that is open, and keeps what is sent."""
+
+    def __init__(self, upstream: Any, owner: Any, settings: Any) -> None:  # noqa: ARG002
+        self.sent = b""
+        self.is_closed = self.is_kept = self.is_held = False
+        self.is_open = True
+        upstream.links.append(self)
+
+    def send(self, chunks: list[bytes]) -> None:
+        self.sent += b"".join(chunks)
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+class Upstream:
+    def __init__(self, port: int) -> None:
+        self.up = True
+        self.address = type("Address", (), {"host": HOST, "port": port})
+        self.links: list[Link] = []
+
+
+class Stage:
+    """A client's own connections to three nodes, and what the client gets."""
+
+    def __init__(self) -> None:
+        self.later = Later()
+        self.masters = Masters(1, 1.0, lambda _sign: None, self.later)
+        self.upstreams = [Upstream(7000 + number) for number in range(3)]
+        self.has_slots((0, 5461), (5462, 10922), (10923, 16383))
+        self.got = b""
+        self.lost = ""
+        self.own = OwnConnections(self, self.masters)  # type: ignore[arg-type]
+        self.own.splits = frozenset({b"MGET", b"DEL"})
+
+    def has_slots(self, *ranges: tuple[int, int] | None) -> None:
+        nodes = [
+            Node(f"n{number}", HOST, 7000 + number, slots=(one,) if one is not None else ())
+            for number, one in enumerate(ranges)
+        ]
+        upstreams: dict[str, Any] = {f"n{number}": one for number, one in enumerate(self.upstreams)}
+        self.masters.take(Topology(nodes), upstreams)
+
+    def ask(self, *argv: bytes) -> None:
+        self.own.send(PROFILE, [encode.command(*argv)])
+
+    def taken(self, number: int) -> bytes:
+        """What a node has got since the last call."""
+        link = self.link(number)
+        sent, link.sent = link.sent, b""
+        return sent
+
+    def link(self, number: int) -> Link:
+        return self.upstreams[number].links[-1]
+
+    def answer(self, number: int, *pieces: bytes) -> None:
+        for piece in pieces:
+            self.own.upstream_data(self.link(number), piece)  # type: ignore[arg-type]
+
+    # -- as `OwnConnections` uses it
+
+    def upstream_data(self, link: object, data: bytes) -> None:  # noqa: ARG002
+        self.got += data
+
+    def upstream_unasked(self, link: object, data: bytes) -> None:  # noqa: ARG002
+        raise AssertionError(data)
+
+    def upstream_lost(self, link: object, reason: str) -> None:  # noqa: ARG002
+        self.lost = reason
+
+
+@pytest.fixture
+def stage(monkeypatch: pytest.MonkeyPatch) -> Stage:
+    monkeypatch.setattr(own, "DedicatedLink", Link)
+    return Stage()
+
+
+def one(value: bytes) -> bytes:
+    return b"*1\r\n$%d\r\n%b\r\n" % (len(value), value)
+
+
+def test_the_parts_of_a_command_go_to_all_nodes_at_once(stage: Stage) -> None:
+    stage.ask(b"MGET", *KEYS)
+    assert [stage.taken(number) for number in range(3)] == [encode.command(b"MGET", key) for key in KEYS]
+    stage.answer(2, one(b"c"))
+    stage.answer(0, b"*1\r\n$1", b"\r\na\r\n")
+    assert stage.got == b""
+    stage.answer(1, one(b"b"))
+    assert stage.got == b"*3\r\n$1\r\na\r\n$1\r\nb\r\n$1\r\nc\r\n"
+
+
+def test_a_request_waits_for_all_parts_of_the_one_before(stage: Stage) -> None:
+    stage.ask(b"DEL", *KEYS)
+    stage.ask(b"GET", KEYS[0])
+    for number in range(3):
+        assert stage.taken(number) == encode.command(b"DEL", KEYS[number])
+        stage.answer(number, b":1\r\n")
+    assert stage.got == b":3\r\n"
+    assert stage.taken(0) == encode.command(b"GET", KEYS[0])
+
+
+def test_only_the_parts_that_a_node_has_not_run_are_sent_again(stage: Stage) -> None:
+    stage.ask(b"DEL", *KEYS)
+    stage.answer(0, b":1\r\n")
+    moved = b"-MOVED %d %b:7000\r\n" % (hash_slot(KEYS[1]), HOST.encode())
+    stage.answer(1, moved[:9], moved[9:])
+    stage.answer(2, b"-TRYAGAIN Multiple keys request during rehashing of slot\r\n")
+    assert stage.got == b""
+    stage.taken(0), stage.taken(1), stage.taken(2)
+    stage.answer(1, moved)  # the first time it is sent again, keyfence still goes by its own view
+    while stage.later.waiting:
+        stage.later.run_next()
+    assert stage.taken(0) == encode.command(b"DEL", KEYS[1])
+    stage.answer(0, b":1\r\n")
+    assert stage.taken(2) == encode.command(b"DEL", KEYS[2])
+    stage.answer(2, b":1\r\n")
+    assert stage.got == b":3\r\n"
+
+
+def test_a_part_whose_hash_slot_no_node_serves_is_answered_in_the_end(stage: Stage) -> None:
+    stage.has_slots((0, 5461), (5462, 10922), None)
+    stage.ask(b"MGET", *KEYS)
+    stage.answer(0, one(b"a"))
+    stage.answer(1, one(b"b"))
+    for _ in range(50):
+        if stage.later.waiting:
+            stage.later.run_next()
+    assert stage.got == b"-CLUSTERDOWN Hash slot not served\r\n"
+    stage.ask(b"GET", KEYS[0])
+    assert stage.taken(0).endswith(encode.command(b"GET", KEYS[0]))
+
+
+def test_an_error_of_a_part_is_the_answer_without_an_address(stage: Stage) -> None:
+    stage.ask(b"MGET", *KEYS)
+    stage.answer(0, one(b"a"))
+    stage.answer(1, b"-NOPERM no\r\n")
+    stage.answer(2, one(b"c"))
+    assert stage.got == b"-NOPERM no\r\n"
+
+
+def test_a_value_that_reads_as_a_refusal_is_none(stage: Stage) -> None:
+    """A node's bytes come in any pieces. One may begin within a value, with text that a client wrote."""
+    text = b"-TRYAGAIN a value"
+    stage.ask(b"GET", KEYS[0])
+    stage.answer(0, b"$17\r\n", text + b"\r\n")
+    assert stage.got == b"$17\r\n" + text + b"\r\n"
+    stage.got = b""
+    stage.ask(b"MGET", *KEYS)
+    for number in range(3):
+        stage.answer(number, b"*1\r\n$17\r\n", text + b"\r\n")
+    assert stage.got == b"*3\r\n" + (b"$17\r\n" + text + b"\r\n") * 3
+
+
+@pytest.mark.parametrize("argv", [[b"DBSIZE"], [b"MGET", *KEYS]])
+def test_a_connection_with_a_reply_due_is_not_closed_as_idle(stage: Stage, argv: list[bytes]) -> None:
+    stage.ask(*argv)
+    for now in (10_000.0, 10_001.0, 10_002.0 + IDLE_SECONDS):
+        stage.own.tick(now)
+    assert not any(stage.link(number).is_closed for number in range(3))
+    for number in range(3):
+        stage.answer(number, b":1\r\n" if len(argv) == 1 else one(b"v"))
+    assert stage.got
+    stage.ask(b"GET", KEYS[0])
+    stage.own.tick(10_003.0 + 2 * IDLE_SECONDS)
+    assert [stage.link(number).is_closed for number in range(3)] == [False, True, True]
+
+
+def test_a_lost_connection_ends_the_client_that_waits_for_a_part(stage: Stage) -> None:
+    stage.ask(b"MGET", *KEYS)
+    stage.answer(1, one(b"b"))
+    stage.own.upstream_lost(stage.link(1), "idle")  # type: ignore[arg-type]
+    assert stage.lost == ""
+    stage.own.upstream_lost(stage.link(2), "gone")  # type: ignore[arg-type]
+    assert stage.lost == "gone"
