@@ -16,12 +16,16 @@ from keyfence.telemetry.usage import PART, RULE
 from .database import Database
 from .filter import EVERYTHING, Filter
 from .finding import ACTIONS, ACTIVE, AT_REST, EVERY_COMMAND, HOUR, Event, Finding, State
+from .history.chain import Head
+from .history.chain import Row as HistoryRow
 from .spans import Span, union, without
 from .tables import (
     bases,
     events,
     findings,
     findings_columns,
+    heads,
+    history,
     hours,
     meta,
     policies,
@@ -64,6 +68,14 @@ class Drawn(NamedTuple):
     kind: str  # RULE or PART of `telemetry.usage`
     name: str
     last: float  # Unix seconds
+
+
+class Chained(NamedTuple):
+    """The history as the store has it."""
+
+    rows: list[HistoryRow]
+    heads: list[Head]  # the newest first
+    tails: dict[str, str]  # by instance: when it has looked since the last row that says so, as JSON
 
 
 class Reader:
@@ -254,6 +266,19 @@ class Reader:
         """When keyfence was looking at a service's commands."""
         with self.database.reading() as connection:
             return coverage_of(connection, service)
+
+    def chained(self) -> Chained:
+        """The whole history: a part of it proves nothing."""
+        with self.database.reading() as connection:
+            rows = connection.execute(select(history).order_by(history.c.at, history.c.number)).all()
+            ends = connection.execute(select(heads).order_by(heads.c.at.desc(), heads.c.instance)).all()
+        kept = [Head(row.instance, row.rows, row.hash) for row in ends]
+        return Chained([HistoryRow(*row) for row in rows], kept, {row.instance: row.tail for row in ends})
+
+    def heads(self, limit: int) -> list[Head]:
+        """The last rows of the chains that were written to last, the newest first."""
+        chosen = select(heads.c.instance, heads.c.rows, heads.c.hash)
+        return [Head(*row) for row in self._rows(chosen.order_by(heads.c.at.desc()).limit(limit))]
 
     def began(self) -> float:
         """When the store was made, in Unix seconds."""
