@@ -174,16 +174,26 @@ def test_the_last_seconds_may_not_be_written_yet() -> None:
     assert stretches(one, until=1100)[-1] == ("gap", 990, 1100, "no instance looked")
 
 
-def test_the_time_that_no_hash_covers_is_believed_for_an_hour() -> None:
+def test_the_time_that_no_hash_covers_is_believed_for_an_hour_after_the_last_row() -> None:
     one = Instance()
     one.modes("enforce")
     rows, head, _ = one.book.waiting()
-    begin = NOW * 1000
-    long = int(LOOKED_SECONDS * 1000) * 100
-    for end, expected in ((begin + 600_000, "enforced"), (begin + long, "gap")):
-        chained = Chained(rows, [], {head.instance: f'[["looking","",{begin},{end}]]'})
-        found = Enforcement(chained, begin, begin + 600_000).of(RULE, "api")
-        assert [each.status for each in found] == [expected]
+    begin, hour = NOW * 1000, int(LOOKED_SECONDS * 1000)
+    chained = Chained(rows, [], {head.instance: f'[["looking","",{begin - hour},{begin + 9 * hour}]]'})
+    found = Enforcement(chained, begin - hour, begin + 9 * hour).of(RULE, "api")
+    assert [(each.status, each.end - each.begin) for each in found] == [
+        ("gap", hour),
+        ("enforced", hour + 60_000),
+        ("gap", 8 * hour - 60_000),
+    ]
+
+
+def test_a_tail_that_is_not_one_says_nothing() -> None:
+    one = Instance()
+    rows, head, _ = one.book.waiting()
+    for tail in ("", "[", "{}", "[1]", '[["looking"]]'):
+        found = Enforcement(Chained(rows, [], {head.instance: tail}), NOW * 1000, NOW * 1000 + 1)
+        assert [each.status for each in found.of(RULE, "api")] == ["gap"]
 
 
 def test_a_store_without_a_history_is_one_gap() -> None:

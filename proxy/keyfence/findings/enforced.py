@@ -76,7 +76,10 @@ class _Instance:
     def __init__(self, rows: Sequence[Row], tail: str) -> None:
         looked = [one for row in rows if row.kind == LOOKED for one in row.data().get("spans", ())]
         last = max(rows[0].at, *(row.at for row in rows if row.kind == LOOKED), 0)
-        looked += [one for one in _listed(tail) if one[3] <= last + _TAIL]
+        # No hash covers the tail, so it counts for an hour after the last row only.
+        for kind, service, begin, end in _listed(tail):
+            begin, end = max(begin, last), min(end, last + _TAIL)
+            looked += [[kind, service, begin, end]] if begin < end else []
         self.present = union(Span(one[2], one[3]) for one in looked if one[0] != OPAQUE)
         self.unread: dict[str, list[Span]] = {}
         for kind, service, begin, end in looked:
