@@ -280,6 +280,30 @@ class Reader:
         chosen = select(heads.c.instance, heads.c.rows, heads.c.hash)
         return [Head(*row) for row in self._rows(chosen.order_by(heads.c.at.desc()).limit(limit))]
 
+    def sums_of_rules(self, since: float, until: float) -> dict[tuple[str, str], dict[str, int]]:
+        """By service and rule: the violations between two times by action, and the number of `findings`. A
+        whole hour counts."""
+        cells = rule_hours.c
+        chosen = (
+            select(cells.service, cells.rule, *_sums(rule_hours))
+            .where(cells.hour >= int(since // HOUR), cells.hour < until / HOUR)
+            .group_by(cells.service, cells.rule)
+        )
+        found = {(row.service, row.rule): _counts(row) for row in self._rows(chosen)}
+        seen = (
+            select(findings.c.service, findings.c.rule, func.count())
+            .where(findings.c.last >= since, findings.c.first < until)
+            .group_by(findings.c.service, findings.c.rule)
+        )
+        for service, rule, number in self._rows(seen):
+            found.setdefault((service, rule), {})["findings"] = int(number)
+        return found
+
+    def counted_since(self) -> float:
+        """From when on violations are known: older ones are deleted. In Unix seconds."""
+        ((hour,),) = self._rows(select(func.min(rule_hours.c.hour)))
+        return self.began() if hour is None else float(hour * HOUR)
+
     def began(self) -> float:
         """When the store was made, in Unix seconds."""
         ((began,),) = self._rows(select(meta.c.began))

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
@@ -27,9 +27,9 @@ from keyfence.policy.show import in_lines, one_line
 from keyfence.policy.units import counted
 
 from .keys import TRUST_HELP
-from .push import print_versions
 from .stores import STORE, STORE_VARIABLE, ca_option, name_option
 
+_T = TypeVar("_T")
 FINDINGS_VARIABLE = "KEYFENCE_FINDINGS"
 BROKEN = 2
 PRINT = "-"  # the value of --head without a file
@@ -105,11 +105,13 @@ def history(place: str, name: str, trust: Sequence[str], ca: str, form: str, **a
             fail("--name is about versions that were pushed; omit it with --rule, --verify and --head")
         if not place:
             fail("name the store of the versions with --from STORE")
+        from .push import print_versions
+
         print_versions(place, name, trust, ca, form)
         return
     if is_given(click.get_current_context(), "place"):
         fail("--from is about versions that were pushed; name the policy with --name")
-    chained = read(findings_url(asked["findings"] or "", asked["config"]))
+    chained = read(findings_url(asked["findings"] or "", asked["config"]), lambda reader: reader.chained())
     if asked["head"] == PRINT:
         _print_heads(chained, form)
         return
@@ -131,8 +133,8 @@ def _answer(chained: Any, form: str, asked: dict[str, Any]) -> None:
         fail("the history has a row that keyfence does not write, although its hash is right", BROKEN)
 
 
-def read(url: str) -> Any:
-    """The history of a findings store. Ends the command with 1 if it does not answer."""
+def read(url: str, question: Callable[[Any], _T]) -> _T:
+    """What a findings store answers. Ends the command with 1 if it does not."""
     from sqlalchemy.exc import SQLAlchemyError
 
     from keyfence.findings.database import Database, StoreError, reason
@@ -144,7 +146,7 @@ def read(url: str) -> Any:
     except StoreError as exc:
         fail(str(exc), 1)
     try:
-        return Reader(database).chained()
+        return question(Reader(database))
     except SQLAlchemyError as exc:
         fail(f"the findings store {database.shown} cannot be read: {reason(exc)}", 1)
     finally:
