@@ -133,3 +133,24 @@ def test_a_row_waits_while_the_database_is_away(tmp_path: Path, capsys: pytest.C
     assert wrong(database) == []
     assert "the history is not written, and waits in memory: no such table" in capsys.readouterr().err
     database.close()
+
+
+def test_a_store_that_was_deleted_while_keyfence_ran_shows_in_the_new_one(tmp_path: Path) -> None:
+    path = tmp_path / "findings.db"
+    database = Database(f"sqlite:///{path}")
+    book, made = writer(database)
+
+    async def run() -> None:
+        book.note("ann", ("policy", {"revision": "r1"}), ("modes", {"services": ["a"]}))
+        await made.write()
+        path.unlink()
+        book.note("ann", ("modes", {"services": ["b"]}))
+        await made.write()
+
+    asyncio.run(run())
+    rows = Reader(database).chained().rows
+    assert [row.kind for row in rows] == ["start", "chains", "policy", "modes"]
+    assert rows[-1].data() == {"services": ["b"]}
+    (found,) = wrong(database)
+    assert found.startswith("this row is missing; row 2 of ")
+    database.close()
