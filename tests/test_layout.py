@@ -94,8 +94,9 @@ MAY_IMPORT: dict[str, set[str]] = {
         *("shapes", "telemetry", "policy"),
         *("policy.compiled", "policy.enforcement", "policy.engine", "policy.patterns"),
     },
+    "findings.history": {"policy"},
     "findings": {
-        *("commands", "findings.proof", "telemetry", "policy"),
+        *("commands", "findings.history", "findings.proof", "telemetry", "policy"),
         *("policy.compiled", "policy.enforcement", "policy.engine", "policy.reach", "policy.wording"),
     },
     "findings.gate": {"findings", "policy", "policy.source", "telemetry"},
@@ -179,6 +180,7 @@ MAY_IMPORT: dict[str, set[str]] = {
             "config",
             "downstream",
             "findings",
+            "findings.history",
             "findings.proof",
             "fleet",
             "net",
@@ -203,7 +205,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         *("policy", "policy.loading", "upstream", "upstream.credentials"),
     },
     "cli.publish": {
-        *("authoring", "cli.terminal", "config", "fleet"),
+        *("authoring", "cli.terminal", "config", "findings", "findings.history", "fleet"),
         *("policy", "policy.loading", "policy.source"),
     },
     "cli.demo": {

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import socket
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +15,25 @@ import pytest
 
 from keyfence.admin import server as admin
 from keyfence.admin.access import Access
+from keyfence.admin.audit import Audit
 from keyfence.admin.client import AskError, ask
 from keyfence.admin.server import start_admin
-from keyfence.admin.token import TokenError, is_open_to_others, read_token, token_warnings
+from keyfence.admin.token import (
+    ROLES,
+    Token,
+    TokenError,
+    is_open_to_others,
+    read_token,
+    token_warnings,
+    tokens_of,
+)
 from keyfence.config.loading import load_settings
 from keyfence.config.settings import Overrides
 from keyfence.net.addresses import Address
 from keyfence.policy.diagnostics import FileError
 from keyfence.process.serving.reload import Origin
 from tests.admin.test_server import ANY_PORT, Client, FakeControl
+from tests.admin.tokens import tokens
 from tests.servers import PROJECT
 
 TOKEN = b"a-token-for-this-test"
@@ -35,10 +46,17 @@ def _no_delay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(admin, "FAILURE_SECONDS", 0.0)
 
 
-def play(scenario: Scenario, token: bytes | None = None, address: Address = ANY_PORT) -> None:
+def play(
+    scenario: Scenario,
+    token: bytes | None = None,
+    address: Address = ANY_PORT,
+    named: Sequence[Token] = (),
+    audit: Audit | None = None,
+) -> None:
     async def run() -> None:
         control = FakeControl()
-        server = await start_admin(control, Access([], token), address)
+        access = Access([], [*tokens(token), *named])
+        server = await start_admin(control, access, address, audit=audit)
         try:
             async with aiohttp.ClientSession() as session:
                 await scenario(Client(session, server.url, control))
@@ -338,3 +356,67 @@ def test_the_token_follows_no_redirect(tmp_path: Path) -> None:
 def test_a_missing_token_file_is_reported_in_one_line() -> None:
     with pytest.raises(AskError, match=r"the token file /nowhere cannot be read: No such file"):
         ask("http://127.0.0.1:1", "/-/reload", {}, 1, "/nowhere")
+
+
+NAMED = [Token(f"{role}-token", role, f"secret-of-{role}-0123456789".encode()) for role in ROLES]
+
+
+@pytest.mark.parametrize("token", NAMED, ids=lambda one: one.role)
+def test_a_token_allows_what_its_role_does_and_the_refusal_names_both(token: Token) -> None:
+    async def scenario(client: Client) -> None:
+        headers = {"Authorization": f"Bearer {token.secret.decode()}"}
+        asked = {"service": "CubeProxy", "argv": ["GET", "a"]}
+        assert (await client.ask("POST", "/explain", headers=headers, json=asked))[0] == 200
+        status, answer = await client.ask("POST", "/-/reload", headers=headers, json={})
+        if token.role == "operate":
+            assert status == 200
+            return
+        said = f"This needs the role operate; the token {token.name} has the role {token.role}."
+        assert (status, answer["error"]) == (403, said)
+
+    play(scenario, TOKEN, named=NAMED)
+
+
+def test_the_name_of_a_token_is_in_the_audit_log(tmp_path: Path) -> None:
+    async def scenario(client: Client) -> None:
+        for secret in (TOKEN, NAMED[-1].secret):
+            headers = {"Authorization": f"Bearer {secret.decode()}"}
+            assert (await client.ask("POST", "/-/reload", headers=headers, json={}))[0] == 200
+
+    play(scenario, TOKEN, named=NAMED, audit=Audit(str(tmp_path / "audit"), head=lambda: "here:1 3 abc"))
+    lines = [json.loads(line) for line in (tmp_path / "audit").read_text().splitlines()]
+    assert [one["who"] for one in lines] == ["a program", "operate-token"]
+    assert {one["history"] for one in lines} == {"here:1 3 abc"}
+
+
+def test_tokens_of_a_configuration_have_names_roles_and_contents_of_their_own(tmp_path: Path) -> None:
+    config = tmp_path / "keyfence.yaml"
+    for name, secret in (("one", "a" * 16), ("two", "b" * 16), ("same", "a" * 16)):
+        (tmp_path / name).write_text(secret)
+    config.write_text(
+        "admin:\n  token_file: one\n  tokens:\n    - {name: ci, token_file: two, role: waive}\n"
+    )
+    settings = load_settings(str(config), Overrides(), needs_policy=False)
+    assert tokens_of(settings) == (Token("", "operate", b"a" * 16), Token("ci", "waive", b"b" * 16))
+    config.write_text(
+        "admin:\n  token_file: one\n  tokens:\n    - {name: ci, token_file: same, role: waive}\n"
+        "    - {name: ci, token_file: two, role: read}\n    - {name: x, token_file: none, role: read}\n"
+    )
+    with pytest.raises(FileError) as caught:
+        tokens_of(load_settings(str(config), Overrides(), needs_policy=False))
+    faults = [str(one).partition("keyfence.yaml:")[2] for one in caught.value.diagnostics]
+    assert len(faults) == 3
+    said = ("4:", "holds the token of token_file; make another"), ("5:", "another token with the name ci")
+    for fault, (line, text) in zip(faults, (*said, ("6:", "token file")), strict=True):
+        assert fault.startswith(line)
+        assert text in fault
+
+
+@pytest.mark.parametrize(
+    "token", ["{name: 'a b', token_file: x, role: read}", "{name: a, token_file: x, role: all}"]
+)
+def test_a_token_with_a_wrong_name_or_role_is_a_fault(tmp_path: Path, token: str) -> None:
+    config = tmp_path / "keyfence.yaml"
+    config.write_text(f"admin:\n  tokens:\n    - {token}\n")
+    with pytest.raises(FileError):
+        load_settings(str(config), Overrides(), needs_policy=False)

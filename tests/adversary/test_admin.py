@@ -24,6 +24,7 @@ from keyfence.admin.server import start_admin
 from keyfence.net.addresses import Address
 from keyfence.telemetry import operator_log as notices
 from tests.admin.test_server import FakeControl
+from tests.admin.tokens import tokens
 from tests.adversary.conftest import Search
 
 TOKEN = "a-token-of-this-search"
@@ -224,7 +225,9 @@ def test_no_request_harms_the_admin_listener(
     async def attempts() -> None:
         control = Control()
         bounds = Bounds(LIMIT, Times(header=0.05, body=0.05, answer=0.05))
-        server = await start_admin(control, Access([], TOKEN.encode()), Address("127.0.0.1:0"), bounds)
+        server = await start_admin(
+            control, Access([], tokens(TOKEN.encode())), Address("127.0.0.1:0"), bounds
+        )
         port = int(server.url.rpartition(":")[2])
         for rng in search:
             flood = [play(rng, port) for _ in range(rng.choice((1, 3, 30)))]

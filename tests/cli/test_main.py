@@ -596,7 +596,7 @@ OPTIONS = {
     "report": ["--admin"],
     "waivers": ["--config", "--waivers", "--admin", "--until"],
     "check": [],
-    "history": ["--from", "--name", "--trust"],
+    "history": ["--from", "--name", "--trust", "--rule", "--since", "--head", "--findings", "--config"],
     "demo": ["--admin"],
 }
 VALUES = st.one_of(

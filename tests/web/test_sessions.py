@@ -9,7 +9,9 @@ from aiohttp import web
 from aiohttp.test_utils import make_mocked_request
 
 from keyfence.admin.access import Access, Refusal
+from keyfence.admin.token import Token
 from keyfence.web.sessions import LIFETIME, MAX_SESSIONS, Sessions, cookie_name, drop_cookie, set_cookie
+from tests.admin.tokens import tokens
 
 TOKEN = b"the-token-of-this-test"
 
@@ -29,7 +31,7 @@ def request(cookie: str = "", host: str = "keyfence.internal:9464", **headers: s
 
 
 def sessions(token: bytes | None = TOKEN) -> tuple[Sessions, Access, Clock]:
-    access, clock = Access([], token), Clock()
+    access, clock = Access([], tokens(token)), Clock()
     return Sessions(access, clock), access, clock
 
 
@@ -57,7 +59,7 @@ def test_without_a_token_nobody_signs_in() -> None:
     assert not made.possible
     with pytest.raises(Refusal):
         made.sign_in("ann", "")
-    access.take([], TOKEN)
+    access.take([], tokens(TOKEN))
     assert made.possible
 
 
@@ -73,11 +75,11 @@ def test_a_session_ends_after_its_time() -> None:
 def test_a_change_of_the_token_ends_every_session_and_a_reload_of_the_same_one_none() -> None:
     made, access, _ = sessions()
     one = made.sign_in("ann", TOKEN.decode())
-    access.take(["another.name"], TOKEN)
+    access.take(["another.name"], tokens(TOKEN))
     assert made.find(request(one)) is not None
-    access.take([], b"another-token-0123456789")
+    access.take([], tokens(b"another-token-0123456789"))
     assert made.find(request(one)) is None
-    access.take([], TOKEN)
+    access.take([], tokens(TOKEN))
     assert made.find(request(one)) is None
 
 
@@ -143,3 +145,12 @@ def test_a_host_that_is_no_host_is_no_error() -> None:
             raise ValueError("not a port")
 
     assert cookie_name(cast(web.Request, SimpleNamespace(url=Broken()))) == "keyfence"
+
+
+def test_the_name_of_the_token_stands_beside_the_name_that_was_written() -> None:
+    made = Sessions(Access([], [Token("ci", "waive", TOKEN)]))
+    for written, who in (("ann", "ann (token ci)"), ("ci", "ci")):
+        one = made.sign_in(written, TOKEN.decode())
+        found = made.find(request(one))
+        assert found is not None
+        assert (found.who, made.who(one), found.token.role) == (who, who, "waive")

@@ -11,7 +11,7 @@ import json
 import re
 import threading
 import urllib.parse
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +24,14 @@ from keyfence.admin.access import Access
 from keyfence.admin.audit import Audit
 from keyfence.admin.bounds import DEFAULT_BOUNDS, Bounds
 from keyfence.admin.server import Server, start_admin
+from keyfence.admin.token import Token
 from keyfence.policy.diagnostics import Diagnostic, Place
 from keyfence.web import site
 from keyfence.web.live import MAX_STREAMS
 from keyfence.web.render import SECURITY_POLICY
 from keyfence.web.site import Page
 from tests.admin.test_server import ANY_PORT
+from tests.admin.tokens import tokens
 from tests.servers import PATIENCE_SECONDS
 from tests.web.stage import NASTY, Stage, violation
 
@@ -113,10 +115,12 @@ def play(
     token: str = TOKEN,
     bounds: Bounds = DEFAULT_BOUNDS,
     audit_log: Path | str = "",
+    named: Sequence[Token] = (),
 ) -> None:
     async def run() -> None:
         lines: list[str] = []
-        access, audit = Access([], token.encode() or None), Audit(str(audit_log), lines.append)
+        access = Access([], named or tokens(token.encode()))
+        audit = Audit(str(audit_log), lines.append)
         page = functools.partial(Page, stage, access, audit)
         server = await start_admin(stage, access, ANY_PORT, bounds, audit=audit, site=page)
         jar = aiohttp.CookieJar(unsafe=True)  # of an address without a name
@@ -638,3 +642,17 @@ def test_open_pages_do_not_delay_the_end(stage: Stage, monkeypatch: pytest.Monke
             await stream.read()
 
     play(stage, scenario)
+
+
+def test_a_token_with_the_role_waive_allows_a_waiver_and_no_other_change(stage: Stage) -> None:
+    async def scenario(browser: Browser) -> None:
+        await browser.sign_in()
+        page = await browser.act("observe", minutes="5")
+        assert page.status == 403
+        assert "This needs the role operate; the token ci has the role waive." in page.said
+        page = await browser.act("waive", finding="f-1", owner="a", until="2999-01-01")
+        assert page.status == 200
+        assert browser.audit[-1].startswith("audit: waive (f-1) by ann (token ci) from 127.0.0.1: a test")
+        assert [one[0] for one in stage.asked if one[0] in ("observe", "waive")] == ["waive"]
+
+    play(stage, scenario, named=[Token("ci", "waive", TOKEN.encode())])

@@ -4,8 +4,8 @@ Rule: only an operator changes something. Reaching the port is not enough, and n
 that an operator happens to visit. `routes` says which requests need an operator. On the page an operator has
 a session, which the token opens (`web.sessions`).
 
-- With a token, such a request must carry it. Without one, it must come from this machine: on an address that
-  other machines reach, a scraper must not be able to switch enforcement off.
+- With tokens, such a request must carry one whose role suffices. Without any, it must come from this machine:
+  on an address that other machines reach, a scraper must not be able to switch enforcement off.
 - The Host header must be an address literal, `localhost` or a configured name. A stranger can point a name of
   their own at this address (DNS rebinding), which would make the stranger's page same-origin. A request
   without Host passes, because no browser sends one.
@@ -16,10 +16,12 @@ a session, which the token opens (`web.sessions`).
 from __future__ import annotations
 
 import hmac
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from keyfence.net.addresses import ip_address
+
+from .token import Role, Token
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -45,17 +47,17 @@ class Refusal(Exception):
 class Access:
     """The access checks of one admin listener."""
 
-    def __init__(self, names: Collection[str] = (), token: bytes | None = None) -> None:
-        self.generation = 0  # changes with the token
-        self._token: bytes | None = None
-        self.take(names, token)
+    def __init__(self, names: Collection[str] = (), tokens: Sequence[Token] = ()) -> None:
+        self.generation = 0  # changes with the tokens
+        self._tokens: tuple[Token, ...] = ()
+        self.take(names, tokens)
 
-    def take(self, names: Collection[str], token: bytes | None) -> bool:
-        """Use these from now on. `names` are the host names of the listener; token None: there is none.
-        Returns whether the token is a new one."""
-        is_new = token != self._token
+    def take(self, names: Collection[str], tokens: Sequence[Token]) -> bool:
+        """Use these from now on. `names` are the host names of the listener. Returns whether the tokens are
+        new ones."""
+        is_new = tuple(tokens) != self._tokens
         self.generation += is_new
-        self._token = token
+        self._tokens = tuple(tokens)
         self._names = frozenset(name.lower().rstrip(".") for name in names) | {"localhost"}
         return is_new
 
@@ -67,12 +69,13 @@ class Access:
 
     @property
     def has_token(self) -> bool:
-        return self._token is not None
+        return bool(self._tokens)
 
-    def is_token(self, text: str) -> bool:
-        """Whether a text is the token."""
+    def token(self, text: str) -> Token | None:
+        """The token that a text is; None: it is none. All are compared, so that the time tells nothing."""
         given = text.strip().encode("utf-8", "surrogateescape")
-        return self._token is not None and hmac.compare_digest(given, self._token)
+        found = [one for one in self._tokens if hmac.compare_digest(given, one.secret)]
+        return found[0] if found else None
 
     def check_site(self, request: web.Request) -> None:
         """Check that no other site's page sends a request. Raises Refusal."""
@@ -84,18 +87,22 @@ class Access:
         if any(site not in ("same-origin", "none") for site in sites) and not _follows_link(request):
             raise Refusal(_OTHER_SITE, 403, "origin")
 
-    def check_operator(self, request: web.Request) -> None:
-        """Check that an operator sends a request. Raises Refusal."""
-        if self._token is None:
+    def check_operator(self, request: web.Request, role: Role) -> str:
+        """Check that an operator with a role sends a request. Returns the name of the token; "" for none.
+        Raises Refusal."""
+        if not self._tokens:
             if not _is_local(request):
                 raise Refusal(_REMOTE, 403, "remote")
-            return
+            return ""
         given = request.headers.getall("Authorization", ())
         if not given:
             raise Refusal(_NO_TOKEN, 401, "no_token")
-        scheme, _, token = given[0].partition(" ")
-        if len(given) != 1 or scheme.lower() != "bearer" or not self.is_token(token):
+        scheme, _, text = given[0].partition(" ")
+        token = self.token(text)
+        if len(given) != 1 or scheme.lower() != "bearer" or token is None:
             raise Refusal(WRONG_TOKEN, 401, "wrong_token")
+        check_role(token, role)
+        return token.name
 
     def _is_own(self, header: str) -> bool:
         """Whether a Host header names this listener."""
@@ -105,6 +112,13 @@ class Access:
         else:
             host = header.strip().partition(":")[0].lower().rstrip(".")
         return host in self._names or ip_address(host) is not None
+
+
+def check_role(token: Token, role: Role) -> None:
+    """Raises Refusal if a token does not allow what needs a role."""
+    if not token.may(role):
+        name = f"the token {token.name}" if token.name else "this token"
+        raise Refusal(f"This needs the role {role}; {name} has the role {token.role}.", 403, "role")
 
 
 def _follows_link(request: web.Request) -> bool:

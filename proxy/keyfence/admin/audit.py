@@ -21,9 +21,13 @@ PROGRAM = "a program"  # who used the HTTP interface; only the page asks for a n
 class Audit:
     """The audit log of one keyfence."""
 
-    def __init__(self, path: str = "", say: Callable[[str], None] = tell) -> None:
-        """`path` is the file, "" for none; `say` prints a line for the operator."""
+    def __init__(
+        self, path: str = "", say: Callable[[str], None] = tell, head: Callable[[], str] = lambda: ""
+    ) -> None:
+        """`path` is the file, "" for none; `say` prints a line for the operator. `head` is the last row of
+        the history. It is kept here too, so that a row that is removed there is missed."""
         self._path = path
+        self._head = head
         self._say = say
 
     def note(
@@ -39,7 +43,9 @@ class Audit:
             by = f"by {entry['who']} from {entry['address']}"
             self._say(f"audit: {entry['action']}{detail} {by}{reason} [{entry['outcome']}]")
         if self._path:
-            self._write({"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), **entry})
+            head = self._head()
+            last = {"history": head} if head else {}
+            self._write({"time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), **entry, **last})
 
     def _write(self, entry: dict[str, str]) -> None:
         """Add a line. The file is opened each time, so it may be moved away at any time."""

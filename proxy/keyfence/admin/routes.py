@@ -16,6 +16,7 @@ from keyfence.findings.filter import SORTS
 
 from . import handlers
 from .control import Control
+from .token import Role
 
 Handler = Callable[[Control, web.Request], Awaitable[web.Response]]
 READING = frozenset({"GET", "HEAD", "OPTIONS"})  # the methods that change nothing
@@ -41,6 +42,7 @@ class Route:
     answer: str = "200"
     body: str = ""
     on_metrics: bool = False  # the metrics listener serves it too
+    role: Role = "operate"  # that a token needs for it, if only operators may use it
 
 
 def _open(path: str, handler: Handler, meaning: str, answer: str = "200") -> Route:
@@ -55,6 +57,11 @@ def _operating(
     method: str, path: str, handler: Handler, meaning: str, answer: str = "200", body: str = ""
 ) -> Route:
     return Route(method, path, Who.OPERATORS, handler, meaning, answer, body)
+
+
+def _asking(method: str, path: str, handler: Handler, meaning: str, body: str) -> Route:
+    """For operators too, but it changes nothing."""
+    return Route(method, path, Who.OPERATORS, handler, meaning, body=body, role="read")
 
 
 ROUTES = (
@@ -141,7 +148,7 @@ ROUTES = (
         "which services would break on a cluster, and why (`keyfence ready --for cluster`)",
         "200 with `rehearsal` (or null), `in_force`, `services`, `rows`",
     ),
-    _operating(
+    _asking(
         "POST",
         "/explain",
         handlers.explain,
@@ -201,7 +208,9 @@ ROUTES = (
         body="{}",
     ),
 )
-_WHO = {(route.method, route.path): route.who for route in ROUTES}
+_ROLES: dict[tuple[str, str], Role] = {
+    (route.method, route.path): route.role for route in ROUTES if route.who is Who.OPERATORS
+}
 _ANY_NAME = frozenset(route.path for route in ROUTES if route.who is Who.ANYONE)
 
 
@@ -210,9 +219,10 @@ def checks_host(path: str) -> bool:
     return path not in _ANY_NAME
 
 
-def needs_operator(method: str, path: str) -> bool:
-    """Whether a request needs an operator: by the table, and always where the method may change something."""
-    return method not in READING or _WHO.get((method, path)) is Who.OPERATORS
+def needed_role(method: str, path: str) -> Role | None:
+    """The role that a request needs; None: no operator. By the table; `operate` for all others whose method
+    may change something."""
+    return _ROLES.get((method, path), None if method in READING else "operate")
 
 
 def index(routes: Iterable[Route]) -> str:
@@ -228,6 +238,7 @@ def docs_table() -> str:
     lines = ["| request | who may | meaning | answer |", "|---|---|---|---|"]
     for one in ROUTES:
         request = f"`{one.method} {one.path}`" + (f" `{one.body}`" if one.body else "")
-        who = f"{one.who.value}; metrics listener too" if one.on_metrics else one.who.value
+        of_role = f", role `{one.role}`" if one.who is Who.OPERATORS else ""
+        who = f"{one.who.value}; metrics listener too" if one.on_metrics else one.who.value + of_role
         lines.append(f"| {request} | {who} | {one.meaning} | {one.answer} |")
     return "\n".join(lines) + "\n"

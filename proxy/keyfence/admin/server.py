@@ -23,12 +23,13 @@ from keyfence.net.addresses import Address, Bound, bind, url_at
 from keyfence.telemetry.operator_log import notice
 
 from .access import FAILURE_SECONDS, Access, Refusal
+from .acting import acting_as
 from .audit import PROGRAM, Audit
 from .bodies import MAX_BODY, BadRequest, json_answer
 from .bounds import DEFAULT_BOUNDS, Bounds
 from .connections import Connection, Connections
 from .control import Control
-from .routes import READING, ROUTES, Route, checks_host, index, needs_operator
+from .routes import READING, ROUTES, Route, checks_host, index, needed_role
 
 MAX_DETAIL = 500  # characters of a request's body in the audit log
 
@@ -191,12 +192,14 @@ class Guard:
             return _gone()
         connection.asked()
         try:
+            who = PROGRAM
             if self._access is not None:
-                self._check(self._access, request)
+                who = self._check(self._access, request) or PROGRAM
             await _take_body(request, self.connections)
             connection.works = True
-            response = await handler(request)
-            await self._note(request, connection, response)
+            with acting_as(who):
+                response = await handler(request)
+            await self._note(request, connection, response, who)
             return response
         except Refusal as refusal:
             return await self._refuse(refusal, request, connection)
@@ -215,17 +218,20 @@ class Guard:
         finally:
             connection.answered()
 
-    def _check(self, access: Access, request: web.Request) -> None:
-        """Hold a request against the table of routes. Raises Refusal."""
+    def _check(self, access: Access, request: web.Request) -> str:
+        """Hold a request against the table of routes. Returns the name of its token, if it needed one that
+        has a name. Raises Refusal."""
         if checks_host(request.path):
             access.check_host(request)
         access.check_site(request)
         route = request.match_info.route.resource
         is_of_site = (request.method, route.canonical if route is not None else "") in self._of_site
-        if not is_of_site and needs_operator(request.method, request.path):
-            access.check_operator(request)
+        role = needed_role(request.method, request.path)
+        return "" if is_of_site or role is None else access.check_operator(request, role)
 
-    async def _note(self, request: web.Request, connection: Connection, response: web.StreamResponse) -> None:
+    async def _note(
+        self, request: web.Request, connection: Connection, response: web.StreamResponse, who: str
+    ) -> None:
         """Write down a change that came through a route for programs; the page writes down its own."""
         if self._audit is None or request.method in READING or not request.path.startswith("/-/"):
             return
@@ -233,7 +239,7 @@ class Guard:
         body = (await request.read()).decode("utf-8", "replace").strip()
         detail = body[:MAX_DETAIL] if body != "{}" else ""
         action = f"{request.method} {request.path}"
-        self._audit.note(PROGRAM, connection.host, action, detail, "", outcome, aloud=False)
+        self._audit.note(who, connection.host, action, detail, "", outcome, aloud=False)
 
     async def _refuse(self, refusal: Refusal, request: web.Request, connection: Connection) -> web.Response:
         self.connections.refused(refusal.reason)

@@ -1,6 +1,6 @@
-"""The token of the admin listener, which a file holds.
+"""The tokens of the admin listener, each in a file, and their roles.
 
-Rule: configurations, arguments and messages name the token's file, and never hold the token.
+Rule: configurations, arguments and messages name a token's file, and never hold the token.
 """
 
 from __future__ import annotations
@@ -8,7 +8,8 @@ from __future__ import annotations
 import os
 import re
 import stat
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from keyfence.net.addresses import is_this_machine
 from keyfence.policy.diagnostics import FileError
@@ -16,8 +17,11 @@ from keyfence.policy.source.files import Unreadable, read_file
 
 if TYPE_CHECKING:
     from keyfence.config.settings import Settings
+    from keyfence.policy.source.yaml import PathKey
 
 TOKEN_VARIABLE = "KEYFENCE_ADMIN_TOKEN_FILE"  # the environment variable that names the file
+Role = Literal["read", "waive", "operate"]
+ROLES: tuple[Role, ...] = ("read", "waive", "operate")  # each may do what the ones before may
 SHORTEST = 16
 LONGEST = 1024
 _TOKEN = re.compile(rb"[A-Za-z0-9._~+/-]+=*")  # what a Bearer header can carry: RFC 6750, section 2.1
@@ -51,15 +55,49 @@ def is_open_to_others(path: str) -> bool:
         return False
 
 
-def token_of(settings: Settings) -> bytes | None:
-    """The token that the settings name; None: no token, or no admin listener. Raises FileError."""
-    if settings.admin is None or not settings.admin_token_file:
-        return None
-    try:
-        return read_token(settings.admin_token_file)
-    except TokenError as exc:
-        text = f"the token file {settings.admin_token_file} {exc}"
-        raise FileError([settings.fault(("admin", "token_file"), text)]) from None
+class Token(NamedTuple):
+    """A token, and what it allows."""
+
+    name: str  # "" is the one of `token_file`: who uses it is not known
+    role: Role
+    secret: bytes
+
+    def may(self, role: Role) -> bool:
+        """Whether it allows what needs a role."""
+        return ROLES.index(self.role) >= ROLES.index(role)
+
+
+def tokens_of(settings: Settings) -> tuple[Token, ...]:
+    """The tokens that the settings name; empty: there are none, or there is no admin listener. Raises
+    FileError."""
+    if settings.admin is None:
+        return ()
+    found: list[Token] = []
+    faults = []
+    for path, name, file, role in _named(settings):
+        try:
+            one = Token(name, role, read_token(file))
+        except TokenError as exc:
+            faults.append(settings.fault((*path, "token_file"), f"the token file {file} {exc}"))
+            continue
+        same = [other for other in found if other.secret == one.secret]
+        if same:
+            text = f"the token file {file} holds the token of {same[0].name or 'token_file'}; make another"
+            faults.append(settings.fault((*path, "token_file"), text))
+        if name and name in [other.name for other in found]:
+            faults.append(settings.fault((*path, "name"), f"there is another token with the name {name}"))
+        found.append(one)
+    if faults:
+        raise FileError(faults)
+    return tuple(found)
+
+
+def _named(settings: Settings) -> Iterator[tuple[PathKey, str, str, Role]]:
+    """The tokens of the settings: place, name, file and role of each."""
+    if settings.admin_token_file:
+        yield ("admin",), "", settings.admin_token_file, "operate"
+    for index, one in enumerate(settings.admin_tokens):
+        yield ("admin", "tokens", index), one.name, one.token_file, one.role
 
 
 def token_warnings(settings: Settings) -> list[str]:
@@ -75,11 +113,13 @@ def token_warnings(settings: Settings) -> list[str]:
 def _admin_warnings(settings: Settings) -> list[str]:
     if settings.admin is None:
         return []
-    if settings.admin_token_file:
-        if is_open_to_others(settings.admin_token_file):
-            file = settings.admin_token_file
-            return [f"any user of this machine may read or change the token file {file}: chmod o= it"]
-        return []
+    files = [file for _, _, file, _ in _named(settings)]
+    if files:
+        return [
+            f"any user of this machine may read or change the token file {file}: chmod o= it"
+            for file in files
+            if is_open_to_others(file)
+        ]
     if is_this_machine(settings.admin.host_port[0]):
         return []
     return [

@@ -40,7 +40,7 @@ PLACES: Mapping[str, str] = {
     "findings": "keyfence.cli.rollout.findings:findings",
     "gate": "keyfence.cli.rollout.gate:gate",
     "healthcheck": "keyfence.cli.healthcheck:healthcheck",
-    "history": "keyfence.cli.publish.push:history",
+    "history": "keyfence.cli.publish.history:history",
     "init": "keyfence.cli.rollout.init:init",
     "key": "keyfence.cli.publish.keys:key",
     "look": "keyfence.cli.look.look:look",

@@ -16,6 +16,8 @@ from keyfence.policy.units import counted, milliseconds
 from keyfence.telemetry.reports.by_command import render
 from keyfence.telemetry.reports.by_key import as_objects, render_by_key
 
+from .publish.compliance import print_compliance
+from .publish.history import findings_url, store_options
 from .terminal.asking import ask_admin, print_answer, print_reload, read_rows, source_of
 from .terminal.options import admin_option, change_options, format_option, is_given, print_json, value_option
 from .terminal.output import fail
@@ -27,7 +29,9 @@ RESTART_TIMEOUT = 3600.0  # seconds; workers drain one after the other
 @click.command()
 @click.argument("source", metavar="[LOG|ADMIN]", default="")
 @admin_option
-@format_option("text", "json")
+@format_option("text", "json", "markdown", "html", "csv")
+@value_option("--compliance", "QUARTER", "When rules were enforced in a quarter: 2026-Q3.", default=None)
+@store_options
 @click.option(
     "--by",
     type=click.Choice(["command", "key"]),
@@ -35,12 +39,23 @@ RESTART_TIMEOUT = 3600.0  # seconds; workers drain one after the other
     show_default=True,
     help="One row per rule, command and key shape (command), or per key shape and service (key).",
 )
-@click.pass_context
-def report(context: click.Context, source: str, admin: str, form: str, by: str) -> None:
+def report(source: str, admin: str, form: str, by: str, compliance: str | None, **store: str) -> None:
     """Show the violations that a running keyfence or a decision log has counted.
 
     ADMIN is the admin address of a running keyfence, as for --admin. "-" reads a log from standard input.
+
+    With --compliance it reads a findings store instead: for each service and rule how long it was enforced
+    in a quarter, with findings and refusals. It is Markdown by default. Exit code 2: rows of the history were
+    changed or removed.
     """
+    context = click.get_current_context()
+    if compliance is not None:
+        if source or is_given(context, "admin") or is_given(context, "by"):
+            fail("--compliance reads a findings store; omit LOG, --admin and --by")
+        print_compliance(compliance, findings_url(store["findings"] or "", store["config"]), form)
+        return
+    if form not in ("text", "json"):
+        fail(f"--format {form} is for --compliance; a report is text or json")
     found = read_rows(source_of(context, source, admin))
     rows = found.rows
     if form == "json":

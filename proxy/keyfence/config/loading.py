@@ -121,6 +121,9 @@ def _settings(model: ConfigModel, source: Resolved | None, flags: Overrides, fol
         waivers_source=None,
         admin=admin,
         admin_token_file=_in(folder, model.admin.token_file),
+        admin_tokens=tuple(
+            one.model_copy(update={"token_file": _in(folder, one.token_file)}) for one in model.admin.tokens
+        ),
         admin_audit_log=_in(folder, model.admin.audit_log),
         admin_names=(*model.admin.names, *([admin.host_port[0]] if admin and admin.host_port[0] else [])),
         metrics=_address(flags.metrics or model.metrics),

@@ -92,11 +92,21 @@ class ModeModel(_Model):
     service: str = ""
 
 
+class TokenModel(_Model):
+    """The token of one operator, or of one program."""
+
+    # As the audit log and the history name whoever uses it.
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._@-]{0,63}$")]
+    token_file: str
+    role: Literal["read", "waive", "operate"]
+
+
 class AdminModel(_Model):
     """The admin listener."""
 
     listen: AddressOrNone = DEFAULT_ADMIN  # HOST:PORT, or none
     token_file: str = ""  # POST and DELETE need its token; without, they must come from this machine
+    tokens: list[TokenModel] = []  # more of them, with names and roles; that of `token_file` may operate
     names: list[str] = []  # its host names, beside that of `listen`
     audit_log: str = ""  # who changed what, as JSON lines
 

@@ -23,7 +23,7 @@ from keyfence.upstream.health import UpstreamAddress
 
 from .identify import IdentifyModel
 from .limits import ANY_SERVICE
-from .models import LimitsModel, ListenerModel, NotifyModel, ReadsModel
+from .models import LimitsModel, ListenerModel, NotifyModel, ReadsModel, TokenModel
 from .upstream import AnnounceModel
 
 
@@ -74,6 +74,7 @@ class Settings:
     waivers_source: Source | None
     admin: Address | None
     admin_token_file: str
+    admin_tokens: tuple[TokenModel, ...]
     admin_names: tuple[str, ...]
     admin_audit_log: str
     metrics: Address | None

@@ -22,10 +22,17 @@ from sqlalchemy.exc import DBAPIError, NoSuchModuleError, SQLAlchemyError
 
 from .tables import meta, metadata
 
-VERSION = 5
+VERSION = 6
 # For each older version: the statements that bring a database to the next one, in SQL that SQLite and
 # PostgreSQL share. CLUSTERED stands for what only SQLite needs. They never change after a release.
 CLUSTERED = "/* clustered */"
+_HISTORY = (
+    "CREATE TABLE keyfence_history (instance TEXT NOT NULL, number INTEGER NOT NULL, at BIGINT NOT NULL, "
+    "kind TEXT NOT NULL, who TEXT NOT NULL, detail TEXT NOT NULL, previous TEXT NOT NULL, "
+    "hash TEXT NOT NULL, PRIMARY KEY (instance, number))",
+    "CREATE TABLE keyfence_history_heads (instance TEXT NOT NULL, rows BIGINT NOT NULL, hash TEXT NOT NULL, "
+    "at BIGINT NOT NULL, tail TEXT NOT NULL, PRIMARY KEY (instance))",
+)
 UPGRADES: dict[int, tuple[str, ...]] = {
     1: (
         "CREATE TABLE keyfence_rule_hours (hour INTEGER NOT NULL, service TEXT NOT NULL, rule TEXT NOT NULL, "
@@ -55,6 +62,7 @@ UPGRADES: dict[int, tuple[str, ...]] = {
         "ALTER TABLE keyfence_bases ADD COLUMN taken FLOAT DEFAULT 0 NOT NULL",
         "UPDATE keyfence_bases SET taken = since",
     ),
+    5: _HISTORY,
 }
 BUSY_SECONDS = 5  # how long to wait for another process that writes
 _MIGRATION_LOCK = 0x6B657966  # of PostgreSQL: one process at a time makes or upgrades the tables

@@ -16,12 +16,16 @@ from keyfence.telemetry.usage import PART, RULE
 from .database import Database
 from .filter import EVERYTHING, Filter
 from .finding import ACTIONS, ACTIVE, AT_REST, EVERY_COMMAND, HOUR, Event, Finding, State
+from .history.chain import Head
+from .history.chain import Row as HistoryRow
 from .spans import Span, union, without
 from .tables import (
     bases,
     events,
     findings,
     findings_columns,
+    heads,
+    history,
     hours,
     meta,
     policies,
@@ -64,6 +68,14 @@ class Drawn(NamedTuple):
     kind: str  # RULE or PART of `telemetry.usage`
     name: str
     last: float  # Unix seconds
+
+
+class Chained(NamedTuple):
+    """The history as the store has it."""
+
+    rows: list[HistoryRow]
+    heads: list[Head]  # the newest first
+    tails: dict[str, str]  # by instance: when it has looked since the last row that says so, as JSON
 
 
 class Reader:
@@ -254,6 +266,43 @@ class Reader:
         """When keyfence was looking at a service's commands."""
         with self.database.reading() as connection:
             return coverage_of(connection, service)
+
+    def chained(self) -> Chained:
+        """The whole history: a part of it proves nothing."""
+        with self.database.reading() as connection:
+            rows = connection.execute(select(history).order_by(history.c.at, history.c.number)).all()
+            ends = connection.execute(select(heads).order_by(heads.c.at.desc(), heads.c.instance)).all()
+        kept = [Head(row.instance, row.rows, row.hash) for row in ends]
+        return Chained([HistoryRow(*row) for row in rows], kept, {row.instance: row.tail for row in ends})
+
+    def heads(self, limit: int) -> list[Head]:
+        """The last rows of the chains that were written to last, the newest first."""
+        chosen = select(heads.c.instance, heads.c.rows, heads.c.hash)
+        return [Head(*row) for row in self._rows(chosen.order_by(heads.c.at.desc()).limit(limit))]
+
+    def sums_of_rules(self, since: float, until: float) -> dict[tuple[str, str], dict[str, int]]:
+        """By service and rule: the violations between two times by action, and the number of `findings`. A
+        whole hour counts."""
+        cells = rule_hours.c
+        chosen = (
+            select(cells.service, cells.rule, *_sums(rule_hours))
+            .where(cells.hour >= int(since // HOUR), cells.hour < until / HOUR)
+            .group_by(cells.service, cells.rule)
+        )
+        found = {(row.service, row.rule): _counts(row) for row in self._rows(chosen)}
+        seen = (
+            select(findings.c.service, findings.c.rule, func.count())
+            .where(findings.c.last >= since, findings.c.first < until)
+            .group_by(findings.c.service, findings.c.rule)
+        )
+        for service, rule, number in self._rows(seen):
+            found.setdefault((service, rule), {})["findings"] = int(number)
+        return found
+
+    def counted_since(self) -> float:
+        """From when on violations are known: older ones are deleted. In Unix seconds."""
+        ((hour,),) = self._rows(select(func.min(rule_hours.c.hour)))
+        return self.began() if hour is None else float(hour * HOUR)
 
     def began(self) -> float:
         """When the store was made, in Unix seconds."""

@@ -30,6 +30,8 @@ from .finding import (
     after_violations,
     finding_id,
 )
+from .history.chain import Head
+from .history.chain import Row as HistoryRow
 from .queries import coverage_of
 from .spans import Span, seconds
 from .tables import (
@@ -37,6 +39,8 @@ from .tables import (
     events,
     findings,
     findings_columns,
+    heads,
+    history,
     hours,
     policies,
     rule_hours,
@@ -246,6 +250,22 @@ class Store:
             values = {"basis": basis, "since": now, "parts": parts, "taken": now}
             statement = self._insert(bases).values(values)
             connection.execute(statement.on_conflict_do_update(index_elements=["basis"], set_={"taken": now}))
+
+    # -- history
+
+    def history_taken(self, rows: Sequence[HistoryRow], head: Head, tail: str, at: int) -> None:
+        """Add rows to a chain, which ends with `head` then. `tail` is when its instance has looked since the
+        last row that says so."""
+        with self.database.writing() as connection:
+            if rows:
+                # A row may be there already, if a write failed after it was done.
+                added = self._insert(history).on_conflict_do_nothing(index_elements=["instance", "number"])
+                connection.execute(added, [row._asdict() for row in rows])
+            values = {**head._asdict(), "at": at, "tail": tail}
+            statement = self._insert(heads).values(values)
+            connection.execute(statement.on_conflict_do_update(index_elements=["instance"], set_=values))
+
+    # -- findings that a policy allows, and others
 
     def resolve(self, ids: Iterable[str], revision: str, now: float) -> list[Event]:
         """Findings that the policy with this revision allows. Returns the changes of state."""

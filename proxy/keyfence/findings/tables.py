@@ -162,3 +162,26 @@ policies = Table(
     *_times("at"),
     *_texts("instance", "policy", "revision"),
 )
+
+# Changes of policy, modes, waivers, break-glass and candidate, and who made them: rows that never change,
+# chained by hash (`history.chain`). `detail` is JSON.
+history = Table(
+    "keyfence_history",
+    metadata,
+    Column("instance", Text, primary_key=True),
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    *_numbers("at"),  # Unix time in ms: a float has several texts, and a hash needs one
+    *_texts("kind", "who", "detail", "previous", "hash"),
+)
+
+# The last row of each chain, so that a deleted one is missed; and when its instance has looked at commands
+# since the last row that says so (`tail`, JSON).
+heads = Table(
+    "keyfence_history_heads",
+    metadata,
+    Column("instance", Text, primary_key=True),
+    *_numbers("rows"),
+    *_texts("hash"),
+    *_numbers("at"),
+    *_texts("tail"),
+)

@@ -24,6 +24,7 @@ from .batch import Batch
 from .database import Database, reason
 from .filter import Filter
 from .finding import SETTLE_SECONDS, Event
+from .history.book import MAX_CHAINS, Book
 from .proof.basis import InForce, described
 from .queries import LOOKING, OPAQUE, PASSTHROUGH, Reader
 from .reevaluation import Kept, evaluated_again, resolved
@@ -53,9 +54,11 @@ class Writer:
         on_change: Callable[[Sequence[Event]], None] = lambda _events: None,
         clock: Callable[[], float] = time.time,
         asleep_seconds: float = ASLEEP_SECONDS,
+        book: Book | None = None,
     ) -> None:
         """`keep` is for how many seconds findings are kept. `on_change` gets each change of a finding's
-        state. After a pause of more than `asleep_seconds` keyfence was not looking."""
+        state. After a pause of more than `asleep_seconds` keyfence was not looking. `book` is the history of
+        this process."""
         self.reader = Reader(store.database)
         self.version = 0  # of the findings: changes whenever this process has changed any
         self._store = store
@@ -64,6 +67,9 @@ class Writer:
         self._on_change = on_change
         self._clock = clock
         self._asleep_seconds = asleep_seconds
+        self._book = book
+        self._chained = ""  # the hash and the tail that the store has of the history
+        self._history_waits = False  # it could not be written
         self._batch = Batch()
         self._opaque: set[str] = set()  # services with opaque sessions since the last look
         self._open: set[str] | None = None  # those with open ones now; None: not counted since the last look
@@ -112,13 +118,18 @@ class Writer:
         if begin is None or not begin <= now <= begin + self._asleep_seconds:
             return
         span = Span(begin, now)
-        self._batch.add_span(PASSTHROUGH if self.in_force.policy is None else LOOKING, "", span)
+        self._add_span(PASSTHROUGH if self.in_force.policy is None else LOOKING, "", span)
         # A session that was open before may have ended since then.
         for service in self._opaque | self._were_open:
-            self._batch.add_span(OPAQUE, service, span)
+            self._add_span(OPAQUE, service, span)
         self._opaque.clear()
         if self._open is not None:
             self._were_open, self._open = self._open, None
+
+    def _add_span(self, kind: str, service: str, span: Span) -> None:
+        self._batch.add_span(kind, service, span)
+        if self._book is not None:
+            self._book.look(kind, service, *span)
 
     # -- what goes out
 
@@ -127,7 +138,9 @@ class Writer:
         self._changes.tick()
         now = self._clock()
         is_due = not 0 <= now - self._written < EVIDENCE_SECONDS  # the clock may have been set back
-        if now >= self._retry_at and (is_due or self._batch.seen or self._to_evaluate is not None):
+        has_history = self._book is not None and self._book.has_waiting and not self._history_waits
+        is_urgent = bool(self._batch.seen) or self._to_evaluate is not None or has_history
+        if now >= self._retry_at and (is_due or is_urgent):
             await self.write()
 
     async def write(self) -> None:
@@ -155,6 +168,7 @@ class Writer:
             self._begin_again()
         changes = self._store.write(batch)
         self.version += bool(batch.seen)
+        self._write_history(now)
         try:
             later = self._look_after(now)
             self.version += bool(later)
@@ -164,11 +178,32 @@ class Writer:
             self._changes.add(f"the findings store is not kept up to date: {reason(exc)}")
         return changes
 
+    def _write_history(self, now: float) -> None:
+        """Write the rows of the history that wait. What cannot be written waits for the next time."""
+        if self._book is None:
+            return
+        try:
+            if not self._book.has_named_others:
+                known = self.reader.heads(MAX_CHAINS)
+                self._book.name_others([one for one in known if one.instance != self._book.head.instance])
+            rows, head, tail = self._book.waiting()
+            if head.rows and self._chained != head.hash + tail:
+                self._store.history_taken(rows, head, tail, int(now * 1000))
+                self._book.written(rows)
+                self._chained = head.hash + tail
+            self._history_waits = False
+        except _FAILURES as exc:
+            self._history_waits = True
+            self._counters.findings_write_failures += 1
+            self._changes.add(f"the history is not written, and waits in memory: {reason(exc)}")
+
     def _begin_again(self) -> None:
         """Go on in a new file. What the old one held is lost."""
         self._counters.findings_write_failures += 1
         self._store.begin_again()
         self._announced = self._described = ""
+        if self._book is not None:
+            self._book.begin_again()
         self.version += 1
         self._changes.add(
             f"the file of the findings store {self._store.database.shown} was deleted or replaced while "

@@ -10,10 +10,12 @@ import asyncio
 import time
 from typing import Any
 
+from keyfence.findings.history.book import CANDIDATE
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.services import UNKNOWN
 from keyfence.telemetry.candidate.standing import Asked, standing_of
 
+from .history import Note
 from .serving.backend import Backend
 from .serving.candidate import CLUSTER, PackedCandidate
 from .serving.packing import Packed
@@ -22,9 +24,11 @@ from .serving.packing import Packed
 class Candidates:
     """Hands candidates to the backend."""
 
-    def __init__(self, backend: Backend) -> None:
+    def __init__(self, backend: Backend, note: Note) -> None:
+        """`note` takes what goes into the history."""
         self.current: PackedCandidate | None = None
         self._backend = backend
+        self._note = note
         self._number = 0  # of the last comparison
 
     async def begin(self, file: str, packed: Packed, purpose: str = "") -> dict[str, Any]:
@@ -35,6 +39,7 @@ class Candidates:
         self._number += 1
         self.current = PackedCandidate(self._number, file, time.time(), packed, purpose)
         await self._backend.set_candidate(self.current)
+        self._note(CANDIDATE, {"change": "compared", **self.current.described()})
         return self.current.described()
 
     @staticmethod
@@ -53,11 +58,13 @@ class Candidates:
             packed = in_force if self.current.purpose else self.current.packed
             await self.begin(self.current.file, packed, self.current.purpose)
 
-    async def drop(self) -> dict[str, Any] | None:
-        """End the comparison. Returns the candidate; None if there was none."""
+    async def drop(self, change: str = "dropped") -> dict[str, Any] | None:
+        """End the comparison. Returns the candidate; None if there was none. `change` is for the history."""
         dropped = self.described()
         self.current = None
         await self._backend.set_candidate(None)
+        if dropped is not None:
+            self._note(CANDIDATE, {"change": change, **dropped})
         return dropped
 
     async def show(self, in_force: CompiledPolicy) -> dict[str, Any]:

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 from keyfence import __version__
 from keyfence.admin.access import Access
+from keyfence.admin.acting import act_as
 from keyfence.admin.asked import Question, Single
 from keyfence.admin.control import Control
-from keyfence.admin.token import token_of, token_warnings
+from keyfence.admin.token import token_warnings, tokens_of
 from keyfence.config.settings import Settings
 from keyfence.downstream.certificates import certificates_of, renewed
 from keyfence.fleet.files import LOOK_SECONDS
@@ -88,9 +89,9 @@ class ProcessControl(Control):
         self._runtime = runtime
         self._cluster = cluster
         self._backend = backend
-        self.candidates = Candidates(backend)
+        self.candidates = Candidates(backend, self._findings.history.note)
         self._refusals = Refusals(runtime.telemetry.counters, provision.refused_at_start)
-        self._glass = Glass(runtime, backend)
+        self._glass = Glass(runtime, backend, self._findings.history.note)
         self._freshness = Freshness(self._glass, backend)
         self._reloading = asyncio.Lock()
         self._editing = asyncio.Lock()
@@ -366,6 +367,7 @@ class ProcessControl(Control):
 
     async def watch_forever(self) -> None:
         """With `reload: auto`, reload when files have changed."""
+        act_as("reload: auto")
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             is_asked = self._runtime.settings.reload == "auto" and not self.draining
@@ -374,6 +376,7 @@ class ProcessControl(Control):
 
     async def poll_forever(self) -> None:
         """Put in force what the policy's server offers."""
+        act_as("the policy's server")
         await self._provision.poll_forever(self._take_offer)
 
     async def _take_offer(self) -> None:
@@ -417,17 +420,17 @@ class ProcessControl(Control):
         settings, waiting = admit(before, packed.settings)
         packed = packed._replace(settings=settings)
         policy = await unpack_beside(packed)
-        token = token_of(settings)
+        tokens = tokens_of(settings)
         self._change_log(before, settings)
         now = time.time()
         self._runtime.take(settings, policy, now)  # may still fail, and changes nothing then
-        has_new_token = self._access is not None and self._access.take(settings.admin_names, token)
+        has_new_token = self._access is not None and self._access.take(settings.admin_names, tokens)
         await self._backend.take(packed, now)
         if candidate is not None:
-            await self.candidates.drop()
+            await self.candidates.drop("promoted")
         elif packed.revision != revision_before:
             await self.candidates.begin_again(packed)
-        self._findings.policy_taken(self._runtime.authorizer)
+        self._findings.policy_taken(self._runtime.authorizer, settings)
         revision = "" if policy is None else policy.revision
         changed = ["policy"] if revision != revision_before else []
         changed += changed_settings(before, settings)

@@ -17,11 +17,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from keyfence.config.settings import Settings
 from keyfence.findings.filter import Filter
 from keyfence.findings.finding import ACTIONS, ACTIVE, QUIET_SECONDS, State
+from keyfence.findings.history.book import Book
 from keyfence.policy.engine.authorizer import Authorizer
 from keyfence.resp.values import LEFT_OUT
 from keyfence.telemetry.counters import Counters
 from keyfence.telemetry.operator_log import warn
 
+from .history import History
 from .serving.answers import written
 from .serving.backend import NOTHING_KEPT, Ledger
 from .serving.garbage import importing, without_collections
@@ -45,7 +47,9 @@ UNSETTLED = (*ACTIVE, State.WAIVED)  # findings that a service can do something 
 class FindingsDesk(Ledger):
     """The findings store, or the absence of one."""
 
-    def __init__(self) -> None:
+    def __init__(self, book: Book | None = None) -> None:
+        """`book` is the history of this process; None: there is no store to write it to."""
+        self.history = History(book)
         self._writer: Writer | None = None
         self._notifier: Notifier | None = None
         self._opens_later: Callable[[], Opened | None] | None = None
@@ -61,12 +65,15 @@ class FindingsDesk(Ledger):
     def open(cls, settings: Settings, counters: Counters) -> FindingsDesk:
         """Open the store that the settings name. Raises StartError. keyfence also runs without the default
         store, so that one is left to `open_default`: importing SQLAlchemy takes as long as all else."""
-        desk = cls()
-        if settings.findings and settings.findings_are_default:
-            desk._opens_later = functools.partial(_open, settings, counters)
+        if not settings.findings:
+            return cls()
+        book = Book(f"{socket.gethostname()}:{os.getpid()}")
+        desk = cls(book)
+        if settings.findings_are_default:
+            desk._opens_later = functools.partial(_open, settings, counters, book)
             desk._opened.clear()
-        elif settings.findings:
-            opened = _open(settings, counters)
+        else:
+            opened = _open(settings, counters, book)
             assert opened is not None
             desk._writer, desk._notifier = opened
         return desk
@@ -82,7 +89,9 @@ class FindingsDesk(Ledger):
     async def _open_default(self, open_it: Callable[[], Opened | None]) -> None:
         try:
             opened = await until_it_works(open_it)
-            if opened is not None:
+            if opened is None:
+                self.history.give_up()
+            else:
                 self._writer, self._notifier = opened
                 self._tell(self._writer)
                 for counts in self._waiting:
@@ -107,9 +116,10 @@ class FindingsDesk(Ledger):
         elif self._opens_later is not None:
             self._waiting.append(counts)
 
-    def policy_taken(self, authorizer: Authorizer | None) -> None:
-        """A policy is in force from now on, with its modes; None: commands pass unread."""
+    def policy_taken(self, authorizer: Authorizer | None, settings: Settings) -> None:
+        """A policy is in force from now on, with its modes and waivers; None: commands pass unread."""
         self._authorizer = authorizer
+        self.history.put_in_force(authorizer, settings)
         if self._writer is not None:
             self._tell(self._writer)
 
@@ -204,6 +214,7 @@ class FindingsDesk(Ledger):
         if self._opening is not None or self._waiting:
             await self.open_default()
         if self._writer is not None:
+            self.history.stop()
             await self._writer.write()
             if self._notifier is not None:
                 await self._notifier.close()
@@ -243,7 +254,7 @@ def _import_report() -> None:
         importlib.import_module("keyfence.process.report")
 
 
-def _open(settings: Settings, counters: Counters) -> Opened | None:
+def _open(settings: Settings, counters: Counters, book: Book) -> Opened | None:
     """Open the store. Returns None if only the default cannot be used, and says so. Raises StartError."""
     # SQLAlchemy takes a fifth of a second to import, so only a keyfence with a store does. Clients are served
     # meanwhile; what else exists now and is no garbage stays, or goes without a collection.
@@ -252,7 +263,7 @@ def _open(settings: Settings, counters: Counters) -> Opened | None:
         from keyfence.findings.queries import Reader
         from keyfence.findings.writer import Writer, open_store
     try:
-        store = open_store(settings.findings, f"{socket.gethostname()}:{os.getpid()}")
+        store = open_store(settings.findings, book.instance)
     except StoreError as exc:
         if not settings.findings_are_default:
             raise StartError(str(exc)) from None
@@ -260,7 +271,7 @@ def _open(settings: Settings, counters: Counters) -> Opened | None:
         return None
     notifier = _notifier(settings.notify, Reader(store.database), counters)
     told = notifier.changed if notifier is not None else lambda _events: None
-    return Writer(store, counters, keep=settings.findings_keep, on_change=told), notifier
+    return Writer(store, counters, keep=settings.findings_keep, on_change=told, book=book), notifier
 
 
 def _notifier(told: NotifyModel | None, reader: Reader, counters: Counters) -> Notifier | None:

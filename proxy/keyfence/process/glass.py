@@ -9,31 +9,41 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from typing import Any
+from typing import Any, NamedTuple
 
+from keyfence.admin.acting import acting_as, who_acts
+from keyfence.findings.history.book import BREAK_GLASS
 from keyfence.policy.enforcement.modes import BreakGlass
 from keyfence.policy.engine.authorizer import Authorizer
 from keyfence.policy.rules import RULES
 from keyfence.telemetry.operator_log import warn
 
+from .history import Note
 from .serving.backend import Backend
 from .serving.runtime import Runtime
 
 MAX_GLASS = 100  # that may be open at a time
 
 
+class _Opened(NamedTuple):
+    glass: BreakGlass
+    who: str  # has opened it
+
+
 class Glass:
     """The break-glasses of one keyfence."""
 
-    def __init__(self, runtime: Runtime, backend: Backend) -> None:
+    def __init__(self, runtime: Runtime, backend: Backend, note: Note = lambda _kind, _detail: None) -> None:
+        """`note` takes what goes into the history."""
         self._runtime = runtime
         self._backend = backend
-        self._open: list[BreakGlass] = []  # by operators
+        self._note = note
+        self._open: list[_Opened] = []  # by operators
         self._of_age: list[BreakGlass] = []
 
     def listing(self) -> list[dict[str, Any]]:
         """Those that operators have opened."""
-        return [dataclasses.asdict(one) for one in self._open]
+        return [dataclasses.asdict(one.glass) for one in self._open]
 
     async def open(
         self, authorizer: Authorizer, seconds: float, rule: str | None, service: str | None
@@ -46,8 +56,8 @@ class Glass:
         if len(self._open) >= MAX_GLASS:
             raise ValueError(f"{MAX_GLASS} are open already; end them with keyfence observe --end")
         one = BreakGlass(time.time() + seconds, rule or "", service or "")
-        self._open.append(one)
-        await self._put()
+        self._open.append(_Opened(one, who_acts()))
+        await self._put("opened")
         of = " ".join(
             part for part in (f"of {rule}" if rule else "", f"by {service}" if service else "") if part
         )
@@ -58,27 +68,38 @@ class Glass:
         """End all that operators have opened."""
         ended = len(self._open)
         self._open = []
-        await self._put()
+        await self._put("ended")
         warn("break-glass was ended: modes are as configured again")
         return {"ended": ended}
 
     async def tick(self) -> None:
         """Remove those that are over."""
         now = time.time()
-        left = [one for one in self._open if one.until > now]
+        left = [one for one in self._open if one.glass.until > now]
         if len(left) == len(self._open):
             return
         self._open = left
         if not left:
             warn("break-glass has ended: modes are as configured again")
-        await self._put()
+        await self._put("over")
 
     async def observe_all(self, is_on: bool) -> None:
         """Only observe everything, because the policy is too old, or (False) no longer."""
         self._of_age = [BreakGlass(math.inf)] if is_on else []
-        await self._put()
+        with acting_as("the policy's age"):
+            await self._put("opened" if is_on else "ended")
 
-    async def _put(self) -> None:
-        self._runtime.glass[:] = [*self._open, *self._of_age]
+    async def _put(self, change: str) -> None:
+        self._note(BREAK_GLASS, {"change": change, "open": self._described()})
+        self._runtime.glass[:] = [*(one.glass for one in self._open), *self._of_age]
         self._runtime.telemetry.counters.set_break_glass(bool(self._open))
         await self._backend.set_glass(self._runtime.glass)
+
+    def _described(self) -> list[dict[str, Any]]:
+        """All that are open, for the history."""
+        found = [(one.glass, one.who, int(one.glass.until * 1000)) for one in self._open]
+        of_age = [(one, "the policy's age", 0) for one in self._of_age]
+        return [
+            {"rule": one.rule, "service": one.service, "until": until, "who": who}
+            for one, who, until in (*found, *of_age)
+        ]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import functools
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from keyfence.admin.access import Access
@@ -49,8 +50,10 @@ class OperatorListeners:
         """The URL of the listener `admin` or `metrics`; "" for one that is not configured."""
         return url_at(self._bound[name]) if name in self._bound else ""
 
-    async def serve(self, control: ProcessControl, access: Access, runtime: Runtime) -> None:
-        """Answer from now on. Clients are served meanwhile."""
+    async def serve(
+        self, control: ProcessControl, access: Access, runtime: Runtime, head: Callable[[], str]
+    ) -> None:
+        """Answer from now on. Clients are served meanwhile. `head` is the last row of the history."""
         if not self._bound:
             return
         await until_it_works(_import)
@@ -59,7 +62,7 @@ class OperatorListeners:
 
         bounds = Bounds(self._room, count=runtime.telemetry.counters.admin_refused_one)
         if "admin" in self._bound:
-            audit = Audit(runtime.settings.admin_audit_log, runtime.tell)
+            audit = Audit(runtime.settings.admin_audit_log, runtime.tell, head)
             site = functools.partial(Page, control, access, audit)
             bound = self._bound["admin"]
             control.admin = url_of(Address(url_at(bound).removeprefix("http://")))

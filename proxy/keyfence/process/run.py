@@ -16,7 +16,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from keyfence.admin.access import Access
-from keyfence.admin.token import token_of, token_warnings
+from keyfence.admin.acting import acting_as
+from keyfence.admin.token import token_warnings, tokens_of
 from keyfence.config.settings import Settings
 from keyfence.net import passed
 from keyfence.net.addresses import Address
@@ -71,7 +72,7 @@ async def serve(
         findings = FindingsDesk.open(settings, telemetry.counters)
         stack.push_async_callback(findings.close)
         runtime = Runtime(settings, policy, telemetry)
-        findings.policy_taken(runtime.authorizer)
+        findings.policy_taken(runtime.authorizer, settings)
         served = await runtime.reach_upstream(address)
         doors = NodeDoors(settings.workers) if settings.workers else None
         cluster = _followed(runtime, served, doors)
@@ -80,7 +81,7 @@ async def serve(
             backend.follow(cluster, doors)
         at_once = asyncio.Event()
         stack.push_async_callback(backend.drain, 0.0, at_once)  # if the start fails
-        access = Access(settings.admin_names, token_of(settings))
+        access = Access(settings.admin_names, tokens_of(settings))
         control = ProcessControl(provision, runtime, backend, access, notify, findings, cluster)
         await _compare(control, runtime, candidate)
         operators = OperatorListeners(settings)
@@ -101,7 +102,8 @@ async def serve(
             notify(READY)
             for text in token_warnings(settings):
                 warn(text)
-            async with background(operators.serve(control, access, runtime), findings.open_default()):
+            answering = operators.serve(control, access, runtime, findings.history.head)
+            async with background(answering, findings.open_default()):
                 await stop.wait()
                 control.draining = True
                 notify(STOPPING)
@@ -210,15 +212,16 @@ def _on_signals(control: ProcessControl, at_once: asyncio.Event) -> asyncio.Even
 
     tasks: set[asyncio.Task[Any]] = set()
 
-    def do(start: Any) -> None:
-        task = start()
+    def do(name: str, start: Any) -> None:
+        with acting_as(name):
+            task = start()
         tasks.add(task)
         task.add_done_callback(tasks.discard)
 
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, end)
-    loop.add_signal_handler(signal.SIGHUP, do, control.reload_on_signal)
-    loop.add_signal_handler(signal.SIGUSR2, do, control.restart_on_signal)
+    loop.add_signal_handler(signal.SIGHUP, do, "SIGHUP", control.reload_on_signal)
+    loop.add_signal_handler(signal.SIGUSR2, do, "SIGUSR2", control.restart_on_signal)
     return stop
 
 

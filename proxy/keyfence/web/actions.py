@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from keyfence.admin.bodies import MAX_OBSERVE, BadRequest
 from keyfence.admin.control import Control
+from keyfence.admin.token import Role
 from keyfence.policy.rules import RULES
 
 MODES = ("enforce", "observe", "disabled")
@@ -129,6 +130,8 @@ async def _promote(control: Control, _: Form) -> Outcome:
     return Outcome(f"Revision {done['revision']} of the policy is in force.", done["revision"])
 
 
+# The roles that actions need; all others need `operate`.
+ROLES: dict[str, Role] = {"waive": "waive"}
 ACTIONS: dict[str, Action] = {
     "waive": _waive,
     "mode": _mode,

@@ -15,6 +15,7 @@ from typing import Literal, NamedTuple
 from aiohttp import web
 
 from keyfence.admin.access import WRONG_TOKEN, Access, Refusal
+from keyfence.admin.token import Token
 
 LIFETIME = 8 * 3600.0  # seconds
 MAX_SESSIONS = 100
@@ -32,8 +33,9 @@ class Notice(NamedTuple):
 class Session:
     """One person who has signed in."""
 
-    def __init__(self, who: str, ends: float, generation: int) -> None:
+    def __init__(self, who: str, ends: float, generation: int, token: Token) -> None:
         self.who = who
+        self.token = token
         self.ends = ends
         self.generation = generation  # of the token
         self.csrf = secrets.token_urlsafe(24)
@@ -55,15 +57,22 @@ class Sessions:
 
     def sign_in(self, who: str, token: str) -> str:
         """Returns the id of a new session. Raises Refusal for a wrong token."""
-        if not self._access.is_token(token):
+        found = self._access.token(token)
+        if found is None:
             raise Refusal(WRONG_TOKEN, 401, "wrong_token")
         now = self._clock()
         self._sessions = {one: held for one, held in self._sessions.items() if held.ends > now}
         while len(self._sessions) >= MAX_SESSIONS:
             del self._sessions[next(iter(self._sessions))]
         one = secrets.token_urlsafe(32)
-        self._sessions[one] = Session(who, now + LIFETIME, self._access.generation)
+        # Whoever has a token may write any name, so the token's stands beside it.
+        who = who if found.name in ("", who) else f"{who} (token {found.name})"
+        self._sessions[one] = Session(who, now + LIFETIME, self._access.generation, found)
         return one
+
+    def who(self, one: str) -> str:
+        """The name of a session's person, for the audit log."""
+        return self._sessions[one].who
 
     def find(self, request: web.Request) -> Session | None:
         """The session of a request."""

@@ -18,7 +18,8 @@ from typing import Any, Literal
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
-from keyfence.admin.access import Access
+from keyfence.admin.access import Access, check_role
+from keyfence.admin.acting import acting_as
 from keyfence.admin.asked import Listing
 from keyfence.admin.audit import Audit
 from keyfence.admin.bodies import BadRequest
@@ -30,7 +31,7 @@ from keyfence.findings.filter import MAX_LIMIT
 from keyfence.policy.diagnostics import FileError
 from keyfence.policy.units import clock_text
 
-from .actions import ACTIONS, Outcome, required
+from .actions import ACTIONS, ROLES, Outcome, required
 from .asked_once import Questions
 from .live import MAX_STREAMS, Live, TooMany
 from .render import SECURITY_POLICY, asset, prepare, render
@@ -205,7 +206,7 @@ class Page:
         one = self._sessions.sign_in(name, form.get("token", ""))
         response = _see_other(_own_path(form.get("back", "/")))
         set_cookie(request, response, one)
-        self._audit.note(name, self._host(request), "sign in", "", "", "done")
+        self._audit.note(self._sessions.who(one), self._host(request), "sign in", "", "", "done")
         return response
 
     async def _sign_out(self, request: web.Request) -> web.Response:
@@ -224,9 +225,11 @@ class Page:
         action = ACTIONS.get(name)
         if action is None:
             raise web.HTTPNotFound
+        check_role(session.token, ROLES.get(name, "operate"))
         why = required(form, "why")[:500]
         try:
-            outcome = await action(self._control, form)
+            with acting_as(session.who):
+                outcome = await action(self._control, form)
         except (BadRequest, ValueError, FileError) as exc:
             said = _sentence(exc)
             self._note(request, session, name, "", why, said)

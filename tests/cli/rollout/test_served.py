@@ -53,6 +53,7 @@ def test_only_what_decides_about_commands_comes_from_the_configuration(tmp_path:
         "listeners": after.listeners,
         "admin": "127.0.0.1:0",
         "admin_token_file": "",
+        "admin_tokens": (),
         "admin_audit_log": "",
         "metrics": None,
         "decision_log": "",

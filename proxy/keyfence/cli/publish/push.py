@@ -1,4 +1,4 @@
-"""`keyfence push`, `keyfence history` and `keyfence rollback`: the versions of a policy in a store.
+"""`keyfence push` and `keyfence rollback`: the versions of a policy in a store.
 
 Rule: only a policy that checks, and whose tests pass, is signed. What is signed is what was checked, byte for
 byte. Old content is signed again only if its own signature is right.
@@ -160,20 +160,8 @@ def _report(version: Version, store: Store, form: str, more: str) -> None:
     say(f"pushed {one.name} {one.sequence} to {store.shown}, signed by {version.signed.key}; {more}")
 
 
-@click.command()
-@store_option("--from")
-@name_option(required=True)
-@click.option("--trust", "trust", metavar="KEY", multiple=True, help=TRUST_HELP)
-@ca_option
-@format_option("text", "json")
-def history(place: str, name: str, trust: Sequence[str], ca: str, form: str) -> None:
-    """List the versions of a policy that a store has, the newest first.
-
-    With --trust it says of each version whether it is as one of these keys has signed it.
-
-    Exit code 0: nothing is wrong; 1: a version is not as it was signed, or the store does not answer;
-    2: wrong usage.
-    """
+def print_versions(place: str, name: str, trust: Sequence[str], ca: str, form: str) -> None:
+    """Lists the versions that a store has, and ends the command with 1 if one is not as it was signed."""
     keys = trusted(trust)
     store = store_of(place, name, ca)
     rows = [_row(*one, keys) for one in asked(versions_of(store))]

@@ -78,6 +78,7 @@ def for_a_command(settings: Settings, services: Sequence[str], store: str, log: 
         listeners=tuple(ListenerModel(listen="127.0.0.1:0", service=service) for service in services),
         admin=Address("127.0.0.1:0"),
         admin_token_file="",
+        admin_tokens=(),
         admin_audit_log="",
         metrics=None,
         findings=store,

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from keyfence.admin.token import token_of
+from keyfence.admin.token import tokens_of
 from keyfence.config.loading import load_policy_server, load_settings, named_files
 from keyfence.config.settings import Overrides, Settings
 from keyfence.downstream.tls import check_tls
@@ -65,6 +65,7 @@ LIVE = frozenset(
         "source",
         "admin_names",
         "admin_token_file",
+        "admin_tokens",
         "secret_files",
         "split",
     }
@@ -152,7 +153,7 @@ class Origin:
             settings, policy = self._load_policy(settings)
         except FileError as exc:
             faults += exc.diagnostics
-        for check in (check_tls, token_of):
+        for check in (check_tls, tokens_of):
             try:
                 check(settings)
             except FileError as exc:
