@@ -86,6 +86,7 @@ class Stage(FakeControl):
     async def status(self) -> dict[str, Any]:
         return {
             "version": "0.1.0",
+            "environment": "",
             "pid": 1,
             "started": 1e9,
             "ready": True,
