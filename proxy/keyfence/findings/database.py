@@ -22,7 +22,7 @@ from sqlalchemy.exc import DBAPIError, NoSuchModuleError, SQLAlchemyError
 
 from .tables import meta, metadata
 
-VERSION = 5
+VERSION = 6
 # For each older version: the statements that bring a database to the next one, in SQL that SQLite and
 # PostgreSQL share. CLUSTERED stands for what only SQLite needs. They never change after a release.
 CLUSTERED = "/* clustered */"
@@ -54,6 +54,13 @@ UPGRADES: dict[int, tuple[str, ...]] = {
     4: (
         "ALTER TABLE keyfence_bases ADD COLUMN taken FLOAT DEFAULT 0 NOT NULL",
         "UPDATE keyfence_bases SET taken = since",
+    ),
+    5: (
+        "CREATE TABLE keyfence_instances (id TEXT NOT NULL, name TEXT NOT NULL, admin TEXT NOT NULL, "
+        "environment TEXT NOT NULL, policy TEXT NOT NULL, revision TEXT NOT NULL, sequence BIGINT NOT NULL, "
+        "source TEXT NOT NULL, reason TEXT NOT NULL, loaded FLOAT NOT NULL, confirmed FLOAT NOT NULL, "
+        "version TEXT NOT NULL, started FLOAT NOT NULL, last FLOAT NOT NULL, modes TEXT NOT NULL, "
+        "clients BIGINT NOT NULL, PRIMARY KEY (id))",
     ),
 }
 BUSY_SECONDS = 5  # how long to wait for another process that writes
