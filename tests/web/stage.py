@@ -155,6 +155,9 @@ class Stage(FakeControl):
     async def rights(self, service: str, since: float) -> dict[str, Any]:
         return self.views.rights(policy(), service, since)
 
+    async def fleet(self) -> dict[str, Any]:
+        return self.views.fleet(time.time())
+
     async def owners(self) -> list[str]:
         return self.views.owners() if self.store is not None else []
 
