@@ -39,5 +39,6 @@ class Instance:
 
     def says_the_same(self, other: Instance) -> bool:
         """Whether only what changes all the time has changed."""
-        alike = {"clients": 0, "confirmed": 0.0, "last": 0.0}
-        return dataclasses.replace(self, **alike) == dataclasses.replace(other, **alike)
+        return self == dataclasses.replace(
+            other, clients=self.clients, confirmed=self.confirmed, last=self.last
+        )
