@@ -125,7 +125,7 @@ def test_an_instance_that_was_killed_is_silent(store: str, start: Callable[..., 
     with pytest.raises(AssertionError, match="exit code -9"):
         _kill(start)
     database = Database(store)
-    found = fleet_of(Reader(database).instances(), time.time() + SILENT_SECONDS + 1)
+    found = fleet_of([Reader(database).fleet()], time.time() + SILENT_SECONDS + 1)
     database.close()
     assert names(found) == [("prod", "silent")]
 

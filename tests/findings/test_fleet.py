@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from keyfence.findings.fleet import SILENT_SECONDS, fleet_of
+from keyfence.findings.finding import State
+from keyfence.findings.fleet import SILENT_SECONDS, Known, fleet_of
 from keyfence.findings.instances import Instance
 from tests.findings.rows import NOON
 
@@ -45,12 +46,12 @@ def modes(glass: Any = (), **rules: Any) -> str:
 
 def said(*instances: Instance) -> tuple[bool, list[str]]:
     """Whether all is well, and the sentences."""
-    found = fleet_of(instances, NOON)
+    found = fleet_of([Known(instances, {})], NOON)
     return found["healthy"], [one["text"] for one in found["lines"]]
 
 
 def health(one: Instance) -> str:
-    (shown,) = fleet_of([one], NOON)["instances"]
+    (shown,) = fleet_of([Known([one], {})], NOON)["instances"]
     return str(shown["health"])
 
 
@@ -125,7 +126,7 @@ def test_several_environments_with_one_mode_are_named_together() -> None:
 
 def test_modes_of_one_service_are_told_with_its_name() -> None:
     of_web = modes(scope_write={"*": "observe", "web": "enforce"})
-    found = fleet_of([an_instance("a"), an_instance("b", "", modes=of_web)], NOON)
+    found = fleet_of([Known([an_instance("a"), an_instance("b", "", modes=of_web)], {})], NOON)
     assert [one["text"] for one in found["lines"]] == [
         "the unnamed environment enforces scope.write, prod observes it, for web"
     ]
@@ -179,3 +180,20 @@ def test_a_long_list_of_names_is_cut() -> None:
     (line,) = said(an_instance("a", modes=modes(**dict.fromkeys(rules, "observe"))),
                    an_instance("b", "staging", modes=modes(**rules)))[1]  # fmt: skip
     assert line == "staging enforces rule.0, rule.1, rule.2 and 6 more, prod observes them"
+
+
+def test_the_active_findings_of_each_store_are_told_with_its_environment() -> None:
+    prod = Known([an_instance("a")], {State.NEW: 2, State.OPEN: 1, State.RESOLVED: 9})
+    staging = Known([an_instance("b", "staging")], {State.OPEN: 1})
+    found = fleet_of([prod, staging, Known([an_instance("c", "dev")], {State.QUIET: 3})], NOON)
+    assert [one["text"] for one in found["lines"]] == [
+        "prod: 3 findings are active, 2 of them new or reopened",
+        "staging: 1 finding is active",
+    ]
+    assert found["stores"][1]["environments"] == ["staging"]
+    assert found["stores"][1]["states"]["open"] == 1
+
+
+def test_the_findings_of_one_store_without_an_environment_need_no_name() -> None:
+    found = fleet_of([Known([an_instance("a", "")], {State.OPEN: 4})], NOON)
+    assert [one["text"] for one in found["lines"]] == ["4 findings are active"]

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from keyfence.policy.units import clock_text, counted, plural
 
+from .finding import ACTIVE, State
 from .instances import Instance
 from .spans import span_text
 
@@ -43,8 +44,18 @@ class Difference(NamedTuple):
     modes: dict[str, str]  # by environment
 
 
-def fleet_of(found: Sequence[Instance], now: float) -> dict[str, Any]:
-    """The picture, as plain values for JSON."""
+class Known(NamedTuple):
+    """What one findings store has: its instances, and the number of its findings by state."""
+
+    instances: Sequence[Instance]
+    states: Mapping[State, int]
+
+
+def fleet_of(stores: Iterable[Known], now: float) -> dict[str, Any]:
+    """The picture of all instances of some stores, as plain values for JSON."""
+    stores = list(stores)
+    every = [one for store in stores for one in store.instances]
+    found = sorted(every, key=lambda one: (one.environment, one.name, one.started))
     alive = [one for one in found if not _is_silent(one, now)]
     differences = _differences(alive)
     lines = [
@@ -53,6 +64,7 @@ def fleet_of(found: Sequence[Instance], now: float) -> dict[str, Any]:
         *_between(alive, now),
         *_within(alive),
         *_by_mode(differences),
+        *_findings(stores),
         *_versions(alive),
         *_glass(alive, now),
     ]
@@ -61,6 +73,13 @@ def fleet_of(found: Sequence[Instance], now: float) -> dict[str, Any]:
         "healthy": not any(one.is_wrong for one in lines),
         "instances": [_shown(one, now) for one in found],
         "differences": [one._asdict() for one in differences],
+        "stores": [
+            {
+                "environments": _environments(one),
+                "states": {str(state): one.states.get(state, 0) for state in State},
+            }
+            for one in stores
+        ],
         "lines": [one._asdict() for one in lines],
     }
 
@@ -91,7 +110,12 @@ def _health(one: Instance, now: float) -> str:
 def _shown(one: Instance, now: float) -> dict[str, Any]:
     values = {name: getattr(one, name) for name in Instance.__dataclass_fields__}
     modes = _modes(one)
-    said = {"modes": modes["rules"], "break_glass": modes["glass"], "modes_are_part": modes["is_part"]}
+    said = {
+        "modes": modes["rules"],
+        "break_glass": modes["glass"],
+        "waivers": modes["waivers"],
+        "modes_are_part": modes["is_part"],
+    }
     return {**values, **said, "health": _health(one, now)}
 
 
@@ -102,7 +126,7 @@ def _modes(one: Instance) -> Mapping[str, Any]:
 
 @lru_cache(maxsize=64)
 def _parsed(text: str) -> Mapping[str, Any]:
-    return {"rules": {}, "glass": [], "is_part": False, **json.loads(text)}
+    return {"rules": {}, "glass": [], "waivers": 0, "is_part": False, **json.loads(text)}
 
 
 def _troubles(found: Iterable[Instance], now: float) -> Iterable[Line]:
@@ -181,6 +205,21 @@ def _between(alive: Iterable[Instance], now: float) -> Iterable[Line]:
                 for name, revision in revisions.items()
             ]
             yield Line(f"policy {policy}: {', '.join(parts)}")
+
+
+def _environments(store: Known) -> list[str]:
+    return sorted({one.environment for one in store.instances})
+
+
+def _findings(stores: Sequence[Known]) -> Iterable[Line]:
+    """What is found in each environment. Findings are the store's, so of several stores each is told."""
+    for store in stores:
+        if active := sum(number for state, number in store.states.items() if state in ACTIVE):
+            names = [environment_name(one) for one in _environments(store) if one or len(stores) > 1]
+            of = f"{_names(names)}: " if names else ""
+            fresh = store.states.get(State.NEW, 0) + store.states.get(State.REOPENED, 0)
+            text = f"{of}{counted(active, 'finding')} {plural(active, 'is', 'are')} active"
+            yield Line(f"{text}, {fresh} of them new or reopened" if fresh else text)
 
 
 def _versions(alive: Iterable[Instance]) -> Iterable[Line]:

@@ -16,6 +16,7 @@ from keyfence.telemetry.usage import PART, RULE
 from .database import Database
 from .filter import EVERYTHING, Filter
 from .finding import ACTIONS, ACTIVE, AT_REST, EVERY_COMMAND, HOUR, Event, Finding, State
+from .fleet import Known
 from .instances import Instance
 from .spans import Span, union, without
 from .tables import (
@@ -266,6 +267,10 @@ class Reader:
         """What the instances that write to this store said of themselves last."""
         chosen = select(instances).order_by(instances.c.environment, instances.c.name, instances.c.started)
         return [Instance(**row._mapping) for row in self._rows(chosen)]
+
+    def fleet(self) -> Known:
+        """What `fleet_of` needs of this store."""
+        return Known(self.instances(), self.state_counts())
 
     def policies(self) -> list[tuple[float, str, str]]:
         """When which policy was put in force, with its revision; the oldest first."""

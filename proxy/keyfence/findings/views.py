@@ -83,7 +83,7 @@ class Views:
 
     def fleet(self, now: float) -> dict[str, Any]:
         """What the instances with this store run, and what differs between them."""
-        return fleet_of(self._reader.instances(), now)
+        return fleet_of([self._reader.fleet()], now)
 
     def owners(self) -> list[str]:
         """Everyone who owns a finding."""

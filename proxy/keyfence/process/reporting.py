@@ -134,21 +134,25 @@ class Reporter:
         authorizer, glass = self._runtime.authorizer, self._glass.listing()
         if self._described[0] is not authorizer or self._described[1] != glass:
             matrix = {} if authorizer is None else authorizer.modes.matrix()
-            self._described = authorizer, glass, described(matrix, glass)
+            waivers = len(self._runtime.settings.waivers)
+            self._described = authorizer, glass, described(matrix, glass, waivers)
         return self._described[2]
 
 
-def described(matrix: Mapping[str, Mapping[str, Mode]], glass: Sequence[Mapping[str, Any]]) -> str:
-    """Modes by rule and service, and break-glasses, as JSON: of each rule the mode of most services, under
-    EVERY_OTHER, and the services with another one. Where that is too long, only the mode of most services;
-    `is_part` says so."""
+def described(
+    matrix: Mapping[str, Mapping[str, Mode]], glass: Sequence[Mapping[str, Any]], waivers: int
+) -> str:
+    """Modes by rule and service, break-glasses, and the number of waivers, as JSON. Of each rule: the mode of
+    most services, under EVERY_OTHER, and the services with another one. Where that is too long, only the mode
+    of most services; `is_part` says so."""
     rules: dict[str, dict[str, str]] = {}
     for rule, by_service in matrix.items():
         ((most, _),) = Counter(by_service.values()).most_common(1)
         others = {service: mode for service, mode in by_service.items() if mode != most}
         rules[rule] = {EVERY_OTHER: most, **others}
-    text = json.dumps({"rules": rules, "glass": list(glass), "is_part": False})
+    others_too: dict[str, Any] = {"glass": list(glass), "waivers": waivers}
+    text = json.dumps({"rules": rules, **others_too, "is_part": False})
     if len(text) <= MAX_MODES:
         return text
     short = {rule: {EVERY_OTHER: modes[EVERY_OTHER]} for rule, modes in rules.items()}
-    return json.dumps({"rules": short, "glass": list(glass), "is_part": True})
+    return json.dumps({"rules": short, **others_too, "is_part": True})

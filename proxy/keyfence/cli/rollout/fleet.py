@@ -75,8 +75,8 @@ def _of_stores(urls: Sequence[str]) -> dict[str, Any]:
     found = []
     for url in urls:
         with store_at(url) as reader:
-            found += reader.instances()
-    return fleet_of(sorted(found, key=lambda one: (one.environment, one.name, one.started)), time.time())
+            found.append(reader.fleet())
+    return fleet_of(found, time.time())
 
 
 def _table(rows: Sequence[_Row], now: float) -> Any:
