@@ -143,7 +143,14 @@ CASES: dict[str, tuple[dict[str, Any], str, str, str]] = {
         "/fleet",
     ),
     "instance silent": (
-        {"fleet": fleet(instance("a:1", "silent", 90.0), instance("b:1"), instance("c:1", "silent", 60.0))},
+        {
+            "fleet": fleet(
+                instance("a:1", "silent", 90.0),
+                instance("b:1"),
+                instance("c:1", "silent", 60.0),
+                instance("d:1", "silent", 90_000.0),
+            )
+        },
         "a:1 and c:1 have not reported for 1m. See whether they still run.",
         "keyfence fleet",
         "/fleet",

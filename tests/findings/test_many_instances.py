@@ -19,7 +19,7 @@ from tests.findings.test_fleet import an_instance
 from tests.postgres import PostgreSQL
 from tests.servers import PATIENCE_SECONDS
 
-INSTANCES, BATCHES, SHARED = 20, 10, 5
+INSTANCES, BATCHES, SHARED = 20, 5, 5
 
 
 def test_instances_that_write_at_once_lose_nothing(postgresql: PostgreSQL) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from keyfence.config.defaults import DEFAULT_ADMIN
-from keyfence.findings.finding import QUIET_SECONDS
+from keyfence.findings.finding import DAY, QUIET_SECONDS
 from keyfence.findings.spans import span_text
 from keyfence.net.addresses import Address
 from keyfence.policy.services import UNKNOWN
@@ -176,13 +176,14 @@ def _instance_refuses(facts: Facts) -> Values | None:
 
 
 def _instance_silent(facts: Facts) -> Values | None:
-    found = _instances(facts, "silent")
-    if not found or facts.fleet is None:
+    now = facts.fleet["now"] if facts.fleet is not None else 0.0
+    found = [one for one in _instances(facts, "silent") if now - one["last"] < DAY]  # else it is no news
+    if not found:
         return None
     names, many = [one["name"] for one in found], len(found)
     return {
         "names": f"{_names(names)} {plural(many, 'has', 'have')}",
-        "ago": span_text(facts.fleet["now"] - max(one["last"] for one in found)),
+        "ago": span_text(now - max(one["last"] for one in found)),
         "they": f"{plural(many, 'it', 'they')} still {plural(many, 'runs', 'run')}",
     }
 

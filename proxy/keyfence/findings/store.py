@@ -277,6 +277,12 @@ class Store:
         with self.database.writing() as connection:
             connection.execute(delete(instances).where(instances.c.id == instance))
 
+    def forget(self, name: str, before: float) -> int:
+        """Forget the instances of this name that were not heard of since a time. Returns how many."""
+        with self.database.writing() as connection:
+            gone = instances.c.name == name, instances.c.last < before
+            return connection.execute(delete(instances).where(*gone)).rowcount
+
     # -- time
 
     def age(self, now: float) -> list[Event]:

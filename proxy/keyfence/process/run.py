@@ -266,6 +266,7 @@ def _announce(
     parts = [f"keyfence: ready: {whose}", f"admin {admin or 'none'}"]
     parts += [f"metrics {metrics}"] if metrics else []
     parts.append(f"upstream {upstream.shown}")
+    parts += [f"environment {settings.environment}"] if settings.environment else []
     workers = backend.listing()
     if any(worker["pid"] != os.getpid() for worker in workers):
         parts.append(f"workers {len(workers)}")

@@ -91,6 +91,7 @@ def test_a_store_that_no_instance_has_reported_to_is_no_good_news(tmp_path: Path
     [
         (("--findings", "nowhere"), "'nowhere' is not a findings store"),
         (("--findings", "sqlite:////none/f.db"), "cannot be opened: there is no such file"),
+        (("--forget", "a"), "name it with --findings"),
         (("--findings", "sqlite:////f.db", "--admin", "h:1"), "give either --admin or --findings, not both"),
     ],
 )
@@ -98,3 +99,17 @@ def test_a_mistake_is_one_line(arguments: tuple[str, ...], fault: str) -> None:
     found = keyfence("fleet", *arguments)
     assert found.code == 2
     assert fault in found.err
+
+
+def test_a_silent_instance_that_will_not_come_back_is_forgotten(tmp_path: Path) -> None:
+    silent = reporting("a", last=time.time() - 60)
+    url = a_store(tmp_path / "f.db", silent, reporting("b"))
+    assert keyfence("fleet", "--findings", url).code == 1
+    found = keyfence("fleet", "--findings", url, "--forget", "b")
+    assert (found.code, found.err) == (
+        2,
+        "keyfence: 'b' is not a silent instance; keyfence fleet lists them\n",
+    )
+    found = keyfence("fleet", "--findings", url, "--forget", "a", "--json")
+    assert found.code == 0
+    assert [one["name"] for one in json.loads(found.out)["instances"]] == ["b"]

@@ -1,6 +1,7 @@
 """`keyfence fleet`: who runs what, and what differs between instances and environments.
 
-Rule: it changes nothing. The text shows what --format json does, except for the modes of each instance.
+Rule: it changes nothing but what --forget names. The text shows what --format json does,
+except for the modes of each instance.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ import click
 from rich.text import Text
 
 from keyfence.cli.terminal.asking import ask_admin, checked_answer
-from keyfence.cli.terminal.options import admin_option, format_option, is_given, print_json
+from keyfence.cli.terminal.options import admin_option, format_option, is_given, print_json, value_option
 from keyfence.cli.terminal.output import fail, print_table, say, table_of, wrapped
 from keyfence.config.fields import parse_store
-from keyfence.findings.fleet import fleet_of, short_time
+from keyfence.findings.fleet import SILENT_SECONDS, fleet_of, short_time
 from keyfence.policy.show import one_line
 
 from .stores import store_at
@@ -42,10 +43,11 @@ def _stores(_context: click.Context, _parameter: click.Parameter, urls: tuple[st
     callback=_stores,
     help="Read this findings store, without a running keyfence; several times for several stores.",
 )
+@value_option("--forget", "INSTANCE", "Forget a silent instance that will not come back (with --findings).")
 @admin_option
 @format_option("text", "json")
 @click.pass_context
-def fleet(context: click.Context, stores: tuple[str, ...], admin: str, form: str) -> None:
+def fleet(context: click.Context, stores: tuple[str, ...], forget: str, admin: str, form: str) -> None:
     """Show who runs what: the keyfences that share a findings store, their policies, and what differs.
 
     Exit code 0: all is well; 1: an instance is silent, or its policy is refused, stale or only the copy on
@@ -53,6 +55,10 @@ def fleet(context: click.Context, stores: tuple[str, ...], admin: str, form: str
     """
     if stores and is_given(context, "admin"):
         fail("give either --admin or --findings, not both")
+    if forget and not stores:
+        fail("--forget changes a findings store; name it with --findings")
+    if forget and not sum(_forget(url, forget) for url in stores):
+        fail(f"{forget!r} is not a silent instance; keyfence fleet lists them")
     answer = _of_stores(stores) if stores else ask_admin(admin, "/fleet")
     with checked_answer(admin):
         rows, now = list(answer["instances"]), float(answer["now"])
@@ -77,6 +83,14 @@ def _of_stores(urls: Sequence[str]) -> dict[str, Any]:
         with store_at(url) as reader:
             found.append(reader.fleet())
     return fleet_of(found, time.time())
+
+
+def _forget(url: str, name: str) -> int:
+    """Deletes the rows of a silent instance from a store. Returns how many."""
+    from keyfence.findings.store import Store
+
+    with store_at(url) as reader:
+        return Store(reader.database, "").forget(name, time.time() - SILENT_SECONDS)
 
 
 def _table(rows: Sequence[_Row], now: float) -> Any:

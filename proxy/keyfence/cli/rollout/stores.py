@@ -1,4 +1,4 @@
-"""Findings stores that commands read themselves, without a running keyfence.
+"""Findings stores that commands open themselves, without a running keyfence.
 
 Rule: a store that cannot be read ends the command with one line. None is made.
 """
