@@ -140,6 +140,23 @@ def test_modes_of_one_service_are_told_with_its_name() -> None:
     ]
 
 
+def test_services_that_differ_in_the_same_way_are_one_sentence() -> None:
+    of_many = {"*": "observe", **{f"web-{number}": "enforce" for number in range(200)}}
+    found = said(an_instance("a"), an_instance("b", "staging", modes=modes(scope_write=of_many)))
+    assert found == (
+        True,
+        ["staging enforces scope.write, prod observes it, for web-0, web-1, web-2 and 197 more"],
+    )
+
+
+def test_a_mode_that_this_keyfence_does_not_know_breaks_nothing() -> None:
+    newer = modes(scope_write="rewrite")
+    assert said(an_instance("a"), an_instance("b", "staging", modes=newer, source="odd")) == (
+        True,
+        ["prod observes scope.write, staging does not know it"],
+    )
+
+
 def test_a_rule_that_an_older_keyfence_lacks_is_not_known_there() -> None:
     newer = modes(new_rule="enforce")
     assert said(an_instance("a"), an_instance("b", "staging", modes=newer, version="0.2.0")) == (

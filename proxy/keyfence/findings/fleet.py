@@ -261,22 +261,30 @@ def _most(group: Iterable[Mapping[str, Mapping[str, str]]], rule: str, service: 
 
 
 def _by_mode(differences: Iterable[Difference]) -> Iterable[Line]:
-    """One sentence for the rules that differ in the same way."""
-    alike: dict[tuple[Any, ...], list[str]] = {}
+    """One sentence for the rules and services that differ in the same way."""
+    services: dict[tuple[str, tuple[tuple[str, str], ...]], list[str]] = {}
     for one in differences:
-        alike.setdefault((one.service, *one.modes.items()), []).append(one.rule)
-    for (service, *modes), rules in alike.items():
-        environments: dict[str, list[str]] = {}
-        for name, mode in modes:
-            environments.setdefault(mode, []).append(environment_name(name))
-        what = _names(list(dict.fromkeys(rules)))
-        parts = []
-        for mode in sorted(environments, key=[*_VERBS, "not known"].index):
-            names = environments[mode]
-            verb = plural(len(names), *_VERBS.get(mode, ("does not know", "do not know")))
-            parts.append(f"{_names(names)} {verb} {what}")
-            what = plural(len(rules), "it", "them")
-        yield Line(", ".join(parts) + ("" if service == EVERY_OTHER else f", for {service}"))
+        services.setdefault((one.rule, tuple(one.modes.items())), []).append(one.service)
+    rules: dict[tuple[tuple[str, ...], tuple[tuple[str, str], ...]], list[str]] = {}
+    for (rule, modes), found in services.items():
+        rules.setdefault((tuple(dict.fromkeys(found)), modes), []).append(rule)
+    for (of, modes), names in rules.items():
+        whose = "" if EVERY_OTHER in of else f", for {_names(of)}"
+        yield Line(_compared(dict(modes), names) + whose)
+
+
+def _compared(modes: Mapping[str, str], rules: Sequence[str]) -> str:
+    """What environments do with some rules: `staging enforces a and b, prod observes them`."""
+    environments: dict[str, list[str]] = {}
+    for name, mode in modes.items():
+        environments.setdefault(mode, []).append(environment_name(name))
+    parts: list[str] = []
+    for mode in sorted(environments, key=lambda one: (one not in _VERBS, one != "enforce", one)):
+        names = environments[mode]
+        verb = plural(len(names), *_VERBS.get(mode, ("does not know", "do not know")))
+        what = plural(len(rules), "it", "them") if parts else _names(rules)
+        parts.append(f"{_names(names)} {verb} {what}")
+    return ", ".join(parts)
 
 
 def _within(alive: Iterable[Instance]) -> Iterable[Line]:
