@@ -58,6 +58,7 @@ def facts(**more: Any) -> Facts:
         "active": NONE,
         "readiness": readiness(standing("enforced")),
         "standing": None,
+        "fleet": None,
     }
     status = STATUS | {name: value for name, value in more.items() if name not in given}
     return Facts(status, **{name: more.get(name, value) for name, value in given.items()})
@@ -73,6 +74,14 @@ def active(number: int, cause: str = "", of: int = 0, **filter_: str) -> dict[st
         "number": of,
         "filter": filter_,
     }
+
+
+def instance(name: str, health: str = "ok", ago: float = 1.0, reason: str = "") -> dict[str, Any]:
+    return {"name": name, "health": health, "last": AT - ago, "reason": reason}
+
+
+def fleet(*instances: dict[str, Any]) -> dict[str, Any]:
+    return {"now": AT, "instances": list(instances)}
 
 
 CASES: dict[str, tuple[dict[str, Any], str, str, str]] = {
@@ -126,6 +135,25 @@ CASES: dict[str, tuple[dict[str, Any], str, str, str]] = {
         "Upstream redis://r:6379 is a replica, which refuses writes.",
         "keyfence status",
         "/#process",
+    ),
+    "instance refuses": (
+        {"fleet": fleet(instance("a:1"), instance("b:1", "refused", reason="p.yaml:3:1: no such key."))},
+        "The policy of b:1 is not what it should be: p.yaml:3:1: no such key.",
+        "keyfence fleet",
+        "/fleet",
+    ),
+    "instance silent": (
+        {
+            "fleet": fleet(
+                instance("a:1", "silent", 90.0),
+                instance("b:1"),
+                instance("c:1", "silent", 60.0),
+                instance("d:1", "silent", 90_000.0),
+            )
+        },
+        "a:1 and c:1 have not reported for 1m. See whether they still run.",
+        "keyfence fleet",
+        "/fleet",
     ),
     "spliced": (
         {"policy": None, "active": None, "readiness": None},

@@ -39,6 +39,11 @@ def test_each_warning_about_redis_is_a_line(monkeypatch: pytest.MonkeyPatch) -> 
     ]
 
 
+def test_the_environment_is_a_line_if_the_configuration_names_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert said(monkeypatch, environment="staging")[1][1] == "environment staging"
+    assert said(monkeypatch)[1][1] == "ready       yes"
+
+
 def test_without_a_warning_there_is_no_such_line(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not any(line.startswith("warning") for line in said(monkeypatch)[1])
 

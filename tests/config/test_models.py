@@ -112,6 +112,10 @@ FAULTS = {
         "keyfence.yaml:2:19: '99999gb': input should be less than or equal to 1099511627776",
         "keyfence.yaml:2:41: 'many' is not a whole number",
     ],
+    "policy: p\nenvironment: 'two words'": [
+        "keyfence.yaml:2:14: 'two words' is not a name of an environment; write up to 40 letters, digits, "
+        "dots, dashes and underscores, as staging"
+    ],
     "policy: p\nname_services: 1\ndecision_log: {path: x, mask_keys: on}": [
         "keyfence.yaml:2:16: '1' is neither true nor false",
         "keyfence.yaml:3:36: 'on' is neither true nor false",
@@ -327,6 +331,7 @@ admin: none
 decision_log: {path: log/decisions.jsonl, mask_keys: yes}
 limits: {request: 16 mb, client_output: 1gb, connections: 50}
 name_services: no
+environment: staging-2
 workers: 3
 drain: 500ms
 """,
@@ -351,6 +356,7 @@ drain: 500ms
     assert (settings.limits.request, settings.limits.client_output) == (16 * 2**20, 2**30)
     assert settings.limits.connections == 50
     assert not settings.name_services
+    assert settings.environment == "staging-2"
     assert (settings.workers, settings.drain) == (3, 0.5)
     assert settings.waived() == [Waiver("CubeProxy", "scope.write", "sandbox-route")]
     identities = settings.identify.resolver(SERVICES)

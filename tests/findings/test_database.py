@@ -67,7 +67,11 @@ SINCE_4 = (
     "DROP TABLE keyfence_bases",
 )
 SINCE_5 = ("ALTER TABLE keyfence_bases DROP COLUMN taken",)
-SINCE_6 = "DROP TABLE keyfence_history", "DROP TABLE keyfence_history_heads"
+SINCE_6 = (
+    "DROP TABLE keyfence_history",
+    "DROP TABLE keyfence_history_heads",
+    "DROP TABLE keyfence_instances",
+)
 
 
 def as_schema_1(url: str) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import threading
 
 import pytest
@@ -8,10 +9,13 @@ from keyfence.findings import store as module
 from keyfence.findings.database import Database
 from keyfence.findings.filter import Filter
 from keyfence.findings.finding import DAY, HOUR, SETTLE_SECONDS, State, finding_id
+from keyfence.findings.instances import Instance
 from keyfence.findings.queries import Reader
 from keyfence.findings.spans import Span
 from keyfence.findings.store import Store
+from keyfence.telemetry.tally import Row
 from tests.findings.rows import NOON, batch, look, row, rule_sums
+from tests.findings.test_fleet import an_instance
 
 FIRST = finding_id(("shop", "scope.write", "SET", "order", ""))
 
@@ -291,3 +295,56 @@ def test_policies_that_were_put_in_force_are_listed(store: Store, reader: Reader
     store.policy_taken("shop", "r1", NOON)
     store.policy_taken("shop", "r2", NOON + 1)
     assert reader.policies() == [(NOON, "shop", "r1"), (NOON + 1, "shop", "r2")]
+
+
+def instances_of(reader: Reader) -> dict[str, tuple[float, str]]:
+    """By id: when it was heard of last, and its revision."""
+    return {one.id: (one.last, one.revision) for one in reader.instances()}
+
+
+def reported(store: Store, one: Instance, *rows: Row) -> None:
+    """Write a batch with what an instance says of itself."""
+    made = batch(*rows)
+    made.instance = one
+    store.write(made)
+
+
+def test_an_instance_has_one_row_that_it_writes_again(store: Store, reader: Reader) -> None:
+    reported(store, an_instance("a", last=NOON), row(3))
+    reported(store, an_instance("a", last=NOON + 4, revision="def"))
+    reported(store, an_instance("b", last=NOON + 5))
+    assert instances_of(reader) == {"a:1": (NOON + 4, "def"), "b:1": (NOON + 5, "abc")}
+    assert reader.instances()[0] == an_instance("a", last=NOON + 4, revision="def")
+    assert len(reader.findings()) == 1
+
+
+def test_an_instance_that_ends_takes_its_row_along(store: Store, reader: Reader) -> None:
+    reported(store, an_instance("a"))
+    reported(store, an_instance("b"))
+    store.leave("a:1")
+    assert set(instances_of(reader)) == {"b:1"}
+
+
+def test_an_instance_that_is_started_again_replaces_the_one_that_was_killed(
+    store: Store, reader: Reader
+) -> None:
+    reported(store, an_instance("a", last=NOON))
+    reported(store, an_instance("a", "staging", id="a:2", last=NOON))
+    reported(store, an_instance("a", id="a:3", started=NOON + 60, last=NOON + 61))
+    assert set(instances_of(reader)) == {"a:2", "a:3"}
+
+
+def test_two_instances_of_one_name_that_run_at_once_are_both_listed(store: Store, reader: Reader) -> None:
+    reported(store, an_instance("a", last=NOON))
+    later = an_instance("a", id="a:2", started=NOON + 1)
+    for second in range(2, 8, 2):
+        reported(store, an_instance("a", last=NOON + second))
+        reported(store, dataclasses.replace(later, last=NOON + second))
+    assert set(instances_of(reader)) == {"a:1", "a:2"}
+
+
+def test_an_instance_that_is_not_heard_of_for_a_week_is_forgotten(store: Store, reader: Reader) -> None:
+    reported(store, an_instance("a", last=NOON))
+    reported(store, an_instance("b", last=NOON + DAY))
+    store.prune(90 * DAY, NOON + 7 * DAY + 1)
+    assert set(instances_of(reader)) == {"b:1"}

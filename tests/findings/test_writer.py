@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import sqlite3
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Sequence
@@ -19,6 +20,7 @@ from keyfence.policy.loading.load import load_policy
 from keyfence.telemetry.counters import Counters
 from keyfence.telemetry.tally import Row
 from tests.findings.rows import NOON, row
+from tests.findings.test_fleet import an_instance
 from tests.servers import PROJECT
 
 
@@ -362,3 +364,82 @@ def test_a_deleted_file_that_is_being_read_is_made_again_later(fixture: Fixture)
 
     asyncio.run(main())
     assert [one.total for one in fixture.reader.findings()] == [2]
+
+
+def heard(fixture: Fixture) -> list[tuple[float, str, int]]:
+    """Of each instance: when it was heard of, its revision and its clients."""
+    return [(one.last - NOON, one.revision, one.clients) for one in fixture.reader.instances()]
+
+
+def test_an_instance_reports_with_what_is_written_anyway_and_not_each_time(fixture: Fixture) -> None:
+    one = an_instance("a")
+    fixture.writer.reports = lambda: one
+    seen = []
+
+    async def main() -> None:
+        nonlocal one
+        for second in range(6):
+            fixture.now = NOON + second
+            fixture.count(row())
+            one = dataclasses.replace(one, clients=second, confirmed=fixture.now)
+            await fixture.writer.tick()
+            seen.append(heard(fixture)[0][0])
+
+    run(main)
+    assert seen == [0, 0, 0, 0, 4, 4]
+    assert heard(fixture) == [(4, "abc", 4)]
+
+
+def test_what_has_changed_is_reported_with_the_next_write(fixture: Fixture) -> None:
+    fixture.writer.reports = lambda: an_instance("a")
+
+    async def main() -> None:
+        await fixture.writer.write()
+        fixture.now += 1
+        fixture.writer.reports = lambda: an_instance("a", revision="def")
+        await fixture.writer.write()
+
+    run(main)
+    assert heard(fixture) == [(1, "def", 2)]
+
+
+def test_a_report_that_could_not_be_written_is_made_again(fixture: Fixture) -> None:
+    fixture.writer.reports = lambda: an_instance("a")
+
+    async def main() -> None:
+        fixture.lock()
+        await fixture.writer.write()
+        fixture.unlock()
+        fixture.now += 2
+        await fixture.writer.write()
+
+    run(main)
+    assert heard(fixture) == [(2, "abc", 2)]
+
+
+def test_an_instance_is_listed_in_the_file_that_took_the_place_of_a_deleted_one(fixture: Fixture) -> None:
+    fixture.writer.reports = lambda: an_instance("a")
+
+    async def main() -> None:
+        await fixture.writer.write()
+        fixture.path.unlink()
+        for _ in range(2):
+            fixture.now += 1
+            await fixture.writer.write()
+
+    run(main)
+    assert len(heard(fixture)) == 1
+
+
+def test_a_writer_that_is_closed_takes_its_instance_along(fixture: Fixture) -> None:
+    fixture.writer.reports = lambda: an_instance("a")
+
+    async def main() -> None:
+        await fixture.writer.write()
+        assert len(heard(fixture)) == 1
+        await fixture.writer.close()
+
+    run(main)
+    left = Database(f"sqlite:///{fixture.path}")
+    assert Reader(left).instances() == []
+    left.close()

@@ -86,6 +86,7 @@ class Stage(FakeControl):
     async def status(self) -> dict[str, Any]:
         return {
             "version": "0.1.0",
+            "environment": "",
             "pid": 1,
             "started": 1e9,
             "ready": True,
@@ -153,6 +154,9 @@ class Stage(FakeControl):
 
     async def rights(self, service: str, since: float) -> dict[str, Any]:
         return self.views.rights(policy(), service, since)
+
+    async def fleet(self) -> dict[str, Any]:
+        return self.views.fleet(time.time())
 
     async def owners(self) -> list[str]:
         return self.views.owners() if self.store is not None else []

@@ -10,6 +10,7 @@ import io
 import json
 import re
 import threading
+import time
 import urllib.parse
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -25,6 +26,7 @@ from keyfence.admin.audit import Audit
 from keyfence.admin.bounds import DEFAULT_BOUNDS, Bounds
 from keyfence.admin.server import Server, start_admin
 from keyfence.admin.token import Token
+from keyfence.findings.batch import Batch
 from keyfence.policy.diagnostics import Diagnostic, Place
 from keyfence.web import site
 from keyfence.web.live import MAX_STREAMS
@@ -32,6 +34,7 @@ from keyfence.web.render import SECURITY_POLICY
 from keyfence.web.site import Page
 from tests.admin.test_server import ANY_PORT
 from tests.admin.tokens import tokens
+from tests.findings.test_fleet import an_instance
 from tests.servers import PATIENCE_SECONDS
 from tests.web.stage import NASTY, Stage, violation
 
@@ -193,6 +196,27 @@ def test_browsers_get_the_page(stage: Stage) -> None:
             assert answer.headers["Cache-Control"] == "no-store"
             assert answer.headers["Vary"] == "Accept, Cookie"
 
+    play(stage, scenario)
+
+
+def test_the_menu_leads_to_the_fleet_if_there_is_one(stage: Stage) -> None:
+    link = '<a href="/fleet"'
+
+    async def alone(browser: Browser) -> None:
+        assert link not in (await browser.get("/services")).text
+
+    async def scenario(browser: Browser) -> None:
+        assert link in (await browser.get("/services")).text
+        assert link in (await browser.get("/sign-in")).text
+        assert (await browser.get("/fleet")).is_page
+        answer = json.loads((await browser.get("/fleet", headers={"Accept": "*/*"})).text)
+        assert [one["name"] for one in answer["instances"]] == ["web-1:9464"]
+
+    play(stage, alone)
+    made = Batch()
+    made.instance = an_instance("web-1:9464", "prod", last=time.time())
+    assert stage.store is not None
+    stage.store.write(made)
     play(stage, scenario)
 
 

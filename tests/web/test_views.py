@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +12,9 @@ import pytest
 from keyfence.admin.bodies import BadRequest
 from keyfence.audit.at_rest import AtRest, write_audit
 from keyfence.commands.extract import extract
+from keyfence.findings.batch import Batch
 from keyfence.findings.finding import DAY, HOUR, State
+from keyfence.findings.instances import Instance
 from keyfence.policy.rules import RULES
 from keyfence.policy.wording.command_log import as_line
 from keyfence.web.asked_once import WHILE, Questions
@@ -27,6 +30,7 @@ from keyfence.web.views import (
     view_at,
 )
 from tests.findings.rows import batch, row
+from tests.findings.test_fleet import an_instance, modes
 from tests.session.sessions import ROUTE, policy
 from tests.web.stage import NASTY, Stage, violation
 
@@ -647,6 +651,68 @@ def test_whatever_clients_send_is_shown_inert_on_every_view(stage: Stage) -> Non
         assert "<b onload" not in text
         assert {char for char in text if not char.isprintable()} <= {"\n", "\N{NARROW NO-BREAK SPACE}"}
         text.encode()
+
+
+# -- fleet
+
+
+def report(stage: Stage, *instances: Instance) -> None:
+    """Instances report to the store."""
+    assert stage.store is not None
+    for one in instances:
+        made = Batch()
+        made.instance = dataclasses.replace(one, last=time.time())
+        stage.store.write(made)
+
+
+def test_the_fleet_shows_each_instance_and_what_differs(stage: Stage) -> None:
+    report(
+        stage,
+        an_instance("web-1:9464", "staging", modes=modes(scope_write="enforce"), sequence=12),
+        an_instance("web-2:9464", source="refused", reason="it is not signed", sequence=11),
+    )
+    text = shown(stage, "/fleet")
+    assert '<p class="notice bad">web-2:9464 (prod): it is not signed</p>' in text
+    assert '<p class="notice">staging enforces scope.write, prod observes it</p>' in text
+    assert "prod: observe, staging: enforce" in text
+    assert text.count('data-label="Sequence"') == 2
+
+
+def test_a_fleet_without_signed_policies_has_no_sequences(stage: Stage) -> None:
+    report(stage, an_instance("web-1:9464", ""))
+    text = shown(stage, "/fleet")
+    assert "web-1:9464" in text
+    assert "Sequence" not in text
+    assert "Modes side by side" not in text
+
+
+def test_a_fleet_that_is_not_known_says_so(stage: Stage) -> None:
+    assert "No instance has reported yet." in shown(stage, "/fleet")
+    with pytest.raises(BadRequest, match="without a findings store"):
+        load(Stage(None), "/fleet")
+
+
+def test_what_instances_say_is_shown_inert(stage: Stage) -> None:
+    report(stage, an_instance(NASTY, NASTY, policy=NASTY, revision=NASTY, version=NASTY, reason=NASTY))
+    report(stage, an_instance("b", policy=NASTY, modes=modes(**{NASTY: "enforce"})))
+    assert "<b onload" not in shown(stage, "/fleet")
+
+
+@pytest.mark.parametrize(
+    ("instances", "has_fleet"),
+    [
+        ((), False),
+        ((an_instance("a", ""),), False),
+        ((an_instance("a", "prod"),), True),
+        ((an_instance("a", ""), an_instance("b", "")), True),
+    ],
+)
+def test_several_instances_or_an_environment_are_a_fleet(
+    stage: Stage, instances: tuple[Instance, ...], has_fleet: bool
+) -> None:
+    report(stage, *instances)
+    assert asyncio.run(Questions(stage).has_fleet()) is has_fleet
+    assert not asyncio.run(Questions(Stage(None)).has_fleet())
 
 
 def test_what_a_reader_types_comes_back_escaped(stage: Stage) -> None:

@@ -20,7 +20,18 @@ from tools.site.rules import rule_pages
 # The pages of docs/ in the order in which the site lists them. A page that no list names is a task.
 BEGIN = ("first-hour", "first-week", "questions")
 DECIDE = ("cost", "topology", "environments", "managed", "acl", "upgrades")
-TASKS = ("draft", "page", "ci", "publishing", "history", "audit", "export", "applications", "runbooks")
+TASKS = (
+    "draft",
+    "page",
+    "ci",
+    "publishing",
+    "fleet",
+    "history",
+    "audit",
+    "export",
+    "applications",
+    "runbooks",
+)
 REFERENCE = (
     "policy",
     "configuration",

@@ -91,6 +91,11 @@ class RightsOf(Question):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class Fleet(Question):
+    """What the keyfences with the same findings store run, and what differs between them."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Owners(Question):
     """Everyone who owns a finding."""
 

@@ -19,7 +19,7 @@ from keyfence.policy.enforcement.modes import parse_mode
 from keyfence.policy.rules import RULES
 from keyfence.telemetry.metrics.exposition import CONTENT_TYPE
 
-from .asked import EvidenceSince, Listing, Question, Readiness, Single, Unused, WhatIf
+from .asked import EvidenceSince, Fleet, Listing, Question, Readiness, Single, Unused, WhatIf
 from .bodies import (
     BadRequest,
     argv_field,
@@ -126,6 +126,10 @@ async def finding(control: Control, request: web.Request) -> web.Response:
 async def readiness(control: Control, request: web.Request) -> web.Response:
     quiet = number_in(query(request, {"quiet"}), "quiet", QUIET_SECONDS)
     return await _asked(control, Readiness(quiet))
+
+
+async def fleet(control: Control, _: web.Request) -> web.Response:
+    return await _asked(control, Fleet())
 
 
 async def unused(control: Control, request: web.Request) -> web.Response:

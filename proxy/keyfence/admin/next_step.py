@@ -12,14 +12,14 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from keyfence.config.defaults import DEFAULT_ADMIN
-from keyfence.findings.finding import QUIET_SECONDS
+from keyfence.findings.finding import DAY, QUIET_SECONDS
 from keyfence.findings.spans import span_text
 from keyfence.net.addresses import Address
 from keyfence.policy.services import UNKNOWN
 from keyfence.policy.units import clock_text, counted, plural
 from keyfence.telemetry.reports.services import commands_of
 
-from .asked import CommonCause, Question, Readiness
+from .asked import CommonCause, Fleet, Question, Readiness
 
 SHOWN = 3  # names in a sentence
 SHARE = 4  # a cause is worth a step if it has one of so many findings
@@ -54,6 +54,7 @@ class Facts(NamedTuple):
     active: Mapping[str, Any] | None  # the active findings, and what many of them have in common
     readiness: Mapping[str, Any] | None  # None: not known without a findings store
     standing: Mapping[str, Any] | None  # of the rehearsal of a cluster; None: there is none
+    fleet: Mapping[str, Any] | None = None  # None: not known without a findings store
 
 
 Values = Mapping[str, Any]  # of the texts of a row
@@ -69,6 +70,7 @@ async def next_step(asked: Asked, traffic: Sequence[Mapping[str, Any]]) -> Step:
         await _known(asked.ask(CommonCause())),
         await _known(asked.ask(Readiness(QUIET_SECONDS))),
         await _known(asked.standing()) if rehearses else None,
+        await _known(asked.ask(Fleet())),
     )
     return step_of(facts)
 
@@ -160,6 +162,30 @@ def _upstream(facts: Facts) -> Values | None:
     found = [one["text"] for one in cluster["troubles"]] if cluster is not None else []
     found += [text for text in facts.status["warnings"] if text.startswith("upstream ")]
     return {"warning": _capital(found[0])} if found else None
+
+
+def _instances(facts: Facts, *healths: str) -> list[Mapping[str, Any]]:
+    """The instances with one of these healths. This one has rows of its own before."""
+    found = facts.fleet["instances"] if facts.fleet is not None else ()
+    return [one for one in found if one["health"] in healths]
+
+
+def _instance_refuses(facts: Facts) -> Values | None:
+    found = _instances(facts, "refused", "stale")
+    return {"name": found[0]["name"], "reason": found[0]["reason"].rstrip(".")} if found else None
+
+
+def _instance_silent(facts: Facts) -> Values | None:
+    now = facts.fleet["now"] if facts.fleet is not None else 0.0
+    found = [one for one in _instances(facts, "silent") if now - one["last"] < DAY]  # else it is no news
+    if not found:
+        return None
+    names, many = [one["name"] for one in found], len(found)
+    return {
+        "names": f"{_names(names)} {plural(many, 'has', 'have')}",
+        "ago": span_text(now - max(one["last"] for one in found)),
+        "they": f"{plural(many, 'it', 'they')} still {plural(many, 'runs', 'run')}",
+    }
 
 
 def _spliced(facts: Facts) -> Values | None:
@@ -367,6 +393,22 @@ ROWS = (
         "The waived findings",
     ),
     Row("upstream", _upstream, "{warning}.", "keyfence status{admin}", "/#process", "What runs"),
+    Row(
+        "instance refuses",
+        _instance_refuses,
+        "The policy of {name} is not what it should be: {reason}.",
+        "keyfence fleet{admin}",
+        "/fleet",
+        "The fleet",
+    ),
+    Row(
+        "instance silent",
+        _instance_silent,
+        "{names} not reported for {ago}. See whether {they}.",
+        "keyfence fleet{admin}",
+        "/fleet",
+        "The fleet",
+    ),
     Row(
         "spliced",
         _spliced,

@@ -123,6 +123,13 @@ ROUTES = (
         "times), `service`, `since`",
     ),
     _reading(
+        "/fleet",
+        handlers.fleet,
+        "what the keyfences with the same findings store run, their health, and what differs between them "
+        "(`keyfence fleet`)",
+        "200 with `healthy`, `instances`, `differences`, `lines`",
+    ),
+    _reading(
         "/modes",
         handlers.modes,
         "the mode of each rule for each service, the policy's revision, open break-glasses",

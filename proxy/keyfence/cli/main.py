@@ -38,6 +38,7 @@ PLACES: Mapping[str, str] = {
     "explain": "keyfence.cli.policy_tools:explain",
     "export": "keyfence.cli.export:export",
     "findings": "keyfence.cli.rollout.findings:findings",
+    "fleet": "keyfence.cli.rollout.fleet:fleet",
     "gate": "keyfence.cli.rollout.gate:gate",
     "healthcheck": "keyfence.cli.healthcheck:healthcheck",
     "history": "keyfence.cli.publish.history:history",

@@ -50,7 +50,7 @@ def status(admin: str, form: str) -> None:
         print_json(answer)
     else:
         for name, text in [*lines, *_next_lines(admin)]:
-            say(f"{name:12}{one_line(text)}")
+            say(f"{name:11} {one_line(text)}")
     sys.exit(0 if is_ready else 1)
 
 
@@ -69,6 +69,8 @@ def _status_lines(answer: Mapping[str, Any]) -> list[tuple[str, str]]:
     lines = [
         ("keyfence", f"{answer['version']}, process {answer['pid']}, since {clock_text(answer['started'])}")
     ]
+    if answer.get("environment"):
+        lines.append(("environment", answer["environment"]))
     lines.append(("ready", "yes" if answer["ready"] else f"no: {'; '.join(answer['reasons'])}"))
     lines += [("warning", text) for text in answer["warnings"]]
     if policy is None:

@@ -18,6 +18,7 @@ from keyfence.policy.units import milliseconds, size_bytes
 
 NONE = "none"  # written where there is no limit, or no address
 MAX_WORKERS = 256
+MAX_NAME = 40  # characters of an environment's name
 _STORES = "sqlite:////PATH/FILE, postgresql://USER@HOST/DATABASE, or none"
 STRICT = ConfigDict(extra="forbid", frozen=True)  # every model has it
 
@@ -123,6 +124,16 @@ def parse_web_url(text: str) -> str:
     return text
 
 
+def parse_environment(text: str) -> str:
+    """The name of an environment, unchanged. Raises ValueError."""
+    if not re.fullmatch(f"[A-Za-z0-9][A-Za-z0-9._-]{{0,{MAX_NAME - 1}}}", text, re.ASCII):
+        raise ValueError(
+            f"{text!r} is not a name of an environment; write up to {MAX_NAME} letters, digits, dots, dashes "
+            "and underscores, as staging"
+        )
+    return text
+
+
 def _sha256(value: str) -> str:
     if not re.fullmatch("[0-9a-fA-F]{64}", value, re.ASCII):
         # The value is not shown: it may be the password itself.
@@ -144,4 +155,5 @@ StoreOrNone = Annotated[str, AfterValidator(_store_or_none)]  # a URL, or none
 AddressOrNone = Annotated[str, AfterValidator(_address_or_none)]  # HOST:PORT, or none
 Permissions = Annotated[int, BeforeValidator(_permissions)]
 Network = Annotated[str, AfterValidator(parse_network)]
+EnvironmentName = Annotated[str, AfterValidator(parse_environment)]
 Sha256 = Annotated[str, AfterValidator(_sha256)]  # hexadecimal

@@ -96,6 +96,7 @@ def _settings(model: ConfigModel, source: Resolved | None, flags: Overrides, fol
     admin = _address(flags.admin or model.admin.listen)
     said = model.upstream.credentials
     return Settings(
+        environment=model.environment,
         policy=flags.policy or _policy(model.policy, source, folder),
         policy_server=None if flags.policy else _policy_server(model.policy, source, folder),
         policy_trust=None if flags.policy else _trust(model.policy, folder),

@@ -23,6 +23,7 @@ from .fields import (
     STRICT,
     AddressOrNone,
     Drain,
+    EnvironmentName,
     ListenAddress,
     Network,
     Number,
@@ -179,6 +180,7 @@ class ConfigModel(_Model):
     """A configuration file."""
 
     policy: Annotated[PolicySourceModel, mapping_or("path")] = PolicySourceModel()
+    environment: EnvironmentName = ""  # where keyfence runs: staging, prod
     reload: Literal["manual", "auto"] = "manual"  # auto: when the files have changed
     waivers: str = ""
     upstream: Annotated[UpstreamModel, mapping_or("url")] = UpstreamModel()

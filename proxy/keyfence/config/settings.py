@@ -49,6 +49,7 @@ class Overrides:
 class Settings:
     """The settings in force: file and flags together, paths resolved."""
 
+    environment: str  # where keyfence runs; "": nobody has said
     policy: str  # its path; of a policy with a URL, that of the copy on disk
     policy_server: PolicyServer | None  # None: the policy is a file
     policy_trust: Trust | None  # who may sign the policy; None: nobody has to

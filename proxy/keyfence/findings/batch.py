@@ -14,6 +14,7 @@ from keyfence.telemetry.clients import meet
 from keyfence.telemetry.tally import Key, Row, add_examples, key_of
 
 from .finding import ACTIONS, HOUR
+from .instances import Instance
 from .spans import Span
 
 MAX_COMMANDS = 1_000  # examples with their commands; more wait without
@@ -47,6 +48,7 @@ class Batch:
         self.used: dict[UseKey, float] = {}  # and when last, in Unix seconds
         # When this instance was looking, and when it was not although it ran: by kind and service.
         self.spans: dict[tuple[str, str], Span] = {}
+        self.instance: Instance | None = None  # what this instance says of itself
         self._cells = 0
         self._commands = 0
 

@@ -62,7 +62,14 @@ UPGRADES: dict[int, tuple[str, ...]] = {
         "ALTER TABLE keyfence_bases ADD COLUMN taken FLOAT DEFAULT 0 NOT NULL",
         "UPDATE keyfence_bases SET taken = since",
     ),
-    5: _HISTORY,
+    5: (
+        *_HISTORY,
+        "CREATE TABLE keyfence_instances (id TEXT NOT NULL, name TEXT NOT NULL, admin TEXT NOT NULL, "
+        "environment TEXT NOT NULL, policy TEXT NOT NULL, revision TEXT NOT NULL, sequence BIGINT NOT NULL, "
+        "source TEXT NOT NULL, reason TEXT NOT NULL, loaded FLOAT NOT NULL, confirmed FLOAT NOT NULL, "
+        "version TEXT NOT NULL, started FLOAT NOT NULL, last FLOAT NOT NULL, modes TEXT NOT NULL, "
+        "clients BIGINT NOT NULL, PRIMARY KEY (id))",
+    ),
 }
 BUSY_SECONDS = 5  # how long to wait for another process that writes
 _MIGRATION_LOCK = 0x6B657966  # of PostgreSQL: one process at a time makes or upgrades the tables

@@ -16,8 +16,10 @@ from keyfence.telemetry.usage import PART, RULE
 from .database import Database
 from .filter import EVERYTHING, Filter
 from .finding import ACTIONS, ACTIVE, AT_REST, EVERY_COMMAND, HOUR, Event, Finding, State
+from .fleet import Known
 from .history.chain import Head
 from .history.chain import Row as HistoryRow
+from .instances import Instance
 from .spans import Span, union, without
 from .tables import (
     bases,
@@ -27,6 +29,7 @@ from .tables import (
     heads,
     history,
     hours,
+    instances,
     meta,
     policies,
     rule_hours,
@@ -308,6 +311,15 @@ class Reader:
         """When the store was made, in Unix seconds."""
         ((began,),) = self._rows(select(meta.c.began))
         return float(began)
+
+    def instances(self) -> list[Instance]:
+        """What the instances that write to this store said of themselves last."""
+        chosen = select(instances).order_by(instances.c.environment, instances.c.name, instances.c.started)
+        return [Instance(**row._mapping) for row in self._rows(chosen)]
+
+    def fleet(self) -> Known:
+        """What `fleet_of` needs of this store."""
+        return Known(self.instances(), self.state_counts())
 
     def policies(self) -> list[tuple[float, str, str]]:
         """When which policy was put in force, with its revision; the oldest first."""

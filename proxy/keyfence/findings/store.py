@@ -6,6 +6,7 @@ once. Every change of a finding's state is an event.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -32,6 +33,7 @@ from .finding import (
 )
 from .history.chain import Head
 from .history.chain import Row as HistoryRow
+from .instances import KEEP_SECONDS, Instance
 from .queries import coverage_of
 from .spans import Span, seconds
 from .tables import (
@@ -42,6 +44,7 @@ from .tables import (
     heads,
     history,
     hours,
+    instances,
     policies,
     rule_hours,
     spans,
@@ -95,6 +98,8 @@ class Store:
                 self._write_uses(connection, batch)
                 for (kind, service), span in batch.spans.items():
                     self._write_span(connection, kind, service, span)
+                if batch.instance is not None:
+                    self._write_instance(connection, batch.instance)
                 return changes
         except BaseException:
             self._spans, self._uses = known_spans, known_uses
@@ -285,6 +290,29 @@ class Store:
         why = f"revision {revision} of the policy may not allow all of it"
         return self._change(dict.fromkeys(ids, (State.REOPENED, why)), now)
 
+    # -- instances
+
+    def _write_instance(self, connection: Connection, one: Instance) -> None:
+        """Write what this instance says of itself. One that had its name and was silent since this one began
+        is forgotten: the same keyfence was started again."""
+        values = dataclasses.asdict(one)
+        statement = self._insert(instances).values(values)
+        connection.execute(statement.on_conflict_do_update(index_elements=["id"], set_=values))
+        its_own = instances.c.name == one.name, instances.c.environment == one.environment
+        earlier = instances.c.id != one.id, instances.c.last < one.started
+        connection.execute(delete(instances).where(*its_own, *earlier))
+
+    def leave(self, instance: str) -> None:
+        """The instance with this id ends."""
+        with self.database.writing() as connection:
+            connection.execute(delete(instances).where(instances.c.id == instance))
+
+    def forget(self, name: str, before: float) -> int:
+        """Forget the instances of this name that were not heard of since a time. Returns how many."""
+        with self.database.writing() as connection:
+            gone = instances.c.name == name, instances.c.last < before
+            return connection.execute(delete(instances).where(*gone)).rowcount
+
     # -- time
 
     def age(self, now: float) -> list[Event]:
@@ -335,6 +363,7 @@ class Store:
             connection.execute(delete(spans).where(spans.c.end < old))
             connection.execute(delete(events).where(events.c.at < old))
             connection.execute(delete(policies).where(policies.c.at < old))
+            connection.execute(delete(instances).where(instances.c.last < now - KEEP_SECONDS))
             # Rights stay, because their last use is of interest for longer.
             connection.execute(delete(uses).where(uses.c.basis != "", uses.c.last < old))
             known = select(uses.c.basis)

@@ -185,3 +185,18 @@ heads = Table(
     *_numbers("at"),
     *_texts("tail"),
 )
+
+# What each instance said of itself last.
+instances = Table(
+    "keyfence_instances",
+    metadata,
+    Column("id", Text, primary_key=True),
+    *_texts("name", "admin", "environment", "policy", "revision"),
+    *_numbers("sequence"),  # of the signed policy; 0: it is not signed
+    *_texts("source", "reason"),
+    *_times("loaded", "confirmed"),  # the policy; `confirmed` 0: it comes from files
+    *_texts("version"),
+    *_times("started", "last"),
+    *_texts("modes"),  # JSON
+    *_numbers("clients"),
+)

@@ -17,6 +17,7 @@ from keyfence.telemetry.usage import PART, RULE
 
 from .filter import Filter
 from .finding import ACTIVE, EVERY_COMMAND, Finding, State, Unjudged
+from .fleet import fleet_of
 from .proof.basis import InForce
 from .queries import Reader
 from .readiness import NOTHING_IN_FORCE, is_ready, is_resolved, mode_lines, standings
@@ -79,6 +80,10 @@ class Views:
     def rights(self, policy: CompiledPolicy, service: str, since: float) -> dict[str, Any]:
         """The rights of a service, with their uses since the hour of a time."""
         return {"rights": [one._asdict() for one in rights_of(policy, self._reader, service, since)]}
+
+    def fleet(self, now: float) -> dict[str, Any]:
+        """What the instances with this store run, and what differs between them."""
+        return fleet_of([self._reader.fleet()], now)
 
     def owners(self) -> list[str]:
         """Everyone who owns a finding."""

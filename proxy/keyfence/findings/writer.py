@@ -7,6 +7,8 @@ is added up, and is written once the database is back. One thread does all writi
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import dataclasses
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -25,6 +27,7 @@ from .database import Database, reason
 from .filter import Filter
 from .finding import SETTLE_SECONDS, Event
 from .history.book import MAX_CHAINS, Book
+from .instances import REPORT_SECONDS, Instance
 from .proof.basis import InForce, described
 from .queries import LOOKING, OPAQUE, PASSTHROUGH, Reader
 from .reevaluation import Kept, evaluated_again, resolved
@@ -61,6 +64,8 @@ class Writer:
         this process."""
         self.reader = Reader(store.database)
         self.version = 0  # of the findings: changes whenever this process has changed any
+        self.reports: Callable[[], Instance] | None = None  # what this instance says of itself
+        self._reported: Instance | None = None  # that was written last, if the store has it
         self._store = store
         self._counters = counters
         self._keep = keep
@@ -150,6 +155,7 @@ class Writer:
     async def _write_now(self) -> None:
         async with self._writing:
             batch, self._batch = self._batch, Batch()
+            batch.instance = self._report()
             loop = asyncio.get_running_loop()
             try:
                 changes = await loop.run_in_executor(self._thread, self._write, batch)
@@ -158,9 +164,18 @@ class Writer:
                 self._batch = batch
                 self._failed(exc)
                 return
-            self._succeeded()
+            self._succeeded(batch)
         if changes:
             self._on_change(changes)
+
+    def _report(self) -> Instance | None:
+        """What this instance says of itself, if the store is to be told."""
+        if self.reports is None:
+            return None
+        one, before = dataclasses.replace(self.reports(), last=self._clock()), self._reported
+        if before is not None and 0 <= one.last - before.last < REPORT_SECONDS and one.says_the_same(before):
+            return None
+        return one
 
     def _write(self, batch: Batch) -> list[Event]:
         now = self._clock()
@@ -204,6 +219,7 @@ class Writer:
         self._announced = self._described = ""
         if self._book is not None:
             self._book.begin_again()
+        self._reported = None
         self.version += 1
         self._changes.add(
             f"the file of the findings store {self._store.database.shown} was deleted or replaced while "
@@ -258,7 +274,9 @@ class Writer:
                 "findings wait in memory"
             )
 
-    def _succeeded(self) -> None:
+    def _succeeded(self, batch: Batch) -> None:
+        if batch.instance is not None:
+            self._reported = batch.instance
         self._backoff = self._retry_at = 0.0
         self._written = self._clock()
         if self._failing_since is not None:
@@ -269,6 +287,10 @@ class Writer:
     async def close(self) -> None:
         """Write what is left, and close the database."""
         await self.write()
+        if self._reported is not None:
+            with contextlib.suppress(*_FAILURES):  # others see that it is silent
+                loop = asyncio.get_running_loop()
+                await loop.run_in_executor(self._thread, self._store.leave, self._reported.id)
         self._thread.shutdown()
         self._store.database.close()
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from keyfence.admin.asked import (
     CommonCause,
     EvidenceSince,
+    Fleet,
     Listing,
     Owners,
     Question,
@@ -50,6 +51,8 @@ def answer(question: Question, views: Views, causes: Causes, *, in_memory: bool)
             return views.trend(since, service, commands_since)
         case Uses(since):
             return views.uses(since)
+        case Fleet():
+            return views.fleet(now)
         case Owners():
             return views.owners()
         case WhatIf(modes, service, since):

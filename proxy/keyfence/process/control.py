@@ -48,6 +48,7 @@ from .freshness import Freshness
 from .glass import Glass
 from .provision import Choice, Provision
 from .refusals import Refusals
+from .reporting import Concerns, Reporter
 from .serving.answers import SPLICED, explained
 from .serving.backend import Backend, WorkerFailed
 from .serving.candidate import CLUSTER, REHEARSED, PackedCandidate
@@ -93,10 +94,12 @@ class ProcessControl(Control):
         self._refusals = Refusals(runtime.telemetry.counters, provision.refused_at_start)
         self._glass = Glass(runtime, backend, self._findings.history.note)
         self._freshness = Freshness(self._glass, backend)
+        concerns = Concerns(provision, self._refusals, self._freshness)
+        self._reporter = Reporter(runtime, backend, concerns, self._glass, lambda: self.admin)
+        self._findings.report_by(self._reporter.report)
         self._reloading = asyncio.Lock()
         self._editing = asyncio.Lock()
         self._tables: tuple[CompiledPolicy, dict[str, Any]] | None = None  # of the policy that was shown last
-        self._started = time.time()
         self._causes = Causes(None)
         self._certificates = certificates_of(runtime.settings)
 
@@ -122,9 +125,7 @@ class ProcessControl(Control):
         return [*self._concerns(is_fatal=False), *troubles, *about_policy]
 
     async def degraded(self) -> list[str]:
-        refusal, stale = self._refusals.current, self._freshness.text
-        found = [*([refusal.text] if refusal is not None else []), *([stale] if stale else [])]
-        return [*found, *self._provision.degraded()]
+        return self._reporter.concerns.degraded()
 
     def _concerns(self, *, is_fatal: bool) -> list[str]:
         """What is to be known about the upstreams, with or without the effect that keyfence is not ready."""
@@ -171,12 +172,13 @@ class ProcessControl(Control):
             clients[service] = clients.get(service, 0) + number
         return {
             "version": __version__,
+            "environment": settings.environment,
             "pid": os.getpid(),
-            "started": self._started,
+            "started": self._reporter.started,
             "ready": ready,
             "reasons": reasons,
             "warnings": await self.warnings(),
-            "policy": self._policy_status(),
+            "policy": self._reporter.policy(),
             "candidate": self.candidates.described(),
             "upstream": self._upstream_status(),
             "listeners": await self.addresses(),
@@ -188,25 +190,6 @@ class ProcessControl(Control):
             "waivers_due": due(settings.waivers, datetime.datetime.now(datetime.UTC).date()),
             "record": settings.record,
             "admin": self.admin,
-        }
-
-    def _policy_status(self) -> dict[str, Any] | None:
-        policy = self._runtime.policy
-        if policy is None:
-            return None
-        name, revision = policy.name, policy.revision
-        loaded = self._runtime.telemetry.counters.policies.get(name, (revision, self._started))[1]
-        settings = self._runtime.settings
-        return {
-            "name": name,
-            "revision": revision,
-            "file": settings.policy_shown,
-            "loaded": loaded,
-            "describes_keys": bool(policy.targets),
-            "reload": settings.reload,
-            "server": self._provision.status(time.time()),
-            "signed": settings.policy_signed and settings.policy_signed.status(),
-            "refused": self._refusals.status(),
         }
 
     def _upstream_status(self) -> dict[str, Any] | None:

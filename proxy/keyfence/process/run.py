@@ -100,8 +100,6 @@ async def serve(
             _announce(settings, backend, operators, address, embedded, spliced=policy is None)
             runtime.announced()
             notify(READY)
-            for text in token_warnings(settings):
-                warn(text)
             answering = operators.serve(control, access, runtime, findings.history.head)
             async with background(answering, findings.open_default()):
                 await stop.wait()
@@ -262,19 +260,22 @@ def _announce(
     *,
     spliced: bool,
 ) -> None:
-    """Print the ready line."""
+    """Print the ready line, and what is wrong with the files of tokens."""
     admin, metrics = operators.url("admin"), operators.url("metrics")
     listeners = zip(backend.bound, settings.listeners, strict=True)
     whose = ", ".join(f"{settings.whose(model)} on {address}" for (address, _), model in listeners)
     parts = [f"keyfence: ready: {whose}", f"admin {admin or 'none'}"]
     parts += [f"metrics {metrics}"] if metrics else []
     parts.append(f"upstream {upstream.shown}")
+    parts += [f"environment {settings.environment}"] if settings.environment else []
     workers = backend.listing()
     if any(worker["pid"] != os.getpid() for worker in workers):
         parts.append(f"workers {len(workers)}")
     if spliced:
         parts.append("SPLICE: nothing is read")
     print("; ".join(parts), flush=True)
+    for text in token_warnings(settings):
+        warn(text)
     if embedded is not None:
         bound = zip(backend.bound, settings.listeners, strict=True)
         serving = [one for one, model in bound if not model.primaries]

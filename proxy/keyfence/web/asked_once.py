@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from keyfence.admin.asked import (
+    Fleet,
     Listing,
     Owners,
     Question,
@@ -162,6 +163,18 @@ class Questions:
     async def owners(self) -> Sequence[str]:
         found: Sequence[str] = await self.ask(Owners())
         return found
+
+    async def fleet(self) -> Mapping[str, Any]:
+        found: Mapping[str, Any] = await self.ask(Fleet())
+        return found
+
+    async def has_fleet(self) -> bool:
+        """Whether there is a fleet to show: several instances, or environments."""
+        try:
+            instances = (await self.fleet())["instances"]
+        except ValueError:
+            return False
+        return len(instances) > 1 or any(one["environment"] for one in instances)
 
     async def next_step(self) -> Step:
         return await next_step(self, (await self.traffic())[0])

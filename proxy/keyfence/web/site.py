@@ -36,7 +36,7 @@ from .asked_once import Questions
 from .live import MAX_STREAMS, Live, TooMany
 from .render import SECURITY_POLICY, asset, prepare, render
 from .sessions import Notice, Session, Sessions, drop_cookie, set_cookie
-from .views import MENU, VIEWS, Values, View, filter_of
+from .views import FLEET, MENU, VIEWS, Values, View, filter_of
 from .words import inert, sentence
 
 _TYPES = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
@@ -59,6 +59,7 @@ class Page:
         self._sessions = Sessions(access)
         self._live = Live(self._questions, min(MAX_STREAMS, connections.bounds.connections // 2))
         self._views = {view.path: view for view in VIEWS}
+        self._has_fleet = False  # as far as it is known
 
     # -- for the admin listener
 
@@ -114,6 +115,7 @@ class Page:
                 # Without a policy some views are empty. The menu leads there all the same.
                 shown = {"title": "Nothing to show", "lines": [str(exc)], "code": "", "back": "/"}
                 return self._answer(request, "outcome.html", shown)
+            self._has_fleet = await self._questions.has_fleet()
             shell = self._shell(request, view)
             return _html(await asyncio.to_thread(render, view.template, {**values, **shell}))
 
@@ -132,7 +134,7 @@ class Page:
         shell = {
             "path": request.path,
             "here": request.path_qs,
-            "views": MENU,
+            "views": [one for one in MENU if one[0] != FLEET or self._has_fleet],
             "who": session.who if session is not None else "",
             "csrf": session.csrf if session is not None else "",
             "may_sign_in": self._sessions.possible,

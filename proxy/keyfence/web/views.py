@@ -29,6 +29,7 @@ from .words import sentence
 Parameters = Mapping[str, str]
 Values = dict[str, Any]
 PAGE_SIZE = 50
+FLEET = "/fleet"
 OF_SERVICE = 25  # findings on the page of a service
 MAX_COLUMNS = 8  # services, as columns of the matrix
 WAIVER_DAYS = 30
@@ -396,6 +397,11 @@ async def _candidate(questions: Questions, _: Parameters) -> Values:
     return values | {"standing": await _required(questions.standing()) if rehearses else None}
 
 
+async def _fleet(questions: Questions, _: Parameters) -> Values:
+    found = await _required(questions.fleet())
+    return {"fleet": found, "is_signed": any(one["sequence"] for one in found["instances"])}
+
+
 _TRAFFIC = Region("live/traffic.html", ("traffic",))
 _MATRIX = Region("live/matrix.html", ("matrix",))
 
@@ -443,6 +449,12 @@ VIEWS = (
     View("/policy", "policy.html", _policy, frozenset({"text"})),
     View("/explain", "explain.html", _explain, frozenset({"service", "command"})),
     View(
+        FLEET,
+        "fleet.html",
+        _fleet,
+        regions={"instances": Region("live/fleet.html", ("fleet", "is_signed"))},
+    ),
+    View(
         "/candidate",
         "candidate.html",
         _candidate,
@@ -459,6 +471,7 @@ MENU = (
     ("/policy", "Policy"),
     ("/explain", "Explain"),
     ("/candidate", "Candidate"),
+    (FLEET, "Fleet"),  # if there is one
 )
 
 

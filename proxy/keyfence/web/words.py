@@ -29,6 +29,13 @@ _ACTIONS = {
     "late": "found late, by asking Redis afterwards",
     "at rest": "keys that break the rule now, as the last audit found",
 }
+HEALTHS = {
+    "ok": "it reports, and its policy is what it should be",
+    "copy": "its policy is the copy on disk, which the server has not confirmed since the start",
+    "stale": "its policy is older than it may be",
+    "refused": "it has refused the policy that it read last",
+    "silent": "it has not reported for half a minute",
+}
 STATES: dict[str, str] = {
     State.NEW: "first seen within the last day",
     State.OPEN: "seen before, and still happening",
@@ -132,9 +139,9 @@ def quoted(words: Sequence[str]) -> str:
     return inert(shlex.join(words))
 
 
-def badge(word: str) -> Markup:
+def badge(word: str, meaning: str = "") -> Markup:
     """A state or standing, with its meaning as the title."""
-    meaning = STATES.get(word) or STANDINGS.get(word) or _ACTIONS.get(word) or ""
+    meaning = meaning or STATES.get(word) or STANDINGS.get(word) or _ACTIONS.get(word) or ""
     kind = word.replace(" ", "-")
     return Markup('<span class="badge {}" title="{}">{}</span>').format(kind, meaning, word)
 
@@ -212,5 +219,6 @@ GLOBALS: dict[str, Any] = {
     "url": url,
     "with_parameters": with_parameters,
     "STATES": STATES,
+    "HEALTHS": HEALTHS,
     "STANDINGS": STANDINGS,
 }

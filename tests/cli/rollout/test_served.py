@@ -23,6 +23,7 @@ workers: 4
 drain: 30s
 modes: [{mode: enforce}]
 limits: {request: 1mb}
+environment: staging
 """
 # What a policy's evaluation depends on, and how clients are known.
 KEPT = {
@@ -49,6 +50,7 @@ def test_only_what_decides_about_commands_comes_from_the_configuration(tmp_path:
     names = {field.name for field in dataclasses.fields(after)}
     assert {name for name in KEPT if getattr(before, name) != getattr(after, name)} == set()
     assert {name: getattr(after, name) for name in names - KEPT} == {
+        "environment": "",
         "reload": "manual",
         "listeners": after.listeners,
         "admin": "127.0.0.1:0",

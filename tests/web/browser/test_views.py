@@ -36,6 +36,7 @@ VIEWS = {
     "policy": ("/policy", ["Policy cubesandbox", "node-metric", "written by CubeMaster", "Scripts"]),
     "a part of the policy": ("/policy?text=cubeapi", ["of 13 entries", "Scope api", "api-setting"]),
     "explain": (EXPLAINED, ["scope.write", "CubeProxy may not HSET", "its writers: CubeMaster"]),
+    "fleet": ("/fleet", ["Fleet", "cubesandbox", "ok"]),
     "candidate": ("/candidate", ["None is loaded"]),
     "sign-in": ("/sign-in", ["Your name", "Admin token"]),
     "nothing": ("/nothing", ["There is no such page"]),

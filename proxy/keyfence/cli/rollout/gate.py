@@ -19,7 +19,7 @@ from keyfence.admin.client import AskError, ask
 from keyfence.cli.terminal.asking import checked_answer, is_url, read_log, source_of
 from keyfence.cli.terminal.options import admin_option, format_option, is_given, value_option
 from keyfence.cli.terminal.output import fail, fail_with, say
-from keyfence.config.fields import is_store, parse_store, store_url
+from keyfence.config.fields import is_store
 from keyfence.findings.finding import ACTIVE, AT_REST
 from keyfence.findings.gate.baseline import Known, read_baseline, write_baseline
 from keyfence.findings.gate.formats import FORMATS
@@ -29,6 +29,7 @@ from keyfence.policy.diagnostics import FileError
 from keyfence.policy.units import counted
 from keyfence.upstream.url import without_password
 
+from .stores import store_at
 from .times import since_time
 
 PAGE = 2_000  # findings of one answer
@@ -118,21 +119,8 @@ def _evidence(source: str, since: float) -> Evidence:
 
 def store_evidence(url: str, since: float = 0.0) -> Evidence:
     """What a findings store has. A store that cannot be read ends the command."""
-    from sqlalchemy.exc import SQLAlchemyError
-
-    from keyfence.findings.database import Database, StoreError, reason
-    from keyfence.findings.queries import Reader
-
-    try:
-        database = Database(store_url(parse_store(url)), create=False)
-    except (StoreError, ValueError) as exc:
-        fail(str(exc))
-    try:
-        return of_store(Reader(database), since)
-    except SQLAlchemyError as exc:
-        fail(f"the findings store {database.shown} cannot be read: {reason(exc)}")
-    finally:
-        database.close()
+    with store_at(url) as reader:
+        return of_store(reader, since)
 
 
 def _running_evidence(url: str, since: float) -> Evidence:

@@ -74,6 +74,7 @@ def for_a_command(settings: Settings, services: Sequence[str], store: str, log: 
     """The settings with a free loopback port for each service, and with nothing that other processes use."""
     return dataclasses.replace(
         settings,
+        environment="",
         reload="manual",
         listeners=tuple(ListenerModel(listen="127.0.0.1:0", service=service) for service in services),
         admin=Address("127.0.0.1:0"),

@@ -46,6 +46,7 @@ _T = TypeVar("_T")
 # The settings that a reload puts in force. All others need a restart.
 LIVE = frozenset(
     {
+        "environment",
         "policy",
         "policy_server",
         "policy_trust",

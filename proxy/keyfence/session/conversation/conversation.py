@@ -474,8 +474,7 @@ class Conversation:
         return True
 
     def may_ask_on_own(self) -> bool:
-        """Whether keyfence may send a request of its own on the dedicated connection now, which may be kept
-        while the client uses a shared one."""
+        """Whether keyfence may send a request of its own on the dedicated connection, used or kept."""
         return not self.route.pinned and self._is_at_rest()
 
     def _give_up_own(self) -> None:
