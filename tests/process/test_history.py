@@ -34,8 +34,10 @@ def in_force(revision: str = "r1", mode: Any = "observe") -> Any:
     return SimpleNamespace(policy=policy, modes=Modes([ModeRule(mode)], ("api", "web")))
 
 
-def settings(*waivers: WaiverModel, signed: Any = None) -> Any:
-    return SimpleNamespace(waivers=waivers, policy_signed=signed, policy_shown="shop.yaml")
+def settings(*waivers: WaiverModel, signed: Any = None, environment: str = "") -> Any:
+    return SimpleNamespace(
+        waivers=waivers, policy_signed=signed, policy_shown="shop.yaml", environment=environment
+    )
 
 
 def shown(book: Book) -> list[tuple[str, str]]:
@@ -57,6 +59,15 @@ def test_a_history_begins_with_what_is_in_force() -> None:
     }
     assert modes.data() == {"services": ["api", "web"], "enforce": {}, "disabled": {}}
     assert waivers.data() == {"in_force": [WAIVER]}
+
+
+def test_the_policy_is_in_force_in_an_environment() -> None:
+    book = Book("here:1")
+    history = History(book)
+    for environment in ("staging", "staging", "prod"):
+        history.put_in_force(in_force(), settings(environment=environment))
+    policies = [row.data() for row in book.waiting()[0] if row.kind == "policy"]
+    assert [one["environment"] for one in policies] == ["staging", "prod"]
 
 
 def test_only_what_has_changed_is_a_row_with_who_changed_it() -> None:

@@ -70,6 +70,7 @@ def _policy(authorizer: Authorizer | None, settings: Settings) -> dict[str, Any]
         "revision": policy.revision,
         "source": settings.policy_shown,
         "should": sorted(policy.should),
+        **({"environment": settings.environment} if settings.environment else {}),
         **({"signed": signed.status()} if signed is not None else {}),
     }
 

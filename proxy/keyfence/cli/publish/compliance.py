@@ -14,6 +14,7 @@ from typing import Any
 
 from keyfence.cli.terminal.options import print_json
 from keyfence.cli.terminal.output import fail, say
+from keyfence.findings.history.book import POLICY
 from keyfence.findings.history.chain import chains_of, faults
 from keyfence.findings.spans import span_text
 from keyfence.policy.show import one_line
@@ -67,6 +68,9 @@ def _about(chained: Any, since: float, begin: int, end: int, now: float) -> list
         "Enforced means that each instance that looked at commands enforced the rule. A gap is a time of "
         "which nobody knows, or in which break-glass was open.",
     ]
+    environments = {row.data().get("environment", "") for row in chained.rows if row.kind == POLICY} - {""}
+    if environments:
+        found.insert(1, f"What ran with this store was in: {', '.join(sorted(environments))}.")
     if not chained.rows:
         found.append("The store has no history, so nobody knows what was enforced.")
     if end > now:

@@ -286,7 +286,10 @@ def _said(row: Row, before: dict[str, Any]) -> Iterator[str]:
     elif row.kind == "policy":
         signed = now.get("signed", {})
         by = f", sequence {signed['sequence']}, signed by {signed['key']}" if signed else ""
-        yield "passthrough" if now.get("passthrough") else f"policy {now['name']} {now['revision']}{by}"
+        where = f" in {now['environment']}" if "environment" in now else ""
+        yield (
+            "passthrough" if now.get("passthrough") else f"policy {now['name']} {now['revision']}{where}{by}"
+        )
     elif row.kind == "modes":
         yield from _modes_said(now, before)
     elif row.kind == "waivers":
