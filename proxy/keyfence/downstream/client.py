@@ -428,11 +428,14 @@ class Client(Owner):
 
     def renew(self) -> None:
         """Replace the dedicated connection; if the client would notice, close it if that leads to a replica.
-        If a reply is due, do so later."""
+        If a reply is due, or the connection is not used now, do so later."""
         conversation = self._session.conversation
         self._must_renew = self._links.has_own and not conversation.give_up_own()
         self._drop_own_if_asked()
-        if self._must_renew and conversation.may_ask_on_own():
+        if self._must_renew and conversation.route.is_shared:
+            self._must_renew = False
+            self._links.doubt_own()
+        elif self._must_renew and conversation.may_ask_on_own():
             self._must_renew = not self._links.ask_role()
 
     @property

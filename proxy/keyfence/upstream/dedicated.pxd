@@ -16,6 +16,7 @@ cdef class Owner(Sharer):
 cdef class DedicatedLink:
     cdef readonly bint is_closed
     cdef public bint is_kept
+    cdef public bint is_doubted
     cdef object _upstream
     cdef object _settings
     cdef Owner _owner

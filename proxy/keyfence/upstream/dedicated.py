@@ -64,6 +64,7 @@ class DedicatedLink:
         """`settings` are the client's own commands that are repeated when the connection opens."""
         self.is_closed = False  # whether the client needs another link
         self.is_kept = False  # whether it is idle, because the client uses a shared connection
+        self.is_doubted = False  # whether it may lead to a replica by now
         self._upstream = upstream
         self._settings = settings
         self._owner: Owner | None = owner
@@ -85,6 +86,8 @@ class DedicatedLink:
         self.logged_in_as: tuple[bytes, bytes] | None = None  # the client's own login, as seen last
 
     def send(self, chunks: list[bytes]) -> None:
+        if self.is_doubted and self.is_kept:  # no reply is due, so it can be asked
+            self.is_doubted = not self.ask_role()
         self.is_kept = False
         self._write(chunks)
 

@@ -92,6 +92,11 @@ class Links:
         Returns False if it cannot be asked now."""
         return self._own is None or self._own.ask_role()
 
+    def doubt_own(self) -> None:
+        """The same, once the dedicated connection is used again."""
+        if self._own is not None:
+            self._own.is_doubted = True
+
     @property
     def own(self) -> DedicatedLink | None:
         """The dedicated connection, if it is open."""

@@ -79,7 +79,7 @@ def test_a_deleted_row_shows() -> None:
 def test_deleted_last_rows_show() -> None:
     rows = chain()
     assert texts(rows[:3], rows[-1].head) == ["4: missing at the end: there were 5 rows"]
-    assert texts([], rows[-1].head) == ["0: all its 5 rows are missing"]
+    assert texts([], rows[-1].head) == ["0: missing, all of it: there were 5 rows"]
 
 
 def test_deleted_last_rows_with_a_forged_head_show_in_a_head_that_was_kept() -> None:
@@ -113,7 +113,7 @@ def test_an_inserted_row_shows() -> None:
 
 
 def test_a_missing_head_shows() -> None:
-    assert texts(chain()) == ["0: its head is missing; 5 rows are there"]
+    assert texts(chain()) == ["0: its head is missing; there were 5 rows"]
 
 
 def test_a_whole_chain_that_was_removed_shows_in_one_that_began_later() -> None:

@@ -59,8 +59,8 @@ def test_what_was_written_is_what_is_read(database: Database) -> None:
         ("UPDATE keyfence_history SET who = 'eve' WHERE number = 4", "its content is not what"),
         ("DELETE FROM keyfence_history WHERE number = 2", "missing before row 3: 2"),
         ("DELETE FROM keyfence_history WHERE number > 2", "missing at the end: there were 4 rows"),
-        ("DELETE FROM keyfence_history", "all its 4 rows are missing"),
-        ("DELETE FROM keyfence_history_heads", "its head is missing; 4 rows are there"),
+        ("DELETE FROM keyfence_history", "missing, all of it: there were 4 rows"),
+        ("DELETE FROM keyfence_history_heads", "its head is missing; there were 4 rows"),
         (
             "UPDATE keyfence_history SET detail = CASE number WHEN 2 THEN "
             "(SELECT detail FROM keyfence_history WHERE number = 3) ELSE "

@@ -15,6 +15,8 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from keyfence.policy.units import counted, plural
+
 FORMAT = "keyfence-history-1"
 BEGIN = "0" * 64  # what the first row of a chain has as the hash before
 CHAINS = "chains"  # the kind of rows that name the heads of other chains
@@ -124,7 +126,7 @@ def faults(
         found += _faults_within(name, rows)
         found += _faults_at_end(name, rows, ends.get(name))
     for name in sorted(ends.keys() - chains.keys()):
-        found.append(Fault(name, 0, f"all its {ends[name].rows} rows are missing"))
+        found.append(Fault(name, 0, f"missing, all of it: there {_were(ends[name])}"))
     for name, rows in chains.items():
         for row in rows:
             if row.kind == CHAINS:
@@ -151,14 +153,18 @@ def _faults_within(name: str, rows: Sequence[Row]) -> list[Fault]:
     return found
 
 
+def _were(head: Head) -> str:
+    return f"{plural(head.rows, 'was', 'were')} {counted(head.rows, 'row')}"
+
+
 def _faults_at_end(name: str, rows: Sequence[Row], head: Head | None) -> list[Fault]:
     last = rows[-1].head
     if head is None:
-        return [Fault(name, 0, f"its head is missing; {last.rows} rows are there")]
+        return [Fault(name, 0, f"its head is missing; there {_were(last)}")]
     if last.rows < head.rows:
-        return [Fault(name, last.rows + 1, f"missing at the end: there were {head.rows} rows")]
+        return [Fault(name, last.rows + 1, f"missing at the end: there {_were(head)}")]
     if last.rows > head.rows:
-        return [Fault(name, head.rows + 1, f"it was added later: there were {head.rows} rows")]
+        return [Fault(name, head.rows + 1, f"it was added later: there {_were(head)}")]
     if last.hash != head.hash:
         return [Fault(name, last.rows, "it is not the last row that was written")]
     return []

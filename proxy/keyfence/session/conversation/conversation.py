@@ -474,8 +474,8 @@ class Conversation:
         return True
 
     def may_ask_on_own(self) -> bool:
-        """Whether keyfence may send a request of its own on the dedicated connection, used or kept."""
-        return not self.route.pinned and self._is_at_rest()
+        """Whether keyfence may send a request of its own on the dedicated connection now."""
+        return not self.route.is_shared and not self.route.pinned and self._is_at_rest()
 
     def _give_up_own(self) -> None:
         """Replace the client's dedicated connection by a new one, on which no reply is in doubt."""
@@ -492,7 +492,7 @@ class Conversation:
         )
 
     def _is_at_rest(self) -> bool:
-        """Whether nothing of the client is under way."""
+        """Whether nothing of the client is under way on its dedicated connection."""
         return (
             self.state == _READING
             and not self.wants_turn

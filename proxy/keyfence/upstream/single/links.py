@@ -55,6 +55,9 @@ class ClusterLinks(Links):
         """Each node's role is in the topology, so none is asked for."""
         return True
 
+    def doubt_own(self) -> None:
+        """As `ask_role`."""
+
     @property
     def own(self) -> DedicatedLink | None:
         return self._owns.current
