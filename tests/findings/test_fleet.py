@@ -10,6 +10,7 @@ import pytest
 from keyfence.findings.finding import State
 from keyfence.findings.fleet import SILENT_SECONDS, Known, fleet_of
 from keyfence.findings.instances import Instance
+from keyfence.policy.rules import RULES
 from tests.findings.rows import NOON
 
 
@@ -38,7 +39,7 @@ def an_instance(name: str, environment: str = "prod", **more: Any) -> Instance:
 def modes(glass: Any = (), **rules: Any) -> str:
     """Every rule is observed for every service, except for `rules`: modes by service, or one of all."""
     known: dict[str, Any] = {"scope.write": "observe", "ttl.required": "observe"} | {
-        name.replace("_", "."): mode for name, mode in rules.items()
+        name.replace("_", ".", 1): mode for name, mode in rules.items()
     }
     of = {rule: {"*": mode} if isinstance(mode, str) else mode for rule, mode in known.items()}
     return json.dumps({"rules": of, "glass": list(glass), "is_part": False})
@@ -190,6 +191,13 @@ def test_an_open_break_glass_is_told_until_it_is_over() -> None:
 def test_an_instance_without_a_policy_is_compared_with_nobody() -> None:
     passing = an_instance("a", policy="", revision="", modes="{}")
     assert said(passing, an_instance("b")) == (True, [])
+
+
+def test_all_rules_are_every_rule() -> None:
+    names = [name.replace(".", "_", 1) for name in RULES]
+    observed, enforced = (modes(**dict.fromkeys(names, mode)) for mode in ("observe", "enforce"))
+    (line,) = said(an_instance("a", modes=observed), an_instance("b", "staging", modes=enforced))[1]
+    assert line == "staging enforces every rule, prod observes them"
 
 
 def test_a_long_list_of_names_is_cut() -> None:

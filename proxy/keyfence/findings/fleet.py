@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+from keyfence.policy.rules import RULES
 from keyfence.policy.units import clock_text, counted, plural
 
 from .finding import ACTIVE, State
@@ -282,7 +283,8 @@ def _compared(modes: Mapping[str, str], rules: Sequence[str]) -> str:
     for mode in sorted(environments, key=lambda one: (one not in _VERBS, one != "enforce", one)):
         names = environments[mode]
         verb = plural(len(names), *_VERBS.get(mode, ("does not know", "do not know")))
-        what = plural(len(rules), "it", "them") if parts else _names(rules)
+        all_of_them = "every rule" if set(rules) >= RULES.keys() else _names(rules)
+        what = plural(len(rules), "it", "them") if parts else all_of_them
         parts.append(f"{_names(names)} {verb} {what}")
     return ", ".join(parts)
 
