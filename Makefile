@@ -43,7 +43,7 @@ run: install ## run keyfence in the foreground, with the example configuration; 
 	@exec $(BIN)/keyfence run --config examples/keyfence.yaml
 
 test: install-test node $(VENV)/.installed-docs ## run all tests (or TESTS=…); those of compiled modules also interpreted
-	@test -n "$(TESTS)" || echo "all tests take some twenty minutes on two cores; make check is the short form"
+	@test -n "$(TESTS)" || echo "all tests take half an hour on two cores; make check is the short form"
 	$(BIN)/python -m pytest $(SPREAD) $(PYTEST) $(TESTS)
 	$(interpreted)
 
