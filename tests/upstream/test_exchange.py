@@ -118,6 +118,8 @@ class Player(Sharer):
         assert data
         self.got += data
         self.completed += completed
+        if not self.is_hostile:  # a reply that is held is still due: the client must not leave the connection
+            assert self.share.awaited == len(self.due) - self.completed
         self.turn_is_due = True
         self.check()
         if whole and not self.is_hostile:

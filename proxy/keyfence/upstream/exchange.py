@@ -72,7 +72,7 @@ class Share:
 
     def __init__(self, sharer: Sharer | None) -> None:
         self.sharer = sharer  # None: the client has gone
-        self.awaited = 0  # the number of replies due
+        self.awaited = 0  # the number of replies due, with those that have come and are held
         self.is_notified = False  # whether replies were passed on in this turn
 
 
@@ -259,7 +259,6 @@ class Exchange:
                 if doubt:
                     return doubt
                 continue
-            share.awaited -= completed
             whole = framer.at_boundary or framer.kind == _PUSH
             if entry.shapeable or self._keeps:
                 self._keep(Kept(share, piece, completed, whole))
@@ -276,6 +275,7 @@ class Exchange:
 
     def _deliver(self, share: Share, piece: bytes, completed: int, whole: bool) -> None:
         """Pass a part of its replies to a client that is still there."""
+        share.awaited -= completed
         if share.sharer is None:
             return
         share.sharer.shared_replies(share, piece, completed, whole)
