@@ -16,12 +16,11 @@ from keyfence.findings.finding import DAY, QUIET_SECONDS
 from keyfence.findings.spans import span_text
 from keyfence.net.addresses import Address
 from keyfence.policy.services import UNKNOWN
-from keyfence.policy.units import clock_text, counted, plural
+from keyfence.policy.units import clock_text, counted, named, plural
 from keyfence.telemetry.reports.services import commands_of
 
 from .asked import CommonCause, Fleet, Question, Readiness
 
-SHOWN = 3  # names in a sentence
 SHARE = 4  # a cause is worth a step if it has one of so many findings
 _LOCAL = ("127.0.0.1", "0.0.0.0", "localhost")
 
@@ -131,7 +130,7 @@ def _break_glass(facts: Facts) -> Values | None:
         return None
     last = max(listed, key=lambda one: one["until"])
     of = {one["rule"] or "every rule" for one in listed}
-    return {"rules": _names(of), "until": clock_text(last["until"])}
+    return {"rules": named(sorted(of)), "until": clock_text(last["until"])}
 
 
 def _lapsed(facts: Facts) -> Values | None:
@@ -182,7 +181,7 @@ def _instance_silent(facts: Facts) -> Values | None:
         return None
     names, many = [one["name"] for one in found], len(found)
     return {
-        "names": f"{_names(names)} {plural(many, 'has', 'have')}",
+        "names": f"{named(sorted(names))} {plural(many, 'has', 'have')}",
         "ago": span_text(now - max(one["last"] for one in found)),
         "they": f"{plural(many, 'it', 'they')} still {plural(many, 'runs', 'run')}",
     }
@@ -240,7 +239,7 @@ def _enforceable(facts: Facts) -> Values | None:
     of = [f"{one['rule']} for {one['service']}" if one.get("service") else one["rule"] for one in lines]
     return {
         "rules": f"{counted(len(rules), 'rule')} can be enforced",
-        "names": _names(of),
+        "names": named(sorted(of)),
         "them": plural(len(rules), "it", "them"),
         "quiet": span_text(facts.readiness["quiet"]),
     }
@@ -265,7 +264,7 @@ def _on_cluster(facts: Facts) -> Values | None:
     if not broken:
         return None
     number = f"{len(broken)} of {counted(len(services), 'service')}"
-    return {"services": number, "names": _names(broken)}
+    return {"services": number, "names": named(sorted(broken))}
 
 
 def _warned(facts: Facts) -> Values | None:
@@ -301,15 +300,6 @@ def _nothing(facts: Facts) -> Values | None:
 def _standings(facts: Facts, *words: str) -> list[Mapping[str, Any]]:
     found = facts.readiness["standings"] if facts.readiness is not None else ()
     return [one for one in found if one["readiness"] in words]
-
-
-def _names(names: Sequence[str] | set[str]) -> str:
-    """The first names of a list, and how many follow."""
-    shown = sorted(names)
-    more = len(shown) - SHOWN
-    if more > 1:
-        return f"{', '.join(shown[:SHOWN])} and {more} more"
-    return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
 
 
 def _way_in(facts: Facts) -> Values:

@@ -96,7 +96,7 @@ class ModeModel(_Model):
 class TokenModel(_Model):
     """The token of one operator, or of one program."""
 
-    # As the audit log and the history name whoever uses it.
+    # The name stands in the audit log and the history for who has used the token.
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._@-]{0,63}$")]
     token_file: str
     role: Literal["read", "waive", "operate"]

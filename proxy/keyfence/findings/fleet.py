@@ -13,15 +13,13 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from keyfence.policy.rules import RULES
-from keyfence.policy.units import clock_text, counted, plural
+from keyfence.policy.units import clock_text, counted, named, plural
 
 from .finding import ACTIVE, State
-from .instances import Instance
+from .instances import EVERY_OTHER, Instance
 from .spans import span_text
 
 SILENT_SECONDS = 30.0  # an instance reports each few seconds
-SHOWN = 3  # names in a sentence
-EVERY_OTHER = "*"  # the services that a rule names no mode of their own for
 _VERBS = {
     "enforce": ("enforces", "enforce"),
     "observe": ("observes", "observe"),
@@ -217,7 +215,7 @@ def _findings(stores: Sequence[Known]) -> Iterable[Line]:
     for store in stores:
         if active := sum(number for state, number in store.states.items() if state in ACTIVE):
             names = [environment_name(one) for one in _environments(store) if one or len(stores) > 1]
-            of = f"{_names(names)}: " if names else ""
+            of = f"{named(names)}: " if names else ""
             fresh = store.states.get(State.NEW, 0) + store.states.get(State.REOPENED, 0)
             text = f"{of}{counted(active, 'finding')} {plural(active, 'is', 'are')} active"
             yield Line(f"{text}, {fresh} of them new or reopened" if fresh else text)
@@ -270,7 +268,7 @@ def _by_mode(differences: Iterable[Difference]) -> Iterable[Line]:
     for (rule, modes), found in services.items():
         rules.setdefault((tuple(dict.fromkeys(found)), modes), []).append(rule)
     for (of, modes), names in rules.items():
-        whose = "" if EVERY_OTHER in of else f", for {_names(of)}"
+        whose = "" if EVERY_OTHER in of else f", for {named(of)}"
         yield Line(_compared(dict(modes), names) + whose)
 
 
@@ -283,9 +281,9 @@ def _compared(modes: Mapping[str, str], rules: Sequence[str]) -> str:
     for mode in sorted(environments, key=lambda one: (one not in _VERBS, one != "enforce", one)):
         names = environments[mode]
         verb = plural(len(names), *_VERBS.get(mode, ("does not know", "do not know")))
-        all_of_them = "every rule" if set(rules) >= RULES.keys() else _names(rules)
+        all_of_them = "every rule" if set(rules) >= RULES.keys() else named(rules)
         what = plural(len(rules), "it", "them") if parts else all_of_them
-        parts.append(f"{_names(names)} {verb} {what}")
+        parts.append(f"{named(names)} {verb} {what}")
     return ", ".join(parts)
 
 
@@ -298,13 +296,5 @@ def _within(alive: Iterable[Instance]) -> Iterable[Line]:
         most = json.loads(texts.most_common(1)[0][0])
         others = {one.name: _modes(one)["rules"] for one in group if _modes(one)["rules"] != most}
         rules = sorted({rule for modes in others.values() for rule in modes if modes[rule] != most.get(rule)})
-        has = f"{_names(list(others))} {plural(len(others), 'has', 'have')}"
-        yield Line(f"{_in(environment)}{has} other modes than most, of {_names(rules)}")
-
-
-def _names(names: Sequence[str]) -> str:
-    """The first names of a list, and how many follow."""
-    more = len(names) - SHOWN
-    if more > 1:
-        return f"{', '.join(names[:SHOWN])} and {more} more"
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+        has = f"{named(list(others))} {plural(len(others), 'has', 'have')}"
+        yield Line(f"{_in(environment)}{has} other modes than most, of {named(rules)}")

@@ -13,6 +13,7 @@ from .finding import DAY
 Source = Literal["fresh", "copy", "stale", "refused"]
 REPORT_SECONDS = 4.0  # between two reports in which nothing has changed; less than two writes of evidence
 KEEP_SECONDS = 7 * DAY  # for which the row of an instance that is not heard of stays
+EVERY_OTHER = "*"  # in modes: the services that a rule names no mode of their own for
 MAX_REASON = 500  # characters
 
 

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Sequence
 
 _MILLISECONDS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 7 * 86_400_000}
 _DURATION = re.compile(r"(\d{1,12})(ms|s|m|h|d|w)", re.ASCII)
 _BYTES = {"": 1, "b": 1, "kb": 1024, "mb": 1024**2, "gb": 1024**3}
+_NAMED = 3  # names in a sentence
 _SIZE = re.compile(r"(\d{1,12})\s*([a-z]*)", re.ASCII)
 
 
@@ -53,6 +55,14 @@ def size_text(count: int) -> str:
 def plural(number: int, one: str, many: str = "") -> str:
     """Returns the form of a noun after a number. `many` is the plural, if it is not `one` with an s."""
     return one if number == 1 else many or f"{one}s"
+
+
+def named(names: Sequence[str]) -> str:
+    """Returns names as a part of a sentence: `a, b and c`, or the first three and how many follow."""
+    more = len(names) - _NAMED
+    if more > 1:
+        return f"{', '.join(names[:_NAMED])} and {more} more"
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def counted(number: int, one: str, many: str = "") -> str:

@@ -16,7 +16,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from keyfence import __version__
-from keyfence.findings.instances import MAX_REASON, Instance, Source
+from keyfence.findings.instances import EVERY_OTHER, MAX_REASON, Instance, Source
 from keyfence.policy.verdict import Mode
 
 from .freshness import Freshness
@@ -27,7 +27,6 @@ from .serving.backend import Backend
 from .serving.runtime import Runtime
 
 MAX_MODES = 64 * 1024  # characters
-EVERY_OTHER = "*"  # service
 
 
 class Concerns:
