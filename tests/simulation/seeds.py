@@ -13,5 +13,6 @@ FOUND = {
     226590209311865: "a connection that was kept for its id while its client shared another led to a replica",
     81341872571713: "a connection was taken by a keyfence that had ended: a fault of the network",
     70858645803503: "a client left a drained connection on which its replies were held for a barrier",
+    105453150852008: "a former primary answered READONLY to a client that had gone, and nobody heard it",
     282: "a read came from a replica that is behind, as a name led there: allowed without Sentinels",
 }

@@ -161,7 +161,7 @@ class Scene:
 
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng
-        self.exchange = Exchange(lambda _kind: None)
+        self.exchange = Exchange(lambda _kind: None, lambda _word: None)
         self.players: list[Player] = []
         self.nonces: list[bytes] = []
         self.is_shifted = False  # whether a reply was sent that is not exactly one
@@ -368,7 +368,7 @@ class Recorder(Sharer):
 
 def opened() -> tuple[Exchange, list[Share], list[Recorder]]:
     """An exchange with two clients, on which Redis has answered an ECHO."""
-    exchange, clients = Exchange(lambda _kind: None), [Recorder(), Recorder()]
+    exchange, clients = Exchange(lambda _kind: None, lambda _word: None), [Recorder(), Recorder()]
     shares = [Share(client) for client in clients]
     exchange.open()
     exchange.send(shares[0], [b"get"], [1], False)
@@ -401,7 +401,7 @@ def test_a_client_that_makes_up_for_a_swallowed_barrier_gets_no_reply_of_another
 
 
 def test_what_was_withdrawn_before_the_connection_is_open_is_not_written() -> None:
-    exchange, shares = Exchange(lambda _kind: None), [Share(Recorder()), Share(Recorder())]
+    exchange, shares = Exchange(lambda _kind: None, lambda _word: None), [Share(Recorder()), Share(Recorder())]
     exchange.send(shares[0], [b"<a>", b"<b>"], [1, 1], False)
     exchange.send(shares[1], [b"<c>"], [1], False)
     assert exchange.held == 9
@@ -409,3 +409,14 @@ def test_what_was_withdrawn_before_the_connection_is_open_is_not_written() -> No
     exchange.open()
     assert exchange.output == [b"<c>"]
     assert exchange.fail() == [shares[1]]
+
+
+def test_an_error_for_a_client_that_has_gone_still_tells_of_the_connection() -> None:
+    """Its commands were written after it had gone, to a primary that has become a replica meanwhile."""
+    told: list[str] = []
+    exchange, share = Exchange(lambda _kind: None, told.append), Share(Recorder())
+    exchange.open()
+    exchange.send(share, [b"set", b"set"], [1, 1], False)
+    share.sharer = None
+    assert exchange.receive(b"-READ") == exchange.receive(b"ONLY You can't write\r\n+OK\r\n") == ""
+    assert told == ["READONLY"]

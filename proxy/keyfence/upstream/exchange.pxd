@@ -37,6 +37,7 @@ cdef class Exchange:
     cdef readonly bint is_open
     cdef readonly long long held
     cdef object _on_fault
+    cdef object _on_dropped
     cdef ReplyFramer _framer
     cdef Due _due_last
     cdef list _owners

@@ -101,13 +101,15 @@ class Kept(NamedTuple):
 class Exchange:
     """The requests and replies of one connection."""
 
-    def __init__(self, on_fault: Callable[[str], None]) -> None:
-        """`on_fault` is called for unexpected data, with `push` or `out_of_step`."""
+    def __init__(self, on_fault: Callable[[str], None], on_dropped: Callable[[str], None]) -> None:
+        """`on_fault` is called for unexpected data, with `push` or `out_of_step`. `on_dropped` is called for a
+        noted error that comes for nobody, with its word: READONLY says the same of the connection then."""
         self.output: list[bytes] = []  # what has to be written next
         self.due: Due | None = None  # the first replies due
         self.is_open = False  # whether requests may be written
         self.held = 0  # bytes that wait until then
         self._on_fault = on_fault
+        self._on_dropped = on_dropped
         self._framer = ReplyFramer()
         self._due_last: Due | None = None
         # Until it is open: the share of each piece of `output` (None: a barrier), and those that withdrew.
@@ -269,9 +271,12 @@ class Exchange:
     def _with_errors(self, share: Share | None, piece: bytes, at: int) -> bytes:
         """A part of the replies to a client has noted errors. Returns what the client gets in its place."""
         errors = self._framer.take_errors()
-        if share is None or share.sharer is None:
-            return piece
-        return share.sharer.shared_errors(share, piece, errors, at)
+        if share is not None and share.sharer is not None:
+            return share.sharer.shared_errors(share, piece, errors, at)
+        for error in errors:
+            if not error.is_rest:
+                self._on_dropped(error.word)
+        return piece
 
     def _deliver(self, share: Share, piece: bytes, completed: int, whole: bool) -> None:
         """Pass a part of its replies to a client that is still there."""

@@ -165,7 +165,7 @@ class SharedConnection:
         self._upstream = upstream
         self._profile = profile
         self._on_refused = on_refused
-        self._exchange = Exchange(upstream.on_fault)
+        self._exchange = Exchange(upstream.on_fault, upstream.seen)
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._attempt: Attempt | None = None  # to connect, while it has no transport

@@ -93,6 +93,10 @@ class Pools:
         pass
 
 
+def ignore(_word: str) -> None:
+    """An error for a client that has gone."""
+
+
 class Upstream:
     def __init__(self, port: int) -> None:
         self.up: bool | None = True
@@ -105,7 +109,7 @@ class Server:
     def __init__(self, number: int, cluster: ModelCluster) -> None:
         self.number = number
         self.upstream = Upstream(7000 + number)
-        self.exchange = Exchange(cluster.faults.append)
+        self.exchange = Exchange(cluster.faults.append, ignore)
         self.exchange.open()
         self.keys: dict[bytes, bytes] = {}
         self.owners: dict[int, int] = {}  # of hash slots, as this node knows it
@@ -121,7 +125,7 @@ class Server:
 
     def go_away(self) -> None:
         """Nobody reaches it, and no reply is due."""
-        self.exchange = Exchange(self._cluster.faults.append)
+        self.exchange = Exchange(self._cluster.faults.append, ignore)
         self.upstream.up = False
 
     def come_back(self) -> None:
