@@ -8,6 +8,7 @@ modules; pyproject.toml has all other metadata.
 from __future__ import annotations
 
 import importlib.util
+import multiprocessing
 import os
 import shutil
 import subprocess
@@ -90,11 +91,30 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def translate_all(found: list[Extension]) -> list[Extension]:
+    """What Cython can translate. That takes as long as the C compiler, so each core does a share of it."""
+    if hasattr(os, "fork"):
+        context = multiprocessing.get_context("fork")  # in others, a setup.py without a file cannot be found
+        shares = [found[first :: cores()] for first in range(min(cores(), len(found)))]
+        processes = [context.Process(target=translate_share, args=(share,)) for share in shares]
+        for process in processes:
+            process.start()
+        for process in processes:
+            process.join()
+    return [extension for extension in map(translate, found) if extension is not None]
+
+
+def translate_share(share: list[Extension]) -> None:
+    """Leaves the C files for `translate`, which comes again, and tells what fails."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+    for extension in share:
+        translate(extension)
+
+
 class BuildExtensions(build_ext):
     def finalize_options(self) -> None:
         if not self.distribution.have_run.get("translate"):  # several commands may run this one
-            translated = (translate(extension) for extension in self.distribution.ext_modules or [])
-            self.distribution.ext_modules = [extension for extension in translated if extension is not None]
+            self.distribution.ext_modules = translate_all(self.distribution.ext_modules or [])
             self.distribution.have_run["translate"] = True
         super().finalize_options()
         self.parallel = self.parallel or min(cores(), 4)  # each gcc takes up to 300 MB
