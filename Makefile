@@ -118,10 +118,11 @@ screenshots: install-test ## take the pictures of the page again, all or PICTURE
 site: $(INSTALLED) $(VENV)/.installed-docs ## build the documentation as a site into build/site; a warning is an error
 	@$(BIN)/python -m tools.site
 
-soak: install-test ## compare with Redis at length: 10,000 pipelines with refusals, a million commands of 200 clients, a million hostile keys
+soak: install-test ## compare with Redis at length: 10,000 pipelines with refusals, a million commands of 200 clients, a million hostile keys, 100 pushes to five instances
 	KEYFENCE_SOAK=1 $(BIN)/python -m pytest $(PYTEST) tests/differential/test_random_sessions.py \
 	  tests/differential/test_refusals.py tests/differential/test_isolation.py -s
 	KEYFENCE_SOAK=1 $(BIN)/python -m pytest $(PYTEST) tests/end_to_end/test_findings.py -k hostile
+	KEYFENCE_SOAK=1 $(BIN)/python -m pytest $(PYTEST) tests/process/test_five_instances.py -s
 
 install: $(INSTALLED) ## install keyfence into $(VENV), compiled if there is a compiler
 

@@ -401,7 +401,8 @@ def test_a_client_that_makes_up_for_a_swallowed_barrier_gets_no_reply_of_another
 
 
 def test_what_was_withdrawn_before_the_connection_is_open_is_not_written() -> None:
-    exchange, shares = Exchange(lambda _kind: None, lambda _word: None), [Share(Recorder()), Share(Recorder())]
+    exchange = Exchange(lambda _kind: None, lambda _word: None)
+    shares = [Share(Recorder()), Share(Recorder())]
     exchange.send(shares[0], [b"<a>", b"<b>"], [1, 1], False)
     exchange.send(shares[1], [b"<c>"], [1], False)
     assert exchange.held == 9

@@ -102,8 +102,8 @@ class Exchange:
     """The requests and replies of one connection."""
 
     def __init__(self, on_fault: Callable[[str], None], on_dropped: Callable[[str], None]) -> None:
-        """`on_fault` is called for unexpected data, with `push` or `out_of_step`. `on_dropped` is called for a
-        noted error that comes for nobody, with its word: READONLY says the same of the connection then."""
+        """`on_fault` is called for unexpected data, with `push` or `out_of_step`. `on_dropped` is called with
+        the word of a noted error that comes for nobody: READONLY says the same of the connection then."""
         self.output: list[bytes] = []  # what has to be written next
         self.due: Due | None = None  # the first replies due
         self.is_open = False  # whether requests may be written
