@@ -133,6 +133,7 @@ def sums(rows: list[dict[str, Any]], name: str, words: dict[str, str]) -> dict[t
     return dict(found)
 
 
+@pytest.mark.timeout(300)  # nine processes and seven loads share the processors with other tests
 def test_the_sums_of_a_fleet_are_those_of_the_replay_and_promoting_puts_them_in_force(fleet: Fleet) -> None:
     assert fleet.command("push", fleet.new, "--candidate").code == 0
     eventually(lambda: all(fleet.candidates()), "every instance compares it")
