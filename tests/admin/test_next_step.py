@@ -183,6 +183,26 @@ CASES: dict[str, tuple[dict[str, Any], str, str, str]] = {
         "keyfence draft -o policy.yaml",
         "/findings?state=active",
     ),
+    "fleet candidate": (
+        {
+            "fleet": fleet(instance("a:1"))
+            | {
+                "candidates": [
+                    {
+                        "candidate": {"sequence": 3},
+                        "commands": {"web": 1200, "billing": 0},
+                        "comparing": 2,
+                        "instances": [{}, {}, {}],
+                        "totals": {"new": 16, "stricter": 1},
+                    }
+                ]
+            }
+        },
+        "2 of 3 instances compare the fleet's candidate 3, on 1,200 commands so far: it would refuse, or "
+        "newly find, 17 violations.",
+        "keyfence fleet diff",
+        "/fleet",
+    ),
     "one cause": (
         {"active": active(17, "keys that begin with ordr: (did you mean order:?)", of=11, text="ordr: x")},
         "11 of 17 findings have one cause: keys that begin with ordr: (did you mean order:?).",

@@ -597,6 +597,7 @@ OPTIONS = {
     "waivers": ["--config", "--waivers", "--admin", "--until"],
     "check": [],
     "fleet": ["--findings", "--forget", "--admin"],
+    "withdraw": ["--to", "--name", "--ca"],
     "history": ["--from", "--name", "--trust", "--rule", "--since", "--head", "--findings", "--config"],
     "demo": ["--admin"],
 }

@@ -44,6 +44,10 @@ class Publisher:
         signed = self.sign(sequence, {"shop.yaml": text}, **others)
         return Version(signed, {"shop.yaml": text.encode()})
 
+    def candidate(self, number: int, base: int, text: str, **others: object) -> Version:
+        """A candidate that is based on a version."""
+        return self.version(number, text, base=base, **others)
+
     def write(self, path: Path, sequence: int, text: str, **others: object) -> Signed:
         """Writes a policy and its signature."""
         path.write_text(text)

@@ -7,6 +7,8 @@ import json
 import pytest
 
 from keyfence.fleet.manifest import (
+    CANDIDATE_FORMAT,
+    FORMAT,
     MAX_SEQUENCE,
     MAX_SIGNED,
     BadManifest,
@@ -31,6 +33,23 @@ def changed(**fields: object) -> bytes:
 def test_it_comes_back_as_it_was_written() -> None:
     assert parse_signed(SIGNED.text()) == SIGNED
     assert SIGNED.text().count(b"\n") == 2
+
+
+def test_what_is_signed_as_a_candidate_is_no_policy_nor_the_other_way_round() -> None:
+    candidate = ONE._replace(base=6)
+    signed = SIGNED._replace(manifest=candidate, line=candidate.line())
+    assert parse_signed(signed.text(), CANDIDATE_FORMAT) == signed
+    assert signed.status()["base"] == 6
+    assert "base" not in SIGNED.status()
+    for text, form in ((signed.text(), FORMAT), (SIGNED.text(), CANDIDATE_FORMAT)):
+        with pytest.raises(BadManifest, match=f"is not of the format {form}"):
+            parse_signed(text, form)
+
+
+@pytest.mark.parametrize("base", [None, True, -1, MAX_SEQUENCE + 1, "6"])
+def test_a_candidate_says_on_which_version_it_is_based(base: object) -> None:
+    with pytest.raises(BadManifest, match="does not say on which version it is based"):
+        parse_signed(changed(format=CANDIDATE_FORMAT, base=base), CANDIDATE_FORMAT)
 
 
 def test_two_manifests_of_one_sequence_are_told_apart() -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from keyfence.fleet import redis_store
 from keyfence.fleet.model import Answer, NotFetched, PolicyServer
+from keyfence.fleet.redis_candidate import RedisCandidate
 from keyfence.fleet.redis_store import RedisStore, fetch
 from keyfence.fleet.redis_url import parse_redis_url
 from tests.fleet.publishing import NAME, Publisher
@@ -110,3 +111,10 @@ def test_the_documented_acl_rules_suffice_and_keyfence_cannot_write() -> None:
         assert asyncio.run(fetch(configured)).content == b"one"
         with pytest.raises(redis_store.StoreError, match="does not let this user do so"):
             publisher.push(RedisStore(reader, NAME), "two")
+        beside = RedisCandidate(RedisStore(place._replace(username="publisher", password="SECRET"), NAME))
+        asyncio.run(beside.put(publisher.candidate(1, 1, "two"), 0))
+        seen = asyncio.run(fetch(configured)).candidate
+        assert seen is not None
+        with pytest.raises(redis_store.StoreError, match="does not let this user do so"):
+            asyncio.run(RedisCandidate(RedisStore(reader, NAME)).withdraw(seen))
+        asyncio.run(beside.promote(seen, publisher.version(2, "two"), 1))

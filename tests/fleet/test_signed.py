@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from keyfence.config.settings import Settings
-from keyfence.fleet.signed import Floor, floor_of, read_floor, signature_path, write_floor
+from keyfence.fleet.manifest import CANDIDATE_FORMAT
+from keyfence.fleet.signed import Floor, floor_of, read_floor, replay_fault, signature_path, write_floor
 from keyfence.policy.diagnostics import FileError
 from keyfence.process.serving.reload import Origin, read_once
 from tests.fleet.publishing import Publisher
@@ -143,6 +144,22 @@ def test_a_folder_is_signed_as_a_whole_with_the_scripts_that_it_names(signing: S
     (folder / "b.yaml").write_text(files["b.yaml"])
     (folder / "c.yaml").write_text('policy: c\nclaims: ["c:"]\nservices: [one]\n')
     assert "c.yaml was not signed" in signing.fault()
+
+
+def test_a_candidate_that_has_gone_does_not_come_back() -> None:
+    publisher = Publisher()
+    trust = publisher.trust._replace(form=CANDIDATE_FORMAT)
+    third = publisher.candidate(3, 7, POLICY).signed
+    compared = floor_of(third)
+    assert replay_fault(third, None, trust) == replay_fault(third, compared, trust) == ""
+    assert replay_fault(publisher.candidate(4, 7, POLICY).signed, compared, trust) == ""
+    another = publisher.candidate(3, 7, POLICY, message="another").signed
+    for one, floor in (
+        (publisher.candidate(2, 7, POLICY).signed, compared),
+        (another, compared),
+        (third, compared._replace(digest="")),  # it was withdrawn
+    ):
+        assert replay_fault(one, floor, trust).startswith("replayed: this is candidate ")
 
 
 def test_the_last_sequence_comes_back_and_a_damaged_one_is_no_permission(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ class Store:
         if self._signals:
             self._changed.set()
 
-    async def fetch(self, _server: PolicyServer, etag: str, wait: float) -> Answer:
+    async def fetch(self, _source: PolicySource, etag: str, wait: float) -> Answer:
         await asyncio.sleep(ANSWER_SECONDS)
         if self._waits and wait and etag == str(self.newest):
             self._changed.clear()
@@ -103,7 +103,7 @@ def test_each_of_many_pushes_is_in_force_within_the_bound(
 
     async def run() -> float:
         store = Store(waits=waits, signals=signals)
-        monkeypatch.setattr(provisions, "_fetch", lambda _server: store.fetch)
+        monkeypatch.setattr(provisions, "_fetch", store.fetch)
         return await slowest(
             store, lambda: dice.choice((0.0, 0.3, 1.0, 7.0, 29.9, 31.0, 100.0)) * dice.random()
         )

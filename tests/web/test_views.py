@@ -14,7 +14,7 @@ from keyfence.audit.at_rest import AtRest, write_audit
 from keyfence.commands.extract import extract
 from keyfence.findings.batch import Batch
 from keyfence.findings.finding import DAY, HOUR, State
-from keyfence.findings.instances import Instance
+from keyfence.findings.instances import Compared, Instance
 from keyfence.policy.rules import RULES
 from keyfence.policy.wording.command_log import as_line
 from keyfence.web.asked_once import WHILE, Questions
@@ -31,6 +31,7 @@ from keyfence.web.views import (
 )
 from tests.findings.rows import batch, row
 from tests.findings.test_fleet import an_instance, modes
+from tests.findings.test_instances import a_comparison, changed
 from tests.session.sessions import ROUTE, policy
 from tests.web.stage import NASTY, Stage, violation
 
@@ -684,6 +685,23 @@ def test_a_fleet_without_signed_policies_has_no_sequences(stage: Stage) -> None:
     assert "web-1:9464" in text
     assert "Sequence" not in text
     assert "Modes side by side" not in text
+
+
+def test_the_fleet_shows_what_its_candidate_would_change(stage: Stage) -> None:
+    assert stage.store is not None
+    made, refusing = Batch(), an_instance("web-2:9464")
+    made.instance = dataclasses.replace(an_instance("web-1:9464"), last=time.time())
+    signed = {"message": NASTY}
+    said = a_comparison("web-1:9464", signed=signed, last=time.time())
+    made.compared = Compared(said, lambda: [changed(times=7, key=NASTY), changed("gone", 2)])
+    stage.store.write(made)
+    report(stage, refusing)
+    text = shown(stage, "/fleet")
+    assert "<h2>Candidate 3 of shop</h2>" in text
+    assert "1 of 2 instances compare it: 100 commands of shop" in text
+    assert '<p class="notice bad">web-2:9464 (prod) does not compare it: ' in text
+    assert text.count('data-label="Violations"') == 2
+    assert "<b onload" not in text
 
 
 def test_a_fleet_that_is_not_known_says_so(stage: Stage) -> None:

@@ -187,6 +187,26 @@ def _instance_silent(facts: Facts) -> Values | None:
     }
 
 
+def _fleet_candidate(facts: Facts) -> Values | None:
+    """The fleet's candidate, as soon as commands were compared."""
+    found = facts.fleet.get("candidates", ()) if facts.fleet is not None else ()
+    one = next((one for one in found if one["candidate"] and any(one["commands"].values())), None)
+    if one is None:
+        return None
+    new = one["totals"]["new"] + one["totals"]["stricter"]
+    return {
+        "number": one["candidate"]["sequence"],
+        "instances": f"{one['comparing']} of {counted(len(one['instances']), 'instance')} "
+        f"{plural(one['comparing'], 'compares', 'compare')}",
+        "commands": counted(sum(one["commands"].values()), "command"),
+        "outcome": (
+            f"it would refuse, or newly find, {counted(new, 'violation')}"
+            if new
+            else "it breaks no rule that the policy in force keeps"
+        ),
+    }
+
+
 def _spliced(facts: Facts) -> Values | None:
     return {} if facts.status["policy"] is None else None
 
@@ -430,6 +450,14 @@ ROWS = (
         "keyfence draft{source}{admin} -o policy.yaml",
         "/findings?state=active",
         "What was seen",
+    ),
+    Row(
+        "fleet candidate",
+        _fleet_candidate,
+        "{instances} the fleet's candidate {number}, on {commands} so far: {outcome}.",
+        "keyfence fleet diff{admin}",
+        "/fleet",
+        "What it would change",
     ),
     Row(
         "one cause",

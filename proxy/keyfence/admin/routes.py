@@ -125,9 +125,9 @@ ROUTES = (
     _reading(
         "/fleet",
         handlers.fleet,
-        "what the keyfences with the same findings store run, their health, and what differs between them "
-        "(`keyfence fleet`)",
-        "200 with `healthy`, `instances`, `differences`, `lines`",
+        "what the keyfences with the same findings store run, their health, what differs between them "
+        "(`keyfence fleet`), and what the fleet's candidate would change (`keyfence fleet diff`)",
+        "200 with `healthy`, `instances`, `differences`, `lines`, `candidates`",
     ),
     _reading(
         "/modes",

@@ -49,6 +49,7 @@ PLACES: Mapping[str, str] = {
     "modes": "keyfence.cli.status:modes",
     "observe": "keyfence.cli.running:observe",
     "policies": "keyfence.cli.shipped:policies",
+    "promote": "keyfence.cli.publish.candidates:promote",
     "push": "keyfence.cli.publish.push:push",
     "ready": "keyfence.cli.rollout.ready:ready",
     "reload": "keyfence.cli.running:reload",
@@ -63,6 +64,7 @@ PLACES: Mapping[str, str] = {
     "verify": "keyfence.cli.publish.keys:verify",
     "waivers": "keyfence.cli.waivers:waivers",
     "what-if": "keyfence.cli.rollout.ready:what_if",
+    "withdraw": "keyfence.cli.publish.candidates:withdraw",
 }
 
 

@@ -27,6 +27,12 @@ def last_sequence(config: str) -> Path:
     return copy.with_name(f"{copy.name}.sequence")
 
 
+def last_candidate(config: str) -> Path:
+    """The number of the last candidate of the fleet that was compared."""
+    copy = policy_copy(config)
+    return copy.with_name(f"{copy.name}.candidate")
+
+
 def _in_state(config: str, name: str, suffix: str) -> Path:
     """A file in systemd's STATE_DIRECTORY, which has one service's files and wins; else in the user's state
     directory, as the XDG Base Directory Specification has it."""

@@ -14,7 +14,7 @@ from keyfence.telemetry.clients import meet
 from keyfence.telemetry.tally import Key, Row, add_examples, key_of
 
 from .finding import ACTIONS, HOUR
-from .instances import Instance
+from .instances import Compared, Instance
 from .spans import Span
 
 MAX_COMMANDS = 1_000  # examples with their commands; more wait without
@@ -48,7 +48,8 @@ class Batch:
         self.used: dict[UseKey, float] = {}  # and when last, in Unix seconds
         # When this instance was looking, and when it was not although it ran: by kind and service.
         self.spans: dict[tuple[str, str], Span] = {}
-        self.instance: Instance | None = None  # what this instance says of itself
+        self.instance: Instance | None = None  # what this instance says of itself …
+        self.compared: Compared | None = None  # … and of the fleet's candidate; None: there is none
         self._cells = 0
         self._commands = 0
 

@@ -22,7 +22,7 @@ from sqlalchemy.exc import DBAPIError, NoSuchModuleError, SQLAlchemyError
 
 from .tables import meta, metadata
 
-VERSION = 6
+VERSION = 7
 # For each older version: the statements that bring a database to the next one, in SQL that SQLite and
 # PostgreSQL share. CLUSTERED stands for what only SQLite needs. They never change after a release.
 CLUSTERED = "/* clustered */"
@@ -69,6 +69,17 @@ UPGRADES: dict[int, tuple[str, ...]] = {
         "source TEXT NOT NULL, reason TEXT NOT NULL, loaded FLOAT NOT NULL, confirmed FLOAT NOT NULL, "
         "version TEXT NOT NULL, started FLOAT NOT NULL, last FLOAT NOT NULL, modes TEXT NOT NULL, "
         "clients BIGINT NOT NULL, PRIMARY KEY (id))",
+    ),
+    6: (
+        "CREATE TABLE keyfence_comparisons (id TEXT NOT NULL, name TEXT NOT NULL, environment TEXT NOT NULL, "
+        "policy TEXT NOT NULL, revision TEXT NOT NULL, sequence BIGINT NOT NULL, state TEXT NOT NULL, "
+        "reason TEXT NOT NULL, digest TEXT NOT NULL, candidate TEXT NOT NULL, since FLOAT NOT NULL, "
+        "commands TEXT NOT NULL, last FLOAT NOT NULL, PRIMARY KEY (id))",
+        "CREATE TABLE keyfence_compared (id TEXT NOT NULL, change TEXT NOT NULL, service TEXT NOT NULL, "
+        "rule TEXT NOT NULL, command TEXT NOT NULL, entry TEXT NOT NULL, shape TEXT NOT NULL, "
+        "count BIGINT NOT NULL, observed BIGINT NOT NULL, refused BIGINT NOT NULL, waived BIGINT NOT NULL, "
+        "first FLOAT NOT NULL, last FLOAT NOT NULL, example TEXT NOT NULL, hint TEXT NOT NULL)",
+        "CREATE INDEX keyfence_compared_id ON keyfence_compared (id)",
     ),
 }
 BUSY_SECONDS = 5  # how long to wait for another process that writes

@@ -16,7 +16,7 @@ from keyfence.policy.rules import RULES
 from keyfence.policy.units import clock_text, counted, named, plural
 
 from .finding import ACTIVE, State
-from .instances import EVERY_OTHER, Instance
+from .instances import EVERY_OTHER, Found, Instance
 from .spans import span_text
 
 SILENT_SECONDS = 30.0  # an instance reports each few seconds
@@ -44,10 +44,12 @@ class Difference(NamedTuple):
 
 
 class Known(NamedTuple):
-    """What one findings store has: its instances, and the number of its findings by state."""
+    """What one findings store has: its instances, the number of its findings by state, and what instances say
+    of the fleet's candidate."""
 
     instances: Sequence[Instance]
     states: Mapping[State, int]
+    comparisons: Sequence[Found] = ()
 
 
 def fleet_of(stores: Iterable[Known], now: float) -> dict[str, Any]:
@@ -55,7 +57,7 @@ def fleet_of(stores: Iterable[Known], now: float) -> dict[str, Any]:
     stores = list(stores)
     every = [one for store in stores for one in store.instances]
     found = sorted(every, key=lambda one: (one.environment, one.name, one.started))
-    alive = [one for one in found if not _is_silent(one, now)]
+    alive = [one for one in found if not is_silent(one, now)]
     differences = _differences(alive)
     lines = [
         *_troubles(found, now),
@@ -96,12 +98,12 @@ def environment_name(name: str) -> str:
 # -- instances
 
 
-def _is_silent(one: Instance, now: float) -> bool:
+def is_silent(one: Instance, now: float) -> bool:
     return now - one.last > SILENT_SECONDS
 
 
 def _health(one: Instance, now: float) -> str:
-    if _is_silent(one, now):
+    if is_silent(one, now):
         return "silent"
     return "ok" if one.source == "fresh" else one.source
 
@@ -130,7 +132,7 @@ def _parsed(text: str) -> Mapping[str, Any]:
 
 def _troubles(found: Iterable[Instance], now: float) -> Iterable[Line]:
     for one in found:
-        if _is_silent(one, now):
+        if is_silent(one, now):
             ago = span_text(now - one.last)
             yield Line(f"{one.name}{_of(one)} is silent: it was last heard of {ago} ago", is_wrong=True)
         elif one.reason:

@@ -19,10 +19,12 @@ from .finding import ACTIONS, ACTIVE, AT_REST, EVERY_COMMAND, HOUR, Event, Findi
 from .fleet import Known
 from .history.chain import Head
 from .history.chain import Row as HistoryRow
-from .instances import Instance
+from .instances import Comparison, Found, Instance
 from .spans import Span, union, without
 from .tables import (
     bases,
+    compared,
+    comparisons,
     events,
     findings,
     findings_columns,
@@ -317,9 +319,19 @@ class Reader:
         chosen = select(instances).order_by(instances.c.environment, instances.c.name, instances.c.started)
         return [Instance(**row._mapping) for row in self._rows(chosen)]
 
+    def comparisons(self) -> list[Found]:
+        """What instances have said of the fleet's candidate, and found by it. They may have ended."""
+        rows: dict[str, list[dict[str, Any]]] = {}
+        for row in self._rows(select(compared).order_by(compared.c["count"].desc())):
+            values = dict(row._mapping)
+            rows.setdefault(values.pop("id"), []).append(values)
+        chosen = select(comparisons).order_by(comparisons.c.name, comparisons.c.since)
+        found = (Comparison(**row._mapping) for row in self._rows(chosen))
+        return [Found(one, rows.get(one.id, [])) for one in found]
+
     def fleet(self) -> Known:
         """What `fleet_of` needs of this store."""
-        return Known(self.instances(), self.state_counts())
+        return Known(self.instances(), self.state_counts(), self.comparisons())
 
     def policies(self) -> list[tuple[float, str, str]]:
         """When which policy was put in force, with its revision; the oldest first."""

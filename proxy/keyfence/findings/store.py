@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Table, bindparam, delete, func, select, update
+from sqlalchemy import ColumnElement, Connection, Table, bindparam, delete, func, select, update
 
 from keyfence.telemetry.clients import meet
 from keyfence.telemetry.counters import OTHER
@@ -33,11 +33,13 @@ from .finding import (
 )
 from .history.chain import Head
 from .history.chain import Row as HistoryRow
-from .instances import KEEP_SECONDS, Instance
+from .instances import KEEP_SECONDS, Compared, Instance, bounded
 from .queries import coverage_of
 from .spans import Span, seconds
 from .tables import (
     bases,
+    compared,
+    comparisons,
     events,
     findings,
     findings_columns,
@@ -100,6 +102,7 @@ class Store:
                     self._write_span(connection, kind, service, span)
                 if batch.instance is not None:
                     self._write_instance(connection, batch.instance)
+                    self._write_compared(connection, batch.instance, batch.compared)
                 return changes
         except BaseException:
             self._spans, self._uses = known_spans, known_uses
@@ -302,6 +305,29 @@ class Store:
         earlier = instances.c.id != one.id, instances.c.last < one.started
         connection.execute(delete(instances).where(*its_own, *earlier))
 
+    def _write_compared(self, connection: Connection, one: Instance, found: Compared | None) -> None:
+        """Write what this instance says of the fleet's candidate, in place of what it has said before. Of
+        those that have ended, what is about another candidate is forgotten."""
+        connection.execute(delete(compared).where(compared.c.id == one.id))
+        if found is None:
+            connection.execute(delete(comparisons).where(comparisons.c.id == one.id))
+            return
+        values = dataclasses.asdict(found.comparison)
+        statement = self._insert(comparisons).values(values)
+        connection.execute(statement.on_conflict_do_update(index_elements=["id"], set_=values))
+        if rows := [{"id": one.id, **row} for row in bounded(found.rows())]:
+            connection.execute(compared.insert(), rows)
+        if found.comparison.digest:
+            ended = comparisons.c.id.not_in(select(instances.c.id))
+            is_same = comparisons.c.digest == found.comparison.digest
+            is_same &= comparisons.c.revision == found.comparison.revision
+            of_policy = comparisons.c.policy == one.policy, comparisons.c.environment == one.environment
+            self._forget_compared(connection, ended, *of_policy, ~is_same)
+
+    def _forget_compared(self, connection: Connection, *which: ColumnElement[bool]) -> None:
+        connection.execute(delete(comparisons).where(*which))
+        connection.execute(delete(compared).where(compared.c.id.not_in(select(comparisons.c.id))))
+
     def leave(self, instance: str) -> None:
         """The instance with this id ends."""
         with self.database.writing() as connection:
@@ -364,6 +390,7 @@ class Store:
             connection.execute(delete(events).where(events.c.at < old))
             connection.execute(delete(policies).where(policies.c.at < old))
             connection.execute(delete(instances).where(instances.c.last < now - KEEP_SECONDS))
+            self._forget_compared(connection, comparisons.c.last < now - KEEP_SECONDS)
             # Rights stay, because their last use is of interest for longer.
             connection.execute(delete(uses).where(uses.c.basis != "", uses.c.last < old))
             known = select(uses.c.basis)

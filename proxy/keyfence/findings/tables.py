@@ -200,3 +200,25 @@ instances = Table(
     *_texts("modes"),  # JSON
     *_numbers("clients"),
 )
+
+# What each instance says of the fleet's candidate, and what that would change there.
+comparisons = Table(
+    "keyfence_comparisons",
+    metadata,
+    Column("id", Text, primary_key=True),  # of the instance, which may have ended
+    *_texts("name", "environment", "policy", "revision"),  # the policy in force
+    *_numbers("sequence"),
+    *_texts("state", "reason", "digest", "candidate"),  # `candidate` is JSON
+    *_times("since"),
+    *_texts("commands"),  # JSON
+    *_times("last"),
+)
+compared = Table(
+    "keyfence_compared",
+    metadata,
+    *_texts("id", "change", "service", "rule", "command", "entry", "shape"),
+    *_numbers("count", "observed", "refused", "waived"),
+    *_times("first", "last"),
+    *_texts("example", "hint"),
+    Index("keyfence_compared_id", "id"),
+)

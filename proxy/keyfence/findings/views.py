@@ -17,7 +17,7 @@ from keyfence.telemetry.usage import PART, RULE
 
 from .filter import Filter
 from .finding import ACTIVE, EVERY_COMMAND, Finding, State, Unjudged
-from .fleet import fleet_of
+from .fleet_diff import whole_picture
 from .proof.basis import InForce
 from .queries import Reader
 from .readiness import NOTHING_IN_FORCE, is_ready, is_resolved, mode_lines, standings
@@ -83,7 +83,7 @@ class Views:
 
     def fleet(self, now: float) -> dict[str, Any]:
         """What the instances with this store run, and what differs between them."""
-        return fleet_of([self._reader.fleet()], now)
+        return whole_picture([self._reader.fleet()], now)
 
     def owners(self) -> list[str]:
         """Everyone who owns a finding."""

@@ -27,7 +27,7 @@ from .database import Database, reason
 from .filter import Filter
 from .finding import SETTLE_SECONDS, Event
 from .history.book import MAX_CHAINS, Book
-from .instances import REPORT_SECONDS, Instance
+from .instances import REPORT_SECONDS, Compared, Instance
 from .proof.basis import InForce, described
 from .queries import LOOKING, OPAQUE, PASSTHROUGH, Reader
 from .reevaluation import Kept, evaluated_again, resolved
@@ -64,7 +64,10 @@ class Writer:
         this process."""
         self.reader = Reader(store.database)
         self.version = 0  # of the findings: changes whenever this process has changed any
-        self.reports: Callable[[], Instance] | None = None  # what this instance says of itself
+        self.reports: Callable[[], Instance] | None = None  # what this instance says of itself …
+        self.compares: Callable[[Instance], Compared | None] = lambda _: (
+            None
+        )  # … and of the fleet's candidate
         self._reported: Instance | None = None  # that was written last, if the store has it
         self._store = store
         self._counters = counters
@@ -156,6 +159,7 @@ class Writer:
         async with self._writing:
             batch, self._batch = self._batch, Batch()
             batch.instance = self._report()
+            batch.compared = None if batch.instance is None else self.compares(batch.instance)
             loop = asyncio.get_running_loop()
             try:
                 changes = await loop.run_in_executor(self._thread, self._write, batch)

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from keyfence.policy.source.files import Unreadable, read_file
 
-from .manifest import Manifest, Signed
+from .manifest import FORMAT, Manifest, Signed
 
 PREFIX = "ed25519:"
 MAX_KEYS = 64 * 1024  # bytes of a file of keys
@@ -43,6 +43,7 @@ class Trust(NamedTuple):
 
     name: str
     keys: tuple[PublicKey, ...]
+    form: str = FORMAT  # of its manifest: that of a policy, or of a candidate
 
 
 def is_available() -> bool:

@@ -7,6 +7,9 @@ A signature file has two lines: the manifest as one line of JSON, and the signat
 
     {"format": "keyfence-policy-1", "name": "shop", "sequence": 7, "files": {"shop.yaml": "SHA-256"}, …}
     0123456789abcdef BASE64
+
+A candidate has a format of its own, and the sequence of the version that it is based on. So what is signed as
+a candidate is never a policy, nor the other way round.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 FORMAT = "keyfence-policy-1"
+CANDIDATE_FORMAT = "keyfence-candidate-1"
 MAX_SEQUENCE = 2**53 - 1  # the largest number that every reader of JSON keeps exactly
 MAX_SIGNED = 512 * 1024  # bytes of a signature file
 MAX_TEXT = 1000  # characters of author and message
@@ -36,18 +40,25 @@ class BadManifest(ValueError):
 
 
 class Manifest(NamedTuple):
-    """One published version of a policy."""
+    """One published version of a policy, or a candidate for the next one."""
 
     name: str  # under which it is published
-    sequence: int  # rises with each version
+    sequence: int  # rises with each version; candidates are counted apart
     files: tuple[tuple[str, str], ...]  # path from the policy's folder, and SHA-256
     author: str
     message: str
     time: str  # as 2026-07-01T12:00:00Z
+    base: int | None = None  # of a candidate: the newest version when it was pushed. None: it is a version
+
+    @property
+    def format(self) -> str:
+        return FORMAT if self.base is None else CANDIDATE_FORMAT
 
     def line(self) -> bytes:
         """The line that is signed."""
-        data = {"format": FORMAT, **self._asdict(), "files": dict(self.files)}
+        data = {"format": self.format, **self._asdict(), "files": dict(self.files)}
+        if self.base is None:
+            del data["base"]
         return json.dumps(data, ensure_ascii=False).encode()
 
 
@@ -74,6 +85,7 @@ class Signed(NamedTuple):
             "message": one.message,
             "time": one.time,
             "key": self.key,
+            **({} if one.base is None else {"base": one.base}),
         }
 
     def text(self) -> bytes:
@@ -99,15 +111,17 @@ def check_sequence(number: int) -> int:
     return number
 
 
-def parse_signed(content: bytes) -> Signed:
-    """Reads a signature file. Raises BadManifest."""
+def parse_signed(content: bytes, form: str = FORMAT) -> Signed:
+    """Reads a signature file of a format. Raises BadManifest."""
     if len(content) > MAX_SIGNED:
         raise BadManifest(f"has more than {MAX_SIGNED} bytes")
     line, _, rest = content.partition(b"\n")
     key, _, signature = rest.strip().partition(b" ")
     try:
         data = json.loads(line.decode())
-        found = Signed(_manifest(data), line, key.decode("ascii"), base64.b64decode(signature, validate=True))
+        found = Signed(
+            _manifest(data, form), line, key.decode("ascii"), base64.b64decode(signature, validate=True)
+        )
     except (ValueError, RecursionError, binascii.Error) as exc:
         why = str(exc) if isinstance(exc, BadManifest) else "is not a manifest and its signature"
         raise BadManifest(f"{why}; keyfence push makes it") from None
@@ -116,9 +130,9 @@ def parse_signed(content: bytes) -> Signed:
     return found
 
 
-def _manifest(data: Any) -> Manifest:
-    if not isinstance(data, dict) or data.get("format") != FORMAT:
-        raise BadManifest(f"is not of the format {FORMAT}")
+def _manifest(data: Any, form: str) -> Manifest:
+    if not isinstance(data, dict) or data.get("format") != form:
+        raise BadManifest(f"is not of the format {form}")
     sequence, time = data.get("sequence"), data.get("time")
     if type(sequence) is not int or not 1 <= sequence <= MAX_SEQUENCE:
         raise BadManifest("has no sequence")
@@ -131,7 +145,10 @@ def _manifest(data: Any) -> Manifest:
     name, author, message = map(str, texts)
     if not _NAME.fullmatch(name):
         raise BadManifest("has a name that no policy may have")
-    return Manifest(name, sequence, _files(data.get("files")), author, message, time)
+    base = data.get("base") if form == CANDIDATE_FORMAT else None
+    if form == CANDIDATE_FORMAT and (type(base) is not int or not 0 <= base <= MAX_SEQUENCE):
+        raise BadManifest("does not say on which version it is based")
+    return Manifest(name, sequence, _files(data.get("files")), author, message, time, base)
 
 
 def _files(data: Any) -> tuple[tuple[str, str], ...]:

@@ -85,6 +85,13 @@ class NotFetched(Exception):
     """There is no answer that can be used. The message continues after the server's name."""
 
 
+class Offer(NamedTuple):
+    """A candidate as a store has it, not checked yet; without content: it has none."""
+
+    content: bytes = b""
+    signature: bytes = b""
+
+
 class Answer(NamedTuple):
     """What the server has said."""
 
@@ -92,6 +99,7 @@ class Answer(NamedTuple):
     etag: str
     waits: bool  # it waits for a change, as it was asked to
     signature: bytes = b""  # the signature file; "": there is none, or none is asked for
+    candidate: Offer | None = None  # None: it is still the one that is known, or the server can have none
 
 
 def shown_url(url: str) -> str:

@@ -5,7 +5,7 @@ it is signed. No message holds a login, or text of the server.
 
     PREFIX:{NAME}:sequence       the sequence of the newest version
     PREFIX:{NAME}:version:7      content, signature, author, message, time, sequence
-    PREFIX:{NAME}:changed        a channel: the new sequence
+    PREFIX:{NAME}:changed        a channel: the new sequence, or that the candidate has changed
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 
 from redis.asyncio import Redis
@@ -32,11 +32,13 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from keyfence.policy.source.files import MAX_BYTES
 
 from .manifest import MAX_SEQUENCE, MAX_SIGNED, BadManifest, parse_signed
-from .model import Answer, NotFetched, PolicyServer
+from .model import Answer, NotFetched, Offer, PolicyServer
 from .redis_url import RedisPlace, parse_redis_url
 from .store import KEPT_VERSIONS, Conflict, StoreError, Version
 
 REPLY_SECONDS = 3.0  # for a connection, and for each reply
+CANDIDATE = "candidate"  # the key beside the versions
+_UNREADABLE = Offer(b"", b"\n")  # what stands in the place of a candidate cannot be one
 
 
 class RedisStore:
@@ -80,7 +82,10 @@ class RedisStore:
 
     async def sequence(self, client: Redis) -> int:
         """The newest sequence; 0: there is none. Raises StoreError."""
-        key = self._key("sequence")
+        return await self.number(client, self.key("sequence"))
+
+    async def number(self, client: Redis, key: str) -> int:
+        """The number that a key holds; 0: there is none. Raises StoreError."""
         text: bytes = await _send(client, "GETRANGE", key, 0, 20)
         if not text:
             return 0
@@ -90,17 +95,34 @@ class RedisStore:
             )
         return int(text)
 
-    def _key(self, *parts: str | int) -> str:
+    def key(self, *parts: str | int) -> str:
         return ":".join([self._base, *map(str, parts)])
 
     async def files(self, client: Redis, sequence: int) -> tuple[bytes, bytes]:
         """Content and signature of a version; empty: it is not there. Raises StoreError."""
-        key = self._key("version", sequence)
+        key = self.key("version", sequence)
         for field, limit in (("content", MAX_BYTES), ("signature", MAX_SIGNED)):
             if await _send(client, "HSTRLEN", key, field) > limit:
                 raise StoreError(f"{self.shown} has a version with a {field} of more than {limit} bytes")
         found: list[bytes | None] = await _send(client, "HMGET", key, "content", "signature")
         return found[0] or b"", found[1] or b""
+
+    async def candidate(self, client: Redis, known: bytes = b"") -> Offer | None:
+        """The candidate; None: it is still the one with the signature `known`. What cannot be one is no
+        error: a policy is taken all the same."""
+        key = self.key(CANDIDATE)
+        try:
+            if await _send(client, "HSTRLEN", key, "signature") > MAX_SIGNED:
+                return None if known == _UNREADABLE.signature else _UNREADABLE
+            (signature,) = await _send(client, "HMGET", key, "signature")
+            if (signature or b"") == known:
+                return None
+            if await _send(client, "HSTRLEN", key, "content") > MAX_BYTES:
+                return Offer(b"", signature or b"")
+            content, signature = await _send(client, "HMGET", key, "content", "signature")
+        except ResponseError:
+            return None if known == _UNREADABLE.signature else _UNREADABLE
+        return Offer(content or b"", signature or b"")
 
     # -- as those who publish use it
 
@@ -118,42 +140,68 @@ class RedisStore:
         return Version(signed, {signed.manifest.files[0][0]: content})
 
     async def add(self, version: Version, after: int) -> None:
-        if len(version.contents) != 1:
-            raise ValueError(
-                "a policy in Redis is one file that names scripts by sha1; push a folder, or scripts, "
-                "to a folder"
-            )
-        manifest = version.manifest
-        (content,) = version.contents.values()
-        row: dict[str, Any] = {
-            "content": content,
-            "signature": version.signed.text(),
-            "author": manifest.author,
-            "message": manifest.message,
-            "time": manifest.time,
-            "sequence": manifest.sequence,
-        }
+        await self.exchange(self.added(version), [self.key("sequence")], self.is_newest(after))
+
+    def is_newest(self, after: int) -> Callable[[Redis], Awaitable[None]]:
+        """A check for `exchange`: the newest version still has this sequence."""
+
+        async def check(client: Redis) -> None:
+            if (last := await self.sequence(client)) != after:
+                raise Conflict(self.shown, last)
+
+        return check
+
+    def added(self, version: Version) -> list[tuple[Any, ...]]:
+        """The commands that make this the newest version. Raises ValueError."""
+        sequence = version.manifest.sequence
+        key, old = self.key("version", sequence), self.key("version", sequence - KEPT_VERSIONS)
+        return [
+            ("DEL", key),
+            ("HSET", key, *row_of(version)),
+            ("SET", self.key("sequence"), sequence),
+            *([("DEL", old)] if sequence > KEPT_VERSIONS else []),
+            ("PUBLISH", self.channel, sequence),
+        ]
+
+    async def exchange(
+        self,
+        commands: Sequence[tuple[Any, ...]],
+        watched: Sequence[str],
+        *checks: Callable[[Redis], Awaitable[None]],
+    ) -> None:
+        """Send commands as one transaction, if all checks pass and no watched key changes meanwhile. Raises
+        StoreError."""
         try:
-            async with self.connected() as client:
-                await self._add(client, row, manifest.sequence, after)
+            async with self.connected() as client, client.pipeline() as pipe:
+                await pipe.watch(*watched)
+                for check in checks:
+                    await check(pipe)
+                pipe.multi()  # type: ignore[no-untyped-call]
+                for command in commands:
+                    _send(pipe, *command)
+                await pipe.execute()
         except WatchError:
             raise Conflict(self.shown, await self.last()) from None
 
-    async def _add(self, client: Redis, row: dict[str, Any], sequence: int, after: int) -> None:
-        at = self._key("sequence")
-        async with client.pipeline() as pipe:
-            await pipe.watch(at)
-            if (last := await self.sequence(pipe)) != after:
-                raise Conflict(self.shown, last)
-            pipe.multi()  # type: ignore[no-untyped-call]
-            fields = [part for field in row.items() for part in field]
-            _send(pipe, "DEL", self._key("version", sequence))
-            _send(pipe, "HSET", self._key("version", sequence), *fields)
-            _send(pipe, "SET", at, sequence)
-            if sequence > KEPT_VERSIONS:
-                _send(pipe, "DEL", self._key("version", sequence - KEPT_VERSIONS))
-            _send(pipe, "PUBLISH", self.channel, sequence)
-            await pipe.execute()
+
+def row_of(version: Version) -> list[Any]:
+    """The fields of the hash of a version or a candidate, and their values. Raises ValueError."""
+    if len(version.contents) != 1:
+        raise ValueError(
+            "a policy in Redis is one file that names scripts by sha1; push a folder, or scripts, to a folder"
+        )
+    manifest = version.manifest
+    (content,) = version.contents.values()
+    row: dict[str, Any] = {
+        "content": content,
+        "signature": version.signed.text(),
+        "author": manifest.author,
+        "message": manifest.message,
+        "time": manifest.time,
+        "sequence": manifest.sequence,
+        **({} if manifest.base is None else {"base": manifest.base}),
+    }
+    return [part for field in row.items() for part in field]
 
 
 def _send(client: Any, *command: str | int | bytes) -> Any:
@@ -179,9 +227,10 @@ def _why(exc: Exception) -> str:
     return "cannot be reached"
 
 
-async def fetch(server: PolicyServer, etag: str = "", wait: float = 0.0) -> Answer:
-    """Ask for the newest version, unless it is the one with this ETag, which is its sequence. Waits for a
-    signal, `wait` seconds at most. Raises NotFetched."""
+async def fetch(server: PolicyServer, etag: str = "", wait: float = 0.0, known: bytes = b"") -> Answer:
+    """Ask for the newest version, unless it is the one with this ETag, which is its sequence, and for the
+    candidate, unless it is the one with the signature `known`. Waits for a signal, `wait` seconds at most.
+    Raises NotFetched."""
     place = parse_redis_url(server.url)
     if server.password:
         place = place._replace(username=server.username, password=server.password)
@@ -190,9 +239,12 @@ async def fetch(server: PolicyServer, etag: str = "", wait: float = 0.0) -> Answ
         async with store.connected(1) as client, client.pubsub() as signals:
             if wait:
                 await signals.subscribe(store.channel)  # first, so that no change comes between
-            if wait and str(await store.sequence(client)) == etag:
+            candidate = await store.candidate(client, known)
+            if wait and candidate is None and str(await store.sequence(client)) == etag:
                 await _signal(signals, wait)
-            return await _newest(store, client, etag, waits=bool(wait))
+                candidate = await store.candidate(client, known)
+            answer = await _newest(store, client, etag, waits=bool(wait))
+            return answer._replace(candidate=candidate)
     except StoreError as exc:
         raise NotFetched(str(exc).removeprefix(f"{store.shown} ")) from None
 

@@ -18,6 +18,7 @@ from keyfence.policy.source.files import POLICY_ENDS, Unreadable, read_file, rep
 
 from .keys import NEEDS, Trust, is_available, signature_fault
 from .manifest import (
+    CANDIDATE_FORMAT,
     MAX_SIGNED,
     SIGNED_END,
     SIGNED_FOLDER,
@@ -56,7 +57,7 @@ def read_signed(policy: str, trust: Trust, floor: Floor | None = None) -> Signed
     if not content:
         raise file_error(shown, "unsigned: there is no signature; sign the policy with keyfence push")
     try:
-        signed = parse_signed(content)
+        signed = parse_signed(content, trust.form)
     except BadManifest as exc:
         raise file_error(shown, f"unsigned: this {exc}") from None
     fault = (
@@ -79,6 +80,8 @@ def replay_fault(signed: Signed, floor: Floor | None, trust: Trust) -> str:
     if floor is None or floor.name != trust.name:
         return ""
     sequence = signed.manifest.sequence
+    if trust.form == CANDIDATE_FORMAT:
+        return _candidate_fault(signed, floor)
     if sequence < floor.sequence:
         return (
             f"replayed: it has sequence {sequence}, and {floor.sequence} was in force; push it again, with "
@@ -87,6 +90,17 @@ def replay_fault(signed: Signed, floor: Floor | None, trust: Trust) -> str:
     if sequence == floor.sequence and signed.digest != floor.digest:
         return f"replayed: another version with sequence {sequence} was in force; push it again"
     return ""
+
+
+def _candidate_fault(signed: Signed, floor: Floor) -> str:
+    """The same for a candidate. One that was withdrawn has left a floor without a digest."""
+    sequence = signed.manifest.sequence
+    if (sequence, signed.digest) == (floor.sequence, floor.digest) or sequence > floor.sequence:
+        return ""
+    return (
+        f"replayed: this is candidate {sequence}, and {floor.sequence} was here and has gone; push it again, "
+        f"with --sequence {floor.sequence + 1} if the store has lost its candidates"
+    )
 
 
 def check_contents(policy: str, signed: Signed, contents: Mapping[str, bytes]) -> None:

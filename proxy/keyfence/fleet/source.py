@@ -9,7 +9,7 @@ import random
 from typing import NamedTuple
 
 from .copy import Copy
-from .model import Answer, PolicyServer
+from .model import Answer, Offer, PolicyServer
 
 JITTER = 0.2  # of each pause, so that many instances do not ask at once
 PUSHED_PAUSE = 0.5  # seconds between two changes, from a server that waits for one
@@ -36,6 +36,7 @@ class PolicySource:
         self.is_copy = copy is not None  # the server has not confirmed what is in force since the start
         self.trouble = ""  # why the last request has failed; "": it has not
         self.lies = False  # the server has another content with the same ETag
+        self.candidate: Offer | None = None  # what the server has as its candidate; None: it was not asked
         self._unchanged = 0  # answers in a row
         self._waits = False  # the server waits for a change if it is asked to
         self._was_asked_to_wait = False  # with the last request
@@ -69,6 +70,7 @@ class PolicySource:
         whether something is to be done: a content is offered that was not offered before, or the one that was
         offered no longer is."""
         self.trouble, self._was_asked_to_wait = "", has_asked_to_wait
+        self.candidate = answer.candidate or self.candidate or Offer()
         if has_asked_to_wait:
             self._waits = answer.waits
         self._was_new = False

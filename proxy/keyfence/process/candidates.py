@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from keyfence.findings.history.book import CANDIDATE
@@ -31,13 +32,16 @@ class Candidates:
         self._note = note
         self._number = 0  # of the last comparison
 
-    async def begin(self, file: str, packed: Packed, purpose: str = "") -> dict[str, Any]:
+    async def begin(
+        self, file: str, packed: Packed, purpose: str = "", published: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
         """Compare a policy with the one in force from now on, in place of an earlier candidate. A rehearsal
-        (`purpose`) takes no other's place, nor another its own: ValueError."""
+        (`purpose`) takes no other's place, nor another its own: ValueError. `published` is what was signed of
+        the fleet's candidate."""
         if self.current is not None and self.current.purpose != purpose:
             raise ValueError(self._taken(self.current))
         self._number += 1
-        self.current = PackedCandidate(self._number, file, time.time(), packed, purpose)
+        self.current = PackedCandidate(self._number, file, time.time(), packed, purpose, published)
         await self._backend.set_candidate(self.current)
         self._note(CANDIDATE, {"change": "compared", **self.current.described()})
         return self.current.described()
@@ -55,8 +59,9 @@ class Candidates:
     async def begin_again(self, in_force: Packed) -> None:
         """Another policy is in force, so the comparison begins again. A rehearsal takes that policy."""
         if self.current is not None:
-            packed = in_force if self.current.purpose else self.current.packed
-            await self.begin(self.current.file, packed, self.current.purpose)
+            one = self.current
+            packed = in_force if one.purpose else one.packed
+            await self.begin(one.file, packed, one.purpose, one.published)
 
     async def drop(self, change: str = "dropped") -> dict[str, Any] | None:
         """End the comparison. Returns the candidate; None if there was none. `change` is for the history."""
@@ -114,6 +119,11 @@ def check_promoted(candidate: PackedCandidate, loaded: Packed) -> None:
         raise ValueError(
             "the candidate is the policy in force, to rehearse a cluster; "
             "to put that in force, write cluster: true into the policy and reload"
+        )
+    if candidate.published is not None and loaded.revision != candidate.packed.revision:
+        number = candidate.published["sequence"]
+        raise ValueError(
+            f"the candidate is the fleet's; keyfence promote {number} makes it the policy of every instance"
         )
     if loaded.revision != candidate.packed.revision:
         file = loaded.settings.policy_shown

@@ -44,6 +44,7 @@ from .candidates import Candidates, check_promoted
 from .causes import Causes
 from .edits import CannotEdit, Edit
 from .findings import FindingsDesk
+from .fleet_candidate import FleetCandidate
 from .freshness import Freshness
 from .glass import Glass
 from .provision import Choice, Provision
@@ -94,9 +95,10 @@ class ProcessControl(Control):
         self._refusals = Refusals(runtime.telemetry.counters, provision.refused_at_start)
         self._glass = Glass(runtime, backend, self._findings.history.note)
         self._freshness = Freshness(self._glass, backend)
-        concerns = Concerns(provision, self._refusals, self._freshness)
+        self._fleet_candidate = FleetCandidate(provision, runtime, self.candidates)
+        concerns = Concerns(provision, self._refusals, self._freshness, self._fleet_candidate)
         self._reporter = Reporter(runtime, backend, concerns, self._glass, lambda: self.admin)
-        self._findings.report_by(self._reporter.report)
+        self._findings.report_by(self._reporter.report, self._reporter.compared)
         self._reloading = asyncio.Lock()
         self._editing = asyncio.Lock()
         self._tables: tuple[CompiledPolicy, dict[str, Any]] | None = None  # of the policy that was shown last
@@ -122,7 +124,7 @@ class ProcessControl(Control):
     async def warnings(self) -> list[str]:
         troubles = [one.text for one in self._cluster.state().troubles] if self._cluster is not None else []
         about_policy = [*await self.degraded(), *self._provision.notes(), *self._provision.files.unchanging]
-        return [*self._concerns(is_fatal=False), *troubles, *about_policy]
+        return [*self._concerns(is_fatal=False), *troubles, *about_policy, *self._fleet_candidate.notes()]
 
     async def degraded(self) -> list[str]:
         return self._reporter.concerns.degraded()
@@ -301,7 +303,7 @@ class ProcessControl(Control):
 
     def chores(self) -> list[Coroutine[Any, Any, None]]:
         """The background jobs that keep up what is in force."""
-        return [self.tick_forever(), self.watch_forever(), self.poll_forever()]
+        return [self.tick_forever(), self.watch_forever(), self.poll_forever(), self._follow_forever()]
 
     async def tick_forever(self) -> None:
         """Each second: end the break-glasses that are over, look at the policy's age, and call the backend's
@@ -362,6 +364,10 @@ class ProcessControl(Control):
         act_as("the policy's server")
         await self._provision.poll_forever(self._take_offer)
 
+    async def _follow_forever(self) -> None:
+        act_as("the policy's server")
+        await self._fleet_candidate.follow_forever(self._reloading)
+
     async def _take_offer(self) -> None:
         async with self._reloading:
             with contextlib.suppress(FileError):  # everything was said
@@ -413,6 +419,7 @@ class ProcessControl(Control):
             await self.candidates.drop("promoted")
         elif packed.revision != revision_before:
             await self.candidates.begin_again(packed)
+        self._fleet_candidate.again()
         self._findings.policy_taken(self._runtime.authorizer, settings)
         revision = "" if policy is None else policy.revision
         changed = ["policy"] if revision != revision_before else []
@@ -523,6 +530,7 @@ class ProcessControl(Control):
 
     async def drop_candidate(self) -> dict[str, Any]:
         async with self._reloading:
+            self._fleet_candidate.drop()
             dropped = await self.candidates.drop()
         if dropped is not None:
             name = "the rehearsal" if dropped["for"] else f"the candidate {dropped['file']}"

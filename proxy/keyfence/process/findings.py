@@ -32,7 +32,7 @@ from .serving.runtime import StartError
 
 if TYPE_CHECKING:
     from keyfence.config.models import NotifyModel
-    from keyfence.findings.instances import Instance
+    from keyfence.findings.instances import Compared, Instance
     from keyfence.findings.notify import Notifier
     from keyfence.findings.queries import Reader
     from keyfence.findings.views import Views
@@ -59,7 +59,8 @@ class FindingsDesk(Ledger):
         self._opened.set()
         self._waiting: list[Mapping[str, Any]] = []  # increments from before that
         self._authorizer: Authorizer | None = None  # in force
-        self._reports: Callable[[], Instance] | None = None  # what this keyfence says of itself
+        self._reports: Callable[[], Instance] | None = None  # what this keyfence says of itself …
+        self._compares: Callable[[Instance], Compared | None] = lambda _: None  # … and the fleet's candidate
         self._in_band = asyncio.Lock()  # services take one reading thread, however many clients ask
         self.reading_seconds = 0.0  # of processor time, for all answers so far
 
@@ -125,14 +126,16 @@ class FindingsDesk(Ledger):
         if self._writer is not None:
             self._tell(self._writer)
 
-    def report_by(self, reports: Callable[[], Instance]) -> None:
-        """Write what this returns, as what this keyfence says of itself."""
-        self._reports = reports
+    def report_by(
+        self, reports: Callable[[], Instance], compares: Callable[[Instance], Compared | None]
+    ) -> None:
+        """Write what these return, as what this keyfence says of itself and of the fleet's candidate."""
+        self._reports, self._compares = reports, compares
         if self._writer is not None:
-            self._writer.reports = reports
+            self._writer.reports, self._writer.compares = reports, compares
 
     def _tell(self, writer: Writer) -> None:
-        writer.reports = self._reports
+        writer.reports, writer.compares = self._reports, self._compares
         authorizer = self._authorizer
         if authorizer is None:
             writer.policy_taken(None)

@@ -6,6 +6,7 @@ Rule: it owns nothing but the feed; listeners and clients are the runtime's.
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import time
 from collections.abc import Sequence
@@ -21,7 +22,7 @@ from keyfence.telemetry.tally import Tally
 
 from .serving.answers import OF_LEDGER, Answers, from_ledger
 from .serving.backend import Backend, Feed, Ledger, WorkerFailed, hand_over
-from .serving.candidate import NOTHING, Comparison, PackedCandidate, take_candidate
+from .serving.candidate import NOTHING, Comparison, PackedCandidate, SoFar, take_candidate
 from .serving.packing import Packed
 from .serving.runtime import Runtime, contexts_of
 
@@ -90,6 +91,13 @@ class InProcess(Backend):
         tallies, commands = changes.tallies(), dict(changes.commands)
         rehearsed = as_rows(changes.rehearsal.rows) if changes.rehearsal is not None else []
         return Comparison(commands, await asyncio.to_thread(rows_of, tallies), rehearsed)
+
+    def compared(self) -> SoFar:
+        changes = self._runtime.changes
+        if changes is None:
+            return SoFar({}, list)
+        tallies = changes.tallies()  # first: this counts commands too
+        return SoFar(dict(changes.commands), functools.partial(rows_of, tallies))
 
     async def set_glass(self, _glass: Sequence[BreakGlass]) -> None:
         pass  # the runtime's list is the authorizer's own

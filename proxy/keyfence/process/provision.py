@@ -17,7 +17,7 @@ from keyfence.config.state_file import last_sequence, policy_copy
 from keyfence.fleet.copy import Copy, confirm_copy, read_copy, write_copy
 from keyfence.fleet.files import WatchedFiles
 from keyfence.fleet.manifest import Signed
-from keyfence.fleet.model import Answer, NotFetched, PolicyServer
+from keyfence.fleet.model import Answer, NotFetched, Offer, PolicyServer
 from keyfence.fleet.signed import Floor, floor_of, read_floor, signature_path, write_floor
 from keyfence.fleet.source import PolicySource
 from keyfence.policy.diagnostics import FileError, file_error
@@ -64,7 +64,7 @@ class Provision:
         asked, trouble = source.request(), source.trouble
         wait = asked.wait if waits else 0.0
         try:
-            answer = await _fetch(source.server)(source.server, asked.etag, wait)
+            answer = await _fetch(source, asked.etag, wait)
         except NotFetched as exc:
             source.failed(str(exc))
             self._failures += 1
@@ -225,15 +225,16 @@ def _why(exc: OSError) -> str:
     return (exc.strerror or type(exc).__name__).lower()
 
 
-def _fetch(server: PolicyServer) -> Callable[[PolicyServer, str, float], Awaitable[Answer]]:
-    """The way to ask a server. Its library is imported when it is asked."""
-    if server.is_redis:
+async def _fetch(source: PolicySource, etag: str, wait: float) -> Answer:
+    """Ask a server. Its library is imported when it is asked. Raises NotFetched."""
+    if source.server.is_redis:
         from keyfence.fleet.redis_store import fetch
 
-        return fetch
+        known = source.candidate or Offer()
+        return await fetch(source.server, etag, wait, known.signature)
     from keyfence.fleet.http import fetch as fetch_https
 
-    return fetch_https
+    return await fetch_https(source.server, etag, wait)
 
 
 def start(origin: Origin, candidate: str) -> tuple[Loaded, Provision]:

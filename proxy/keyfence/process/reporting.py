@@ -16,9 +16,10 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from keyfence import __version__
-from keyfence.findings.instances import EVERY_OTHER, MAX_REASON, Instance, Source
+from keyfence.findings.instances import EVERY_OTHER, MAX_REASON, Compared, Comparison, Instance, Source
 from keyfence.policy.verdict import Mode
 
+from .fleet_candidate import FleetCandidate
 from .freshness import Freshness
 from .glass import Glass
 from .provision import Provision
@@ -32,7 +33,10 @@ MAX_MODES = 64 * 1024  # characters
 class Concerns:
     """Whether the policy in force is what it should be."""
 
-    def __init__(self, provision: Provision, refusals: Refusals, freshness: Freshness) -> None:
+    def __init__(
+        self, provision: Provision, refusals: Refusals, freshness: Freshness, candidate: FleetCandidate
+    ) -> None:
+        self.candidate = candidate
         self.provision = provision
         self.refusals = refusals
         self.freshness = freshness
@@ -127,6 +131,30 @@ class Reporter:
             modes=self._modes(),
             clients=sum(one["connections"] for one in self._backend.listing()),
         )
+
+    def compared(self, one: Instance) -> Compared | None:
+        """What this instance says of the fleet's candidate; None: the store has none, or it was not asked."""
+        fleet = self.concerns.candidate
+        if fleet.state == "none":
+            return None
+        own, sofar = fleet.own, self._backend.compared()
+        published = {} if own is None or own.published is None else own.published
+        comparison = Comparison(
+            id=one.id,
+            name=one.name,
+            environment=one.environment,
+            policy=one.policy,
+            revision=one.revision,
+            sequence=one.sequence,
+            state=fleet.state,
+            reason=fleet.fault[:MAX_REASON],
+            digest=published.get("digest", ""),
+            candidate=json.dumps({} if own is None else {**published, "revision": own.packed.revision}),
+            since=0.0 if own is None else own.since,
+            commands=json.dumps({} if own is None else sofar.commands),
+            last=one.last,
+        )
+        return Compared(comparison, sofar.rows if own is not None else list)
 
     def _modes(self) -> str:
         """The modes in force, as JSON. They are written again only if they have changed."""

@@ -33,13 +33,13 @@ from keyfence.policy.source.files import Reading
 from keyfence.policy.units import counted
 
 from .keys import TRUST_HELP, signer_of, trusted
-from .stores import asked, ca_option, name_option, store_of, store_option
+from .stores import asked, ca_option, candidate_of, name_option, store_of, store_option
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 KEY_VARIABLE = "KEYFENCE_KEY"
 
 
-def _key_option(command: _Command) -> _Command:
+def key_option(command: _Command) -> _Command:
     about = "File of the private key that signs; keyfence key makes one."
     return value_option("--key", "FILE", about, envvar=KEY_VARIABLE, show_envvar=True)(command)
 
@@ -50,7 +50,7 @@ def _text(value: str) -> str:
     return value.encode("utf-8", "replace").decode()
 
 
-def _about_options(command: _Command) -> _Command:
+def about_options(command: _Command) -> _Command:
     """Adds the options that say who publishes, and why."""
     author = value_option("--author", "TEXT", "Who publishes it.  [default: the user's name]", _text)
     message = value_option("--message", "TEXT", "What this version changes.", _text)
@@ -61,16 +61,21 @@ def _about_options(command: _Command) -> _Command:
 @click.argument("policy", type=POLICY)
 @store_option("--to")
 @name_option()
-@_key_option
-@_about_options
+@key_option
+@about_options
 @value_option("--sequence", "NUMBER", "The sequence, if it is to be more than the next.", type=int, default=0)
+@click.option(
+    "--candidate",
+    is_flag=True,
+    help="Store it as the candidate, which every instance compares with the policy in force.",
+)
 @ca_option
 @format_option("text", "json")
-def push(policy: str, place: str, name: str, key: str, sequence: int, **more: str) -> None:
+def push(policy: str, place: str, name: str, key: str, sequence: int, **more: Any) -> None:
     """Check, test, sign and store a policy as the newest version.
 
     Its tests are the files *.test.yaml in its folder that name it. By default it is published under its own
-    name.
+    name. With --candidate no instance puts it in force: see keyfence fleet diff, then keyfence promote.
 
     Exit code 0: it is stored; 1: it has faults, a test fails, somebody else has pushed meanwhile, or the
     store does not answer; 2: wrong usage.
@@ -82,9 +87,12 @@ def push(policy: str, place: str, name: str, key: str, sequence: int, **more: st
             load_policy(policy)
     contents = named_contents(policy, of_policy.contents())
     store = store_of(place, name or own, more["ca"])
-    manifest = Manifest(name or own, 0, _hashes(contents), more["author"] or _user(), more["message"], _now())
-    stored = _publish(store, signer, manifest, contents, sequence)
-    _report(stored, store, more["form"], f"{counted(tested, 'test')} passed")
+    manifest = Manifest(
+        name or own, 0, _hashes(contents), more["author"] or user_name(), more["message"], time_now()
+    )
+    publishes = publish_candidate if more["candidate"] else publish
+    stored = publishes(store, signer, manifest, contents, sequence)
+    report(stored, store, more["form"], f"{counted(tested, 'test')} passed")
 
 
 def _checked(policy: str) -> tuple[str, int]:
@@ -125,39 +133,60 @@ def _hashes(contents: Mapping[str, bytes]) -> tuple[tuple[str, str], ...]:
     return tuple((name, digest_of(content)) for name, content in sorted(contents.items()))
 
 
-def _user() -> str:
+def user_name() -> str:
     try:
         return getpass.getuser()
     except (KeyError, OSError):
         return str(os.getuid())
 
 
-def _now() -> str:
+def time_now() -> str:
     return f"{datetime.datetime.now(datetime.UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
-def _publish(
+def publish(
     store: Store, signer: Signer, manifest: Manifest, contents: Mapping[str, bytes], sequence: int
 ) -> Version:
     """Sign this as the next version, and store it. Ends the command if that fails."""
     after = asked(store.last())
-    if sequence and sequence <= after:
-        fail(f"--sequence: {store.shown} has sequence {after} already; give a larger one")
-    try:
-        manifest = manifest._replace(sequence=check_sequence(sequence or after + 1))
-    except ValueError as exc:
-        fail(f"--sequence: {exc}")
-    version = Version(signer.sign(manifest), contents)
+    version = Version(signer.sign(_next(manifest, store, after, sequence)), contents)
     asked(store.add(version, after))
     return version
 
 
-def _report(version: Version, store: Store, form: str, more: str) -> None:
+def publish_candidate(
+    store: Store, signer: Signer, manifest: Manifest, contents: Mapping[str, bytes], sequence: int
+) -> Version:
+    """Sign this as the candidate for the version after the newest one, and store it. Ends the command if that
+    fails."""
+    beside = candidate_of(store)
+    base, after = asked(store.last()), asked(beside.last())
+    if not base:
+        fail(f"{store.shown} has no version yet, so there is nothing to compare with; push one first", 1)
+    manifest = _next(manifest, store, after, sequence)._replace(base=base)
+    version = Version(signer.sign(manifest), contents)
+    asked(beside.put(version, after))
+    return version
+
+
+def _next(manifest: Manifest, store: Store, after: int, sequence: int) -> Manifest:
+    """The manifest with the next sequence, or with a given larger one. Ends the command if it is not."""
+    if sequence and sequence <= after:
+        fail(f"--sequence: {store.shown} has sequence {after} already; give a larger one")
+    try:
+        return manifest._replace(sequence=check_sequence(sequence or after + 1))
+    except ValueError as exc:
+        fail(f"--sequence: {exc}")
+
+
+def report(version: Version, store: Store, form: str, more: str) -> None:
     one = version.manifest
     if form == "json":
         print_json(version.signed.status() | {"store": store.shown, "files": dict(one.files)})
         return
-    say(f"pushed {one.name} {one.sequence} to {store.shown}, signed by {version.signed.key}; {more}")
+    what = one.name if one.base is None else f"candidate {one.name}"
+    based = "" if one.base is None else f", based on version {one.base}"
+    say(f"pushed {what} {one.sequence} to {store.shown}{based}, signed by {version.signed.key}; {more}")
 
 
 def print_versions(place: str, name: str, trust: Sequence[str], ca: str, form: str) -> None:
@@ -179,10 +208,10 @@ def _row(sequence: int, version: Version | None, keys: tuple[PublicKey, ...]) ->
     if version is None:
         empty = dict.fromkeys(("name", "author", "message", "time", "key"), "")
         return {**empty, "sequence": sequence, "state": "missing, or without a signature"}
-    return version.signed.status() | {"sequence": sequence, "state": _state(sequence, version, keys)}
+    return version.signed.status() | {"sequence": sequence, "state": state_of(sequence, version, keys)}
 
 
-def _state(sequence: int, version: Version, keys: tuple[PublicKey, ...]) -> str:
+def state_of(sequence: int, version: Version, keys: tuple[PublicKey, ...]) -> str:
     """Whether a version is as it was signed."""
     found = differences(version.manifest, version.contents)
     if version.manifest.sequence != sequence:
@@ -196,8 +225,8 @@ def _state(sequence: int, version: Version, keys: tuple[PublicKey, ...]) -> str:
 @click.argument("sequence", type=int)
 @store_option("--to")
 @name_option(required=True)
-@_key_option
-@_about_options
+@key_option
+@about_options
 @click.option("--trust", "trust", metavar="KEY", multiple=True, help=TRUST_HELP)
 @ca_option
 @format_option("text", "json")
@@ -215,20 +244,20 @@ def rollback(sequence: int, place: str, name: str, key: str, trust: Sequence[str
     old = asked(store.read(sequence))
     if old is None:
         fail(f"{store.shown} has no version {sequence}; keyfence history lists them", 1)
-    state = _state(sequence, old, (signer.public, *trusted(trust)))
+    state = state_of(sequence, old, (signer.public, *trusted(trust)))
     if old.manifest.name != name:
         state = f"it was signed as {old.manifest.name}"
     if state != "signed":
         fail(f"{store.shown}: version {sequence} is not published again: {state}", 1)
-    _check_old(old)
+    check_old(old, f"version {sequence}")
     message = more["message"] or f"rollback to {sequence}"
-    manifest = Manifest(name, 0, old.manifest.files, more["author"] or _user(), message, _now())
-    stored = _publish(store, signer, manifest, old.contents, 0)
-    _report(stored, store, more["form"], f"the content is that of {sequence}")
+    manifest = Manifest(name, 0, old.manifest.files, more["author"] or user_name(), message, time_now())
+    stored = publish(store, signer, manifest, old.contents, 0)
+    report(stored, store, more["form"], f"the content is that of {sequence}")
 
 
-def _check_old(version: Version) -> None:
-    """Whether this keyfence would load the policy. Ends the command if not."""
+def check_old(version: Version, what: str) -> None:
+    """Whether this keyfence would load the policy of a version or candidate. Ends the command if not."""
     with tempfile.TemporaryDirectory() as folder:
         for name, content in version.contents.items():
             path = Path(folder, name)
@@ -238,4 +267,4 @@ def _check_old(version: Version) -> None:
     for one in errors:
         say(one.illustrated(), err=True)
     if errors:
-        fail(f"version {version.manifest.sequence} has faults for this keyfence; nothing was stored", 1)
+        fail(f"{what} has faults for this keyfence; nothing was stored", 1)

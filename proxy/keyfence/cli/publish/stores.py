@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -20,6 +20,9 @@ from keyfence.fleet.manifest import check_name
 from keyfence.fleet.redis_url import parse_redis_url
 from keyfence.fleet.store import Store, StoreError
 from keyfence.policy.show import one_line
+
+if TYPE_CHECKING:
+    from keyfence.fleet.redis_candidate import RedisCandidate
 
 STORE = "STORE"
 STORE_VARIABLE = "KEYFENCE_STORE"
@@ -69,6 +72,17 @@ def store_of(place: str, name: str, ca: str) -> Store:
     from keyfence.fleet.redis_store import RedisStore
 
     return RedisStore(redis, name, ca)
+
+
+def candidate_of(store: Store) -> RedisCandidate:
+    """The candidate beside the versions in a store. Ends the command if the store can have none."""
+    if isinstance(store, FolderStore):
+        fail(f"{store.shown} is a folder, and candidates are in a Redis; name redis://HOST:PORT")
+    from keyfence.fleet.redis_candidate import RedisCandidate
+    from keyfence.fleet.redis_store import RedisStore
+
+    assert isinstance(store, RedisStore)
+    return RedisCandidate(store)
 
 
 def _is_argument() -> bool:

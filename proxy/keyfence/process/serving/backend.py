@@ -15,7 +15,7 @@ from keyfence.telemetry.counters import Counters
 from keyfence.telemetry.increments import Increments
 from keyfence.telemetry.tally import Tally
 
-from .candidate import Comparison, PackedCandidate
+from .candidate import Comparison, PackedCandidate, SoFar
 from .packing import Packed
 
 NOTHING_KEPT = "keyfence runs without a findings store; set findings: in the configuration"
@@ -81,6 +81,9 @@ class Backend(Protocol):
 
     async def comparison(self) -> Comparison:
         """What the candidate would change, of all processes, up to date."""
+
+    def compared(self) -> SoFar:
+        """The same as far as this process knows it."""
 
     async def set_glass(self, glass: Sequence[BreakGlass]) -> None:
         """Put these break-glasses in force; returns once all processes have them."""

@@ -7,6 +7,7 @@ names it.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from keyfence.policy.compiled.for_cluster import for_cluster
@@ -28,6 +29,9 @@ class PackedCandidate(NamedTuple):
     since: float  # the beginning of the comparison, in Unix seconds
     packed: Packed
     purpose: str = ""  # CLUSTER: it is the policy in force, to rehearse a cluster
+    published: Mapping[str, Any] | None = (
+        None  # what was signed of the fleet's; None: it is an operator's own
+    )
 
     def described(self) -> dict[str, Any]:
         """What operators see of it."""
@@ -37,6 +41,7 @@ class PackedCandidate(NamedTuple):
             "policy": self.packed.name,
             "revision": self.packed.revision,
             "since": self.since,
+            **({} if self.published is None else {"published": self.published}),
         }
 
 
@@ -49,6 +54,13 @@ class Comparison(NamedTuple):
 
 
 NOTHING = Comparison({}, [], [])
+
+
+class SoFar(NamedTuple):
+    """The same as far as one process knows it."""
+
+    commands: dict[str, int]
+    rows: Callable[[], list[ChangedRow]]  # makes them; any thread may call it
 
 
 async def take_candidate(runtime: Runtime, candidate: PackedCandidate | None) -> None:

@@ -23,6 +23,7 @@ from keyfence.admin.token import tokens_of
 from keyfence.config.loading import load_policy_server, load_settings, named_files
 from keyfence.config.settings import Overrides, Settings
 from keyfence.downstream.tls import check_tls
+from keyfence.fleet.keys import Trust
 from keyfence.fleet.manifest import Signed
 from keyfence.fleet.model import PolicyServer
 from keyfence.fleet.signed import Floor, check_contents, read_signed
@@ -142,6 +143,7 @@ class Origin:
     spliced: bool = False
     given: Mapping[str, Given] = dataclasses.field(default_factory=dict)  # contents of files, by path
     floor: Floor | None = None  # no signed policy older than this is loaded
+    trust: Trust | None = None  # who must have signed the policy; None: as the configuration says
 
     def load(self) -> tuple[Settings, CompiledPolicy | None]:
         """Read and check everything. Raises FileError."""
@@ -167,9 +169,10 @@ class Origin:
         """The policy, and the settings with its signature. Raises FileError."""
         if self.spliced:
             return settings, None
-        if settings.policy_trust is None:
+        trust = self.trust or settings.policy_trust
+        if trust is None:
             return settings, load(settings)
-        signed = read_signed(settings.policy, settings.policy_trust, self.floor)
+        signed = read_signed(settings.policy, trust, self.floor)
         policy = load_signed(settings, signed)
         return dataclasses.replace(settings, policy_signed=signed), policy
 
@@ -206,6 +209,10 @@ class Origin:
             return None if self.spliced else load_policy_server(self.config, self.overrides)
         except FileError:
             return otherwise
+
+    def signed_by(self, trust: Trust) -> Origin:
+        """The same, with a policy that one of these keys must have signed."""
+        return dataclasses.replace(self, trust=trust)
 
     def with_policy(self, file: str) -> Origin:
         """The same with another policy, such as a candidate."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import functools
 import random
 import time
 from collections.abc import Coroutine, Iterable, Sequence
@@ -18,7 +19,7 @@ from keyfence.net.addresses import Bound
 from keyfence.policy.enforcement.modes import BreakGlass
 from keyfence.process.serving.answers import from_ledger, merged_clients, stats_of
 from keyfence.process.serving.backend import Backend, Feed, Ledger, WorkerFailed
-from keyfence.process.serving.candidate import Comparison, PackedCandidate
+from keyfence.process.serving.candidate import Comparison, PackedCandidate, SoFar
 from keyfence.process.serving.cluster import ClusterNodes
 from keyfence.process.serving.packing import Packed
 from keyfence.process.serving.runtime import Runtime, StartError
@@ -194,6 +195,10 @@ class Workers(Backend):
         await self._refresh()
         found = self._comparisons
         return Comparison(dict(found.commands), rows_of(found.tallies()), as_rows(found.rehearsal.rows))
+
+    def compared(self) -> SoFar:
+        found = self._comparisons
+        return SoFar(dict(found.commands), functools.partial(rows_of, dict(found.tallies())))
 
     async def set_glass(self, glass: Sequence[BreakGlass]) -> None:
         self._start = dataclasses.replace(self._start, glass=tuple(glass))
