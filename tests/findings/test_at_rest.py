@@ -17,7 +17,7 @@ from keyfence.findings.queries import Reader
 from keyfence.findings.readiness import Readiness, may_be_refused, standings
 from keyfence.findings.store import Store
 from tests.findings.rows import NOON, batch, look, row
-from tests.findings.test_database import SINCE_3, SINCE_4, SINCE_6, schema_of
+from tests.findings.test_database import SINCE_3, SINCE_4, SINCE_6, SINCE_7, schema_of
 
 LOST = AtRest("key.unregistered", "must", "", "user:<int>", 40, "#shop", "register it", ["user:1", "user:2"])
 TTL = AtRest("ttl.required", "must", "cart", "", 3, "#shop", "EXPIRE it", ["shop:cart:1"])
@@ -113,7 +113,7 @@ def test_a_store_of_schema_2_is_upgraded_to_what_a_new_one_is(url: str) -> None:
     fresh = schema_of(before)
     Store(before, "here:1").write(batch(row(times=3)))
     with before.writing() as connection:
-        for statement in (*SINCE_6, *SINCE_4, *SINCE_3, "UPDATE keyfence_meta SET version = 2"):
+        for statement in (*SINCE_7, *SINCE_6, *SINCE_4, *SINCE_3, "UPDATE keyfence_meta SET version = 2"):
             connection.execute(text(statement))
     before.close()
     after = Database(url)

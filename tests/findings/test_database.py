@@ -72,6 +72,7 @@ SINCE_6 = (
     "DROP TABLE keyfence_history_heads",
     "DROP TABLE keyfence_instances",
 )
+SINCE_7 = ("DROP TABLE keyfence_news", "DROP TABLE keyfence_news_targets")
 
 
 def as_schema_1(url: str) -> None:
@@ -86,6 +87,7 @@ def as_schema_1(url: str) -> None:
     look(store, NOON, NOON + 5 * HOUR)
     with database.writing() as connection:
         for statement in (
+            *SINCE_7,
             *SINCE_6,
             *SINCE_4,
             *SINCE_3,
@@ -142,7 +144,7 @@ def test_a_store_of_schema_4_knows_the_basis_that_was_first_put_in_force_last(
     store.basis_taken("r2", "{}", NOON + 1)
     store.basis_taken("r1", "{}", NOON)
     with database.writing() as connection:
-        for statement in (*SINCE_6, *SINCE_5, "UPDATE keyfence_meta SET version = 4"):
+        for statement in (*SINCE_7, *SINCE_6, *SINCE_5, "UPDATE keyfence_meta SET version = 4"):
             connection.execute(text(statement))
     database.close()
     upgraded = Database(url)

@@ -22,7 +22,7 @@ from sqlalchemy.exc import DBAPIError, NoSuchModuleError, SQLAlchemyError
 
 from .tables import meta, metadata
 
-VERSION = 6
+VERSION = 7
 # For each older version: the statements that bring a database to the next one, in SQL that SQLite and
 # PostgreSQL share. CLUSTERED stands for what only SQLite needs. They never change after a release.
 CLUSTERED = "/* clustered */"
@@ -69,6 +69,13 @@ UPGRADES: dict[int, tuple[str, ...]] = {
         "source TEXT NOT NULL, reason TEXT NOT NULL, loaded FLOAT NOT NULL, confirmed FLOAT NOT NULL, "
         "version TEXT NOT NULL, started FLOAT NOT NULL, last FLOAT NOT NULL, modes TEXT NOT NULL, "
         "clients BIGINT NOT NULL, PRIMARY KEY (id))",
+    ),
+    6: (
+        "CREATE TABLE keyfence_news (period TEXT NOT NULL, since FLOAT NOT NULL, until FLOAT NOT NULL, "
+        "event BIGINT NOT NULL, content TEXT NOT NULL, PRIMARY KEY (period))",
+        "CREATE TABLE keyfence_news_targets (period TEXT NOT NULL, target TEXT NOT NULL, "
+        "instance TEXT NOT NULL, state TEXT NOT NULL, tries BIGINT NOT NULL, next FLOAT NOT NULL, "
+        "PRIMARY KEY (period, target))",
     ),
 }
 BUSY_SECONDS = 5  # how long to wait for another process that writes
