@@ -77,7 +77,8 @@ class Sender:
         if await asyncio.to_thread(self._claims.is_made, period.name):
             digest = await asyncio.to_thread(self._claims.digest, period.name)
             if digest is not None and now - period.due <= SETTLE_SECONDS + JOIN_SECONDS:
-                await asyncio.to_thread(self._claims.expect, period.name, _who_gets(plan, digest))
+                names = await asyncio.to_thread(_who_gets, plan, digest)
+                await asyncio.to_thread(self._claims.expect, period.name, names)
             return
         bounds = await asyncio.to_thread(self._claims.bounds, period)
         if bounds is None:
@@ -85,7 +86,8 @@ class Sender:
             await asyncio.to_thread(self._claims.begin, period, made.event)
         elif bounds.since < bounds.until:  # else the digest before covers it, under another plan
             made = await self._make(bounds)
-            await asyncio.to_thread(self._claims.add, period, made, _who_gets(plan, made.digest))
+            names = await asyncio.to_thread(_who_gets, plan, made.digest)
+            await asyncio.to_thread(self._claims.add, period, made, names)
 
     async def _try(self, session: aiohttp.ClientSession, plan: Plan, one: Waiting) -> None:
         target = next((each for each in plan.targets if each.name == one.target), None)
@@ -99,8 +101,9 @@ class Sender:
             return
         digest = await asyncio.to_thread(self._claims.digest, one.period)
         assert digest is not None  # only such a period waits
+        share = await asyncio.to_thread(share_of, digest, target, plan.targets)
         try:
-            lacks = await deliver(session, plan, target, share_of(digest, target, plan.targets), one.period)
+            lacks = await deliver(session, plan, target, share, one.period)
         except NotDelivered as exc:
             await self._failed(one, target, tries, str(exc))
             return
