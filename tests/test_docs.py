@@ -65,7 +65,7 @@ def test_every_file_that_a_document_names_exists(document: Path) -> None:
 
 
 # Pages whose blocks of YAML are parts of a configuration or of a policy.
-PARTLY = ("environments", "managed", "topology", "upgrades")
+PARTLY = ("environments", "managed", "news", "topology", "upgrades")
 _YAML = re.compile(r"^```yaml\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 

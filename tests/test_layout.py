@@ -99,6 +99,9 @@ MAY_IMPORT: dict[str, set[str]] = {
         *("commands", "findings.history", "findings.proof", "telemetry", "policy"),
         *("policy.compiled", "policy.enforcement", "policy.engine", "policy.reach", "policy.wording"),
     },
+    "findings.news": {
+        *("findings", "findings.history", "policy", "telemetry"),
+    },
     "findings.gate": {"findings", "policy", "policy.source", "telemetry"},
     "audit.servers": {"policy.compiled", "upstream", "upstream.cluster"},
     "audit": {
@@ -181,6 +184,7 @@ MAY_IMPORT: dict[str, set[str]] = {
             "downstream",
             "findings",
             "findings.history",
+            "findings.news",
             "findings.proof",
             "fleet",
             "net",
@@ -195,6 +199,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cli.terminal": {"admin", "config", "net", "policy", "telemetry", "telemetry.reports", "upstream"},
     "cli.rollout": {
         *("admin", "cli.terminal", "config", "findings", "findings.gate", "net", "telemetry", "upstream"),
+        *("findings.news", "findings.proof"),
         *("audit", "audit.servers", "cli.keyspace", "telemetry.reports"),
         *("policy", "policy.compiled", "policy.enforcement", "policy.loading", "policy.wording"),
         *("authoring.export", "authoring.learn"),

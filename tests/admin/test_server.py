@@ -6,6 +6,7 @@ import datetime
 import io
 import json
 import logging
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
@@ -20,6 +21,7 @@ from keyfence.admin.control import Control
 from keyfence.admin.routes import ROUTES
 from keyfence.admin.server import start_admin
 from keyfence.findings.filter import Filter
+from keyfence.findings.finding import DAY
 from keyfence.net.addresses import Address
 from keyfence.policy.compiled.tenants import NOBODY, Caller
 from keyfence.policy.diagnostics import Diagnostic, FileError, Place
@@ -96,6 +98,10 @@ class FakeControl(Control):
     async def readiness(self, quiet: float) -> dict[str, Any]:
         self.asked.append(("readiness", quiet))
         return {"ready": False}
+
+    async def news(self, since: float, owner: str) -> dict[str, Any]:
+        self.asked.append(("news", (since, owner)))
+        return {"text": "nothing new"}
 
     async def unused(self, seconds: float) -> dict[str, Any]:
         self.asked.append(("unused", seconds))
@@ -319,6 +325,18 @@ def test_the_addresses_of_the_listeners_are_served(served: Callable[[Scenario], 
         waivers = [{"service": "CubeProxy", "rule": "scope.write"}]
         assert await client.ask("GET", "/waivers") == (200, waivers)
         assert await client.ask("GET", "/listeners") == (200, listeners)
+
+    served(scenario)
+
+
+def test_news_are_asked_for_a_time_and_an_owner(served: Callable[[Scenario], None]) -> None:
+    async def scenario(client: Client) -> None:
+        assert (await client.ask("GET", "/news?since=5&owner=%23shop"))[0] == 200
+        assert client.control.asked.pop() == ("news", (5.0, "#shop"))
+        assert (await client.ask("GET", "/news"))[0] == 200
+        since, owner = client.control.asked.pop()[1]
+        assert (0 <= time.time() - DAY - since < 600, owner) == (True, "")
+        assert (await client.ask("GET", "/news?since=yesterday"))[0] == 400
 
     served(scenario)
 

@@ -596,6 +596,7 @@ OPTIONS = {
     "report": ["--admin"],
     "waivers": ["--config", "--waivers", "--admin", "--until"],
     "check": [],
+    "news": ["--since", "--owner", "--findings", "--config", "--admin"],
     "fleet": ["--findings", "--forget", "--admin"],
     "withdraw": ["--to", "--name", "--ca"],
     "history": ["--from", "--name", "--trust", "--rule", "--since", "--head", "--findings", "--config"],

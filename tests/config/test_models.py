@@ -709,7 +709,7 @@ def settings_of(model: type[BaseModel]) -> set[str]:
     """The names of a model's settings, nested ones included."""
     names: set[str] = set()
     for name, field in model.model_fields.items():
-        names.add(name)
+        names.add(field.alias or name)
         inner = _model_in(field.annotation)
         names |= settings_of(inner) if inner is not None else set()
     return names

@@ -72,7 +72,12 @@ SINCE_6 = (
     "DROP TABLE keyfence_history_heads",
     "DROP TABLE keyfence_instances",
 )
-SINCE_7 = ("DROP TABLE keyfence_comparisons", "DROP TABLE keyfence_compared")
+SINCE_7 = (
+    "DROP TABLE keyfence_comparisons",
+    "DROP TABLE keyfence_compared",
+    "DROP TABLE keyfence_news",
+    "DROP TABLE keyfence_news_targets",
+)
 
 
 def as_schema_1(url: str) -> None:

@@ -26,6 +26,7 @@ TASKS = (
     "ci",
     "publishing",
     "fleet",
+    "news",
     "history",
     "audit",
     "export",

@@ -96,6 +96,14 @@ class Fleet(Question):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class News(Question):
+    """What has happened since a time (Unix seconds), and what is about to; `owner` "" is everyone's."""
+
+    since: float
+    owner: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class Owners(Question):
     """Everyone who owns a finding."""
 

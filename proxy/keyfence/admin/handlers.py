@@ -6,6 +6,7 @@ decides nothing itself.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -19,7 +20,7 @@ from keyfence.policy.enforcement.modes import parse_mode
 from keyfence.policy.rules import RULES
 from keyfence.telemetry.metrics.exposition import CONTENT_TYPE
 
-from .asked import EvidenceSince, Fleet, Listing, Question, Readiness, Single, Unused, WhatIf
+from .asked import EvidenceSince, Fleet, Listing, News, Question, Readiness, Single, Unused, WhatIf
 from .bodies import (
     BadRequest,
     argv_field,
@@ -130,6 +131,12 @@ async def readiness(control: Control, request: web.Request) -> web.Response:
 
 async def fleet(control: Control, _: web.Request) -> web.Response:
     return await _asked(control, Fleet())
+
+
+async def news(control: Control, request: web.Request) -> web.Response:
+    asked = query(request, {"since", "owner"})
+    since = number_in(asked, "since", time.time() - DAY)
+    return await _asked(control, News(since, asked.get("owner", "")))
 
 
 async def unused(control: Control, request: web.Request) -> web.Response:

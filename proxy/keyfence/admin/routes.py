@@ -130,6 +130,12 @@ ROUTES = (
         "200 with `healthy`, `instances`, `differences`, `lines`, `candidates`",
     ),
     _reading(
+        "/news",
+        handlers.news,
+        "what has happened since a time, and what is about to, as [news](news.md) say it (`keyfence news`): "
+        "`since` (Unix seconds; the last day), `owner`",
+    ),
+    _reading(
         "/modes",
         handlers.modes,
         "the mode of each rule for each service, the policy's revision, open break-glasses",

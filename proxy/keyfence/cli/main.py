@@ -47,6 +47,7 @@ PLACES: Mapping[str, str] = {
     "look": "keyfence.cli.look.look:look",
     "migrate": "keyfence.cli.keyspace.commands:migrate",
     "modes": "keyfence.cli.status:modes",
+    "news": "keyfence.cli.rollout.news:news",
     "observe": "keyfence.cli.running:observe",
     "policies": "keyfence.cli.shipped:policies",
     "promote": "keyfence.cli.publish.candidates:promote",

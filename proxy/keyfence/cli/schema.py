@@ -44,6 +44,7 @@ _WRITTEN: Mapping[str, JsonSchemaValue] = {
 }
 _ONLY_AS_MODELLED = frozenset({"_hidden_mapping"})
 _VALUE_FOR_ALL = frozenset({"_for_every_service"})  # or, in place of a mapping, one value for all names
+_ONE_OR_SEVERAL = frozenset({"_several"})  # or, in place of a list, one value
 
 
 def schema(kind: str) -> dict[str, Any]:
@@ -77,6 +78,8 @@ class _Written(GenerateJsonSchema):
             return inner
         if name in _VALUE_FOR_ALL:
             return {"anyOf": [inner["additionalProperties"], inner]}
+        if name in _ONE_OR_SEVERAL:
+            return {"anyOf": [inner["items"], inner]}
         return {"anyOf": [{"type": _TEXT}, inner]}  # the validator also reads a short text form
 
     def tagged_union_schema(self, schema: core_schema.TaggedUnionSchema) -> JsonSchemaValue:

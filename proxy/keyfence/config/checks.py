@@ -50,11 +50,16 @@ def policy_faults(model: ConfigModel, settings: Settings) -> list[Diagnostic]:
 
 
 def notify_faults(settings: Settings) -> list[Diagnostic]:
-    """A webhook without findings to tell of."""
-    if settings.notify is None or settings.findings:
-        return []
-    text = "notify tells of findings, and there is no store of findings; remove it, or name a store"
-    return [settings.fault(("notify",), text)]
+    """A webhook or news without findings to tell of, and news that cannot be sent."""
+    told = {"notify": settings.notify, "news": settings.news}
+    text = "tells of findings, and there is no store of findings; remove it, or name a store"
+    faults = [
+        settings.fault((name,), f"{name} {text}")
+        for name, said in told.items()
+        if said is not None and not settings.findings
+    ]
+    of_news = settings.news.faults() if settings.news is not None else ()
+    return [*faults, *(settings.fault(path, text) for path, text in of_news)]
 
 
 def listener_faults(settings: Settings) -> list[Diagnostic]:

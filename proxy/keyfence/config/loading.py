@@ -26,6 +26,7 @@ from .checks import faults_of
 from .defaults import DEFAULT_LISTEN
 from .fields import NONE, parse_drain, parse_workers, store_url
 from .models import ConfigModel, ListenerModel
+from .news import NewsModel
 from .policy import PolicySourceModel
 from .references import Resolved, file_of
 from .settings import Overrides, Settings
@@ -133,6 +134,7 @@ def _settings(model: ConfigModel, source: Resolved | None, flags: Overrides, fol
         findings_are_default=not (flags.findings or model.findings.url),
         findings_keep=model.findings.keep / 1000,
         notify=model.notify,
+        news=_news(model, folder),
         mask_keys=model.decision_log.mask_keys,
         limits=model.limits,
         name_services=model.name_services,
@@ -190,6 +192,15 @@ def _credentials(model: ConfigModel, source: Resolved | None, folder: Path) -> S
         return None
     place = source.place(("upstream", "credentials", said.kind))
     return said.source(model.upstream.user, folder, f"{place.file}:{place.line}: {said.kind}")
+
+
+def _news(model: ConfigModel, folder: Path) -> NewsModel | None:
+    """The news, with the path of the mail server's authorities resolved."""
+    news = model.news
+    if news is None or news.smtp is None:
+        return news
+    smtp = news.smtp.model_copy(update={"ca": _in(folder, news.smtp.ca)})
+    return news.model_copy(update={"smtp": smtp})
 
 
 def _secret_files(source: Resolved | None, flags: Overrides, credentials: str) -> tuple[str, ...]:

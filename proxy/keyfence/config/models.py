@@ -37,6 +37,7 @@ from .fields import (
 )
 from .identify import IdentifyModel
 from .limits import ANY_SERVICE, ClientLimits
+from .news import NewsModel
 from .policy import PolicySourceModel
 from .sentinel import Primaries, PrimaryModel
 from .upstream import UpstreamModel
@@ -143,7 +144,7 @@ class NotifyModel(_Model):
     webhook: WebUrl
     on: Annotated[list[Change], BeforeValidator(one_as_list), Field(min_length=1)] = ["new", "reopened"]
     group: Duration = 5 * 60_000  # ms for which changes are gathered into one message
-    form: Literal["json", "slack"] = "json"
+    form: Literal["json", "slack", "teams"] = "json"
 
 
 class LimitsModel(_Model):
@@ -200,6 +201,7 @@ class ConfigModel(_Model):
     decision_log: Annotated[DecisionLogModel, mapping_or("path")] = DecisionLogModel()
     findings: Annotated[FindingsModel, mapping_or("url")] = FindingsModel()
     notify: NotifyModel | None = None
+    news: NewsModel | None = None
     limits: LimitsModel = LimitsModel()
     name_services: Flag = True  # whether a refusal names the services that have the right
     # Worker processes. 0: one process does everything.

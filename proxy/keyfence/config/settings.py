@@ -24,6 +24,7 @@ from keyfence.upstream.health import UpstreamAddress
 from .identify import IdentifyModel
 from .limits import ANY_SERVICE
 from .models import LimitsModel, ListenerModel, NotifyModel, ReadsModel, TokenModel
+from .news import NewsModel
 from .upstream import AnnounceModel
 
 
@@ -84,6 +85,7 @@ class Settings:
     findings_are_default: bool  # neither the file nor the command line names a store
     findings_keep: float  # seconds
     notify: NotifyModel | None
+    news: NewsModel | None
     mask_keys: bool
     limits: LimitsModel
     name_services: bool

@@ -80,6 +80,11 @@ UPGRADES: dict[int, tuple[str, ...]] = {
         "count BIGINT NOT NULL, observed BIGINT NOT NULL, refused BIGINT NOT NULL, waived BIGINT NOT NULL, "
         "first FLOAT NOT NULL, last FLOAT NOT NULL, example TEXT NOT NULL, hint TEXT NOT NULL)",
         "CREATE INDEX keyfence_compared_id ON keyfence_compared (id)",
+        "CREATE TABLE keyfence_news (period TEXT NOT NULL, since FLOAT NOT NULL, until FLOAT NOT NULL, "
+        "event BIGINT NOT NULL, content TEXT NOT NULL, PRIMARY KEY (period))",
+        "CREATE TABLE keyfence_news_targets (period TEXT NOT NULL, target TEXT NOT NULL, "
+        "instance TEXT NOT NULL, state TEXT NOT NULL, tries BIGINT NOT NULL, next FLOAT NOT NULL, "
+        "PRIMARY KEY (period, target))",
     ),
 }
 BUSY_SECONDS = 5  # how long to wait for another process that writes

@@ -6,7 +6,8 @@ Rule: reading never changes anything.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from sqlalchemy import ColumnElement, Connection, Float, Row, Select, Table, func, or_, select
@@ -17,6 +18,7 @@ from .database import Database
 from .filter import EVERYTHING, Filter
 from .finding import ACTIONS, ACTIVE, AT_REST, EVERY_COMMAND, HOUR, Event, Finding, State
 from .fleet import Known
+from .history.book import STATES
 from .history.chain import Head
 from .history.chain import Row as HistoryRow
 from .instances import Comparison, Found, Instance
@@ -40,7 +42,20 @@ from .tables import (
     uses,
 )
 
+_CHUNK = 500  # ids of one statement
 LOOKING, PASSTHROUGH, OPAQUE = "looking", "passthrough", "opaque"  # kinds of spans
+
+
+_VIOLATIONS = sum((findings.c[action] for action in ACTIONS), findings.c.at_rest)
+_TOTAL = (findings.c.id, findings.c.state, _VIOLATIONS.label("total"))
+
+
+class Total(NamedTuple):
+    """A finding's state and its violations, which are little to read."""
+
+    id: str
+    state: State
+    violations: int
 
 
 class Asked(NamedTuple):
@@ -81,6 +96,7 @@ class Chained(NamedTuple):
     rows: list[HistoryRow]
     heads: list[Head]  # the newest first
     tails: dict[str, str]  # by instance: when it has looked since the last row that says so, as JSON
+    written: Mapping[str, int] = MappingProxyType({})  # by instance: when it has written last, in Unix ms
 
 
 class Reader:
@@ -183,6 +199,30 @@ class Reader:
         """All changes of state after a time, the oldest first."""
         return self._events(events.c.at > since)
 
+    def changes_told(self, since: float, until: float, after: int | None) -> tuple[list[Event], int]:
+        """The changes of state after a time and until another, the oldest first, and the number of the last
+        change of all. With a number, also the changes with a greater one: they were written late."""
+        with self.database.reading() as connection:
+            last = connection.execute(select(func.max(events.c.number))).scalar_one() or 0
+            is_new = (
+                events.c.at > since if after is None else or_(events.c.at > since, events.c.number > after)
+            )
+            chosen = select(events).where(is_new, events.c.at <= until, events.c.number <= last)
+            rows = connection.execute(chosen.order_by(events.c.at, events.c.number)).all()
+        return [Event(row.finding, row.at, State(row.state), row.why) for row in rows], int(last)
+
+    def totals(self, ids: Sequence[str]) -> list[Total]:
+        """The state and the number of violations of the findings with these ids."""
+        return [Total(row.id, State(row.state), int(row.total)) for row in self._of_ids(_TOTAL, ids)]
+
+    def of_ids(self, ids: Sequence[str]) -> list[Finding]:
+        """The findings with these ids."""
+        return [_finding(row._mapping) for row in self._of_ids(findings_columns, ids)]
+
+    def _of_ids(self, columns: Sequence[Any], ids: Sequence[str]) -> Iterator[Any]:
+        for at in range(0, len(ids), _CHUNK):
+            yield from self._rows(select(*columns).where(findings.c.id.in_(ids[at : at + _CHUNK])))
+
     def _events(self, which: ColumnElement[bool]) -> list[Event]:
         rows = self._rows(select(events).where(which).order_by(events.c.at, events.c.number))
         return [Event(row.finding, row.at, State(row.state), row.why) for row in rows]
@@ -272,13 +312,23 @@ class Reader:
         with self.database.reading() as connection:
             return coverage_of(connection, service)
 
-    def chained(self) -> Chained:
-        """The whole history: a part of it proves nothing."""
+    def chained(self, since: float = 0.0) -> Chained:
+        """The whole history: a part of it proves nothing. With a time (Unix seconds), what tells what was in
+        force after it: the chains that were written to since, without what they looked at before."""
+        chosen, last = select(history), select(heads)
+        if since:
+            begin = int(since * 1000)
+            last = last.where(heads.c.at >= begin)
+            alive = select(heads.c.instance).where(heads.c.at >= begin)
+            chosen = chosen.where(history.c.instance.in_(alive))
+            chosen = chosen.where(or_(history.c.kind.in_(STATES), history.c.at >= begin))
         with self.database.reading() as connection:
-            rows = connection.execute(select(history).order_by(history.c.at, history.c.number)).all()
-            ends = connection.execute(select(heads).order_by(heads.c.at.desc(), heads.c.instance)).all()
+            rows = connection.execute(chosen.order_by(history.c.at, history.c.number)).all()
+            ends = connection.execute(last.order_by(heads.c.at.desc(), heads.c.instance)).all()
         kept = [Head(row.instance, row.rows, row.hash) for row in ends]
-        return Chained([HistoryRow(*row) for row in rows], kept, {row.instance: row.tail for row in ends})
+        tails = {row.instance: row.tail for row in ends}
+        written = {row.instance: row.at for row in ends}
+        return Chained([HistoryRow(*row) for row in rows], kept, tails, written)
 
     def heads(self, limit: int) -> list[Head]:
         """The last rows of the chains that were written to last, the newest first."""
@@ -378,8 +428,7 @@ def _matching(chosen: Select[Any], which: Filter) -> Select[Any]:
 
 def _ordered(chosen: Select[Any], sort: str) -> Select[Any]:
     if sort in ("cause", "violations"):
-        total = sum((findings.c[action] for action in ACTIONS), findings.c.at_rest)
-        return chosen.order_by(total.desc(), findings.c.id)
+        return chosen.order_by(_VIOLATIONS.desc(), findings.c.id)
     column = findings.c[sort]
     is_time = isinstance(column.type, Float)
     return chosen.order_by(column.desc() if is_time else column, findings.c.id)

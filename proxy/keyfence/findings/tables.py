@@ -222,3 +222,25 @@ compared = Table(
     *_texts("example", "hint"),
     Index("keyfence_compared_id", "id"),
 )
+
+# Digests of news: what each covers, and its content as it was made, so that every try and every instance
+# sends the same. `event` is the last change of state that was there when it was made.
+news = Table(
+    "keyfence_news",
+    metadata,
+    Column("period", Text, primary_key=True),
+    *_times("since", "until"),
+    *_numbers("event"),
+    *_texts("content"),  # JSON; "" for the one that begins the news of this store
+)
+
+# Who sends a digest to which target, and how far that is.
+news_targets = Table(
+    "keyfence_news_targets",
+    metadata,
+    Column("period", Text, primary_key=True),
+    Column("target", Text, primary_key=True),
+    *_texts("instance", "state"),  # `waiting`, `sent` or `given up`
+    *_numbers("tries"),
+    *_times("next"),  # nobody tries before
+)

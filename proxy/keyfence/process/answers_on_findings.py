@@ -13,6 +13,7 @@ from keyfence.admin.asked import (
     EvidenceSince,
     Fleet,
     Listing,
+    News,
     Owners,
     Question,
     Readiness,
@@ -26,6 +27,7 @@ from keyfence.admin.asked import (
 )
 
 from .causes import Causes, by_cause, common_cause, summary_of
+from .news import told_since
 from .serving.answers import SPLICED
 
 if TYPE_CHECKING:
@@ -53,6 +55,8 @@ def answer(question: Question, views: Views, causes: Causes, *, in_memory: bool)
             return views.uses(since)
         case Fleet():
             return views.fleet(now)
+        case News(since, owner):
+            return told_since(views, causes, since, now, owner)
         case Owners():
             return views.owners()
         case WhatIf(modes, service, since):

@@ -32,8 +32,9 @@ from .serving.runtime import StartError
 
 if TYPE_CHECKING:
     from keyfence.config.models import NotifyModel
+    from keyfence.findings.database import Database
     from keyfence.findings.instances import Compared, Instance
-    from keyfence.findings.notify import Notifier
+    from keyfence.findings.news.notify import Notifier
     from keyfence.findings.queries import Reader
     from keyfence.findings.views import Views
     from keyfence.findings.writer import Writer
@@ -51,6 +52,7 @@ class FindingsDesk(Ledger):
     def __init__(self, book: Book | None = None) -> None:
         """`book` is the history of this process; None: there is no store to write it to."""
         self.history = History(book)
+        self.instance = book.instance if book is not None else ""
         self._writer: Writer | None = None
         self._notifier: Notifier | None = None
         self._opens_later: Callable[[], Opened | None] | None = None
@@ -155,6 +157,11 @@ class FindingsDesk(Ledger):
         await self._opened.wait()
         if self._notifier is not None:
             await self._notifier.run_forever()
+
+    async def database(self) -> Database | None:
+        """The store's database, once it is open; None: there is no store."""
+        await self._opened.wait()
+        return self._writer.reader.database if self._writer is not None else None
 
     async def write(self) -> int:
         """Write what was counted so far. Returns the version of the findings, which changes with them."""
@@ -290,7 +297,7 @@ def _notifier(told: NotifyModel | None, reader: Reader, counters: Counters) -> N
     if told is None:
         return None
     with without_collections():
-        from keyfence.findings.notify import Feed, Notifier
+        from keyfence.findings.news.notify import Feed, Notifier
     feed = Feed(told.webhook, frozenset(map(State, told.on)), told.group / 1000, told.form)
     return Notifier(feed, reader.finding, counters)
 

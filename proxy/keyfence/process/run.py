@@ -36,6 +36,7 @@ from keyfence.upstream.health import UpstreamAddress
 from .control import ProcessControl
 from .findings import FindingsDesk
 from .in_process import InProcess
+from .news import News
 from .operators import OperatorListeners, why_not
 from .provision import Provision
 from .serving.backend import Backend
@@ -90,6 +91,7 @@ async def serve(
             _check_sockets()
         stop = _on_signals(control, at_once)
         chores = [*runtime.chores(), *control.chores(), findings.notify_forever()]
+        chores.append(News(findings, runtime).run_forever())
         if cluster is not None:
             chores.append(cluster.follow_forever())
         async with background(*chores, findings.write_forever(lambda: backend.is_open)):

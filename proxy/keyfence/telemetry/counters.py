@@ -155,16 +155,13 @@ class Counters(Sink):
     traffic: dict[tuple[str, str], int] = field(default_factory=dict)  # (service, direction): bytes
     # (one of BOUNDS, service, index of the bucket), not cumulative; the last bucket is +Inf
     timed: dict[tuple[str, str, int], int] = field(default_factory=dict)
-    # (one of BOUNDS, service): the sum
-    timed_seconds: dict[tuple[str, str], float] = field(default_factory=dict)
+    timed_seconds: dict[tuple[str, str], float] = field(default_factory=dict)  # (one of BOUNDS, service)
     # how often a count went to a row `other` of a full table, by table
     folded: dict[str, int] = field(default_factory=dict)
-    # evaluated by the candidate policy too, by service
-    candidate_commands: dict[str, int] = field(default_factory=dict)
+    candidate_commands: dict[str, int] = field(default_factory=dict)  # that it evaluated, by service
     # (service, rule, change)
     candidate_violations: dict[tuple[str, str, str], int] = field(default_factory=dict)
-    # name: (revision, Unix time of load)
-    policies: dict[str, tuple[str, float]] = field(default_factory=dict)
+    policies: dict[str, tuple[str, float]] = field(default_factory=dict)  # name: (revision, load time)
     # (name, owner, contact, revision) of each file of the policy in force: 1
     policy_files: dict[tuple[str, str, str, str], int] = field(default_factory=dict)
     policy_confirmed: dict[str, int] = field(default_factory=dict)  # by server: Unix seconds
@@ -189,6 +186,9 @@ class Counters(Sink):
     findings_write_failures: int = 0
     notification_failures: int = 0
     notifications_dropped: int = 0
+    news_sent: int = 0
+    news_failures: int = 0
+    news_lost: int = 0
     _meters: dict[str, Traffic] = field(default_factory=dict)  # by service
 
     # -- as a sink

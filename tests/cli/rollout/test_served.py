@@ -19,6 +19,7 @@ metrics: 0.0.0.0:9465
 decision_log: {path: /var/log/keyfence.jsonl, mask_keys: yes}
 findings: {url: "postgresql://keyfence@db/keyfence", keep: 30d}
 notify: {webhook: "https://hooks.example/x"}
+news: {every: day, to: {webhook: "https://hooks.example/x"}}
 workers: 4
 drain: 30s
 modes: [{mode: enforce}]
@@ -62,6 +63,7 @@ def test_only_what_decides_about_commands_comes_from_the_configuration(tmp_path:
         "findings": "sqlite:////tmp/f.db",
         "findings_are_default": False,
         "notify": None,
+        "news": None,
         "workers": 0,
         "announce": None,
         "replicas": (),

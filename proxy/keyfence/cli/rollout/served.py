@@ -85,6 +85,7 @@ def for_a_command(settings: Settings, services: Sequence[str], store: str, log: 
         findings=store,
         findings_are_default=False,
         notify=None,
+        news=None,
         decision_log=log,
         workers=0,
         announce=None,

@@ -137,12 +137,15 @@ def _page(value: str) -> str:
     return value
 
 
+Page = Annotated[str, AfterValidator(_page)]
+
+
 class Owner(_Model):
     """The owner of the policy. Every refusal names the `contact`, and links to the convention at `docs`."""
 
     team: str = ""
     contact: str = ""
-    docs: Annotated[str, AfterValidator(_page)] = ""  # the page that `keyfence export docs` wrote
+    docs: Page = ""  # the page that `keyfence export docs` wrote
 
 
 class PlaceholderModel(_Model):

@@ -61,6 +61,7 @@ LIVE = frozenset(
         "mask_keys",
         "limits",
         "name_services",
+        "news",
         "reads",
         "reload",
         "drain",

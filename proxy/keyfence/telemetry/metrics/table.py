@@ -396,6 +396,15 @@ TOPICS: dict[str, tuple[Metric, ...]] = {
         _counter(
             "notifications_dropped", (), "Changes of findings dropped for lack of room.", unit="changes"
         ),
+        _counter("news_sent", (), "Digests that a target took.", unit="digests"),
+        _counter("news_failures", (), "Tries at which a target did not take a digest.", unit="tries"),
+        _counter(
+            "news_lost",
+            (),
+            "Digests that were given up for a target after the last try.",
+            unit="digests",
+            query="increase(keyfence_news_lost_total[1d]) > 0",
+        ),
     ),
     "keyfence itself": (
         _gauge("build_info", ("version",), "The version that runs; always 1.", "build"),

@@ -8,9 +8,9 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from keyfence.findings import notify
 from keyfence.findings.finding import Event, Finding, State, finding_id
-from keyfence.findings.notify import LONGEST_PAUSE, MAX_SHOWN, Feed, Notifier, message
+from keyfence.findings.news import notify
+from keyfence.findings.news.notify import LONGEST_PAUSE, MAX_SHOWN, Feed, Notifier, message
 from keyfence.telemetry.counters import Counters
 from tests.findings.rows import NOON
 
@@ -225,4 +225,4 @@ def test_a_line_for_slack_is_bounded() -> None:
 def test_slack_hears_how_many_are_not_shown() -> None:
     many = [finding(f"entry{number}") for number in range(MAX_SHOWN + 5)]
     body = message("slack", many, {one.id: event(one) for one in many})
-    assert body["text"].endswith("\nand 5 more: keyfence findings --state active")
+    assert body["text"].endswith("\n• and 5 more: keyfence findings --state active")

@@ -7,28 +7,28 @@ store. A message holds what a report shows: masked keys, no values. The URL is a
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
-from urllib.parse import urlsplit
 
 import aiohttp
 from sqlalchemy.exc import SQLAlchemyError
 
+from keyfence.findings.finding import Event, Finding, State
 from keyfence.policy.show import one_line
 from keyfence.policy.units import counted, plural
 from keyfence.telemetry.counters import Counters
 from keyfence.telemetry.operator_log import Changes
 
-from .finding import Event, Finding, State
+from . import slack, teams
+from .document import Document, Part, Section
+from .document import line as line_of
+from .posting import FAILURES, TIMEOUT, Refused, host_of, post, why_not
 
 MAX_WAITING = 1_000  # changes; beyond, the oldest are dropped and counted
 MAX_SHOWN = 20  # findings of one message in full
-MAX_LINE = 500  # characters of a line for Slack, which takes 3,000 with its escapes
 FIRST_PAUSE = 1.0  # seconds after a failure; it doubles
 LONGEST_PAUSE = 300.0
-TIMEOUT = 10.0  # of one request
 LAST_TIMEOUT = 2.0  # of the one at the end
 
 
@@ -37,7 +37,7 @@ _TOLD = ("service", "rule", "severity", "command", "entry", "shape", "owner", "h
 
 
 class Feed(NamedTuple):
-    """Where and when to send. `form`: json, or slack for its incoming webhooks."""
+    """Where and when to send. `form`: json, slack or teams."""
 
     webhook: str
     on: frozenset[State]
@@ -66,7 +66,7 @@ class Notifier:
         self._pause = 0.0
         self._retry_at = 0.0
         self._changes = Changes()
-        self._host = urlsplit(feed.webhook).hostname or ""
+        self._host = host_of(feed.webhook)
 
     def changed(self, events: Sequence[Event]) -> None:
         """Take changes of findings' states."""
@@ -107,15 +107,8 @@ class Notifier:
         try:
             findings = await asyncio.to_thread(self._found, list(events))
             if findings:
-                body = json.dumps(message(self._feed.form, findings, events))
-                limit = aiohttp.ClientTimeout(total=timeout)
-                headers = {"Content-Type": "application/json"}
-                async with session.post(
-                    self._feed.webhook, data=body, headers=headers, timeout=limit, allow_redirects=False
-                ) as answer:
-                    if answer.status >= 300:
-                        raise _Refused(f"HTTP status {answer.status}")
-        except (aiohttp.ClientError, SQLAlchemyError, TimeoutError, OSError, _Refused) as exc:
+                await post(session, self._feed.webhook, message(self._feed.form, findings, events), timeout)
+        except (*FAILURES, SQLAlchemyError, Refused) as exc:
             self._failed(exc)
             return
         if self._pause:
@@ -132,27 +125,22 @@ class Notifier:
     def _failed(self, exc: Exception) -> None:
         self._counters.notification_failures += 1
         if not self._pause:
-            # aiohttp's texts hold the URL.
-            why = str(exc) if isinstance(exc, _Refused) else type(exc).__name__
+            why = why_not(exc)
             self._changes.add(f"the webhook at {self._host} does not take notifications: {why}; they wait")
         self._pause = min(max(2 * self._pause, FIRST_PAUSE), LONGEST_PAUSE)
         self._retry_at = self._clock() + self._pause
-
-
-class _Refused(Exception):
-    """The webhook answered with an error."""
 
 
 def message(form: str, findings: Sequence[Finding], events: dict[str, Event]) -> dict[str, Any]:
     """The body of a request: findings with the changes that they are told for."""
     text = headline(findings, events)
     shown = findings[:MAX_SHOWN]
-    if form == "slack":
+    if form in ("slack", "teams"):
         more = len(findings) - len(shown)
-        rest = [f"and {more} more: keyfence findings --state active"] if more else []
-        return _for_slack(
-            [_escaped(text), *(f"• {_as_code(line(one, events[one.id]))}" for one in shown), *rest]
-        )
+        rest = [line_of(f"and {more} more: keyfence findings --state active")] if more else []
+        lines = [line_of(Part(line(one, events[one.id]), is_name=True)) for one in shown]
+        document = Document(text, (Section("", (*lines, *rest)),))
+        return slack.message(document) if form == "slack" else teams.message(document)
     return {
         "text": text,
         "findings": [
@@ -191,30 +179,3 @@ def line(one: Finding, event: Event) -> str:
         f"{one.id} {event.state}: {one.service} {one.command} {one.place} breaks {one.rule}{hint} "
         f"({counted(one.total, 'time')}{owner})"
     )
-
-
-def _for_slack(lines: Sequence[str]) -> dict[str, Any]:
-    """A message of these lines, in which Slack makes nothing a link or a mention. `text` is for what shows no
-    blocks."""
-    return {
-        "text": "\n".join(lines),
-        "blocks": [
-            {"type": "section", "text": {"type": "mrkdwn", "text": one, "verbatim": True}} for one in lines
-        ],
-        "parse": "none",
-        "link_names": False,
-        "unfurl_links": False,
-        "unfurl_media": False,
-    }
-
-
-def _as_code(text: str) -> str:
-    """A text that clients may have shaped, as Slack shows it letter by letter: in it, nothing is a link, a
-    mention, an emoji or bold."""
-    cut = text if len(text) <= MAX_LINE else text[: MAX_LINE - 1] + "…"
-    return "`" + _escaped(cut.replace("`", "'")) + "`"
-
-
-def _escaped(text: str) -> str:
-    """Text in which Slack finds no markup of its own."""
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
