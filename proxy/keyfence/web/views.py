@@ -29,7 +29,7 @@ from .words import sentence
 Parameters = Mapping[str, str]
 Values = dict[str, Any]
 PAGE_SIZE = 50
-FLEET = "/fleet"
+FLEET, LOOK = "/fleet", "/look"
 OF_SERVICE = 25  # findings on the page of a service
 MAX_COLUMNS = 8  # services, as columns of the matrix
 WAIVER_DAYS = 30
@@ -225,6 +225,7 @@ async def _list(questions: Questions, parameters: Parameters) -> Values:
         "total": found["total"],
         "offset": which.offset,
         "size": PAGE_SIZE,
+        "looks": questions.control.looks,
     }
 
 
@@ -245,7 +246,7 @@ async def _finding(questions: Questions, parameters: Parameters) -> Values:
     finding = counted["finding"]
     examples = finding["examples"]
     verdict, why_not = None, ""
-    if examples and examples[0]["command"]:
+    if examples and examples[0]["command"] and not counted["looks"]:
         verdict, why_not = await _or_why(questions.control.explain_example(examples[0]["command"]))
     until = datetime.datetime.now(datetime.UTC).date() + datetime.timedelta(days=WAIVER_DAYS)
     owner = finding["owner"] or "who will mend it"
@@ -269,7 +270,8 @@ async def _counts(questions: Questions, parameters: Parameters) -> Values:
     now = time.time()
     begin = max(min(finding["first"], now - DAY), now - FINDING_DAYS * DAY)
     trend = {"begin": begin, "end": now}
-    return {"finding": {**finding, "in_memory": _is_in_memory(finding)}, "trend": trend}
+    shown = {**finding, "in_memory": _is_in_memory(finding)}
+    return {"finding": shown, "trend": trend, "looks": questions.control.looks}
 
 
 # -- services, policy
@@ -402,6 +404,12 @@ async def _fleet(questions: Questions, _: Parameters) -> Values:
     return {"fleet": found, "is_signed": any(one["sequence"] for one in found["instances"])}
 
 
+async def _look(questions: Questions, _: Parameters) -> Values:
+    """What `keyfence look` has seen, which finds it out and words it; this only shows it."""
+    seen = await questions.look()
+    return {"seen": seen or None, "is_folded": len(seen.get("services", ())) > MAX_COLUMNS}
+
+
 _TRAFFIC = Region("live/traffic.html", ("traffic",))
 _MATRIX = Region("live/matrix.html", ("matrix",))
 
@@ -455,6 +463,16 @@ VIEWS = (
         regions={"instances": Region("live/fleet.html", ("fleet", "is_signed"))},
     ),
     View(
+        LOOK,
+        "look.html",
+        _look,
+        regions={
+            "kinds": Region("live/kinds.html", ("seen",)),
+            "uses": Region("live/uses.html", ("seen",)),
+            "keep": Region("live/keep.html", ("seen",)),
+        },
+    ),
+    View(
         "/candidate",
         "candidate.html",
         _candidate,
@@ -473,6 +491,9 @@ MENU = (
     ("/candidate", "Candidate"),
     (FLEET, "Fleet"),  # if there is one
 )
+# In `keyfence look`, which knows no policy and tells services apart by itself.
+MENU_OF_LOOK = ((LOOK, "Look"), ("/findings", "Findings"))
+VIEWS_OF_LOOK = frozenset({LOOK, "/findings", "/findings/{id}"})
 
 
 def view_at(address: str) -> tuple[View, Parameters] | None:

@@ -102,6 +102,11 @@ def rate(value: float | None) -> str:
     return number(round(value)) if value >= 10 else f"{value:.1f}"
 
 
+def share(value: float) -> str:
+    """A part of a whole, in percent."""
+    return f"{value:.0%}" if value >= 0.005 else "< 1%"
+
+
 def latency(seconds: float | None) -> str:
     """A short time. Quantiles are upper bounds, hence the sign."""
     if seconds is None:
@@ -200,6 +205,7 @@ FILTERS: dict[str, Any] = {
     "span": span,
     "number": number,
     "rate": rate,
+    "share": share,
     "latency": latency,
     "key": key,
     "inert": inert,
