@@ -68,7 +68,12 @@ def no_traffic(folder: Path) -> Iterator[str]:
 
 @contextlib.contextmanager
 def spliced(folder: Path) -> Iterator[str]:
-    with _running(folder, POLICY.read_text(), ("CubeMaster", "CubeProxy"), "--splice") as keyfence:
+    services = ("CubeMaster", "CubeProxy")
+    with (
+        _running(folder, POLICY.read_text(), services, "--splice") as keyfence,
+        keyfence.client("CubeProxy") as client,
+    ):
+        client.set("a", "v")
         yield keyfence.ready.admin
 
 
@@ -182,8 +187,11 @@ def pictures(folder: Path, states: Sequence[str]) -> Iterator[str]:
         for state in states:
             with tempfile.TemporaryDirectory() as name, STATES[state](Path(name)) as url:
                 time.sleep(1.5)  # until what is asked only now and then knows of the traffic
-                views = {view_of(path): path for path in reversed(crawl(Person(url), 3))}
+                pages = crawl(Person(url), 3)
+                views = {view_of(path): path for path in sorted(pages, key=lambda path: len(pages[path]))}
                 for view, path in views.items():
+                    if "<main" not in pages[path]:
+                        continue
                     for device, width in WIDTHS.items():
                         browser = Browser(driver, url)
                         browser.look(width)

@@ -20,6 +20,7 @@ from keyfence.findings.filter import SORTS, Filter, sort_by, states
 from keyfence.findings.finding import DAY, State
 from keyfence.policy.compiled.tenants import NOBODY
 from keyfence.policy.rules import RULES
+from keyfence.policy.services import UNKNOWN
 from keyfence.policy.units import counted
 from keyfence.telemetry.reports.services import commands_of, quantile
 
@@ -154,13 +155,14 @@ async def _traffic(questions: Questions, only: str = "") -> list[Values]:
     rows, rates = await questions.traffic()
     trend, _ = await _or_why(questions.trend())
     hours = trend["commands"] if trend is not None else None
+    reads = (await questions.status())["policy"] is not None  # else commands pass, and are not counted
     return [
         {
             "service": row["service"],
             "clients": row["clients"],
-            "rate": rates.get(row["service"]),
-            "commands": commands_of(row),
-            "refused": row["refused"],
+            "rate": rates.get(row["service"]) if reads else None,
+            "commands": commands_of(row) if reads else None,
+            "refused": row["refused"] if reads else None,
             "request_50": quantile("request", row["request"], 0.5),
             "request_99": quantile("request", row["request"], 0.99),
             "upstream_50": quantile("upstream", row["upstream"], 0.5),
@@ -281,7 +283,8 @@ async def _services(questions: Questions, _: Parameters) -> Values:
     policy, _why = await _or_why(questions.policy())
     traffic = await _traffic(questions)
     seen = {one["service"] for one in traffic}
-    silent = [one for one in (policy["services"] if policy else []) if one not in seen]
+    services = policy["services"] if policy else []
+    silent = [one for one in services if one not in seen and one != UNKNOWN]
     return {"traffic": traffic, "silent": silent, "matrix": await _matrix(questions)}
 
 
@@ -333,25 +336,25 @@ async def _policy(questions: Questions, parameters: Parameters) -> Values:
     entries = found["findings"] if found else {}
     text = parameters.get("text", "").strip()
     # In a thread, because there may be thousands.
-    groups = await asyncio.to_thread(_by_scope, policy["entries"], text, entries)
+    groups = await asyncio.to_thread(_by_scope, policy, text, entries)
     is_open = bool(text) or len(policy["entries"]) <= MAX_UNFOLDED
     shown: Values = {"text": text, "groups": groups, "is_open": is_open, "days": USE_DAYS}
     return shown | {"policy": policy, "used": used, "found": entries, "why_no_findings": why}
 
 
-def _by_scope(
-    entries: Sequence[Mapping[str, Any]], text: str, found: Mapping[str, int]
-) -> list[Mapping[str, Any]]:
+def _by_scope(policy: Mapping[str, Any], text: str, found: Mapping[str, int]) -> list[Mapping[str, Any]]:
     """The entries that have a text in their names, keys or services, by the innermost scope around their
-    keys ("" is none, and None is several), with the number of their findings."""
-    groups: dict[str | None, list[Mapping[str, Any]]] = {}
-    for one in entries:
+    keys ("" is none, and None is several), with the number of their findings. Scopes stand as in the
+    policy."""
+    groups: dict[str | None, list[Mapping[str, Any]]] = {one["name"]: [] for one in policy["scopes"]}
+    for one in policy["entries"]:
         if text.casefold() in _words(one):
             scopes = {form["under"] for form in one["forms"]}
             groups.setdefault(scopes.pop() if len(scopes) == 1 else None, []).append(one)
     return [
         {"scope": scope, "entries": listed, "findings": sum(found.get(one["name"], 0) for one in listed)}
         for scope, listed in groups.items()
+        if listed
     ]
 
 
@@ -420,8 +423,8 @@ VIEWS = (
         _overview,
         regions={
             "next": Region("live/next.html", ("step",)),
-            "headline": Region("live/headline.html", ("summary",)),
-            "concerns": Region("live/concerns.html", ("status",)),
+            "headline": Region("live/headline.html", ("summary", "status")),
+            "concerns": Region("live/concerns.html", ("status", "step")),
             "glass": Region("live/glass.html", ("status",)),
             "new": Region("live/new.html", ("summary",)),
             "matrix": _MATRIX,

@@ -139,6 +139,11 @@ def key(text: object) -> Markup:
     return Markup("<code><bdi>{}</bdi></code>").format(inert(text)) if text else Markup(NONE)
 
 
+def command(text: str) -> Markup:
+    """A command to copy. A line of it breaks between words: an option does not lose its dash."""
+    return Markup(" ").join(Markup("<span>{}</span>").format(word) for word in inert(text).split(" "))
+
+
 def quoted(words: Sequence[str]) -> str:
     """The arguments of a command on one line, quoted as in a shell."""
     return inert(shlex.join(words))
@@ -208,6 +213,7 @@ FILTERS: dict[str, Any] = {
     "share": share,
     "latency": latency,
     "key": key,
+    "command": command,
     "inert": inert,
     "sentence": lambda text: inert(sentence(text)),
     "lines": lines_of,
