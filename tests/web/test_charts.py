@@ -50,7 +50,7 @@ def test_hours_outside_the_time_are_left_out() -> None:
 
 def test_a_chart_of_nothing_is_a_sentence() -> None:
     text = bars([at(-100, observed=1)], NOON - HOUR, NOON, "violations")
-    assert text == '<p class="about">Violations: none from 2023-11-14 11:00 to 2023-11-14 12:00.</p>'
+    assert text == '<p class="about">Violations: none.</p>'
 
 
 def test_a_small_number_beside_a_large_one_can_still_be_seen() -> None:

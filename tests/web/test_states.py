@@ -28,7 +28,13 @@ MUST = {
 }
 MUST_NOT = {
     "no traffic": ("Nothing to do",),
-    "splice": ("Nothing to do", "Nothing new", "No client has used a key", "CubeProxy 1 – 0"),
+    "splice": (
+        "Nothing to do",
+        "Nothing new",
+        "No client has used a key",
+        "CubeProxy 1 – 0",
+        "does not list",
+    ),
     "look, no clients": ("What to do", "State of enforcement"),
     "look": ("What to do", "State of enforcement", "is not a service", "nobody"),
 }

@@ -36,9 +36,8 @@ def bars(rows: Sequence[Mapping[str, Any]], begin: float, end: float, label: str
     sums = [{name: max(number, 0) for name, number in one.items()} for one in sums]
     total = {name: sum(one[name] for one in sums) for name in SERIES}
     highest = max((sum(one.values()) for one in sums), default=0)
-    axis = _axis(first * size, size, places)
     if not highest:
-        return Markup('<p class="about">{}: none from {} to {}.</p>').format(_capital(label), *axis)
+        return Markup('<p class="about">{}: none.</p>').format(f"{label[:1].upper()}{label[1:]}")
     said = ", ".join(f"{number} {name}" for name, number in total.items() if number)
     width = WIDTH / places
     parts = []
@@ -49,6 +48,7 @@ def bars(rows: Sequence[Mapping[str, Any]], begin: float, end: float, label: str
         when = _when((first + index) * size, size)
         detail = ", ".join(f"{one[name]} {name}" for name in SERIES if one[name])
         parts.append(_bar(one, index * width, width, highest, f"{when}: {detail}"))
+    axis = _axis(first * size, size, places)
     return Markup(
         '<figure class="chart">'
         '<svg viewBox="0 0 {} {}" role="img" aria-label="{}" preserveAspectRatio="none">'
@@ -59,10 +59,6 @@ def bars(rows: Sequence[Mapping[str, Any]], begin: float, end: float, label: str
         Markup("").join(parts),
         *(axis[0], f"{label}: {said}; at most {highest} per {_unit(size)}", axis[1]),
     )
-
-
-def _capital(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}"
 
 
 def _bar(one: Mapping[str, int], x: float, width: float, highest: int, title: str) -> Markup:

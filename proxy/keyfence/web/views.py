@@ -167,7 +167,7 @@ async def _traffic(questions: Questions, only: str = "") -> list[Values]:
             "request_99": quantile("request", row["request"], 0.99),
             "upstream_50": quantile("upstream", row["upstream"], 0.5),
             "upstream_99": quantile("upstream", row["upstream"], 0.99),
-            "day": _last_day(hours, row["service"]),
+            "day": _last_day(hours if reads else None, row["service"]),
         }
         for row in rows
         if only in ("", row["service"])
@@ -302,7 +302,7 @@ async def _service(questions: Questions, parameters: Parameters) -> Values:
         "service": service,
         "rights": rights["rights"] if rights else None,
         "why_no_rights": why_no_rights,
-        "is_listed": is_listed,
+        "is_listed": is_listed or policy is None,
         "trend": trend,
         "standings": sorted(standings, key=lambda one: one["readiness"] in _SILENT),
         "all_rules": list(RULES),
