@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from keyfence.web.views import VIEWS
 from tests.web.person import Person, said
 
-SMALL = 8  # pages of one view, where there may be thousands
+SMALL = 4  # pages of one view, where there may be thousands
 
 
 def crawl(person: Person, of_a_view: int = 0) -> dict[str, str]:

@@ -24,7 +24,7 @@ MUST = {
     "demo": ("Candidate policy",),
     "look, no clients": ("No client has used a key yet.", "keyfence is looking|all looked at"),
     "look": ("told by client name", "none of them is a mistake", "unknown|redis-py"),
-    "2,000 entries": ("2 000 entries", "Scope service-0"),
+    "2,000 entries": ("2 000 entries", "Scope area0"),
 }
 MUST_NOT = {
     "no traffic": ("Nothing to do",),

@@ -36,9 +36,7 @@ def test_a_part_of_a_whole_is_said_in_percent() -> None:
 
 def test_a_command_to_copy_is_the_text_in_whole_words() -> None:
     shown = str(words.command("keyfence --admin <x>\x1b"))
-    assert (
-        shown == "<span>keyfence</span> <span>--admin</span> <span>&lt;x&gt;\\u001b</span>"
-    )
+    assert shown == "<span>keyfence</span> <span>--admin</span> <span>&lt;x&gt;\\u001b</span>"
 
 
 def test_no_time_and_no_number_are_a_dash() -> None:
