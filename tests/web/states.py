@@ -17,14 +17,13 @@ from pathlib import Path
 
 from keyfence.admin.client import AskError, ask
 from keyfence.cli.demo.play import minute
-from keyfence.cli.demo.player import DemoError
 from keyfence.cli.demo.private import ON_THE_WAY, private_keyfence
 from keyfence.cli.demo.running import addresses_of
 from keyfence.cli.terminal.policies import shipped_policies
 from keyfence.resp import encode
 from tests.cli.look.looking import Looking
 from tests.clients.running import POLICY
-from tests.servers import PATIENCE_SECONDS, Keyfence, running_redis
+from tests.servers import Keyfence, running_redis
 from tests.web.crawl import crawl, view_of
 from tests.web.person import Person
 from tests.web.traffic import TRAFFIC, play
@@ -98,26 +97,15 @@ def refused(folder: Path) -> Iterator[str]:
         yield keyfence.ready.admin
 
 
-def _patiently(change: Callable[[], None]) -> None:
-    """Makes a change. A busy machine may need longer than the demo waits for an answer."""
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while True:
-        try:
-            return change()
-        except DemoError:
-            if time.monotonic() > deadline:
-                raise
-
-
 @contextlib.contextmanager
 def demo(_folder: Path) -> Iterator[str]:
     async def begin(stack: contextlib.AsyncExitStack) -> str:
         own = await stack.enter_async_context(
             private_keyfence(shipped_policies()["cubesandbox"], copied=True)
         )
-        _patiently(own.compare)
+        own.compare()
         await minute(addresses_of(own.admin), "7c8f01")
-        _patiently(lambda: own.set_modes(ON_THE_WAY))
+        own.set_modes(ON_THE_WAY)
         await minute(addresses_of(own.admin), "7c8f02")
         return own.admin
 
