@@ -6,7 +6,7 @@
 SHELL = /bin/sh
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help run test check test-failed lint bench bench-micro fuzz fuzz-properties soak adversary simulation more-servers commands screenshots site install build install-test dist node clean clean-room
+.PHONY: help run test check test-failed lint bench bench-micro fuzz fuzz-properties soak adversary simulation more-servers commands screenshots states site install build install-test dist node clean clean-room
 
 # Tests start Python some thousand times. Where it may keep what it has compiled, each start takes half the time.
 unexport PYTHONDONTWRITEBYTECODE
@@ -114,6 +114,9 @@ commands: install-test ## make the command table again; FROM=HOST:PORT (or unix:
 
 screenshots: install-test ## take the pictures of the page again, all or PICTURES="…" (needs chromium and its driver)
 	@$(BIN)/python -m tools.screenshots $(PICTURES)
+
+states: install-test ## take a picture of every view in every state of the page, wide and on a phone, into build/states (needs chromium and its driver)
+	@$(BIN)/python -m tests.web.states build/states
 
 site: $(INSTALLED) $(VENV)/.installed-docs ## build the documentation as a site into build/site; a warning is an error
 	@$(BIN)/python -m tools.site

@@ -220,7 +220,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cli.look": {
         *("admin", "audit", "audit.servers", "cli.keyspace", "cli.rollout", "cli.terminal", "config"),
         *("authoring", "authoring.learn", "commands", "downstream", "findings", "identity", "net", "shapes"),
-        *("policy", "policy.compiled", "process.serving", "telemetry", "telemetry.reports"),
+        *("policy", "policy.compiled", "process", "process.serving", "telemetry", "telemetry.reports"),
     },
     "cli": {
         *("cli.demo", "cli.keyspace", "cli.look", "cli.publish", "cli.rollout", "cli.terminal"),

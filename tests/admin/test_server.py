@@ -37,6 +37,8 @@ ANY_PORT = Address("127.0.0.1:0")
 class FakeControl(Control):
     """A process that remembers its calls."""
 
+    looks = False
+
     def __init__(self) -> None:
         self.reasons: list[str] = []
         self.known: list[str] = []

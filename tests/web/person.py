@@ -14,8 +14,10 @@ from tests.servers import PATIENCE_SECONDS, Keyfence
 class Person:
     """Reads the page of one keyfence, and signs in if there is a token."""
 
-    def __init__(self, keyfence: Keyfence, token: str = "") -> None:
-        parts = urllib.parse.urlsplit(keyfence.ready.admin)
+    def __init__(self, keyfence: Keyfence | str, token: str = "") -> None:
+        """`keyfence`: also the URL of its page."""
+        url = keyfence if isinstance(keyfence, str) else keyfence.ready.admin
+        parts = urllib.parse.urlsplit(url)
         assert parts.hostname
         assert parts.port
         self._address = parts.hostname, parts.port

@@ -43,10 +43,14 @@ def test_longer_times_are_shown_by_six_hours_and_by_day() -> None:
 
 
 def test_hours_outside_the_time_are_left_out() -> None:
-    chart = bars([at(-100, observed=1), at(1, observed=1)], NOON - HOUR, NOON, "violations")
-    assert rectangles(chart) == []
-    assert 'aria-label="violations: none"' in chart
-    assert "at most 0 per hour" in chart
+    chart = bars([at(-100, observed=1), at(1, observed=1), at(0, late=1)], NOON - HOUR, NOON, "violations")
+    assert len(rectangles(chart)) == 1
+    assert 'aria-label="violations: 1 late"' in chart
+
+
+def test_a_chart_of_nothing_is_a_sentence() -> None:
+    text = bars([at(-100, observed=1)], NOON - HOUR, NOON, "violations")
+    assert text == '<p class="about">Violations: none.</p>'
 
 
 def test_a_small_number_beside_a_large_one_can_still_be_seen() -> None:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import html
 import json
-import re
-import urllib.parse
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -16,23 +13,11 @@ from keyfence.cli.main import cli
 from keyfence.resp import encode
 from tests.clients.running import POLICY, ROUTE
 from tests.servers import Keyfence, RedisServer, running_redis
+from tests.web.crawl import anchors_without_a_place, crawl
 from tests.web.person import Person, said
+from tests.web.traffic import play
 
 STORES = {"a store": "sqlite:///{folder}/findings.db", "no store": "none"}
-TRAFFIC = {
-    "CubeMaster": [
-        ("HSET", ROUTE, "HostIP", "10.0.0.7"),
-        ("SET", "cbe:v1:shared:x:<b>\"'&\x1b[31m", "v"),
-        ("KEYS", "*"),
-        ("NOSUCH", "a"),
-    ],
-    "CubeProxy": [
-        ("HSET", ROUTE, "HostIP", "10.0.0.8"),
-        ("DEL", "bypass_host_proxy:7c8f"),
-        ("EVAL", "x", "0"),
-    ],
-    "unknown": [("GET", ROUTE), ("SET", "a/b:c d", "v")],
-}
 
 
 @pytest.fixture(scope="module")
@@ -59,56 +44,12 @@ def start(start_keyfence: Start, server: RedisServer, tmp_path: Path) -> Start:
     return begin
 
 
-def play(keyfence: Keyfence) -> None:
-    for service, commands in TRAFFIC.items():
-        with keyfence.connect(service) as sock:
-            for words in commands:
-                sock.sendall(encode.command(*words))
-                assert sock.recv(65_536)
-
-
-def crawl(keyfence: Keyfence) -> dict[str, str]:
-    """Follows every link from the overview on. Returns the page at each address. No answer is an error."""
-    person = Person(keyfence)
-    pages: dict[str, str] = {}
-    waiting = ["/"]
-    while waiting:
-        path = waiting.pop()
-        if path in pages:
-            continue
-        status, _, text = person.ask("GET", path)
-        assert status < 400, (path, status, said(text) if "<main" in text else text)
-        pages[path] = text
-        for link in links_of(text):
-            joined = urllib.parse.urljoin(path, link)
-            if not urllib.parse.urlsplit(joined).netloc:
-                waiting.append(urllib.parse.urldefrag(joined).url)
-    return pages
-
-
-def links_of(text: str) -> list[str]:
-    if "<main" not in text:
-        return []
-    return [html.unescape(one) for one in re.findall(r'<a [^>]*href="([^"]*)"', text)]
-
-
-def anchors_without_a_place(pages: dict[str, str]) -> list[str]:
-    """The links whose part of a page does not exist."""
-    missing = []
-    for path, text in pages.items():
-        for link in links_of(text):
-            target, fragment = urllib.parse.urldefrag(urllib.parse.urljoin(path, link))
-            if fragment and f'id="{html.escape(fragment)}"' not in pages.get(target, ""):
-                missing.append(link)
-    return missing
-
-
 @pytest.mark.parametrize("store", STORES)
 @pytest.mark.parametrize("more", [(), ("--splice",)], ids=["", "splice"])
 def test_no_link_leads_to_an_error_before_the_first_command(
     start: Start, store: str, more: tuple[str, ...]
 ) -> None:
-    pages = crawl(start(store, *more))
+    pages = crawl(Person(start(store, *more)))
     assert {"/", "/findings", "/services", "/policy", "/explain", "/candidate"} <= pages.keys()
     if not more:
         assert "No command has been evaluated yet." in said(pages["/"])
@@ -118,7 +59,7 @@ def test_no_link_leads_to_an_error_before_the_first_command(
 def test_no_link_leads_to_an_error_after_commands(start: Start, store: str) -> None:
     keyfence = start(store)
     play(keyfence)
-    pages = crawl(keyfence)
+    pages = crawl(Person(keyfence))
     assert sum(path.startswith("/findings/f-") for path in pages) >= 6
     assert any(path.startswith("/services/unknown") for path in pages)
     assert any(path.startswith("/explain?") for path in pages)

@@ -185,7 +185,7 @@ def test_the_banner_shows_what_keyfence_says_of_its_redis(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = stage.status
-    told = {"reasons": ["upstream was <primary>"], "warnings": ["upstream sends notices"]}
+    told = {"reasons": ["upstream was <primary>"], "warnings": ["the file of tokens is old"]}
 
     async def status() -> dict[str, Any]:
         return await real() | told
@@ -196,12 +196,12 @@ def test_the_banner_shows_what_keyfence_says_of_its_redis(
         stream = live.open("/")
         banner = (await event(stream))["regions"]["concerns"]
         assert re.findall(r'<p class="notice bad" role="alert">(.*?)</p>', banner) == [
-            "upstream was &lt;primary&gt;",
-            "upstream sends notices",
+            "Upstream was &lt;primary&gt;.",
+            "The file of tokens is old.",
         ]
-        told.update(reasons=[], warnings=[])
-        while (regions := (await event(stream))["regions"]).get("concerns") is None:
-            pass
+        told.update(reasons=[], warnings=["upstream sends notices"])
+        regions = (await event(stream))["regions"]
+        assert "Upstream sends notices." in regions["next"]
         assert "notice" not in regions["concerns"]
 
     play(stage, scenario)

@@ -33,6 +33,7 @@ from tests.findings.rows import batch, row
 from tests.findings.test_fleet import an_instance, modes
 from tests.findings.test_instances import a_comparison, changed
 from tests.session.sessions import ROUTE, policy
+from tests.web.person import said
 from tests.web.stage import NASTY, Stage, violation
 
 SHELL = {
@@ -203,7 +204,7 @@ def test_the_overview_begins_with_the_next_step(stage: Stage) -> None:
     assert values["step"].name == "findings"
     text = shown(stage, "/")
     assert text.index("1 finding is active. Begin with scope.write by CubeProxy.") < text.index("<h1>")
-    assert f"keyfence findings {values['step'].link.removeprefix('/findings/')}" in text
+    assert f"keyfence findings {values['step'].link.removeprefix('/findings/')}" in said(text)
 
 
 def test_the_next_step_is_text_whatever_a_client_has_written(stage: Stage) -> None:
@@ -509,7 +510,10 @@ def test_the_entries_of_a_policy_stand_by_scope_and_can_be_searched(stage: Stage
     groups = load(stage, "/policy")["groups"]
     names = [one["name"] for group in groups for one in group["entries"]]
     assert sorted(names) == sorted(one["name"] for one in load(stage, "/policy")["policy"]["entries"])
-    assert len(groups) == len({group["scope"] for group in groups}) > 1
+    scopes = [one["name"] for one in load(stage, "/policy")["policy"]["scopes"]]
+    order = [group["scope"] for group in groups]
+    assert len(order) == len(set(order)) > 1
+    assert [one for one in order if one in scopes] == [one for one in scopes if one in order]
     (several,) = [group for group in groups if group["scope"] is None]
     assert "lock" in [one["name"] for one in several["entries"]]
     found = load(stage, "/policy", text=" NODE-metric ")["groups"]

@@ -30,6 +30,15 @@ def test_a_time_in_the_past_is_said_in_its_largest_unit(past: int, said: str) ->
     assert 'datetime="2001-09-09T01:46:40+00:00"' in shown
 
 
+def test_a_part_of_a_whole_is_said_in_percent() -> None:
+    assert [words.share(value) for value in (1.0, 0.5, 0.004, 0.006)] == ["100%", "50%", "< 1%", "1%"]
+
+
+def test_a_command_to_copy_is_the_text_in_whole_words() -> None:
+    shown = str(words.command("keyfence --admin <x>\x1b"))
+    assert shown == "<span>keyfence</span> <span>--admin</span> <span>&lt;x&gt;\\u001b</span>"
+
+
 def test_no_time_and_no_number_are_a_dash() -> None:
     assert words.ago(None) == words.ago(0.0) == words.clock(None) == words.key("") == words.NONE
     assert words.number(None) == words.rate(None) == words.latency(None) == words.NONE

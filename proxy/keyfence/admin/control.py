@@ -64,6 +64,13 @@ class Control(Protocol):
     async def traffic(self) -> Sequence[Mapping[str, Any]]:
         """What each service has sent since keyfence began (`telemetry.reports.services`)."""
 
+    @property
+    def looks(self) -> bool:
+        """Whether `keyfence look` has started it."""
+
+    async def look(self) -> Mapping[str, Any]:
+        """What `keyfence look` has seen so far (`cli.look.picture`); empty before that, and elsewhere."""
+
     async def policy(self) -> Mapping[str, Any]:
         """The policy in force, as tables (`policy.wording.tables`). ValueError: there is none."""
 

@@ -47,6 +47,7 @@ from .findings import FindingsDesk
 from .fleet_candidate import FleetCandidate
 from .freshness import Freshness
 from .glass import Glass
+from .looking import Looking
 from .provision import Choice, Provision
 from .refusals import Refusals
 from .reporting import Concerns, Reporter
@@ -83,6 +84,7 @@ class ProcessControl(Control):
         reload may change; `notify` sends to the supervisor."""
         self.draining = False
         self.admin = ""  # the URL of the admin listener; "": there is none
+        self.looking: Looking | None = None
         self._access = access
         self._notify = notify
         self._findings = findings if findings is not None else FindingsDesk()
@@ -235,6 +237,13 @@ class ProcessControl(Control):
             if model.primaries:
                 rows[-1]["sentinel"] = " ".join(one.name for one in model.primaries)
         return rows
+
+    @property
+    def looks(self) -> bool:
+        return self.looking is not None
+
+    async def look(self) -> Mapping[str, Any]:
+        return {} if self.looking is None else await asyncio.to_thread(self.looking.seen)
 
     async def policy(self) -> dict[str, Any]:
         policy = self._evaluating().policy

@@ -12,7 +12,7 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from keyfence.admin.access import Access
@@ -22,7 +22,6 @@ from keyfence.config.settings import Settings
 from keyfence.net import passed
 from keyfence.net.addresses import Address
 from keyfence.policy.compiled.policy import CompiledPolicy
-from keyfence.policy.verdict import Peer
 from keyfence.process.workers.nodes import NodeDoors
 from keyfence.process.workers.parent import Workers
 from keyfence.process.workers.sockets import CannotBind, Place, bind_places
@@ -36,6 +35,7 @@ from keyfence.upstream.health import UpstreamAddress
 from .control import ProcessControl
 from .findings import FindingsDesk
 from .in_process import InProcess
+from .looking import Looking
 from .news import News
 from .operators import OperatorListeners, why_not
 from .provision import Provision
@@ -58,16 +58,16 @@ async def serve(
     candidate: tuple[str, Packed, str] | None = None,
     *,
     to_the_end: bool = False,
-    service_of: Callable[[str, Peer], str] | None = None,
+    looking: Looking | None = None,
 ) -> None:
     """Run until SIGINT or SIGTERM. `provision` is where settings and policy come from; `candidate` is the
     file of a candidate policy, the policy, and its purpose (`PackedCandidate`). `to_the_end`: what is found
-    only later, by asking Redis, is found before the end. `service_of` tells services apart by their clients,
-    in the findings and the command log. Raises StartError, EmbeddedRedisError."""
+    only later, by asking Redis, is found before the end. `looking`, of `keyfence look`: services are told
+    apart by their clients, in the findings and the command log. Raises StartError, EmbeddedRedisError."""
     notify = notifier()
     async with contextlib.AsyncExitStack() as stack:
         _receive_sockets(stack)
-        telemetry, relay = _telemetry(settings, stack, service_of)
+        telemetry, relay = _telemetry(settings, stack, looking)
         places = _bind(settings, stack)
         address, embedded = _upstream_address(settings, stack)
         findings = FindingsDesk.open(settings, telemetry.counters)
@@ -84,6 +84,7 @@ async def serve(
         stack.push_async_callback(backend.drain, 0.0, at_once)  # if the start fails
         access = Access(settings.admin_names, tokens_of(settings))
         control = ProcessControl(provision, runtime, backend, access, notify, findings, cluster)
+        control.looking = looking
         await _compare(control, runtime, candidate)
         operators = OperatorListeners(settings)
         stack.push_async_callback(operators.close)
@@ -141,7 +142,7 @@ def _upstream_address(
 
 
 def _telemetry(
-    settings: Settings, stack: contextlib.AsyncExitStack, service_of: Callable[[str, Peer], str] | None
+    settings: Settings, stack: contextlib.AsyncExitStack, looking: Looking | None
 ) -> tuple[Telemetry, LogRelay]:
     """The telemetry of this process, and the writer of its workers' log lines. Raises StartError."""
     own_log = None if settings.workers else settings.decision_log or None
@@ -156,8 +157,8 @@ def _telemetry(
         raise StartError(text) from None
     if settings.record:
         recorder = telemetry.recorder = _recorder(settings, stack)
-        if service_of is not None:
-            telemetry.name_by(Named(service_of, recorder))
+        if looking is not None:
+            telemetry.name_by(Named(looking.service_of, recorder))
     return telemetry, relay
 
 

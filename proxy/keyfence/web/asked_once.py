@@ -179,6 +179,9 @@ class Questions:
     async def next_step(self) -> Step:
         return await next_step(self, (await self.traffic())[0])
 
+    async def look(self) -> Mapping[str, Any]:
+        return await self._keep("look", MOMENT, self.control.look)
+
     async def policy(self) -> Mapping[str, Any]:
         return await self._keep("policy", MOMENT, self.control.policy)
 

@@ -36,7 +36,9 @@ def bars(rows: Sequence[Mapping[str, Any]], begin: float, end: float, label: str
     sums = [{name: max(number, 0) for name, number in one.items()} for one in sums]
     total = {name: sum(one[name] for one in sums) for name in SERIES}
     highest = max((sum(one.values()) for one in sums), default=0)
-    said = ", ".join(f"{number} {name}" for name, number in total.items() if number) or "none"
+    if not highest:
+        return Markup('<p class="about">{}: none.</p>').format(f"{label[:1].upper()}{label[1:]}")
+    said = ", ".join(f"{number} {name}" for name, number in total.items() if number)
     width = WIDTH / places
     parts = []
     for index, one in enumerate(sums):

@@ -36,7 +36,7 @@ from .asked_once import Questions
 from .live import MAX_STREAMS, Live, TooMany
 from .render import SECURITY_POLICY, asset, prepare, render
 from .sessions import Notice, Session, Sessions, drop_cookie, set_cookie
-from .views import FLEET, MENU, VIEWS, Values, View, filter_of
+from .views import FLEET, LOOK, MENU, MENU_OF_LOOK, VIEWS, VIEWS_OF_LOOK, Values, View, filter_of
 from .words import inert, sentence
 
 _TYPES = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
@@ -65,7 +65,7 @@ class Page:
 
     @property
     def routes(self) -> Sequence[SiteRoute]:
-        own = ("/services", "/services/{service}", "/policy", "/explain")
+        own = ("/services", "/services/{service}", "/policy", "/explain", LOOK)
         return [
             *(SiteRoute("GET", path, self._shown(path)) for path in own),
             SiteRoute("GET", "/live", self._stream),
@@ -103,6 +103,10 @@ class Page:
         view = self._views[path]
 
         async def show(request: web.Request) -> web.StreamResponse:
+            if self._control.looks and path not in VIEWS_OF_LOOK:
+                return _see_other(LOOK)
+            if path == LOOK and not self._control.looks:
+                raise web.HTTPNotFound
             if _is_csv(request):
                 return await self._csv(query(request, {*view.parameters, "format"}))
             parameters = query(request, set(view.parameters)) | request.match_info
@@ -134,7 +138,7 @@ class Page:
         shell = {
             "path": request.path,
             "here": request.path_qs,
-            "views": [one for one in MENU if one[0] != FLEET or self._has_fleet],
+            "views": self._menu(),
             "who": session.who if session is not None else "",
             "csrf": session.csrf if session is not None else "",
             "may_sign_in": self._sessions.possible,
@@ -143,6 +147,11 @@ class Page:
             "now": now,
         }
         return {"page": shell, "now": now}
+
+    def _menu(self) -> Sequence[tuple[str, str]]:
+        if self._control.looks:
+            return MENU_OF_LOOK
+        return [one for one in MENU if one[0] != FLEET or self._has_fleet]
 
     async def _csv(self, parameters: Mapping[str, str]) -> web.Response:
         """The findings of a filter, all of them, for a spreadsheet."""

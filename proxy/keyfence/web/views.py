@@ -20,6 +20,7 @@ from keyfence.findings.filter import SORTS, Filter, sort_by, states
 from keyfence.findings.finding import DAY, State
 from keyfence.policy.compiled.tenants import NOBODY
 from keyfence.policy.rules import RULES
+from keyfence.policy.services import UNKNOWN
 from keyfence.policy.units import counted
 from keyfence.telemetry.reports.services import commands_of, quantile
 
@@ -29,7 +30,7 @@ from .words import sentence
 Parameters = Mapping[str, str]
 Values = dict[str, Any]
 PAGE_SIZE = 50
-FLEET = "/fleet"
+FLEET, LOOK = "/fleet", "/look"
 OF_SERVICE = 25  # findings on the page of a service
 MAX_COLUMNS = 8  # services, as columns of the matrix
 WAIVER_DAYS = 30
@@ -154,18 +155,19 @@ async def _traffic(questions: Questions, only: str = "") -> list[Values]:
     rows, rates = await questions.traffic()
     trend, _ = await _or_why(questions.trend())
     hours = trend["commands"] if trend is not None else None
+    reads = (await questions.status())["policy"] is not None  # else commands pass, and are not counted
     return [
         {
             "service": row["service"],
             "clients": row["clients"],
-            "rate": rates.get(row["service"]),
-            "commands": commands_of(row),
-            "refused": row["refused"],
+            "rate": rates.get(row["service"]) if reads else None,
+            "commands": commands_of(row) if reads else None,
+            "refused": row["refused"] if reads else None,
             "request_50": quantile("request", row["request"], 0.5),
             "request_99": quantile("request", row["request"], 0.99),
             "upstream_50": quantile("upstream", row["upstream"], 0.5),
             "upstream_99": quantile("upstream", row["upstream"], 0.99),
-            "day": _last_day(hours, row["service"]),
+            "day": _last_day(hours if reads else None, row["service"]),
         }
         for row in rows
         if only in ("", row["service"])
@@ -225,6 +227,7 @@ async def _list(questions: Questions, parameters: Parameters) -> Values:
         "total": found["total"],
         "offset": which.offset,
         "size": PAGE_SIZE,
+        "looks": questions.control.looks,
     }
 
 
@@ -245,7 +248,7 @@ async def _finding(questions: Questions, parameters: Parameters) -> Values:
     finding = counted["finding"]
     examples = finding["examples"]
     verdict, why_not = None, ""
-    if examples and examples[0]["command"]:
+    if examples and examples[0]["command"] and not counted["looks"]:
         verdict, why_not = await _or_why(questions.control.explain_example(examples[0]["command"]))
     until = datetime.datetime.now(datetime.UTC).date() + datetime.timedelta(days=WAIVER_DAYS)
     owner = finding["owner"] or "who will mend it"
@@ -269,7 +272,8 @@ async def _counts(questions: Questions, parameters: Parameters) -> Values:
     now = time.time()
     begin = max(min(finding["first"], now - DAY), now - FINDING_DAYS * DAY)
     trend = {"begin": begin, "end": now}
-    return {"finding": {**finding, "in_memory": _is_in_memory(finding)}, "trend": trend}
+    shown = {**finding, "in_memory": _is_in_memory(finding)}
+    return {"finding": shown, "trend": trend, "looks": questions.control.looks}
 
 
 # -- services, policy
@@ -279,7 +283,8 @@ async def _services(questions: Questions, _: Parameters) -> Values:
     policy, _why = await _or_why(questions.policy())
     traffic = await _traffic(questions)
     seen = {one["service"] for one in traffic}
-    silent = [one for one in (policy["services"] if policy else []) if one not in seen]
+    services = policy["services"] if policy else []
+    silent = [one for one in services if one not in seen and one != UNKNOWN]
     return {"traffic": traffic, "silent": silent, "matrix": await _matrix(questions)}
 
 
@@ -297,7 +302,7 @@ async def _service(questions: Questions, parameters: Parameters) -> Values:
         "service": service,
         "rights": rights["rights"] if rights else None,
         "why_no_rights": why_no_rights,
-        "is_listed": is_listed,
+        "is_listed": is_listed or policy is None,
         "trend": trend,
         "standings": sorted(standings, key=lambda one: one["readiness"] in _SILENT),
         "all_rules": list(RULES),
@@ -331,25 +336,25 @@ async def _policy(questions: Questions, parameters: Parameters) -> Values:
     entries = found["findings"] if found else {}
     text = parameters.get("text", "").strip()
     # In a thread, because there may be thousands.
-    groups = await asyncio.to_thread(_by_scope, policy["entries"], text, entries)
+    groups = await asyncio.to_thread(_by_scope, policy, text, entries)
     is_open = bool(text) or len(policy["entries"]) <= MAX_UNFOLDED
     shown: Values = {"text": text, "groups": groups, "is_open": is_open, "days": USE_DAYS}
     return shown | {"policy": policy, "used": used, "found": entries, "why_no_findings": why}
 
 
-def _by_scope(
-    entries: Sequence[Mapping[str, Any]], text: str, found: Mapping[str, int]
-) -> list[Mapping[str, Any]]:
+def _by_scope(policy: Mapping[str, Any], text: str, found: Mapping[str, int]) -> list[Mapping[str, Any]]:
     """The entries that have a text in their names, keys or services, by the innermost scope around their
-    keys ("" is none, and None is several), with the number of their findings."""
-    groups: dict[str | None, list[Mapping[str, Any]]] = {}
-    for one in entries:
+    keys ("" is none, and None is several), with the number of their findings. Scopes stand as in the
+    policy."""
+    groups: dict[str | None, list[Mapping[str, Any]]] = {one["name"]: [] for one in policy["scopes"]}
+    for one in policy["entries"]:
         if text.casefold() in _words(one):
             scopes = {form["under"] for form in one["forms"]}
             groups.setdefault(scopes.pop() if len(scopes) == 1 else None, []).append(one)
     return [
         {"scope": scope, "entries": listed, "findings": sum(found.get(one["name"], 0) for one in listed)}
         for scope, listed in groups.items()
+        if listed
     ]
 
 
@@ -402,6 +407,12 @@ async def _fleet(questions: Questions, _: Parameters) -> Values:
     return {"fleet": found, "is_signed": any(one["sequence"] for one in found["instances"])}
 
 
+async def _look(questions: Questions, _: Parameters) -> Values:
+    """What `keyfence look` has seen, which finds it out and words it; this only shows it."""
+    seen = await questions.look()
+    return {"seen": seen or None, "is_folded": len(seen.get("services", ())) > MAX_COLUMNS}
+
+
 _TRAFFIC = Region("live/traffic.html", ("traffic",))
 _MATRIX = Region("live/matrix.html", ("matrix",))
 
@@ -412,8 +423,8 @@ VIEWS = (
         _overview,
         regions={
             "next": Region("live/next.html", ("step",)),
-            "headline": Region("live/headline.html", ("summary",)),
-            "concerns": Region("live/concerns.html", ("status",)),
+            "headline": Region("live/headline.html", ("summary", "status")),
+            "concerns": Region("live/concerns.html", ("status", "step")),
             "glass": Region("live/glass.html", ("status",)),
             "new": Region("live/new.html", ("summary",)),
             "matrix": _MATRIX,
@@ -455,6 +466,16 @@ VIEWS = (
         regions={"instances": Region("live/fleet.html", ("fleet", "is_signed"))},
     ),
     View(
+        LOOK,
+        "look.html",
+        _look,
+        regions={
+            "kinds": Region("live/kinds.html", ("seen",)),
+            "uses": Region("live/uses.html", ("seen",)),
+            "keep": Region("live/keep.html", ("seen",)),
+        },
+    ),
+    View(
         "/candidate",
         "candidate.html",
         _candidate,
@@ -473,6 +494,9 @@ MENU = (
     ("/candidate", "Candidate"),
     (FLEET, "Fleet"),  # if there is one
 )
+# In `keyfence look`, which knows no policy and tells services apart by itself.
+MENU_OF_LOOK = ((LOOK, "Look"), ("/findings", "Findings"))
+VIEWS_OF_LOOK = frozenset({LOOK, "/findings", "/findings/{id}"})
 
 
 def view_at(address: str) -> tuple[View, Parameters] | None:

@@ -102,6 +102,11 @@ def rate(value: float | None) -> str:
     return number(round(value)) if value >= 10 else f"{value:.1f}"
 
 
+def share(value: float) -> str:
+    """A part of a whole, in percent."""
+    return f"{value:.0%}" if value >= 0.005 else "< 1%"
+
+
 def latency(seconds: float | None) -> str:
     """A short time. Quantiles are upper bounds, hence the sign."""
     if seconds is None:
@@ -132,6 +137,11 @@ def lines_of(text: str) -> str:
 def key(text: object) -> Markup:
     """A key, name or command from outside, isolated from the text around it."""
     return Markup("<code><bdi>{}</bdi></code>").format(inert(text)) if text else Markup(NONE)
+
+
+def command(text: str) -> Markup:
+    """A command to copy. A line of it breaks between words: an option does not lose its dash."""
+    return Markup(" ").join(Markup("<span>{}</span>").format(word) for word in inert(text).split(" "))
 
 
 def quoted(words: Sequence[str]) -> str:
@@ -200,8 +210,10 @@ FILTERS: dict[str, Any] = {
     "span": span,
     "number": number,
     "rate": rate,
+    "share": share,
     "latency": latency,
     "key": key,
+    "command": command,
     "inert": inert,
     "sentence": lambda text: inert(sentence(text)),
     "lines": lines_of,

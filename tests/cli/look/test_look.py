@@ -4,62 +4,23 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-import redis
 
 from keyfence.cli.look.look import Asked, in_front, origin_of
 from keyfence.config.loading import load_settings
 from keyfence.process.serving.reload import load
+from tests.cli.look.looking import Looking
 from tests.cli.test_main import keyfence
 from tests.servers import PATIENCE_SECONDS, PROJECT, RedisServer, running_redis
+from tests.web.person import Person
 
 SECRET = "s3cret-word"
-
-
-class Looking:
-    """A `keyfence look` that runs, and what it has printed."""
-
-    def __init__(self, folder: Path, *arguments: str) -> None:
-        self.out = folder / "out"
-        self.folder = folder
-        with self.out.open("wb") as out:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "keyfence", "look", *arguments],
-                env=os.environ | {"TMPDIR": str(folder), "PYTHONPATH": str(PROJECT / "proxy")},
-                stdout=out,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-
-    @property
-    def printed(self) -> str:
-        return self.out.read_text()
-
-    def until(self, text: str) -> str:
-        """Waits until this was printed. Returns everything that was."""
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while text not in self.printed:
-            assert self.process.poll() is None, self.printed
-            assert time.monotonic() < deadline, self.printed
-            time.sleep(0.02)
-        return self.printed
-
-    def client(self, **options: object) -> redis.Redis:
-        port = int(re.findall(r"redis-cli -p (\d+)", self.until("redis-cli -p "))[0])
-        return redis.Redis(port=port, **options)  # type: ignore[arg-type]
-
-    def end(self) -> str:
-        self.process.send_signal(signal.SIGINT)
-        assert self.process.wait(PATIENCE_SECONDS) == 0
-        return self.printed
 
 
 @pytest.fixture(scope="module")
@@ -81,10 +42,8 @@ def password_file(tmp_path: Path) -> str:
 
 @pytest.fixture
 def looking(server: RedisServer, tmp_path: Path, password_file: str) -> Iterator[Looking]:
-    one = Looking(tmp_path, server.url, "--password-file", password_file)
-    yield one
-    one.process.kill()
-    one.process.wait()
+    with Looking(tmp_path, server.url, "--password-file", password_file) as one:
+        yield one
 
 
 def test_it_shows_keys_and_clients_and_how_to_go_on(looking: Looking, server: RedisServer) -> None:
@@ -98,7 +57,12 @@ def test_it_shows_keys_and_clients_and_how_to_go_on(looking: Looking, server: Re
         assert mailer.hget("cart:1", "colour") == b"blue"
         looking.until("  web writes cart:<int>")
         looking.until("  mailer reads cart:<int>")
+        page = Person(looking.admin).read("/look")
     printed = looking.end()
+    assert "2 services, 1 kind of keys, 2 uses" in page
+    assert "cart:<int> 20 50%" in page
+    assert "web told by client name" in page
+    assert printed.splitlines()[-1].strip() in page
     assert "2 services, 1 kind of keys, 2 uses" in printed
     record = Path(re.findall(r"keyfence draft (\S+commands\.log)", printed.splitlines()[-1])[0])
     draft = keyfence("draft", record)

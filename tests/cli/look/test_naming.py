@@ -4,7 +4,8 @@ import pickle
 
 import pytest
 
-from keyfence.cli.look.naming import APP, MAX_SERVICES, OTHERS, Naming, known
+from keyfence.cli.look.naming import MAX_SERVICES, OTHERS, Naming, known
+from keyfence.policy.services import UNKNOWN
 from keyfence.policy.verdict import Peer
 
 
@@ -21,8 +22,8 @@ from keyfence.policy.verdict import Peer
         (Peer("10.1.2.3:5", "", "", "ioredis"), "ioredis-at-10-1-2-0-24", "library and 10.1.2.0/24"),
         (Peer("10.1.2.3:5"), "at-10-1-2-0-24", "10.1.2.0/24"),
         (Peer("[2001:db8::1]:5"), "at-2001-db8-64", "2001:db8::/64"),
-        (Peer("[::1]:5"), APP, ""),
-        (Peer("unix:/run/redis.sock"), APP, ""),
+        (Peer("[::1]:5"), UNKNOWN, ""),
+        (Peer("unix:/run/redis.sock"), UNKNOWN, ""),
     ],
 )
 def test_a_service_is_named_by_what_is_known_best(peer: Peer, service: str, by: str) -> None:
@@ -41,11 +42,11 @@ def test_a_service_that_the_configuration_knows_keeps_its_name() -> None:
 def test_services_are_bounded() -> None:
     naming = Naming()
     letters = "abcdefghijklmnopqrstuvwxyz"
-    names = [naming(APP, Peer("", f"{one}{other}")) for one in letters[:3] for other in letters]
+    names = [naming(UNKNOWN, Peer("", f"{one}{other}")) for one in letters[:3] for other in letters]
     assert len(set(names)) == MAX_SERVICES + 1
     assert names[-1] == OTHERS
-    assert naming(APP, Peer("", "aa")) == "aa"
+    assert naming(UNKNOWN, Peer("", "aa")) == "aa"
 
 
 def test_it_goes_to_another_process() -> None:
-    assert pickle.loads(pickle.dumps(Naming()))(APP, Peer("127.0.0.1:1", "", "web-1")) == "web"
+    assert pickle.loads(pickle.dumps(Naming()))(UNKNOWN, Peer("127.0.0.1:1", "", "web-1")) == "web"

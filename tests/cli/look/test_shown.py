@@ -15,7 +15,7 @@ def there(*kinds: Kind, total: int = 100, looked_at: int = 100) -> There:
 
 
 def service(name: str, *kinds: str) -> Service:
-    uses = {one: Use(one, reads=1, commands={"GET": 1}, shapes={one}) for one in kinds}
+    uses = {one: Use(one, is_of_keys=True, reads=1, commands={"GET": 1}, shapes={one}) for one in kinds}
     return Service(name, "client name", {"redis-py 5.2.0": None}, uses)
 
 

@@ -65,8 +65,9 @@ def test_channels_scripts_and_commands_without_keys_have_a_place() -> None:
         row("web", "EVALSHA", "", 3, "command.forbidden"),
     ]
     (web,) = services_of(rows, Seen())
-    assert {(one.kind, one.reads, one.writes) for one in web.ordered} == {
-        ("channel news:<int>", 2, 1),
-        ("script aaaaaaaaaaaa", 3, 0),
-        (NO_KEY, 4, 0),
+    assert {(one.kind, one.reads, one.writes, one.others) for one in web.ordered} == {
+        ("channel news:<int>", 2, 1, 0),
+        ("script aaaaaaaaaaaa", 0, 0, 3),
+        (NO_KEY, 0, 0, 4),
     }
+    assert not any(one.is_of_keys for one in web.ordered)

@@ -67,8 +67,42 @@ def test_no_file_is_overwritten(tmp_path: Path) -> None:
     made(tmp_path, "--by", "user", "--document")
     code, _, err = keyfence("init", tmp_path, "--name", "other", "--services", "a", "--by", "user",
                             "--redis", "redis://127.0.0.1:6379", "--document")  # fmt: skip
-    assert (code, "policy.yaml exists; name another folder" in err) == (2, True)
+    assert (code, "policy.yaml exists; name another folder, or keep this policy with --policy" in err) == (
+        2,
+        True,
+    )
     assert "policy: shop" in (tmp_path / "policy.yaml").read_text()
+
+
+def test_a_policy_that_is_there_answers_most_questions(tmp_path: Path) -> None:
+    draft = tmp_path / "policy.yaml"
+    draft.write_text(
+        "policy: shop\nclaims: ['shop:']\nservices: [web, stock]\n"
+        "keys: {a: {key: 'shop:a', writers: [web, stock]}}\n"
+    )
+    before = draft.read_text()
+    code, out, err = keyfence("init", tmp_path, "--policy", draft, stdin="\n\n")
+    assert (code, err) == (0, "")
+    assert [number for number in range(1, 6) if f"{number}/5  " in out] == [3, 4]
+    assert "Written to" in out
+    assert draft.read_text() == before
+    names = ["compose.yaml", "keyfence.container.yaml", "keyfence.yaml", "policy.yaml"]
+    assert sorted(one.name for one in tmp_path.iterdir()) == names
+    assert "service: stock" in (tmp_path / "keyfence.yaml").read_text()
+    assert keyfence("check", tmp_path / "keyfence.yaml").code == 0
+
+
+def test_a_policy_that_is_there_must_fit(tmp_path: Path) -> None:
+    (tmp_path / "shop.yaml").write_text("policy: shop\nservices: [web]\n")
+    common = ("--by", "listener", "--redis", "redis://127.0.0.1:6379", "--policy")
+    for arguments, said in (
+        ((tmp_path, *common, tmp_path / "shop.yaml", "--name", "x"), "--name and --policy cannot be given"),
+        ((tmp_path / "own", *common, tmp_path / "shop.yaml"), "must be in the folder"),
+        ((tmp_path, *common, tmp_path / "none.yaml"), "none.yaml"),
+    ):
+        code, _, err = keyfence("init", *arguments)
+        assert (code, said in err) == (2, True), err
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["shop.yaml"]
 
 
 @pytest.mark.parametrize(

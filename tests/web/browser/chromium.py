@@ -89,10 +89,10 @@ class Browser:
 
     # -- how it looks
 
-    def look(self, width: int = WIDE, *, dark: bool = False) -> None:
+    def look(self, width: int = WIDE, *, dark: bool = False, height: int = 900) -> None:
         """Have a window of this width, and a light or dark scheme."""
         self._is_odd = True
-        size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
+        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500}
         self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})

@@ -9,7 +9,7 @@ import contextlib
 import urllib.parse
 from typing import Any, cast
 
-from keyfence.admin.client import AskError, ask
+from keyfence.admin.client import TIMEOUT, AskError, ask
 from keyfence.telemetry.reports.by_command import rows_from_snapshot
 from keyfence.telemetry.tally import Row
 
@@ -17,6 +17,7 @@ from .player import DemoError, Player
 from .traffic import EVENTS, MASTER, META, PROXY, SERVICES, Step
 
 MAX_KEYS = 10_000  # with more keys than this in a shared Redis, `KEYS *` would block its other clients
+CHANGE_SECONDS = 600.0  # as long as keyfence reload waits
 # The argument that is the key in each command that the demo writes with.
 _KEY_OF_WRITE = {"SET": 1, "HSET": 1, "XADD": 1, "XGROUP": 2}
 
@@ -59,7 +60,8 @@ def rows_of(admin: str) -> list[Row]:
 def asked(admin: str, path: str, body: dict[str, Any] | None = None, token_file: str = "") -> Any:
     """Returns the answer of the admin listener. Raises DemoError."""
     try:
-        return ask(admin, path, body, token_file=token_file)
+        # A change reads a policy in a process of its own, which takes a busy machine long.
+        return ask(admin, path, body, TIMEOUT if body is None else CHANGE_SECONDS, token_file)
     except AskError as exc:
         raise DemoError("; ".join((str(exc), *exc.details))) from None
 

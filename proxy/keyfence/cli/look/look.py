@@ -33,15 +33,16 @@ from keyfence.downstream.tls import upstream_context
 from keyfence.net.addresses import parse_address, parse_listen
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.units import milliseconds
+from keyfence.process.looking import Looking
 from keyfence.process.serving.packing import Packed, pack
 from keyfence.process.serving.reload import Origin, load
 from keyfence.telemetry.operator_log import warn
 
-from .naming import APP, Naming
-from .session import RECORD, Session
+from .naming import Naming
+from .session import RECORD, SEEN, Session
 from .there import primary_at
 
-_POLICY = f"policy: look\nservices: [{APP}]\n"
+_POLICY = "policy: look\nservices: [nobody]\n"  # it must name one; every client is unknown to it
 _FREE = "127.0.0.1:0"
 _DRAIN = "1s"
 _DATABASE = re.compile(r"(?<=[^/])/\d+$|[?]db=\d+$")  # in a URL
@@ -131,10 +132,10 @@ def look(**options: Any) -> None:
             with (
                 ending.by_signals(),
                 serving(
-                    *in_front(origin, settings, policy), folder, ending.is_new, service_of=Naming()
+                    *in_front(origin, settings, policy), folder, ending.is_new, looking_in(folder)
                 ) as running,
             ):
-                session = Session(asked.for_others, running, folder)
+                session = Session(asked.for_others, server, running, folder)
                 session.begin(server, Judge(policy), ending.come)
                 session.follow(ending.come, asked.seconds)
         except CannotServe as exc:
@@ -145,13 +146,18 @@ def look(**options: Any) -> None:
             fail(f"keyfence ended by itself, with {running.process.returncode}", 1)
 
 
+def looking_in(folder: Path) -> Looking:
+    """How the keyfence before the Redis tells services apart, and where its page finds what was seen."""
+    return Looking(Naming(), str(folder / SEEN))
+
+
 def origin_of(asked: Asked, folder: Path) -> Origin:
-    """The configuration, with a policy that only names the service of all clients."""
+    """The configuration, with a policy that describes no key and knows no client."""
     policy = folder / "policy.yaml"
     policy.write_text(_POLICY, encoding="utf-8")
     kept = {"findings": f"sqlite:///{folder}/findings.db", "record": str(folder / RECORD)}
     overrides = Overrides(
-        str(policy), asked.url, asked.listen, APP, "observe", asked.admin, drain=_DRAIN, **kept
+        str(policy), asked.url, asked.listen, "", "observe", asked.admin, drain=_DRAIN, **kept
     )
     return Origin("", overrides)
 

@@ -17,7 +17,6 @@ from keyfence.policy.services import UNKNOWN
 from keyfence.policy.verdict import Peer
 from keyfence.shapes.shapes import Shapes, parsed
 
-APP = "app"  # the only service of the policy: a client that says nothing
 OTHERS = "others"  # the clients beyond MAX_SERVICES
 MAX_SERVICES = 50
 MAX_NAME = 40  # characters
@@ -42,7 +41,7 @@ class Naming:
 
     def __call__(self, service: str, peer: Peer) -> str:
         """The name for a client that the configuration takes for `service`."""
-        name = service if service not in (APP, UNKNOWN) else known(peer).service
+        name = service if service != UNKNOWN else known(peer).service
         if name not in self._services:
             if len(self._services) >= MAX_SERVICES:
                 return OTHERS
@@ -51,7 +50,7 @@ class Naming:
 
 
 def known(peer: Peer) -> Known:
-    """The service of a client."""
+    """The service of a client; UNKNOWN if nothing tells it from others."""
     return _known(_PORT.sub("", peer.address), *peer[1:4])
 
 
@@ -64,7 +63,7 @@ def _known(address: str, user: str, name: str, library: str) -> Known:
     network = _network(address)
     said, where = _named(library.partition("(")[0]), _named(network)
     by = " and ".join([*(["library"] if said else []), *([network] if network else [])])
-    return Known("-".join(filter(None, (said, where))) or APP, by)
+    return Known("-".join(filter(None, (said, where))) or UNKNOWN, by)
 
 
 def _without_ids(name: str) -> str:

@@ -21,52 +21,51 @@ from keyfence.net.addresses import Address
 from keyfence.telemetry.reports.by_command import rows_from_snapshot
 
 from .kinds import Seen
-from .naming import APP
+from .picture import Picture
 from .shown import news, services_text, there_text, totals
 from .there import keys_there
 from .used import Service, services_of
 
 RECORD = "commands.log"  # in the session's folder
+SEEN = "seen.json"  # there too, for the page
 _SECONDS = 2.0  # between two looks at what clients did
 
 
 class Session:
     """What was seen so far, and what is printed of it."""
 
-    def __init__(self, url: str, running: Serving, folder: Path) -> None:
+    def __init__(self, url: str, server: Server, running: Serving, folder: Path) -> None:
         """`url`: of the Redis, for the command that goes on; "" if it is not shown."""
         self._url = url
         self._running = running
         self._folder = folder
         self._services: list[Service] = []
         self._seen = Seen()
+        (address,) = running.addresses.values()
+        client = _client(Address(address), server.endpoint.address.database)
+        self._picture = Picture(server.shown, address, client)
         self._known: set[tuple[str, str]] = set()  # services and shapes that were printed
         self._counts = ""  # the last line of a terminal
 
     def begin(self, server: Server, judge: Judge, come: threading.Event) -> None:
         """Prints the addresses, and the keys that are there; the latter until the event comes."""
+        picture = self._picture
+        self._show()
         say(f"The page is at {self._running.admin}/ (each use is a finding: no policy allows it yet)")
-        say(f"Clients connect to {self._address} in place of the Redis. Try:")
-        say(f"  {self._client(server.endpoint.address.database)}")
+        say(f"Clients connect to {picture.address} in place of the Redis. Try:")
+        say(f"  {picture.client}")
         say("")
         try:
-            there = keys_there(server, judge, come.is_set)
+            there = picture.there = keys_there(server, judge, come.is_set)
         except (LinkError, CannotAsk) as exc:
+            picture.why_not = str(exc)
             say(f"The keys cannot be looked at: {exc}")
         else:
             self._seen = there.seen
             self._say(there_text(server.shown, there))
+        self._show()
         say("")
         say("Who uses what, as clients connect (Ctrl-C ends it):")
-
-    @property
-    def _address(self) -> Address:
-        return Address(self._running.addresses[APP])
-
-    def _client(self, database: int) -> str:
-        path = self._address.unix_path
-        where = ["-s", path] if path else ["-p", str(self._address.host_port[1])]
-        return shlex.join(["redis-cli", *where, *(["-n", str(database)] if database else [])])
 
     def follow(self, come: threading.Event, seconds: float | None) -> None:
         """Prints what clients do, until the event comes, these seconds are over, or keyfence has ended."""
@@ -78,6 +77,7 @@ class Session:
             except AskError:
                 continue  # it may be busy; if it has ended, the loop ends
             self._services = services_of(rows, self._seen)
+            self._show()
             self._say(news(self._known, self._services))
             self._count(totals(self._services) if self._services else "no client yet")
             if ended:
@@ -86,23 +86,37 @@ class Session:
 
     def end(self) -> bool:
         """Prints the summary, and how to go on. Returns whether anything is kept for that."""
-        record = self._folder / RECORD
-        if not self._services or not record.stat().st_size:
+        (self._folder / SEEN).unlink(missing_ok=True)
+        if not self._is_worth_keeping:
             say("No client has used a key, so nothing is kept.")
-            if self._url:
-                say(f"To draft a policy of the keys that are there:\n  {self._draft()}")
+            if draft := self._draft():
+                say(f"To draft a policy of the keys that are there:\n  {draft}")
             return False
         self._say(list(services_text(self._services)))
         say("")
         say(f"{totals(self._services)}. What was seen is kept in {self._folder},")
         say("without values and passwords. To draft a policy of it:")
-        say(f"  {self._draft(str(record))}")
+        say(f"  {self._draft()}")
         return True
 
-    def _draft(self, *sources: str) -> str:
-        """The command that drafts a policy of these sources, and of the keys that are there."""
-        there = [self._url] if self._url else []
-        return shlex.join(["keyfence", "draft", *sources, *there, "-o", "policy.yaml"])
+    @property
+    def _is_worth_keeping(self) -> bool:
+        """Whether clients have used keys."""
+        return bool(self._services) and (self._folder / RECORD).stat().st_size > 0
+
+    def _draft(self) -> str:
+        """The command that drafts a policy of what was seen, and of the keys that are there; "" if there is
+        neither."""
+        record = [str(self._folder / RECORD)] if self._is_worth_keeping else []
+        sources = [*record, *([self._url] if self._url else [])]
+        return shlex.join(["keyfence", "draft", *sources, "-o", "policy.yaml"]) if sources else ""
+
+    def _show(self) -> None:
+        """Shows the page what was seen."""
+        picture = self._picture
+        picture.services, picture.draft = self._services, self._draft()
+        picture.is_kept = self._is_worth_keeping
+        picture.write(self._folder / SEEN)
 
     def _say(self, lines: list[str]) -> None:
         if lines:
@@ -117,3 +131,10 @@ class Session:
         self._counts = text
         sys.stdout.write(f"\r\x1b[K{text}")
         sys.stdout.flush()
+
+
+def _client(address: Address, database: int) -> str:
+    """The command that connects to the address."""
+    path = address.unix_path
+    where = ["-s", path] if path else ["-p", str(address.host_port[1])]
+    return shlex.join(["redis-cli", *where, *(["-n", str(database)] if database else [])])

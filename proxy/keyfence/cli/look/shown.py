@@ -10,9 +10,11 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from keyfence.cli.keyspace.report import size_text
 from keyfence.findings.spans import span_text
+from keyfence.policy.services import UNKNOWN
 from keyfence.policy.show import in_lines, one_line
 from keyfence.policy.units import counted
 
+from .naming import MAX_SERVICES, OTHERS
 from .there import Kind, There
 from .used import NO_KEY, Service, Use
 
@@ -20,11 +22,15 @@ WIDTH = 80
 MAX_KINDS = 30  # of keys, in a list
 MAX_NEWS = 8  # lines at a time
 _NAME = 34  # columns for the kind of keys
+_UNTOLD = {
+    UNKNOWN: "clients without user, name and library",
+    OTHERS: f"clients beyond {MAX_SERVICES} services",
+}
 
 
 def there_text(shown: str, there: There) -> list[str]:
     """The keys that are there, by kind."""
-    lines = [*_wrapped(f"{shown}, database {there.database}: {_looked_at(there)}.")]
+    lines = [*_wrapped(f"{shown}, database {there.database}: {looked_at(there)}.")]
     if there.kinds:
         lines += ["", f"{'kind of keys':{_NAME}}{'keys':>10}{'size':>10}  {'type':8}expire"]
     lines += [_kind_line(there, one) for one in there.kinds[:MAX_KINDS]]
@@ -37,11 +43,12 @@ def there_text(shown: str, there: There) -> list[str]:
     return [*lines, *(line for note in there.notes for line in _wrapped(f"{note}."))]
 
 
-def _looked_at(there: There) -> str:
+def looked_at(there: There) -> str:
+    """How many keys there are, and how many of them were looked at."""
     if not there.total:
         return "no keys"
     size = size_text(there.estimate(sum(one.size for one in there.kinds)))
-    if there.looked_at >= there.total:
+    if not there.is_sample:
         return f"{counted(there.total, 'key')}, {size}, all looked at"
     return (
         f"{counted(there.total, 'key')}, about {size}; {there.looked_at:,} of them were looked at, the other "
@@ -50,13 +57,13 @@ def _looked_at(there: There) -> str:
 
 
 def _kind_line(there: There, one: Kind) -> str:
-    about = "~" if there.looked_at < there.total else ""
-    keys, size = f"{about}{there.estimate(one.keys):,}", f"{about}{size_text(there.estimate(one.size))}"
-    types = "/".join(sorted(one.types, key=lambda kind: -one.types[kind]))
-    return _row(one.name, f"{keys:>10}{size:>10}  {types:8}{_expiry(one)}")
+    sign = "~" if there.is_sample else ""
+    keys, size = f"{sign}{there.estimate(one.keys):,}", f"{sign}{size_text(there.estimate(one.size))}"
+    return _row(one.name, f"{keys:>10}{size:>10}  {'/'.join(one.by_number):8}{expiry(one)}")
 
 
-def _expiry(one: Kind) -> str:
+def expiry(one: Kind) -> str:
+    """Which of these keys expire, and when the last of them does."""
     if one.lasting == one.keys:
         return "never"
     longest = f"in {span_text(one.longest / 1000)}"
@@ -82,13 +89,14 @@ def news(known: set[tuple[str, str]], services: Sequence[Service]) -> list[str]:
 def _does(one: Use) -> str:
     if one.kind == NO_KEY:
         return f"sends {', '.join(one.names)}"
-    does = [verb for verb, times in (("reads", one.reads), ("writes", one.writes)) if times]
+    verbs = (("reads", one.reads), ("writes", one.writes), ("runs", one.others))
+    does = [verb for verb, times in verbs if times]
     return f"{' and '.join(does)} {one_line(one.kind)}"
 
 
 def totals(services: Sequence[Service]) -> str:
     """How much was seen, in a few words."""
-    kinds = {one for service in services for one in service.uses}
+    kinds = {one.kind for service in services for one in service.uses.values() if one.is_of_keys}
     times = counted(sum(service.times for service in services), "use")
     return f"{counted(len(services), 'service')}, {counted(len(kinds), 'kind')} of keys, {times}"
 
@@ -96,16 +104,19 @@ def totals(services: Sequence[Service]) -> str:
 def services_text(services: Iterable[Service]) -> Iterator[str]:
     """Every service, and what it does with each kind of keys."""
     for service in services:
-        libraries = ", ".join(service.libraries)
-        told = f"told by {service.by}" if service.by else ""
-        about = "; ".join(filter(None, (told, libraries)))
         yield ""
-        yield from _wrapped(f"{service.name}{f' ({about})' if about else ''}")
+        yield from _wrapped(f"{service.name} ({about(service)})")
         yield f"{'':{_NAME}}{'reads':>9}{'writes':>9}  commands"
         uses = service.ordered
         yield from (_use_line(one) for one in uses[:MAX_KINDS])
         if len(uses) > MAX_KINDS:
             yield f"  and {counted(len(uses) - MAX_KINDS, 'more kind')}"
+
+
+def about(service: Service) -> str:
+    """How a service is told from others, and by which libraries it comes."""
+    told = f"told by {service.by}" if service.by else _UNTOLD.get(service.name, "")
+    return "; ".join(filter(None, (told, ", ".join(service.libraries))))
 
 
 def _use_line(one: Use) -> str:

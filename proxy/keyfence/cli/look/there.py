@@ -42,6 +42,11 @@ class Kind:
         self.lasting += facts.ttl < 0
         self.longest = max(self.longest, facts.ttl)
 
+    @property
+    def by_number(self) -> list[str]:
+        """The types, the most frequent first."""
+        return sorted(self.types, key=lambda kind: -self.types[kind])
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class There:
@@ -55,9 +60,14 @@ class There:
     others: dict[int, int]  # keys of databases that were not looked at
     notes: list[str]  # what Redis did not answer
 
+    @property
+    def is_sample(self) -> bool:
+        """Whether there are keys that were not looked at."""
+        return self.looked_at < self.total
+
     def estimate(self, number: int) -> int:
         """A number of the keys that were looked at, for all keys."""
-        return number if self.looked_at in (0, self.total) else round(number * self.total / self.looked_at)
+        return round(number * self.total / self.looked_at) if self.looked_at and self.is_sample else number
 
 
 def primary_at(endpoint: Endpoint) -> Server:

@@ -23,26 +23,26 @@ NO_KEY = "(no key)"  # commands that name none, such as KEYS
 
 @dataclasses.dataclass(slots=True)
 class Use:
-    """What a service does with one kind of keys."""
+    """What a service does with one kind of keys, a channel, a script, or with commands that name none."""
 
     kind: str
+    is_of_keys: bool = False
     reads: int = 0
     writes: int = 0
+    others: int = 0  # what a script or a command without keys does is not known
     commands: dict[str, int] = dataclasses.field(default_factory=dict)
     shapes: set[str] = dataclasses.field(default_factory=set)  # of the kind, that the service uses
 
-    def add(self, row: Row, shape: str, *, writes: bool) -> None:
+    def add(self, row: Row, shape: str, does: str) -> None:
+        """Count a row. `does` is `reads`, `writes` or `others`."""
         times, command = row["count"], row["command"]
         self.shapes.add(shape)
         self.commands[command] = self.commands.get(command, 0) + times
-        if writes:
-            self.writes += times
-        else:
-            self.reads += times
+        setattr(self, does, getattr(self, does) + times)
 
     @property
     def times(self) -> int:
-        return self.reads + self.writes
+        return self.reads + self.writes + self.others
 
     @property
     def names(self) -> list[str]:
@@ -78,15 +78,16 @@ class Service:
 def services_of(rows: Sequence[Row], there: Seen) -> list[Service]:
     """The services in a report, by name. `there`: the keys that are there."""
     seen = Seen(copy.deepcopy(there.facts))
-    uses = [(row, _place_of(row), _writes(row, seen)) for row in _each_once(rows)]
+    uses = [(row, _place_of(row), _does(row, seen)) for row in _each_once(rows)]
     kinds = seen.kinds()
     found: dict[str, Service] = {}
-    for row, place, writes in uses:
+    for row, place, does in uses:
         service = found.setdefault(row["service"], Service(row["service"]))
         for client in row.get("clients", ()):
             service.meet(client)
-        kind = kinds.get(place, place) if row["rule"] == _KEYS else place
-        service.uses.setdefault(kind, Use(kind)).add(row, place, writes=writes)
+        is_of_keys = row["rule"] == _KEYS
+        kind = kinds.get(place, place) if is_of_keys else place
+        service.uses.setdefault(kind, Use(kind, is_of_keys)).add(row, place, does)
     return [found[name] for name in sorted(found)]
 
 
@@ -102,11 +103,13 @@ def _each_once(rows: Iterable[Row]) -> list[Row]:
     return found
 
 
-def _writes(row: Row, seen: Seen) -> bool:
-    """Whether the command of a row writes. `seen` gets what it does to keys."""
-    if row["rule"] == _KEYS:
-        return seen.add_command(row["shape"], row["service"], row["command"], row["count"])
-    return row["rule"] == "channel.write"
+def _does(row: Row, seen: Seen) -> str:
+    """What the command of a row does: `reads`, `writes` or `others`. `seen` gets what it does to keys."""
+    rule = row["rule"]
+    if rule == _KEYS:
+        writes = seen.add_command(row["shape"], row["service"], row["command"], row["count"])
+        return "writes" if writes else "reads"
+    return {"channel.write": "writes", "channel.read": "reads"}.get(rule, "others")
 
 
 def _place_of(row: Row) -> str:

@@ -6,18 +6,21 @@ configuration. No file that exists is overwritten.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import click
 
 from keyfence.authoring.export.render import code_templates
 from keyfence.authoring.learn.requirements import quoted
-from keyfence.cli.terminal.options import parsed
+from keyfence.cli.terminal.options import is_given, parsed
 from keyfence.cli.terminal.output import fail, say
 from keyfence.config.upstream import upstream_of
+from keyfence.policy.loading.load import load_policy
 from keyfence.policy.services import UNKNOWN
 
 from .draft import NAME, name_of
@@ -47,6 +50,23 @@ class _Services(click.ParamType[tuple[str, ...]]):
         return value if isinstance(value, tuple) else _services(str(value))
 
 
+def _from_policy(context: click.Context, _parameter: click.Parameter, file: str) -> str:
+    """Takes the answers that a policy gives from it, so that they are not asked for."""
+    if file:
+        policy = load_policy(Path(file))
+        services = tuple(one for one in policy.services if one != UNKNOWN)
+        context.default_map = {"name": policy.name, "services": services, "document": False}
+    return file
+
+
+class _Question(click.Option):
+    """An option that is asked for, unless a policy has answered it."""
+
+    def prompt_for_value(self, ctx: click.Context) -> Any:
+        known = (ctx.default_map or {}).get(self.name or "")
+        return super().prompt_for_value(ctx) if known is None else known
+
+
 def _redis(text: str) -> str:
     upstream_of(text)
     return text
@@ -55,12 +75,16 @@ def _redis(text: str) -> str:
 @click.command()
 @click.argument("folder", metavar="[FOLDER]", default=".")
 @click.option(
-    "--name", prompt="1/5  What is the policy called (often the prefix of the keys)",
+    "--policy", metavar="FILE", default="", is_eager=True, callback=_from_policy,
+    help="A policy that is there, such as a draft: write only what runs it.",
+)  # fmt: skip
+@click.option(
+    "--name", cls=_Question, prompt="1/5  What is the policy called (often the prefix of the keys)",
     callback=parsed(name_of), help="The policy's name.",
 )  # fmt: skip
 @click.option(
-    "--services", prompt="2/5  Which services use this Redis (names, with commas)", type=_Services(),
-    metavar="NAMES", help="The services, with commas.",
+    "--services", cls=_Question, prompt="2/5  Which services use this Redis (names, with commas)",
+    type=_Services(), metavar="NAMES", help="The services, with commas.",
 )  # fmt: skip
 @click.option(
     "--by", prompt="3/5  How are they told apart", type=click.Choice(["listener", "user", "network"]),
@@ -71,21 +95,32 @@ def _redis(text: str) -> str:
     help="URL of the Redis.",
 )  # fmt: skip
 @click.option(
-    "--document/--no-document", prompt="5/5  Does a document say what the keys look like", default=False,
-    help="Whether a document describes the keys.",
+    "--document/--no-document", cls=_Question, prompt="5/5  Does a document say what the keys look like",
+    default=False, help="Whether a document describes the keys.",
 )  # fmt: skip
-def init(folder: str, name: str, services: tuple[str, ...], by: str, redis: str, document: bool) -> None:
+def init(
+    folder: str, policy: str, name: str, services: tuple[str, ...], by: str, redis: str, document: bool
+) -> None:
     """Ask five questions, and write policy, configuration, tests and a compose file to begin with.
 
     Options answer questions beforehand. With a document, the policy has a scope and an example entry for each
     service, to be replaced by the document's table. Without one, it only names the services: record what they
-    do, and let keyfence draft propose the policy.
+    do, and let keyfence draft propose the policy. Of a policy that is there, only two questions are left.
     """
-    files = dict(_files(name, services, by, redis, document))
     where = Path(folder)
+    if policy:
+        context = click.get_current_context()
+        for option in ("name", "services", "document"):
+            if is_given(context, option):
+                fail(f"--{option} and --policy cannot be given together: the policy says it")
+    inside = os.path.relpath(policy, where) if policy else ""
+    if inside.startswith(".."):
+        fail(f"the policy must be in the folder {where}, which its container sees; name its folder")
+    files = dict(_files(name, services, by, redis, document, inside))
     there = [one for one in files if (where / one).exists()]
     if there:
-        fail(f"{where / there[0]} exists; name another folder")
+        keep = "" if policy else ", or keep this policy with --policy"
+        fail(f"{where / there[0]} exists; name another folder{keep if there[0] == 'policy.yaml' else ''}")
     try:
         where.mkdir(parents=True, exist_ok=True)
         for file, text in files.items():
@@ -94,8 +129,8 @@ def init(folder: str, name: str, services: tuple[str, ...], by: str, redis: str,
         fail(f"{exc.filename}: {exc.strerror}")
     config = where / "keyfence.yaml"
     say(f"Written to {where}: {', '.join(files)}. Next:")
-    say(f"  keyfence test {where}")
-    if document:
+    say(f"  keyfence check {config}" if policy else f"  keyfence test {where}")
+    if document or policy:
         say(f"  keyfence run --config {config}")
     else:
         say(f"  keyfence run --config {config} --record {where / 'commands.log'}     # for some days")
@@ -103,9 +138,9 @@ def init(folder: str, name: str, services: tuple[str, ...], by: str, redis: str,
 
 
 def _files(
-    name: str, services: Sequence[str], by: str, redis: str, document: bool
+    name: str, services: Sequence[str], by: str, redis: str, document: bool, policy: str
 ) -> Iterator[tuple[str, str]]:
-    """The files to begin with: the name and text of each."""
+    """The files to begin with: the name and text of each. `policy`: one that is there; "": there is none."""
     templates = code_templates("keyfence.cli.rollout", quoted=quoted)
     ports = [_FIRST_PORT + number for number in range(len(services) if by == "listener" else 1)]
     is_local = urlsplit(redis).hostname in _LOCAL
@@ -118,6 +153,9 @@ def _files(
         ("keyfence.container.yaml", "keyfence.yaml", inside),
         ("compose.yaml", "compose.yaml", here),
     ):
+        if policy and file.startswith("policy."):
+            continue
         answers = {"name": name, "services": services, "by": by, "document": document}
         shown = templates.get_template(f"{template}.jinja")
-        yield file, shown.render(**answers, **place, ports=ports, is_local=is_local)
+        shown_policy = policy or "policy.yaml"
+        yield file, shown.render(**answers, **place, policy=shown_policy, ports=ports, is_local=is_local)

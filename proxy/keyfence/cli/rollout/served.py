@@ -27,7 +27,7 @@ from keyfence.cli.terminal.output import fail
 from keyfence.config.models import ListenerModel
 from keyfence.config.settings import Settings
 from keyfence.net.addresses import Address
-from keyfence.policy.verdict import Peer
+from keyfence.process.looking import Looking
 from keyfence.process.provision import Provision
 from keyfence.process.run import serve
 from keyfence.process.serving.jobs import run_loop
@@ -59,7 +59,7 @@ class Order(NamedTuple):
     origin: Origin
     packed: Packed
     notify: str  # the socket that gets READY
-    service_of: Callable[[str, Peer], str] | None  # see `serve`
+    looking: Looking | None  # see `serve`
 
 
 class Serving(NamedTuple):
@@ -102,10 +102,10 @@ def serving(
     packed: Packed,
     folder: Path,
     interrupted: Callable[[], bool],
-    service_of: Callable[[str, Peer], str] | None = None,
+    looking: Looking | None = None,
 ) -> Iterator[Serving]:
     """A keyfence with these settings; it has ended after the body. `interrupted` says whether to give up,
-    `service_of` tells services apart (see `serve`). Raises CannotServe."""
+    `looking` is for `serve`. Raises CannotServe."""
     name = f"keyfence-exec-{secrets.token_hex(8)}"
     printed = folder / "keyfence.out"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as told, printed.open("wb") as out:
@@ -118,7 +118,7 @@ def serving(
             with contextlib.suppress(BrokenPipeError):
                 assert process.stdin is not None
                 with process.stdin:
-                    process.stdin.write(pickle.dumps(Order(origin, packed, f"@{name}", service_of)))
+                    process.stdin.write(pickle.dumps(Order(origin, packed, f"@{name}", looking)))
             _await_ready(process, told, interrupted)
             yield _addresses(process, printed.read_text(errors="replace"))
         finally:
@@ -176,9 +176,7 @@ def main() -> None:
     os.environ[VARIABLE] = order.notify
     try:
         run_loop(
-            lambda: serve(
-                Provision(order.origin), settings, policy, to_the_end=True, service_of=order.service_of
-            )
+            lambda: serve(Provision(order.origin), settings, policy, to_the_end=True, looking=order.looking)
         )
     except (StartError, EmbeddedRedisError) as exc:
         fail(str(exc))
