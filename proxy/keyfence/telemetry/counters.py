@@ -131,6 +131,7 @@ class Counters(Sink):
     upstream_replica_up: dict[str, int] = field(default_factory=dict)  # address: 1 or 0
     upstream_replica_behind: dict[str, int] = field(default_factory=dict)  # address: bytes
     upstream_replica_commands: dict[str, int] = field(default_factory=dict)  # by address
+    upstream_reads: dict[str, int] = field(default_factory=dict)  # by the role of the node
     upstream_node_up: dict[str, int] = field(default_factory=dict)  # node of a cluster: 1 or 0
     upstream_node_role: dict[tuple[str, str], int] = field(default_factory=dict)  # (node, role): 1 or 0
     upstream_node_slots: dict[str, int] = field(default_factory=dict)  # node: its hash slots
@@ -396,6 +397,12 @@ class Counters(Sink):
             if behind is not None:
                 self.upstream_replica_behind[address] = behind
             self._add("upstream_replica_commands", address, OTHER, MAX_REASONS, sent)
+
+    def upstream_read(self, reads: Mapping[str, int]) -> None:
+        """Services that read from replicas have sent this many reads to nodes of each role."""
+        for role, count in reads.items():
+            if count:
+                self._add("upstream_reads", role, OTHER, MAX_REASONS, count)
 
     def cluster_stands(self, cluster: str, stands: ClusterStands) -> None:
         """How a cluster of this name stands now."""
