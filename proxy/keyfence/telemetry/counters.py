@@ -37,7 +37,6 @@ BOUNDS = {"decision": DECISION_BOUNDS, "request": _ON_THE_WAY, "upstream": _ON_T
 
 TRAFFIC = ("client_in", "client_out", "upstream_in", "upstream_out")
 
-
 NODE_ROLES = ("master", "replica")
 _BY_NODE = ("upstream_node_up", "upstream_node_role", "upstream_node_slots")
 _OF_CLUSTER = (*_BY_NODE, "upstream_slots_covered", "upstream_topology_age", "upstream_cluster_troubles")
@@ -46,9 +45,8 @@ _OF_CLUSTER = (*_BY_NODE, "upstream_slots_covered", "upstream_topology_age", "up
 GAUGES = (
     *("connections_open", "opaque_open", "upstream_up", "upstream_standing", "exceptions_lapsed"),
     *("upstream_role", "upstream_failover_seconds", "upstream_credentials_expire"),
-    *("upstream_replica_up", "upstream_replica_behind"),
     *("upstream_node_up", "upstream_node_role", "upstream_node_slots", "upstream_slots_covered"),
-    *("upstream_topology_age", "upstream_cluster_troubles"),
+    *("upstream_topology_age", "upstream_cluster_troubles", "upstream_replica_up", "upstream_replica_behind"),
     *("policy_files", "policies", "policy_refused", "policy_stale", "policy_confirmed"),
     *("break_glass", "workers"),
 )
@@ -387,9 +385,10 @@ class Counters(Sink):
         key = (name, "accepted" if accepted else "refused")
         self._add("upstream_reauthentications", key, (OTHER, OTHER), MAX_REASONS)
 
-    def replicas_stand(self, rows: Iterable[tuple[str, bool, int | None, int]]) -> None:
-        """There are these replicas: (address, whether it is used, how many bytes it lacks if that is known,
-        commands sent there since the last call)."""
+    def replicas_stand(self, rows: Iterable[tuple[str, bool, int | None, int]], reads: Iterable[Any]) -> None:
+        """These replicas there are: (address, whether it is used, bytes that it lacks if that is known,
+        commands since the last call). `reads`: (role of the node, reads there since then)."""
+        self._add_rows("upstream_reads", reads)
         self.upstream_replica_up.clear()
         self.upstream_replica_behind.clear()
         for address, is_used, behind, sent in itertools.islice(rows, MAX_REASONS):
@@ -397,12 +396,6 @@ class Counters(Sink):
             if behind is not None:
                 self.upstream_replica_behind[address] = behind
             self._add("upstream_replica_commands", address, OTHER, MAX_REASONS, sent)
-
-    def upstream_read(self, reads: Mapping[str, int]) -> None:
-        """Services that read from replicas have sent this many reads to nodes of each role."""
-        for role, count in reads.items():
-            if count:
-                self._add("upstream_reads", role, OTHER, MAX_REASONS, count)
 
     def cluster_stands(self, cluster: str, stands: ClusterStands) -> None:
         """How a cluster of this name stands now."""

@@ -242,6 +242,23 @@ async def test_a_read_waits_for_a_check_before_it_returns_to_a_replica(patch: py
 
 
 @in_loop
+async def test_a_read_after_work_on_the_clients_own_connection_waits_for_a_check(
+    patch: pytest.MonkeyPatch,
+) -> None:
+    stage = Stage(patch)
+    client, links = await stage.client()
+    links.works_elsewhere()
+    stage.primary.value = 1
+    links.send([GET], [1], False)
+    await asyncio.sleep(0)
+    assert not stage.nodes[0].requests
+    await stage.settle()
+    await stage.settle()
+    assert client.got == [1]
+    await stage.end()
+
+
+@in_loop
 async def test_a_read_that_has_waited_too_long_goes_to_the_primary(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(whereabouts, "HOLD_SECONDS", 0.001)
     stage = Stage(patch)

@@ -20,7 +20,7 @@ from keyfence.upstream.single.reading import ReadingShares
 
 from .model import HOST, KEYS, SPLITS, Link, ModelClient, ModelCluster, Pools, Server
 
-SEEDS = 3000 if os.environ.get("KEYFENCE_LONG") else 48
+SEEDS = 3000 if os.environ.get("KEYFENCE_LONG") else 24
 NEVER = float("-inf")
 
 

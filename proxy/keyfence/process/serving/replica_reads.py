@@ -44,6 +44,6 @@ def report(replicas: Replicas | ShardReplicas, counters: Counters) -> None:
     """Report how each replica stands, and what was read there since the last call."""
     now = asyncio.get_running_loop().time()
     counters.replicas_stand(
-        (one.shown, not one.why_not(now), one.behind, one.take_sent()) for one in replicas
+        ((one.shown, not one.why_not(now), one.behind, one.take_sent()) for one in replicas),
+        replicas.take_reads().items(),
     )
-    counters.upstream_read(replicas.take_reads())

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import dataclasses
 import random
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from typing import Any
 
@@ -55,7 +55,7 @@ class Replicas:
         self._size = size
         self._find = find
         self._of_cluster = of_cluster
-        self._reads = {MASTER: 0, REPLICA: 0}  # since the last `take_reads`
+        self._reads = Counter[str]()  # since the last `take_reads`
         self._replicas: dict[Node, Replica] = {}
         self._left: list[Replica] = []  # that are replicas no more, and still have connections
         self._positions: deque[tuple[float, Position]] = deque(maxlen=KEPT_POSITIONS)
@@ -187,9 +187,9 @@ class Replicas:
             replica.sent += count
         self._reads[MASTER if replica is None else REPLICA] += count
 
-    def take_reads(self) -> dict[str, int]:
+    def take_reads(self) -> Counter[str]:
         """The number of reads since the last call, by the role of the node that they were sent to."""
-        reads, self._reads = self._reads, {MASTER: 0, REPLICA: 0}
+        reads, self._reads = self._reads, Counter()
         return reads
 
     def status(self) -> list[dict[str, Any]]:

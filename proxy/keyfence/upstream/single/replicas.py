@@ -7,10 +7,10 @@ those of another: each master has `Replicas` of its own, with checks of their ow
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Collection, Iterator
 from typing import Any
 
-from keyfence.resp.role import MASTER, REPLICA
 from keyfence.upstream.cluster.topology import Topology
 from keyfence.upstream.health import Upstream
 from keyfence.upstream.replicas.replica import Replica
@@ -73,10 +73,12 @@ class ShardReplicas:
             one.cancel()
         await asyncio.gather(*checks, return_exceptions=True)
 
-    def take_reads(self) -> dict[str, int]:
+    def take_reads(self) -> Counter[str]:
         """The number of reads since the last call, by the role of the node that they were sent to."""
-        reads = [group.take_reads() for group in (*self._groups.values(), *self._left)]
-        return {role: sum(one[role] for one in reads) for role in (MASTER, REPLICA)}
+        reads = Counter[str]()
+        for group in (*self._groups.values(), *self._left):
+            reads += group.take_reads()
+        return reads
 
     def tick(self) -> None:
         """Call this about once a second."""
