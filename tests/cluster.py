@@ -1,4 +1,4 @@
-"""A real Redis Cluster on loopback: three masters, and a replica of the first if a test asks for it.
+"""A real Redis Cluster on loopback: three masters, and replicas of them, one after another, if a test asks.
 
 Rule: as for all servers of tests: child processes, ended by their own pids, on free ports.
 """
@@ -23,6 +23,7 @@ from tests.servers import (
 
 SLOTS = 16384
 MASTERS = 3
+_ENABLED = ("--cluster-enabled", "yes", "--repl-diskless-sync-delay", "0")
 NO_CLUSTER = "a cluster needs Redis 7 or later: its ports are given by cluster-port"
 
 
@@ -68,7 +69,7 @@ def running_cluster(*, replicas: int = 0, binary: ServerBinary | None = None) ->
                 running_redis(
                     binary,
                     tcp=True,
-                    arguments=["--cluster-enabled", "yes", "--cluster-port", str(bus)],
+                    arguments=[*_ENABLED, "--cluster-port", str(bus)],
                 )
             )
             for bus in buses
@@ -88,14 +89,20 @@ def _join(cluster: Cluster, buses: list[int]) -> None:
     with every[0].client() as client:
         for server, bus in zip(every[1:], buses[1:], strict=True):
             client.execute_command("CLUSTER", "MEET", "127.0.0.1", server.port, bus)
-        first_id = client.execute_command("CLUSTER", "MYID").decode()
+    ids = [_id(server) for server in cluster.masters]
     _until(lambda: all(_knows(server) == len(every) for server in every))
-    for server in cluster.replicas:
+    for index, server in enumerate(cluster.replicas):
         with server.client() as client:
-            client.execute_command("CLUSTER", "REPLICATE", first_id)
+            client.execute_command("CLUSTER", "REPLICATE", ids[index % MASTERS])
     _until(lambda: all(_is_whole(server) for server in every))
     _until(lambda: all(_is_linked(server) for server in cluster.replicas))
     _until(lambda: all(_replicas_known(server) == len(cluster.replicas) for server in every))
+
+
+def _id(server: RedisServer) -> str:
+    with server.client() as client:
+        found: bytes = client.execute_command("CLUSTER", "MYID")
+    return found.decode()
 
 
 def _knows(server: RedisServer) -> int:

@@ -89,7 +89,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "upstream.replicas": {"net", "resp", "telemetry", "upstream"},
     "upstream.sentinel": {"net", "resp", "upstream"},
     "upstream.cluster": {"commands", "net", "resp", "policy.compiled"},
-    "upstream.single": {"commands", "net", "policy.compiled", "resp", "upstream", "upstream.cluster"},
+    "upstream.single": {
+        *("commands", "net", "policy.compiled", "resp"),
+        *("upstream", "upstream.cluster", "upstream.replicas"),
+    },
     "findings.proof": {
         *("shapes", "telemetry", "policy"),
         *("policy.compiled", "policy.enforcement", "policy.engine", "policy.patterns"),
@@ -252,6 +255,7 @@ PURE_MODULES = {  # in other rooms
     "keyfence.upstream.single.cutting",
     "keyfence.upstream.single.dealing",
     "keyfence.upstream.single.kept",
+    "keyfence.upstream.single.missing",
     "keyfence.upstream.single.parts",
     "keyfence.upstream.single.refusals",
     "keyfence.upstream.single.retries",

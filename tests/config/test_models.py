@@ -787,7 +787,7 @@ def test_a_cluster_behind_one_address_may_have_several_listeners(tmp_path: Path)
         (
             "  announce: {",
             '  expose: single\n  replicas: ["r:1"]\n  #',
-            "replicas of a cluster are not read",
+            "names the replicas of a cluster",
         ),
         ("  announce: {", "  expose: single\nworkers: 2\n#", "expose: single is served by one process"),
     ],

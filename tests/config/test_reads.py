@@ -80,6 +80,23 @@ def test_reads_that_cannot_take_place_are_told_with_their_place(
     assert faults(tmp_path, f"policy: p\nupstream: {{{upstream}}}\n{READS}") == ["keyfence.yaml:" + message]
 
 
+CLUSTER = 'upstream: {cluster: ["a:6379"], expose: single}\n'
+
+
+def test_a_cluster_behind_one_address_needs_no_names_of_replicas(tmp_path: Path) -> None:
+    found = settings(tmp_path, CLUSTER + READS)
+    assert found.after_write == {"CubeMaster": 1.0}
+    assert found.replicas == ()
+
+
+def test_clients_that_know_clusters_choose_replicas_themselves(tmp_path: Path) -> None:
+    upstream = 'upstream: {cluster: ["a:6379"], announce: {host: 127.0.0.1, ports: 7200-7299}}\n'
+    assert faults(tmp_path, "policy: p\n" + upstream + READS) == [
+        "keyfence.yaml:3:21: clients that know clusters choose the node of each read themselves, and read at "
+        "a replica's listener after READONLY; remove reads, or write expose: single in place of announce"
+    ]
+
+
 def test_only_known_services_and_places_are_named(tmp_path: Path) -> None:
     text = 'policy: p\nupstream: {url: "redis://a", replicas: ["b:6379"]}\n'
     assert faults(tmp_path, text + "reads: {CubeMastr: replicas}") == [

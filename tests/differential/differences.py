@@ -342,7 +342,9 @@ with keys in several hash slots it gets Redis' own `-CROSSSLOT Keys in request d
 For services that ask for it, MGET, DEL, UNLINK, EXISTS and TOUCH are sent
 [in parts](operations.md#commands-in-parts) instead: other clients may see some parts done and others not, an
 error of one part is the reply though other parts may have run, and replies of more than 16 MiB together are
-an error. Inside MULTI they get CROSSSLOT.
+an error. Inside MULTI they get CROSSSLOT. For services that ask for it, reads go
+[to replicas](operations.md#reads-from-a-clusters-replicas): other connections' writes may be missing there
+for up to five seconds, but never what the connection itself has read or written.
 
 This is what becomes of the commands without keys. All others without keys go to one primary, whose reply
 the client gets. If replies are joined, an error of one node is the answer, and so is `-CLUSTERDOWN` if a

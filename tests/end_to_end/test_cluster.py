@@ -10,6 +10,8 @@ from functools import partial
 
 import pytest
 import redis
+from redis.cluster import LoadBalancingStrategy
+from redis.crc import key_slot
 
 from tests.clients.running import eventually, metric
 from tests.cluster import NO_CLUSTER, SLOTS, Cluster, cluster_binary, running_cluster
@@ -95,6 +97,29 @@ def test_commands_pipelines_and_transactions_work_over_many_hash_slots(
     for key in KEYS:
         pipe.get(key)
     assert pipe.execute() == [key.encode() for key in KEYS]
+    assert strangers(keyfence, cluster) == []
+
+
+def test_a_client_reads_from_a_replica_by_its_listener_under_the_same_policy(
+    keyfence: Keyfence, cluster: Cluster
+) -> None:
+    """It sends READONLY there itself."""
+    (replica,) = cluster.replicas
+    key = next(key for key in KEYS if cluster.port_of(key_slot(key.encode())) == cluster.masters[0].port)
+    in_turn = LoadBalancingStrategy.ROUND_ROBIN
+    with (
+        redis.RedisCluster(
+            host="127.0.0.1", port=port_of(keyfence), load_balancing_strategy=in_turn
+        ) as client,
+        replica.client() as direct,
+    ):
+        client.set(key, "x")
+        direct.config_resetstat()
+        eventually(lambda: [client.get(key) for _ in range(4)] == [b"x"] * 4, "the replica has it")
+        assert int(direct.info("commandstats")["cmdstat_get"]["calls"]) >= 2
+        for _ in range(4):
+            with pytest.raises(redis.ResponseError, match=r"key\.unregistered"):
+                client.get(f"other:{{{key}}}")
     assert strangers(keyfence, cluster) == []
 
 

@@ -177,7 +177,10 @@ def replica_faults(model: ConfigModel, settings: Settings) -> list[Diagnostic]:
     if said.replicas and said.mode != "shared":
         text = "reads from replicas need mode: shared, because a dedicated connection leads to the primary"
         faults.append(settings.fault(("upstream", "replicas"), f"{text}; remove mode, or replicas"))
-    if said.replicas == SENTINEL and said.sentinel is None:
+    if said.replicas and said.cluster is not None:
+        text = "the topology names the replicas of a cluster, for reads with expose: single; remove replicas"
+        faults.append(settings.fault(("upstream", "replicas"), text))
+    elif said.replicas == SENTINEL and said.sentinel is None:
         text = "no Sentinels are named that know the replicas; list them as HOST:PORT, or add sentinel:"
         faults.append(settings.fault(("upstream", "replicas"), text))
     elif said.replicas and not said.url and said.sentinel is None:
@@ -193,9 +196,16 @@ def replica_faults(model: ConfigModel, settings: Settings) -> list[Diagnostic]:
             text = f"{host_port(*node)} is named twice; remove one"
         if text:
             faults.append(settings.fault(("upstream", "replicas", index), text))
+    text = ""
+    if said.cluster is None:
+        text = "" if said.replicas else "no replicas are named to read from; add replicas: to upstream"
+    elif said.expose is None:
+        text = (
+            "clients that know clusters choose the node of each read themselves, and read at a replica's "
+            "listener after READONLY; remove reads, or write expose: single in place of announce"
+        )
     for service, one in model.reads.items():
-        if one.at == "replicas" and not said.replicas:
-            text = "no replicas are named to read from; add replicas: to upstream"
+        if one.at == "replicas" and text:
             faults.append(settings.fault(("reads", service), text))
     return faults
 
@@ -255,9 +265,6 @@ def _single_faults(said: UpstreamModel, settings: Settings) -> list[Diagnostic]:
     if said.mode == "dedicated":
         text = "a cluster behind one address needs connections that clients share; remove mode: dedicated"
         faults.append(settings.fault(("upstream", "mode"), text))
-    if said.replicas:
-        text = "the replicas of a cluster are not read from; remove replicas"
-        faults.append(settings.fault(("upstream", "replicas"), text))
     return faults
 
 

@@ -120,7 +120,8 @@ class ServerContext:
         if self.replicas is not None:
             links.read_by(self.reading_links(service, client))
         if isinstance(links, ClusterLinks):
-            links.split(self.common.settings.split_for(service))
+            settings = self.common.settings
+            links.serve(settings.reads_after(service), settings.split_for(service))
 
     def reading_links(self, service: str, client: Sharer) -> ReadingLinks | None:
         """The shares of a client of this service; None: the service reads from the primary."""

@@ -58,6 +58,7 @@ from .serving.packing import Packed, unpack_beside
 from .serving.reload import NotLoaded, admit, changed_settings
 from .serving.runtime import Runtime
 from .serving.topology_follower import TopologyFollower
+from .serving.upstreams import ServedUpstream
 from .systemd import READY, Notify, reloading
 
 if TYPE_CHECKING:
@@ -210,11 +211,16 @@ class ProcessControl(Control):
             "up": bool(upstream.up),
             "since": upstream.since,
             "reason": "" if upstream.up else upstream.reason,
-            "replicas": served.replicas.status() if served.replicas is not None else [],
+            "replicas": self._replica_status(served),
             "credentials": served.keeper.status(),
             "split": self._runtime.settings.split,
             **({"cluster": self._cluster.state().as_json()} if self._cluster is not None else {}),
         }
+
+    def _replica_status(self, served: ServedUpstream) -> list[dict[str, Any]]:
+        if self._cluster is not None:
+            return self._cluster.replicas()
+        return served.replicas.status() if served.replicas is not None else []
 
     def _mode_counts(self) -> dict[str, dict[str, int]]:
         """service → mode → number of rules."""

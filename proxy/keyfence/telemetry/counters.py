@@ -37,7 +37,6 @@ BOUNDS = {"decision": DECISION_BOUNDS, "request": _ON_THE_WAY, "upstream": _ON_T
 
 TRAFFIC = ("client_in", "client_out", "upstream_in", "upstream_out")
 
-
 NODE_ROLES = ("master", "replica")
 _BY_NODE = ("upstream_node_up", "upstream_node_role", "upstream_node_slots")
 _OF_CLUSTER = (*_BY_NODE, "upstream_slots_covered", "upstream_topology_age", "upstream_cluster_troubles")
@@ -46,9 +45,8 @@ _OF_CLUSTER = (*_BY_NODE, "upstream_slots_covered", "upstream_topology_age", "up
 GAUGES = (
     *("connections_open", "opaque_open", "upstream_up", "upstream_standing", "exceptions_lapsed"),
     *("upstream_role", "upstream_failover_seconds", "upstream_credentials_expire"),
-    *("upstream_replica_up", "upstream_replica_behind"),
     *("upstream_node_up", "upstream_node_role", "upstream_node_slots", "upstream_slots_covered"),
-    *("upstream_topology_age", "upstream_cluster_troubles"),
+    *("upstream_topology_age", "upstream_cluster_troubles", "upstream_replica_up", "upstream_replica_behind"),
     *("policy_files", "policies", "policy_refused", "policy_stale", "policy_confirmed"),
     *("break_glass", "workers"),
 )
@@ -131,6 +129,7 @@ class Counters(Sink):
     upstream_replica_up: dict[str, int] = field(default_factory=dict)  # address: 1 or 0
     upstream_replica_behind: dict[str, int] = field(default_factory=dict)  # address: bytes
     upstream_replica_commands: dict[str, int] = field(default_factory=dict)  # by address
+    upstream_reads: dict[str, int] = field(default_factory=dict)  # by the role of the node
     upstream_node_up: dict[str, int] = field(default_factory=dict)  # node of a cluster: 1 or 0
     upstream_node_role: dict[tuple[str, str], int] = field(default_factory=dict)  # (node, role): 1 or 0
     upstream_node_slots: dict[str, int] = field(default_factory=dict)  # node: its hash slots
@@ -386,9 +385,10 @@ class Counters(Sink):
         key = (name, "accepted" if accepted else "refused")
         self._add("upstream_reauthentications", key, (OTHER, OTHER), MAX_REASONS)
 
-    def replicas_stand(self, rows: Iterable[tuple[str, bool, int | None, int]]) -> None:
-        """There are these replicas: (address, whether it is used, how many bytes it lacks if that is known,
-        commands sent there since the last call)."""
+    def replicas_stand(self, rows: Iterable[tuple[str, bool, int | None, int]], reads: Iterable[Any]) -> None:
+        """These replicas there are: (address, whether it is used, bytes that it lacks if that is known,
+        commands since the last call). `reads`: (role of the node, reads there since then)."""
+        self._add_rows("upstream_reads", reads)
         self.upstream_replica_up.clear()
         self.upstream_replica_behind.clear()
         for address, is_used, behind, sent in itertools.islice(rows, MAX_REASONS):

@@ -30,7 +30,7 @@ from .doubt import Doubt, Looker, Renewals
 from .failovers import Failover, Failovers
 from .handshake import Answers, GreetingError, Misplaced, describe
 from .names import HeldAddresses, addresses_of, is_name
-from .own_commands import PING, SELECT
+from .own_commands import PING, READONLY, SELECT
 from .patience import at_most
 from .probe import NOT_READY, Probe
 from .standing import HELLO, ROLES, Standing
@@ -130,6 +130,7 @@ class Upstream:
         # Called when another node is the primary: connections must leave all others, but not these addresses.
         # None: nothing has to leave, because the same address leads to a primary again.
         self.on_failover: Callable[[Failover, Collection[str] | None], None] = lambda _now, _held: None
+        self.reads_only = False  # a replica of a cluster: its clients' connections begin with READONLY
         self.on_served: Callable[[float], None] = lambda _seconds: None  # how long a failover took
         # Called when connections are to be replaced, as far as nobody notices.
         self.on_renewal: Callable[[], None] = lambda: None
@@ -198,6 +199,15 @@ class Upstream:
         assert self._failovers.last is not None
         self.on_failover(self._failovers.last, held)
         self.look_again()
+
+    def opening(self, settings: list[bytes]) -> list[bytes]:
+        """The first commands on a connection of clients with these `settings`. keyfence's own user sends
+        READONLY, if there is one: clients' users need no permission for it then."""
+        login = self.address.login()
+        if not self.reads_only:
+            return [*login, *settings]
+        asked = READONLY.request()
+        return [*login, asked, *settings] if login else [*settings, asked]
 
     @property
     def role(self) -> str:

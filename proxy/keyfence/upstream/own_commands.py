@@ -1,7 +1,7 @@
 """The commands that keyfence sends on its own behalf, and so the permissions that its own Redis user needs.
 
-Rule: all of keyfence's own requests are made by the entries of this list (and INFO), so the list is complete.
-AUTH and HELLO are not in it, because Redis allows them to every user.
+Rule: all of keyfence's own requests are made by the entries of this list (and INFO, READONLY), so the list is
+complete. AUTH and HELLO are not in it, because Redis allows them to every user.
 """
 
 from __future__ import annotations
@@ -47,6 +47,9 @@ ECHO = OwnCommand(
 
 # Only for reads from replicas, so it is not one of OWN_COMMANDS, which every upstream's user needs.
 INFO = OwnCommand(b"INFO", "ask how far replicas are", "no command is read from a replica", (b"replication",))
+
+# The same, before a cluster.
+READONLY = OwnCommand(b"READONLY", "read from a cluster's replicas", "no command is read from a replica")
 
 # For policies that limit sizes: one command for each type of key.
 SIZES = {

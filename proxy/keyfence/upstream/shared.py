@@ -320,7 +320,7 @@ class SharedConnection:
             transport.abort()
             return
         self.login = self._upstream.login
-        commands = [*self._upstream.address.login(), *self._profile.commands()]
+        commands = self._upstream.opening(self._profile.commands())
         self._handshake = Handshake(self, self._upstream.succeeded)
         asks_role = self._upstream.is_followed
         self._handshake.begin(transport, commands, self._upstream.connect_timeout, asks_role=asks_role)

@@ -19,7 +19,7 @@ from keyfence.upstream.attempt import Attempt
 from keyfence.upstream.exchange import Share, Sharer
 from keyfence.upstream.health import Upstream, UpstreamAddress
 from keyfence.upstream.pools import Pools
-from keyfence.upstream.replicas import reading, replica, replicas
+from keyfence.upstream.replicas import replica, replicas, whereabouts
 from keyfence.upstream.replicas.position import Position
 from keyfence.upstream.replicas.reading import ReadingLinks
 from keyfence.upstream.replicas.replicas import Replicas
@@ -242,8 +242,25 @@ async def test_a_read_waits_for_a_check_before_it_returns_to_a_replica(patch: py
 
 
 @in_loop
+async def test_a_read_after_work_on_the_clients_own_connection_waits_for_a_check(
+    patch: pytest.MonkeyPatch,
+) -> None:
+    stage = Stage(patch)
+    client, links = await stage.client()
+    links.works_elsewhere()
+    stage.primary.value = 1
+    links.send([GET], [1], False)
+    await asyncio.sleep(0)
+    assert not stage.nodes[0].requests
+    await stage.settle()
+    await stage.settle()
+    assert client.got == [1]
+    await stage.end()
+
+
+@in_loop
 async def test_a_read_that_has_waited_too_long_goes_to_the_primary(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(reading, "HOLD_SECONDS", 0.001)
+    patch.setattr(whereabouts, "HOLD_SECONDS", 0.001)
     stage = Stage(patch)
     client, links = await stage.client()
     links.send([INCR], [1], False)
@@ -324,7 +341,7 @@ def test_values_never_fall_and_replies_come_in_order(seed: int, monkeypatch: pyt
     drawn = random.Random(seed)
 
     async def play() -> None:
-        monkeypatch.setattr(reading, "HOLD_SECONDS", drawn.choice([0.0, 0.001, 1.0]))
+        monkeypatch.setattr(whereabouts, "HOLD_SECONDS", drawn.choice([0.0, 0.001, 1.0]))
         stage = Stage(monkeypatch, count=drawn.choice([1, 2]))
         clients = [await stage.client() for _ in range(3)]
         sent = [0] * len(clients)

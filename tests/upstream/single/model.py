@@ -53,7 +53,8 @@ class Timer:
         self.later, self.seconds, self.act = later, seconds, act
 
     def cancel(self) -> None:
-        self.later.waiting.remove(self)
+        if self in self.later.waiting:
+            self.later.waiting.remove(self)
 
 
 class Link(Share):
@@ -209,8 +210,8 @@ class Server:
             return OK
         if name == b"DEL":
             return b":%d\r\n" % sum(self.keys.pop(key, None) is not None for key in rest)
-        found = [self.keys.get(key, b"") for key in rest]
-        bulks = [b"$%d\r\n%b\r\n" % (len(one), one) for one in found]
+        found = [self.keys.get(key) for key in rest]
+        bulks = [b"$-1\r\n" if one is None else b"$%d\r\n%b\r\n" % (len(one), one) for one in found]
         return bulks[0] if name == b"GET" else b"*%d\r\n%b" % (len(bulks), b"".join(bulks))
 
     def deliver(self, size: int) -> None:
@@ -518,9 +519,13 @@ class ModelCluster:
         for _ in range(10_000):
             if not any(one.expected for one in self.clients if not one.lost):
                 return
-            for server in self.servers:
-                server.work()
-                server.deliver(1_000)
-            if self.later.waiting:
-                self.later.run_next()
+            self.go_round()
         raise AssertionError("replies are missing")
+
+    def go_round(self) -> None:
+        """Each node answers something."""
+        for server in self.servers:
+            server.work()
+            server.deliver(1_000)
+        if self.later.waiting:
+            self.later.run_next()

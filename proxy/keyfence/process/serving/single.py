@@ -9,17 +9,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import hiredis
 
 from keyfence.resp import encode
+from keyfence.session.conversation.reads import READS_OF_CLUSTER
 from keyfence.upstream.cluster.fan_out import DISABLED
 from keyfence.upstream.cluster.topology import Node, Topology
 from keyfence.upstream.cluster.troubles import troubles_of
 from keyfence.upstream.handshake import GreetingError
 from keyfence.upstream.single.masters import Masters
 from keyfence.upstream.single.refusals import error_for
+from keyfence.upstream.single.replicas import ShardReplicas
 
+from .replica_reads import reads_from_replicas, report
 from .runtime import Runtime
 from .topology_follower import ServedNode, TopologyFollower
 from .upstreams import ServedUpstream
@@ -37,6 +41,9 @@ class OneAddress(TopologyFollower[ServedNode]):
         later = asyncio.get_running_loop().call_later
         self.masters = Masters(settings.shared_connections, settings.connect_timeout, self.noticed, later)
         self.masters.ask_nodes = self._ask_nodes
+        self._replicas = ShardReplicas(settings.shared_connections, READS_OF_CLUSTER)
+        self._replicas.is_wanted = reads_from_replicas(settings)
+        self.masters.replicas = self._replicas
         self._questions: set[asyncio.Task[None]] = set()
         runtime.cluster, runtime.masters = self, self.masters
 
@@ -64,6 +71,26 @@ class OneAddress(TopologyFollower[ServedNode]):
                 reply = await self._reply_of(one.node.address)
                 text = reply if isinstance(reply, bytes) else b""
         tell(text, host)
+
+    # -- reads from replicas
+
+    async def _look_round(self) -> None:
+        """Look whether any service reads from replicas since the last reload, or none does."""
+        is_wanted = reads_from_replicas(self._runtime.settings)
+        if is_wanted != self._replicas.is_wanted:
+            self._replicas.is_wanted = is_wanted
+            self.masters.take_replicas()
+
+    async def end(self) -> None:
+        await self._replicas.end()
+        await super().end()
+
+    def replicas(self) -> list[dict[str, Any]]:
+        return self._replicas.status()
+
+    def _report(self) -> None:
+        super()._report()
+        report(self._replicas, self._runtime.telemetry.counters)
 
     # -- what follows from a topology
 

@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import hiredis
 
@@ -240,6 +240,10 @@ class TopologyFollower(Generic[_Served]):
             if one not in told and one.kind not in told:
                 notice(one.kind if one.kind == NO_TOPOLOGY else one.text, one.text)
         self._told = found
+
+    def replicas(self) -> list[dict[str, Any]]:
+        """The replicas that services may read from, as operators see them."""
+        return []
 
     def state(self) -> ClusterState:
         """How the cluster stands now."""

@@ -6,6 +6,7 @@ the primary has given a moment before. `upstream.replicas` says when a client is
 
 from __future__ import annotations
 
+from keyfence.commands.extract import ONE_KEY
 from keyfence.commands.table import COMMANDS
 
 from .routing import SHAREABLE
@@ -46,4 +47,13 @@ def _only_read() -> frozenset[str]:
     )
 
 
+def _of_one_key(name: bytes) -> bool:
+    """Whether a command names one key, so that its reply shows whether that is there."""
+    one = ONE_KEY.get(name)
+    return one is not None and not one.may_have_more
+
+
 READS = frozenset(name.encode() for name in _only_read() - AT_PRIMARY.keys())
+# Those that may be read from a cluster's replicas. A reply has to show whether all keys are there
+# (`upstream.single.missing`): for those with several keys this is known of two only.
+READS_OF_CLUSTER = frozenset(name for name in READS if _of_one_key(name)) | (READS & {b"MGET", b"EXISTS"})

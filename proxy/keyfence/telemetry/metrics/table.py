@@ -295,6 +295,13 @@ TOPICS: dict[str, tuple[Metric, ...]] = {
             unit="commands",
             query="sum by (replica) (rate(keyfence_upstream_replica_commands_total[5m]))",
         ),
+        _counter(
+            "upstream_reads",
+            ("role",),
+            "Reads of services that read from replicas, by the role of the node that they were sent to.",
+            unit="commands",
+            query="sum by (role) (rate(keyfence_upstream_reads_total[5m]))",
+        ),
         _gauge(
             "upstream_node_up",
             ("node",),

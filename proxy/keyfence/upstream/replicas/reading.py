@@ -1,11 +1,7 @@
 """One client's reads at a replica, and all else at the primary.
 
-Rule: a client never reads something older than what it has read or written before on its connection. So it
-comes to a replica only after a check has shown that the replica has all that the client knows of the primary.
-Replies are due on one side at a time, so they come in the client's order.
-
-After anything that is not a plain read, the client's reads stay at the primary for a while. Then the next
-read waits for a check, for a moment at most; if the replica lags, it goes to the primary again.
+Rule: replies are due on one side at a time, so they come in the client's order. `whereabouts` says which side
+a read takes.
 """
 
 from __future__ import annotations
@@ -22,9 +18,8 @@ from keyfence.upstream.shared import SharedLink
 from .replica import Replica
 from .replicas import Replicas
 from .sorting import Piece
+from .whereabouts import Place, Whereabouts
 
-HOLD_SECONDS = 0.25  # for which a read waits at most until a replica has what the client knows
-_NEVER = float("-inf")
 # Errors of a replica that does not serve now.
 _NOT_READY = ("MASTERDOWN", "LOADING")
 
@@ -40,8 +35,6 @@ class Side:
         self._shared_as: Profile | None = None
         self._pools = pools
         self._sharer = sharer
-        if replica is not None:
-            replica.readers += 1
 
     def may_share(self, profile: Profile) -> bool:
         """Whether there is a connection of this kind to share."""
@@ -61,11 +54,6 @@ class Side:
             self.link.close()
             self.link = None
 
-    def close(self) -> None:
-        self.leave()
-        if self.replica is not None:
-            self.replica.readers -= 1
-
 
 class ReadingLinks(Sharer):
     """The two shares of a client whose service reads from replicas."""
@@ -74,8 +62,8 @@ class ReadingLinks(Sharer):
         """`after_write`: how long reads stay at the primary, in seconds."""
         self._client: Sharer | None = client
         self._replicas = replicas
-        self._after_write = after_write
         self._loop = asyncio.get_running_loop()
+        self._where = Whereabouts(replicas, after_write, self._loop.call_later, self._is_ready, self._go_on)
         self._primary = Side(primary, self)
         self._replica: Side | None = None
         self._side = self._primary  # where the last request went
@@ -83,11 +71,7 @@ class ReadingLinks(Sharer):
         self._queue: deque[tuple[Piece, bool]] = deque()  # with whether a reply may be shaped
         self._due = 0  # replies, all from `_side`
         self._until_written = 0  # replies up to the one to the last command that is not a read; 0: it came
-        self._knows_of = _NEVER  # when the last reply of the primary came
-        self._stays_until = _NEVER  # until when reads stay at the primary
         self._worked_elsewhere = False  # on the client's own connection, since the last request here
-        self._hold: asyncio.TimerHandle | None = None  # ends it; None: no read waits for a check
-        self._hold_is_over = False
         self._is_timed = False
 
     # -- as `Links` uses it
@@ -113,8 +97,9 @@ class ReadingLinks(Sharer):
         """Send chunks with `counts` requests each. `shapeable`: the client's text might shape a reply."""
         if self._worked_elsewhere:
             self._worked_elsewhere = False
-            self._knows_of = self._loop.time()
-            self._stays_until = self._knows_of + self._after_write
+            now = self._loop.time()
+            self._where.heard(now)
+            self._where.wrote(now)
         for chunk, count in zip(chunks, counts, strict=True):
             pieces = [Piece(chunk, count, False)] if shapeable else self._replicas.sorter.pieces(chunk, count)
             self._queue.extend((piece, shapeable) for piece in pieces)
@@ -132,8 +117,8 @@ class ReadingLinks(Sharer):
         """The client no longer uses this. No callback comes after this."""
         self._client = None
         self._queue.clear()
-        self._end_hold()
-        self._primary.close()
+        self._where.close()
+        self._primary.leave()
         self._leave_replica()
 
     # -- which side
@@ -154,78 +139,43 @@ class ReadingLinks(Sharer):
         if self._is_timed:
             self._is_timed, link.is_timed = False, True
         self._side = side
+        self._where.is_away = side is not self._primary
         self._due += piece.replies
         if not piece.reads:
             self._until_written = self._due
-        if side.replica is not None:
-            side.replica.sent += piece.replies
+        else:
+            self._replicas.count_reads(side.replica, piece.replies)
         link.send([piece.data], [piece.replies], shapeable)
 
     def _side_of(self, piece: Piece) -> Side | None:
         """Where the next piece goes; None: that has to wait."""
+        where = self._where
         if not piece.reads:
-            self._end_hold()
+            where.stay()
             return self._primary
         if self._until_written:
             return self._primary
-        now = self._loop.time()
-        if self._side is self._replica and self._replica is not None:
-            if self._may_read(self._replica, now):
-                return self._replica
-            self._stays_until = now + self._after_write
-            return self._primary
-        return self._primary if now < self._stays_until else self._returns(now)
-
-    def _may_read(self, side: Side, now: float) -> bool:
-        assert side.replica is not None
-        assert self._profile is not None
-        return not side.replica.why_not(now) and side.is_ready(self._profile)
-
-    def _returns(self, now: float) -> Side | None:
-        """Where a read of a client goes that is at the primary, and need not be. None: that has to wait."""
-        if self._replica is None or not self._may_read(self._replica, now):
+        place = where.of_read(self._loop.time(), due=bool(self._due))
+        if self._replica is not None and self._replica.replica is not where.replica:
             self._leave_replica()
-            replica = self._replicas.choose(now)
-            if replica is None:
-                self._end_hold()
-                return self._primary
-            self._replica = Side(replica.pools, self, replica)
-            if not self._may_read(self._replica, now):
-                self._end_hold()
-                return self._primary
-        replica = self._replica.replica
-        assert replica is not None
-        if self._due:
+        if place is Place.LATER:
             return None
-        # Both times are read from a clock that stands still within a turn of the loop.
-        if replica.has_all_of > self._knows_of:
-            self._end_hold()
-            return self._replica
-        if self._hold_is_over:
-            self._end_hold()
-            self._stays_until = now + self._after_write
-            return self._primary
-        if self._hold is None:
-            self._hold = self._loop.call_later(HOLD_SECONDS, self._held_too_long)
-        self._replicas.when_checked(self._go_on)
-        return None
+        return self._replica if place is Place.REPLICA else self._primary
 
-    def _held_too_long(self) -> None:
-        self._hold_is_over = True
-        self._go_on()
-
-    def _end_hold(self) -> None:
-        if self._hold is not None:
-            self._hold.cancel()
-            self._hold, self._hold_is_over = None, False
-            self._replicas.forget(self._go_on)
+    def _is_ready(self, replica: Replica) -> bool:
+        """Whether this client has a connection to a replica that it may use."""
+        assert self._profile is not None
+        if self._replica is None or self._replica.replica is not replica:
+            self._leave_replica()
+            self._replica = Side(replica.pools, self, replica)
+        return self._replica.is_ready(self._profile)
 
     def _leave_replica(self) -> None:
         """No reply may be due there."""
         if self._replica is not None:
             if self._side is self._replica:
                 self._side = self._primary
-            self._replica.close()
+            self._replica.leave()
             self._replica = None
 
     # -- as the shares use it
@@ -233,11 +183,12 @@ class ReadingLinks(Sharer):
     def shared_replies(self, link: Share, data: bytes, completed: int, whole: bool) -> None:
         self._due -= completed
         if self._side is self._primary:
-            self._knows_of = self._loop.time()
+            now = self._loop.time()
+            self._where.heard(now)
             if self._until_written:
                 self._until_written = max(self._until_written - completed, 0)
                 if not self._until_written:
-                    self._stays_until = self._knows_of + self._after_write
+                    self._where.wrote(now)
         if self._client is not None:
             self._client.shared_replies(link, data, completed, whole)
 

@@ -6,6 +6,7 @@ restarted in between is asked first.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 
 from keyfence.net.host_port import host_port
@@ -20,6 +21,7 @@ from .position import LONGEST_REPLY, Position, position_in
 LONGEST_LAG = 5.0  # seconds; a replica that is further behind is not used
 CHECK_SECONDS = 1.0  # that a node has for its answer
 _NEVER = float("-inf")
+_NUMBERS = itertools.count(-100, -1)  # the masters of a cluster count up from 0
 
 
 class Replica:
@@ -34,6 +36,8 @@ class Replica:
         self.behind: int | None = None  # bytes that it lacked at the last check; None: not known
         self.readers = 0  # clients that read here
         self.sent = 0  # commands since the last `take_sent`
+        self.number = next(_NUMBERS)  # among the nodes of a cluster
+        self.has_left = False  # it is a replica of this primary no more
 
     @property
     def shown(self) -> str:

@@ -10,10 +10,11 @@ import asyncio
 import contextlib
 import dataclasses
 import random
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from typing import Any
 
+from keyfence.resp.role import MASTER, REPLICA
 from keyfence.telemetry.operator_log import report_fault
 from keyfence.upstream.doubt import Doubt
 from keyfence.upstream.handshake import GreetingError, describe
@@ -42,15 +43,19 @@ class Replicas:
         reads: Collection[bytes],
         nodes: Sequence[Node] = (),
         find: Callable[[], Awaitable[Sequence[Node] | None]] | None = None,
+        *,
+        of_cluster: bool = False,
     ) -> None:
         """`size`: the maximum number of shared connections of one kind to one replica. `reads`: the commands
         that only read. The replicas are `nodes`, or those that `find` finds; it returns None if it cannot
-        tell."""
+        tell. `of_cluster`: they serve reads only after READONLY."""
         self.sorter = Sorter(reads)
         self.trouble = ""  # why nothing is known of the replicas; "": something is
         self._primary = primary
         self._size = size
         self._find = find
+        self._of_cluster = of_cluster
+        self._reads = Counter[str]()  # since the last `take_reads`
         self._replicas: dict[Node, Replica] = {}
         self._left: list[Replica] = []  # that are replicas no more, and still have connections
         self._positions: deque[tuple[float, Position]] = deque(maxlen=KEPT_POSITIONS)
@@ -58,7 +63,7 @@ class Replicas:
         self._waiting: dict[Callable[[], None], None] = {}
         self._doubt = Doubt()
         primary.looked_for_by(self._doubt)
-        self._take(nodes)
+        self.take(nodes)
 
     def __iter__(self) -> Iterator[Replica]:
         return iter(self._replicas.values())
@@ -135,12 +140,14 @@ class Replicas:
         assert self._find is not None
         nodes = await self._find()
         if nodes is not None:
-            self._take(nodes)
+            self.take(nodes)
 
-    def _take(self, nodes: Sequence[Node]) -> None:
+    def take(self, nodes: Sequence[Node]) -> None:
+        """These are the replicas from now on."""
         for node in [one for one in self._replicas if one not in nodes]:
             gone = self._replicas.pop(node)
             gone.doubt("it is a replica of this primary no more")
+            gone.has_left = True
             gone.pools.retire()
             self._left.append(gone)
         for node in nodes:
@@ -153,6 +160,7 @@ class Replicas:
                     on_fault=self._primary.on_fault,
                 )
                 upstream.login = self._primary.login
+                upstream.reads_only = self._of_cluster
                 upstream.looked_for_by(self)
                 self._replicas[node] = Replica(upstream, self._size)
                 self.look_again()
@@ -172,6 +180,17 @@ class Replicas:
         """All connections to replicas that are not closed."""
         for one in (*self, *self._left):
             yield from one.pools.connections()
+
+    def count_reads(self, replica: Replica | None, count: int) -> None:
+        """So many reads were sent to a replica; None: to the primary."""
+        if replica is not None:
+            replica.sent += count
+        self._reads[MASTER if replica is None else REPLICA] += count
+
+    def take_reads(self) -> Counter[str]:
+        """The number of reads since the last call, by the role of the node that they were sent to."""
+        reads, self._reads = self._reads, Counter()
+        return reads
 
     def status(self) -> list[dict[str, Any]]:
         """What operators see of each replica."""

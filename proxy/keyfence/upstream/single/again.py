@@ -44,6 +44,7 @@ class Again:
         self.turn: Turn | None = None  # its place in the client's order, while it is not sent
         self.skips = False  # the next reply is that to ASKING
         self.error = b""  # what the client gets if it is not sent again
+        self.confirms = b""  # the reply of a replica that this shows to be right, if it is the same
         self.word = ""  # of the last error
         self.hops = 0  # how often it was refused …
         self.waited = 0.0  # … and how long it has waited since, in seconds

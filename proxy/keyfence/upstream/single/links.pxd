@@ -6,6 +6,8 @@ from keyfence.upstream.single.shares cimport ClusterShares
 cdef class ClusterLinks(Links):
     cdef ClusterShares _shares
     cdef object _owns
+    cdef object _masters
+    cdef object _after_write
     cdef object _known
     cdef bint _owns_rest
 

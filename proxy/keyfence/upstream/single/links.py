@@ -17,6 +17,7 @@ from keyfence.upstream.pools import Pools
 
 from .masters import Masters
 from .own import OwnConnections
+from .reading import ReadingShares
 from .shares import ClusterShares
 
 
@@ -26,19 +27,31 @@ class ClusterLinks(Links):
     def __init__(self, upstream: Upstream, pools: Pools, owner: Owner, masters: Masters) -> None:
         """`upstream` and `pools` are those of any node, and not used."""
         super().__init__(upstream, pools, owner)
-        self._shares = ClusterShares(owner, masters)
+        self._masters = masters
+        self._after_write: float | None = None  # as `serve` was told
+        self._shares: ClusterShares = ClusterShares(owner, masters)
         self._owns = OwnConnections(owner, masters)
         self._known: Profile | None = None  # for which a share was requested last
         self._owns_rest = True  # nothing was sent there since the client uses shared connections
 
     def read_by(self, reads: Shares | None) -> None:
-        """A cluster's replicas are not read from."""
+        """A cluster's replicas are read from by `serve`."""
 
-    def split(self, names: frozenset[bytes]) -> None:
-        """Send these commands in parts from now on, if their keys are in several hash slots. No reply may be
-        due."""
-        self._shares.split(names)
-        self._owns.splits = names
+    def serve(self, after_write: float | None, splits: frozenset[bytes]) -> None:
+        """Read from replicas again so many seconds after a write (None: never), and send these commands in
+        parts if their keys are in several hash slots, from now on. No reply may be due."""
+        if self._masters.replicas is None:
+            after_write = None
+        if after_write != self._after_write:
+            self._shares.close()
+            assert self._owner is not None
+            if after_write is None:
+                self._shares = ClusterShares(self._owner, self._masters)
+            else:
+                self._shares = ReadingShares(self._owner, self._masters, after_write)
+            self._after_write, self._known = after_write, None
+        self._shares.split(splits)
+        self._owns.splits = splits
 
     def unsent(self) -> int:
         return 0 if self._owns_rest else self._owns.unsent()
@@ -81,6 +94,7 @@ class ClusterLinks(Links):
         if not self._owns_rest:
             self._owns_rest = True
             self._owns.rest()
+            self._shares.works_elsewhere()
         self._shares.send(chunks, counts, shapeable)
 
     def time_shared(self) -> None:
@@ -92,6 +106,7 @@ class ClusterLinks(Links):
 
     def keep_alive(self, now: float) -> None:
         self._owns.tick(now)
+        self._shares.tick()
 
     def move(self, reason: str, held: Collection[str]) -> None:
         """That the configured address leads to another node moves nothing here."""

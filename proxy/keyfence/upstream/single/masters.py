@@ -6,6 +6,7 @@ own.
 
 from __future__ import annotations
 
+import asyncio
 from array import array
 from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol
@@ -20,6 +21,7 @@ from keyfence.upstream.shared import SharedConnection
 
 from .cutting import NO_NODE, Cutter
 from .refusals import CLUSTERDOWN, MOVED, Refusal
+from .replicas import ShardReplicas
 
 
 class Waiting(Protocol):
@@ -63,6 +65,8 @@ class Masters:
         self._cutters = {frozenset[bytes](): self.cutter}  # by the commands that are
         self.patience = patience
         self.later = later
+        self.clock: Callable[[], float] = lambda: asyncio.get_running_loop().time()
+        self.replicas: ShardReplicas | None = None  # None: nothing is read from any
         self.followed: dict[str, int] = {}  # how often a command was sent again, by the error's word
         self.topology = Topology()
         # Asks the node with this id for CLUSTER NODES, and calls back with the text and the node's host.
@@ -138,6 +142,13 @@ class Masters:
             for one in self._cutters.values():
                 one.take(owners)
             self._changed()
+        self.take_replicas()
+
+    def take_replicas(self) -> None:
+        """Read from the replicas of this topology from now on, if any service reads from replicas."""
+        if self.replicas is not None:
+            upstreams = {number: one.upstream for number, one in self._nodes.items()}
+            self.replicas.take(self.topology, self._numbers, upstreams)
 
     def _leave(self, node_id: str) -> None:
         number = self._numbers.pop(node_id, None)
@@ -197,6 +208,8 @@ class Masters:
 
     def tick(self) -> None:
         """Call this about once a second."""
+        if self.replicas is not None:
+            self.replicas.tick()
         for number, one in list(self._nodes.items()):
             one.pools.tick()
             if one.has_left and not any(one.pools.connections()):
@@ -206,3 +219,5 @@ class Masters:
         """All shared connections that are not closed."""
         for one in self:
             yield from one.pools.connections()
+        if self.replicas is not None:
+            yield from self.replicas.connections()

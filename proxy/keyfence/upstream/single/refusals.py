@@ -16,6 +16,8 @@ ASK: Final = "ASK"
 TRYAGAIN: Final = "TRYAGAIN"
 CLUSTERDOWN: Final = "CLUSTERDOWN"
 _WORDS: Final = tuple(b"-%b " % one.encode() for one in (MOVED, ASK, TRYAGAIN, CLUSTERDOWN))
+# The same of a replica that cannot be read now.
+_NOT_READ: Final = (*_WORDS, b"-LOADING ", b"-MASTERDOWN ")
 LONGEST = 4096  # bytes of such an error
 
 MOST_HOPS = 6  # so often a command is sent again while its hash slot moves
@@ -43,7 +45,12 @@ class Refusal(NamedTuple):
 
 def may_begin(reply: bytes) -> bool:
     """Whether a reply with this beginning may be such an error."""
-    return reply.startswith(_WORDS) or any(one.startswith(reply) for one in _WORDS)
+    return reply.startswith(_NOT_READ) or any(one.startswith(reply) for one in _NOT_READ)
+
+
+def refuses_reading(reply: bytes) -> str:
+    """The word of a replica's error that says that it has not read; "": it has, or failed otherwise."""
+    return reply[1:].partition(b" ")[0].decode() if reply.startswith(_NOT_READ) else ""
 
 
 def refusal_in(reply: bytes) -> Refusal | None:

@@ -131,8 +131,21 @@ class Retries:
 
     # -- what was not sent
 
+    def read_again(self, side: Side, reply: bytes) -> None:
+        """A replica's reply to the next command does not count alone, so its master is asked."""
+        turn = side.turn
+        assert turn is not None
+        again = Again([side.next_request()], turn.number, False)
+        again.not_sent(reply)
+        again.confirms = reply
+        again.turn = self._cut_out(side, turn)
+        self._shares.due -= 1
+        side.answered(1)
+        self._add(again)
+
     def pull_back(self, side: Side) -> None:
-        """The requests to a node that cannot be reached were not sent, and are not sent there any more."""
+        """The requests to a node that cannot be reached were not sent, or only read, and are sent to others
+        in its place."""
         side.leave()
         turn, sent = side.turn, side.sent
         self._shares.due -= side.due
@@ -141,7 +154,7 @@ class Retries:
             if turn.is_whole or sent.again is not None:
                 turn = self._pull_whole(turn, sent)
             else:
-                for request in requests_in(sent.data):
+                for request in requests_in(sent.data)[sent.count - sent.left :]:
                     assert turn is not None
                     gap, turn = turn, (self._order.split(turn, 1) if turn.count > 1 else turn.later)
                     self._not_sent(Again([request], gap.number, sent.shapeable), gap)

@@ -15,21 +15,21 @@ cdef bytearray _PLACES
 
 
 cdef class ClusterShares(Receiver):
-    cdef Sharer _client
-    cdef object _masters
-    cdef Cutter _cutter
-    cdef dict _sides
-    cdef list _places
+    cdef readonly Sharer _client
+    cdef readonly object _masters
+    cdef readonly Cutter _cutter
+    cdef readonly dict _sides
+    cdef readonly list _places
     cdef Deals _deals
     cdef int _near
-    cdef object _profile
-    cdef long long _version
-    cdef Order _order
-    cdef object _queue
+    cdef readonly object _profile
+    cdef readonly long long _version
+    cdef readonly Order _order
+    cdef readonly object _queue
     cdef public long long due
     cdef public long long number
     cdef readonly object retries
-    cdef object _splits
+    cdef readonly object _splits
     cdef public bint sends_again
     cdef bint _is_timed
     cdef bint _is_passed_on
@@ -59,7 +59,7 @@ cdef class ClusterShares(Receiver):
     cpdef object came(self, Side side, bytes data, long long completed, bint whole)
     cpdef object turn_is_over(self)
     cpdef object _pass_on(self)
-    cdef object _hand_over(self)
+    cpdef object _hand_over(self)
     @cython.locals(data=bytes)
     cdef object _merge(self)
     @cython.locals(

@@ -67,7 +67,7 @@ class ClusterShares(Receiver):
         self._profile: Profile | None = None
         self._version = masters.cutter.version  # of the topology by which the last request was sent
         self._order = Order(self._deliver)
-        self._queue: deque[tuple[bytes, int, bool]] = deque()
+        self._queue: deque[Any] = deque()  # what `_send` gets, as it was sent together
         self.due = 0  # replies
         self.number = 0  # of the next request
         self.retries = Retries(self, masters, self._order)
@@ -107,6 +107,12 @@ class ClusterShares(Receiver):
                 self._queue.append((chunks[index], counts[index], shapeable))
             else:
                 self._send(chunks[index], counts[index], shapeable)
+
+    def works_elsewhere(self) -> None:
+        """The client has used connections of its own since the last request."""
+
+    def tick(self) -> None:
+        """Call this about once a second."""
 
     def time_next(self) -> None:
         """`Sharer.shared_sent` is called once the next requests are written."""

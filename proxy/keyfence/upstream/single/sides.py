@@ -12,6 +12,7 @@ from typing import Any
 from keyfence.resp.profile import Profile
 from keyfence.resp.replies import ErrorPart, ReplyFramer
 from keyfence.upstream.exchange import Share, Sharer
+from keyfence.upstream.replicas.replica import Replica
 from keyfence.upstream.shared import SharedLink
 
 from .cutting import requests_in
@@ -55,7 +56,7 @@ class Receiver:
 class Side(Sharer):
     """A client's share of one node's connections."""
 
-    def __init__(self, shares: Any, master: Master, place: int) -> None:
+    def __init__(self, shares: Any, master: Master | Replica, place: int) -> None:
         """`place`: among the client's sides."""
         self.master = master
         self.number = master.number

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from keyfence.resp.limits import MIB
@@ -153,8 +153,11 @@ class Splits:
         self._masters = masters
         self._order = order
 
-    def send(self, request: bytes, ends: bool, shapeable: bool) -> None:
-        """Send the parts of a command. `ends`: it is the last one of those that came together."""
+    def send(
+        self, request: bytes, ends: bool, shapeable: bool, sides: Mapping[int, Side] | None = None
+    ) -> None:
+        """Send the parts of a command. `ends`: it is the last one of those that came together. `sides`: where
+        the parts are read in place of their nodes, by the nodes' numbers."""
         cut = split(arguments(request))
         assert cut is not None
         number = self._shares.number
@@ -172,7 +175,7 @@ class Splits:
                 self._shares.retries.part_not_served(part.request, own)
                 waits = True
                 continue
-            side: Side = self._shares.side(node)
+            side: Side = self._shares.side(node) if sides is None else sides[node]
             own.side = side
             side.expect(own)
             self._shares.due += 1
