@@ -58,7 +58,6 @@ from .serving.packing import Packed, unpack_beside
 from .serving.reload import NotLoaded, admit, changed_settings
 from .serving.runtime import Runtime
 from .serving.topology_follower import TopologyFollower
-from .serving.upstreams import ServedUpstream
 from .systemd import READY, Notify, reloading
 
 if TYPE_CHECKING:
@@ -200,27 +199,10 @@ class ProcessControl(Control):
     def _upstream_status(self) -> dict[str, Any] | None:
         if not self._runtime.upstreams:
             return None
-        served = self._runtime.upstreams[0]
-        upstream = served.upstream
-        failover = upstream.last_failover
-        return {
-            "address": upstream.address.shown,
-            "node": upstream.node,
-            "role": upstream.role,
-            "last_failover": failover and failover._asdict(),
-            "up": bool(upstream.up),
-            "since": upstream.since,
-            "reason": "" if upstream.up else upstream.reason,
-            "replicas": self._replica_status(served),
-            "credentials": served.keeper.status(),
-            "split": self._runtime.settings.split,
-            **({"cluster": self._cluster.state().as_json()} if self._cluster is not None else {}),
-        }
-
-    def _replica_status(self, served: ServedUpstream) -> list[dict[str, Any]]:
+        found = {**self._runtime.upstreams[0].status(), "split": self._runtime.settings.split}
         if self._cluster is not None:
-            return self._cluster.replicas()
-        return served.replicas.status() if served.replicas is not None else []
+            found |= {"replicas": self._cluster.replicas(), "cluster": self._cluster.state().as_json()}
+        return found
 
     def _mode_counts(self) -> dict[str, dict[str, int]]:
         """service → mode → number of rules."""

@@ -16,6 +16,7 @@ from keyfence.findings.news.claims import LEASE, PAUSES, Claims
 from keyfence.findings.news.digest import Bounds, Covered
 from keyfence.findings.news.plan import Plan, Target
 from keyfence.findings.news.sender import LOOK_SECONDS, SETTLE_SECONDS, Sender
+from keyfence.telemetry import operator_log
 from keyfence.telemetry.counters import Counters
 from tests.findings.news.digests import digest, found
 from tests.findings.news.webhooks import Hooks, running_hooks
@@ -240,6 +241,8 @@ def test_a_plan_that_changes_on_the_day_tells_nothing_twice(play: Callable[[Play
 def test_a_store_that_is_away_is_told_and_asked_again(
     play: Callable[[Play], Stage], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(operator_log, "_kinds", {})  # nothing was said within the last minute
+
     async def main(stage: Stage) -> None:
         (one,) = await begun(stage, "one")
 

@@ -152,6 +152,22 @@ class ServedUpstream:
             found.append(Concern(CREDENTIALS, f"has no new credentials: {self.keeper.trouble}"))
         return found
 
+    def status(self) -> dict[str, Any]:
+        """What `keyfence status` says of it."""
+        upstream = self.upstream
+        failover = upstream.last_failover
+        return {
+            "address": upstream.address.shown,
+            "node": upstream.node,
+            "role": upstream.role,
+            "last_failover": failover and failover._asdict(),
+            "up": bool(upstream.up),
+            "since": upstream.since,
+            "reason": "" if upstream.up else upstream.reason,
+            "replicas": self.replicas.status() if self.replicas is not None else [],
+            "credentials": self.keeper.status(),
+        }
+
     def _report_concerns(self) -> None:
         """Report where it stands, and each change."""
         counters, upstream = self._telemetry.counters, self.upstream
