@@ -82,7 +82,7 @@ def told_since(views: Views, causes: Causes, since: float, now: float, owner: st
     from keyfence.findings.news.wording import as_object
 
     if since >= now:
-        raise ValueError("the time is not over; news are about what has happened since a time")
+        raise ValueError("the time is not over; news is about what has happened since a time")
     made = covered(views, Bounds(since, now, now - since), causes)
     return as_object(only_of(made.digest, owner))
 

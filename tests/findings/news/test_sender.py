@@ -256,7 +256,7 @@ def test_a_store_that_is_away_is_told_and_asked_again(
 
     stage = play(main)
     assert len(stage.hooks.got) == 1
-    assert "the news wait, because the findings store cannot be used" in capsys.readouterr().err
+    assert "the news waits, because the findings store cannot be used" in capsys.readouterr().err
 
 
 def test_a_clock_that_is_set_back_stops_nothing(play: Callable[[Play], Stage]) -> None:

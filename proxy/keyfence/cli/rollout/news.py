@@ -59,7 +59,7 @@ def news(since: float, admin: str, form: str, **asked: Any) -> None:
     if bool(store) + bool(config) + is_given(click.get_current_context(), "admin") > 1:
         fail("give only one of --admin, --findings and --config")
     if since >= time.time():
-        fail("--since: the time is not over; news are about what has happened since a time")
+        fail("--since: the time is not over; news is about what has happened since a time")
     if asked["send"]:
         if not config or owner:
             fail("--send is for all targets of a configuration; name it with --config, and omit --owner")

@@ -66,9 +66,9 @@ class Sender:
             for one in await asyncio.to_thread(self._claims.waiting, now):
                 await self._try(session, self.plan, one)
         except SQLAlchemyError as exc:
-            notice("news", f"the news wait, because the findings store cannot be used: {reason(exc)}")
+            notice("news", f"the news waits, because the findings store cannot be used: {reason(exc)}")
         except ValueError as exc:
-            notice("news", f"the news wait: {exc}")
+            notice("news", f"the news waits: {exc}")
         except Exception as exc:  # of a library, say: the next look tries again, within the bound of tries
             report_fault(exc)
 
