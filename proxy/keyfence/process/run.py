@@ -93,8 +93,7 @@ async def serve(
         stop = _on_signals(control, at_once)
         chores = [*runtime.chores(), *control.chores(), findings.notify_forever()]
         chores.append(News(findings, runtime).run_forever())
-        if cluster is not None:
-            chores.append(cluster.follow_forever())
+        chores += [cluster.follow_forever()] if cluster is not None else []
         async with background(*chores, findings.write_forever(lambda: backend.is_open)):
             if cluster is not None:
                 await cluster.found.wait()
