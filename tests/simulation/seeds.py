@@ -14,5 +14,7 @@ FOUND = {
     81341872571713: "a connection was taken by a keyfence that had ended: a fault of the network",
     70858645803503: "a client left a drained connection on which its replies were held for a barrier",
     105453150852008: "a former primary answered READONLY to a client that had gone, and nobody heard it",
+    242005063870650: "what a Sentinel said between two subscriptions was asked for seconds later",
+    254788870123741: "a client that had given up came late and was not waited for: a fault of the invariant",
     282: "a read came from a replica that is behind, as a name led there: allowed without Sentinels",
 }

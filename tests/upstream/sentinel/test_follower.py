@@ -122,6 +122,11 @@ class Scripted:
         for one in self._subscribers:
             one.write(encode.command("message", SWITCHED, f"{NAME} 10.0.0.1 1 {named.host} {named.port}"))
 
+    def hang_up(self) -> None:
+        """Close the connections of those who listen."""
+        while self._subscribers:
+            self._subscribers.pop().close()
+
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.closing(writer):
             while data := await reader.read(65536):
@@ -163,6 +168,23 @@ async def test_sentinels_that_have_not_heard_of_a_failover_yet_do_not_undo_it(
             one.now += SETTLED_SECONDS  # they were set up anew, perhaps
             one.upstream.look_again()
             await one.until(lambda: one.upstream.address.port == former.port)
+
+
+@in_loop
+async def test_a_failover_between_two_subscriptions_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody hears what a Sentinel says while its connection is lost."""
+    monkeypatch.setattr("keyfence.upstream.sentinel.follower.POLL_SECONDS", 1e6)
+    former, promoted = Named("127.0.0.1", free_port(), 1), Named("127.0.0.1", free_port(), 2)
+    sentinel = Scripted(former)
+    async with sentinel.running():
+        one = Followed([sentinel.port])
+        await one.follower.find()
+        async with one.following():
+            await one.until(lambda: sentinel.subscribed and sentinel.asked > 1)
+            sentinel.named = promoted
+            sentinel.hang_up()
+            await one.until(lambda: one.upstream.address.port == promoted.port)
+    assert one.failovers == [(promoted.port, "the Sentinels")]
 
 
 @in_loop

@@ -90,6 +90,7 @@ class Follower:
                 async with self._talk(host, port) as talk:
                     await talk.call("SUBSCRIBE", SWITCHED)
                     pause = LEAST_SECONDS
+                    self._doubt.look_again()  # what was said before this, nobody has heard
                     await self._hear(talk, host, port)
             except OSError:
                 await asyncio.sleep(pause * random.uniform(0.5, 1.0))
