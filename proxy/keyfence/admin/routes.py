@@ -132,7 +132,7 @@ ROUTES = (
     _reading(
         "/news",
         handlers.news,
-        "what has happened since a time, and what is about to, as [news](news.md) say it (`keyfence news`): "
+        "what has happened since a time, and what is about to, as [news](news.md) says it (`keyfence news`): "
         "`since` (Unix seconds; the last day), `owner`",
     ),
     _reading(

@@ -18,7 +18,7 @@ from keyfence.upstream.exchange import Exchange
 from keyfence.upstream.replicas.sorting import Sorter
 from keyfence.upstream.single.reading import ReadingShares
 
-from .model import HOST, KEYS, SPLITS, Link, ModelClient, ModelCluster, Pools, Server
+from .model import HOST, KEYS, SPLITS, Link, ModelClient, ModelCluster, Pools, Server, ignore
 
 SEEDS = 3000 if os.environ.get("KEYFENCE_LONG") else 24
 NEVER = float("-inf")
@@ -94,7 +94,7 @@ class ReplicaServer(Server):
 
     def lose(self) -> None:
         """The connection ends, and another one is there."""
-        exchange, self.exchange = self.exchange, Exchange(self._cluster.faults.append)
+        exchange, self.exchange = self.exchange, Exchange(self._cluster.faults.append, ignore)
         self.exchange.open()
         self._requests.clear()
         self._reader = RequestReader(IDENTIFIED)
