@@ -1,4 +1,4 @@
-"""A Redis has one candidate beside the versions. Who changes it has seen it, and instances are told of it."""
+"""A Redis holds one candidate beside the versions. Only what was seen is changed; changes are signalled."""
 
 from __future__ import annotations
 

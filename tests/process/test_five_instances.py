@@ -6,7 +6,6 @@ Takes half an hour: `make soak` runs it. The bounds need a machine that is other
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import shutil
 import subprocess
@@ -18,11 +17,11 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.clients.running import ask, eventually, metric
+from tests.clients.running import ask, eventually
 from tests.fleet.policy_server import PolicyServer, properly, reply
 from tests.fleet.publishing import NAME, Publisher
+from tests.fleet.refused import shows_refusal
 from tests.servers import Certificates, Keyfence, RedisServer, running_redis
-from tests.web.person import Person
 
 if not os.environ.get("KEYFENCE_SOAK"):
     pytest.skip("it takes half an hour: make soak", allow_module_level=True)
@@ -280,18 +279,8 @@ class Fleet:
     def refuse(self, why: str, it: Put) -> None:
         """Puts what no instance may take, and reads the reason on every surface of each."""
         self.place.put(it)
-        self.everywhere(lambda one: why in str(status(one)["policy"]["refused"]), why)
         for one in self.instances:
-            assert ask(one, "/readyz?strict")[0] == 503
-            code, body = ask(one, "/readyz")
-            assert (code, why in body) == (200, True)
-            assert metric(one, "keyfence_policy_refused") == 1
-            assert why in Person(one).read("/")
-
-
-def status(one: Keyfence) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(ask(one, "/status")[1])
-    return found
+            shows_refusal(one, why)
 
 
 def is_strictly_ready(one: Keyfence) -> bool:

@@ -304,7 +304,7 @@ def test_a_running_keyfence_says_that_it_refuses_a_candidate_and_compares_the_ne
 
 
 def place_a_candidate_as_a_policy(server: RedisServer, stored: Stored) -> None:
-    """As whoever can write to the store, and has no key."""
+    """As a writer of the store who has no key."""
     with server.client() as client:
         client.copy(KEY, "keyfence:{shop}:version:2")
     stored.point(2)

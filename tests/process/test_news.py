@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from keyfence.admin.client import ask
-from keyfence.cli.running import RELOAD_TIMEOUT
+from keyfence.admin.client import RELOAD_TIMEOUT, ask
 from keyfence.config.news import NewsModel
 from keyfence.findings.database import Database
 from keyfence.findings.finding import DAY

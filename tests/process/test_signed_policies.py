@@ -16,13 +16,13 @@ import pytest
 
 from keyfence.fleet.redis_store import RedisStore
 from keyfence.fleet.redis_url import parse_redis_url
-from keyfence.fleet.signed import floor_of, read_floor
+from keyfence.fleet.signed import KeptFloor, floor_of, read_floor
 from keyfence.process.provision import Provision
 from keyfence.process.serving.reload import Origin
 from tests.clients.running import ask, configure, eventually, metric
 from tests.fleet.publishing import NAME, Publisher
+from tests.fleet.refused import shows_refusal
 from tests.servers import PATIENCE_SECONDS, PROJECT, Keyfence, RedisServer, running_redis
-from tests.web.person import Person
 
 POLICY = """policy: fleet
 claims: ["a:"]
@@ -106,18 +106,7 @@ class Instance:
 
     def refuses(self, kind: str) -> None:
         """Waits until what was read last is refused for this, on every surface."""
-
-        def is_refused() -> bool:
-            refused = self.policy()["refused"]
-            return refused is not None and kind in refused["faults"][0]
-
-        eventually(is_refused, f"it is refused: {kind}")
-        assert not self.is_strictly_ready()
-        assert metric(self.keyfence, "keyfence_policy_refused") == 1
-        ready, body = ask(self.keyfence, "/readyz")
-        assert ready == 200
-        assert any(kind in warning for warning in json.loads(body)["warnings"])
-        assert kind in Person(self.keyfence).read("/")
+        shows_refusal(self.keyfence, kind)
 
 
 @pytest.fixture
@@ -234,13 +223,13 @@ def test_a_redis_that_is_lost_leaves_the_policy_in_force_over_a_restart_and_no_r
 def test_a_sequence_that_cannot_be_kept_is_said_until_it_can(tmp_path: Path) -> None:
     (tmp_path / "state").write_text("a file where the folder should be")
     provision = Provision(Origin())
-    provision.floor_path = tmp_path / "state" / "policy.yaml.sequence"
+    provision.floor = KeptFloor(path := tmp_path / "state" / "policy.yaml.sequence")
     signed = Publisher().sign(7, {"shop.yaml": by("CubeMaster")})
     asyncio.run(provision.accepted(None, None, signed))
-    assert provision.floor == floor_of(signed), "it holds until a restart"
+    assert provision.floor.known == floor_of(signed), "it holds until a restart"
     (note,) = provision.notes()
     assert note.startswith("the policy's sequence cannot be kept in ")
     (tmp_path / "state").unlink()
     asyncio.run(provision.accepted(None, None, signed))
     assert provision.notes() == []
-    assert read_floor(provision.floor_path) == floor_of(signed)
+    assert read_floor(path) == floor_of(signed)

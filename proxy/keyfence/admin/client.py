@@ -18,6 +18,7 @@ from keyfence.upstream.url import without_password
 from .token import TOKEN_VARIABLE, TokenError, read_token
 
 TIMEOUT = 10.0  # seconds
+RELOAD_TIMEOUT = 600.0  # seconds; compiling a large policy on a busy machine takes minutes
 MAX_ANSWER = 64 * 1024 * 1024  # bytes; a report of 10,000 rows is a tenth of it
 
 

@@ -9,6 +9,7 @@ import sys
 
 import click
 
+from keyfence.admin.client import RELOAD_TIMEOUT
 from keyfence.config.loading import load_settings
 from keyfence.config.settings import Overrides
 from keyfence.net.addresses import url_of
@@ -22,7 +23,6 @@ from .terminal.asking import ask_admin, print_answer, print_reload, read_rows, s
 from .terminal.options import admin_option, change_options, format_option, is_given, print_json, value_option
 from .terminal.output import fail
 
-RELOAD_TIMEOUT = 600.0  # seconds; compiling a large policy on a busy machine takes minutes
 RESTART_TIMEOUT = 3600.0  # seconds; workers drain one after the other
 
 

@@ -161,6 +161,33 @@ def _is_there(path: Path) -> bool:
     return True
 
 
+class KeptFloor:
+    """The newest version that was taken, kept on disk too: none older is taken, nor after a restart."""
+
+    def __init__(self, path: Path | None) -> None:
+        self.path = path  # None: it holds until a restart
+        self.known: Floor | None = None
+        self.why_not = ""  # why the disk does not have what is known
+
+    def read(self) -> None:
+        """Take what an earlier run has kept. Raises FileError."""
+        if self.path is not None:
+            self.known = read_floor(self.path)
+
+    def keep(self, floor: Floor) -> bool:
+        """None older than this is taken from now on. Returns whether it could not be written just now."""
+        if floor == self.known and not self.why_not:
+            return False
+        self.known = floor
+        try:
+            if self.path is not None:
+                write_floor(self.path, floor)
+            self.why_not = ""
+        except OSError as exc:
+            self.why_not = (exc.strerror or type(exc).__name__).lower()
+        return bool(self.why_not)
+
+
 def write_floor(path: Path, floor: Floor) -> None:
     """Raises OSError, and leaves the earlier one then."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -15,7 +15,7 @@ from keyfence.config.state_file import last_candidate
 from keyfence.fleet.keys import Trust
 from keyfence.fleet.manifest import CANDIDATE_FORMAT, Signed
 from keyfence.fleet.model import Offer
-from keyfence.fleet.signed import Floor, floor_of, read_floor, read_signed, signature_path, write_floor
+from keyfence.fleet.signed import Floor, KeptFloor, floor_of, read_signed, signature_path
 from keyfence.policy.diagnostics import FileError
 from keyfence.policy.source.files import Given, Reading
 from keyfence.telemetry.operator_log import warn
@@ -36,16 +36,14 @@ class FleetCandidate:
 
     def __init__(self, provision: Provision, runtime: Runtime, candidates: Candidates) -> None:
         self.fault = ""  # why it is refused; "": it is not
-        self.trouble = ""  # why its number cannot be kept
         self._provision = provision
         self._runtime = runtime
         self._candidates = candidates
         self._taken: tuple[Offer, Trust | None] = Offer(), None  # what was looked at last, and for which keys
         self._is_dropped = False
-        self._floor: Floor | None = None
-        self._has_floor = False  # it was read
         config = provision.origin.config
-        self._floor_path = last_candidate(config) if config else None
+        self._floor = KeptFloor(last_candidate(config) if config else None)
+        self._has_floor = False  # it was read
 
     @property
     def state(self) -> State:
@@ -64,6 +62,17 @@ class FleetCandidate:
         """The fleet's candidate, if that is compared."""
         current = self._candidates.current
         return current if current is not None and current.published is not None else None
+
+    @property
+    def trouble(self) -> str:
+        """Why its number cannot be kept; "": it can."""
+        why = self._floor.why_not
+        return (
+            f"the candidate's number cannot be kept in {self._floor.path} ({why}): after a restart, one "
+            "that was withdrawn could be compared again"
+            if why
+            else ""
+        )
 
     def notes(self) -> list[str]:
         """What operators should know of it."""
@@ -121,7 +130,8 @@ class FleetCandidate:
             self._taken, self.fault = now, ""
         if trust is None or not offer.signature:
             await self._end()
-            await self._keep_floor(None if self._floor is None else self._floor._replace(digest=""))
+            if self._floor.known is not None:
+                await self._keep_floor(self._floor.known._replace(digest=""))
         elif self.state == "loading" or (is_new and self.state == "comparing"):
             await self._begin(offer, trust)
 
@@ -137,11 +147,11 @@ class FleetCandidate:
         }
         try:
             origin = self._provision.origin.with_policy(file).with_given(given)
-            packed = await origin.signed_by(trust).above(self._floor).load_apart()
+            packed = await origin.signed_by(trust).above(self._floor.known).load_apart()
         except FileError as exc:
             self._refuse((offer, trust), exc)
             await self._end()
-            signed = await asyncio.to_thread(_signature, file, given, trust, self._floor)
+            signed = await asyncio.to_thread(_signature, file, given, trust, self._floor.known)
         else:
             signed = packed.settings.policy_signed
             assert signed is not None
@@ -175,26 +185,13 @@ class FleetCandidate:
     async def _read_floor(self) -> None:
         """Raises FileError."""
         if not self._has_floor:
-            if self._floor_path is not None:
-                self._floor = await asyncio.to_thread(read_floor, self._floor_path)
+            await asyncio.to_thread(self._floor.read)
             self._has_floor = True
 
-    async def _keep_floor(self, floor: Floor | None) -> None:
-        if floor is None or (floor == self._floor and not self.trouble):
-            return
-        self._floor, before = floor, self.trouble
-        try:
-            if self._floor_path is not None:
-                await asyncio.to_thread(write_floor, self._floor_path, floor)
-            self.trouble = ""
-        except OSError as exc:
-            why = (exc.strerror or type(exc).__name__).lower()
-            self.trouble = (
-                f"the candidate's number cannot be kept in {self._floor_path} ({why}): after a restart, one "
-                "that was withdrawn could be compared again"
-            )
-            if not before:
-                warn(self.trouble)
+    async def _keep_floor(self, floor: Floor) -> None:
+        before = self.trouble
+        if await asyncio.to_thread(self._floor.keep, floor) and not before:
+            warn(self.trouble)
 
 
 def _signature(file: str, given: Mapping[str, Given], trust: Trust, floor: Floor | None) -> Signed | None:

@@ -1,7 +1,7 @@
 """The news of a running keyfence: the configuration's `news` put to work, beside the findings store.
 
-Rule: only the process that controls keyfence sends news, and only if they are configured. A reload changes
-them. Nothing here is on the path of a request.
+Rule: only the process that controls keyfence sends news, and only if it is configured. A reload changes
+it. Nothing here is on the path of a request.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from keyfence.fleet.copy import Copy, confirm_copy, read_copy, write_copy
 from keyfence.fleet.files import WatchedFiles
 from keyfence.fleet.manifest import Signed
 from keyfence.fleet.model import Answer, NotFetched, Offer, PolicyServer
-from keyfence.fleet.signed import Floor, floor_of, read_floor, signature_path, write_floor
+from keyfence.fleet.signed import KeptFloor, floor_of, signature_path
 from keyfence.fleet.source import PolicySource
 from keyfence.policy.diagnostics import FileError, file_error
 from keyfence.policy.source.files import NOTHING_SEEN, Given, Seen
@@ -50,11 +50,9 @@ class Provision:
         self.files = WatchedFiles(seen)
         self.source = source
         self.path = policy_copy(origin.config) if origin.config else Path()  # of the copy on disk
-        self.floor_path = last_sequence(origin.config) if origin.config else Path()
-        self.floor: Floor | None = None  # the newest signed policy that was in force
+        self.floor = KeptFloor(last_sequence(origin.config) if origin.config else None)
         self.refused_at_start: FileError | None = None  # what the server had, if the copy was loaded instead
         self.copy_trouble = ""  # why the copy on disk is not what is in force
-        self.floor_trouble = ""  # why the last sequence on disk is not the one in force
         self._failures = 0  # that are not counted yet
         self._changes = Changes()
         self._woken = asyncio.Event()
@@ -103,7 +101,7 @@ class Provision:
 
     def choices(self, source: PolicySource | None) -> list[Choice]:
         """What may be loaded, the best first: what the server offers, and what is in force."""
-        origin = self.origin.above(self.floor)
+        origin = self.origin.above(self.floor.known)
         if source is None:
             return [Choice(origin, None)]
         return [
@@ -128,27 +126,24 @@ class Provision:
             self.source = source
             self._woken.set()
         if signed is not None:
-            await self._keep_floor(floor_of(signed))
+            failed = await asyncio.to_thread(self.floor.keep, floor_of(signed))
+            if failed:
+                warn(f"{self.floor_trouble}: after a restart, an older signed policy would be taken")
         if source is None or copy is None or not (source.accepted(copy) or self.copy_trouble):
             return
         try:
             await asyncio.to_thread(write_copy, self.path, source.server.id, copy)
             self.copy_trouble = ""
         except OSError as exc:
-            self.copy_trouble = f"the policy in force cannot be kept in {self.path} ({_why(exc)})"
+            why = (exc.strerror or type(exc).__name__).lower()
+            self.copy_trouble = f"the policy in force cannot be kept in {self.path} ({why})"
             warn(f"{self.copy_trouble}: a start without its server would use an older one, or fail")
 
-    async def _keep_floor(self, floor: Floor) -> None:
-        """No policy older than this is taken, nor after a restart."""
-        if floor == self.floor and not self.floor_trouble:
-            return
-        self.floor = floor
-        try:
-            await asyncio.to_thread(write_floor, self.floor_path, floor)
-            self.floor_trouble = ""
-        except OSError as exc:
-            self.floor_trouble = f"the policy's sequence cannot be kept in {self.floor_path} ({_why(exc)})"
-            warn(f"{self.floor_trouble}: after a restart, an older signed policy would be taken")
+    @property
+    def floor_trouble(self) -> str:
+        """Why the last sequence on disk is not the one in force; "": it is."""
+        why = self.floor.why_not
+        return f"the policy's sequence cannot be kept in {self.floor.path} ({why})" if why else ""
 
     async def poll_forever(self, take: Callable[[], Awaitable[object]]) -> None:
         """Ask again and again. `take` puts in force what is offered."""
@@ -221,10 +216,6 @@ class Provision:
         }
 
 
-def _why(exc: OSError) -> str:
-    return (exc.strerror or type(exc).__name__).lower()
-
-
 async def _fetch(source: PolicySource, etag: str, wait: float) -> Answer:
     """Ask a server. Its library is imported when it is asked. Raises NotFetched."""
     if source.server.is_redis:
@@ -243,9 +234,9 @@ def start(origin: Origin, candidate: str) -> tuple[Loaded, Provision]:
     server = origin.policy_server()
     provision = Provision(origin)
     if origin.config:
-        provision.floor = read_floor(provision.floor_path)
+        provision.floor.read()
     if server is None:
-        loaded = origin.above(provision.floor).load_with(candidate)
+        loaded = origin.above(provision.floor.known).load_with(candidate)
         provision.files = WatchedFiles(loaded.seen)
         asyncio.run(provision.accepted(None, None, loaded.settings.policy_signed))
         return loaded, provision

@@ -9,7 +9,7 @@ import contextlib
 import urllib.parse
 from typing import Any, cast
 
-from keyfence.admin.client import TIMEOUT, AskError, ask
+from keyfence.admin.client import RELOAD_TIMEOUT, TIMEOUT, AskError, ask
 from keyfence.telemetry.reports.by_command import rows_from_snapshot
 from keyfence.telemetry.tally import Row
 
@@ -17,7 +17,6 @@ from .player import DemoError, Player
 from .traffic import EVENTS, MASTER, META, PROXY, SERVICES, Step
 
 MAX_KEYS = 10_000  # with more keys than this in a shared Redis, `KEYS *` would block its other clients
-CHANGE_SECONDS = 600.0  # as long as keyfence reload waits
 # The argument that is the key in each command that the demo writes with.
 _KEY_OF_WRITE = {"SET": 1, "HSET": 1, "XADD": 1, "XGROUP": 2}
 
@@ -61,7 +60,7 @@ def asked(admin: str, path: str, body: dict[str, Any] | None = None, token_file:
     """Returns the answer of the admin listener. Raises DemoError."""
     try:
         # A change reads a policy in a process of its own, which takes a busy machine long.
-        return ask(admin, path, body, TIMEOUT if body is None else CHANGE_SECONDS, token_file)
+        return ask(admin, path, body, TIMEOUT if body is None else RELOAD_TIMEOUT, token_file)
     except AskError as exc:
         raise DemoError("; ".join((str(exc), *exc.details))) from None
 

@@ -51,9 +51,7 @@ def promote(number: int, place: str, name: str, key: str, trust: Sequence[str], 
     one = found.manifest
     if one.sequence != number:
         fail(f"{store.shown} has candidate {one.sequence}, and not {number}; look at keyfence fleet diff", 1)
-    state = state_of(number, found, (signer.public, *trusted(trust)))
-    if one.name != name:
-        state = f"it was signed as {one.name}"
+    state = state_of(number, found, (signer.public, *trusted(trust)), name)
     if state != "signed":
         fail(f"{store.shown}: candidate {number} is not promoted: {state}", 1)
     last = asked(store.last())

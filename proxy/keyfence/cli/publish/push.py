@@ -211,8 +211,10 @@ def _row(sequence: int, version: Version | None, keys: tuple[PublicKey, ...]) ->
     return version.signed.status() | {"sequence": sequence, "state": state_of(sequence, version, keys)}
 
 
-def state_of(sequence: int, version: Version, keys: tuple[PublicKey, ...]) -> str:
-    """Whether a version is as it was signed."""
+def state_of(sequence: int, version: Version, keys: tuple[PublicKey, ...], name: str = "") -> str:
+    """Whether a version is as it was signed, under this name ("": any)."""
+    if name and version.manifest.name != name:
+        return f"it was signed as {version.manifest.name}"
     found = differences(version.manifest, version.contents)
     if version.manifest.sequence != sequence:
         found.append(f"it was signed as sequence {version.manifest.sequence}")
@@ -244,9 +246,7 @@ def rollback(sequence: int, place: str, name: str, key: str, trust: Sequence[str
     old = asked(store.read(sequence))
     if old is None:
         fail(f"{store.shown} has no version {sequence}; keyfence history lists them", 1)
-    state = state_of(sequence, old, (signer.public, *trusted(trust)))
-    if old.manifest.name != name:
-        state = f"it was signed as {old.manifest.name}"
+    state = state_of(sequence, old, (signer.public, *trusted(trust)), name)
     if state != "signed":
         fail(f"{store.shown}: version {sequence} is not published again: {state}", 1)
     check_old(old, f"version {sequence}")

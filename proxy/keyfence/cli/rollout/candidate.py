@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from keyfence.admin.client import RELOAD_TIMEOUT
 from keyfence.cli.terminal.asking import ask_admin, checked_answer, print_answer, print_reload
 from keyfence.cli.terminal.options import Commands, admin_option, change_options, format_option, print_json
 from keyfence.cli.terminal.output import fail, say, wrapped
@@ -18,8 +19,6 @@ from keyfence.cli.terminal.policies import PolicyPath
 from keyfence.policy.show import one_line
 from keyfence.policy.units import clock_text, counted
 from keyfence.telemetry.reports.by_command import render, rows_from_snapshot
-
-LOAD_TIMEOUT = 600.0  # seconds; compiling a large policy on a busy machine takes minutes
 
 _MEANINGS = {
     "new": "only the candidate finds these",
@@ -54,7 +53,7 @@ def load(file: str | None, purpose: str | None, admin: str, token_file: str, for
     if (file is None) == (purpose is None):
         fail("name the FILE of a candidate, or --for cluster" + (", not both" if purpose else ""))
     body = {"for": purpose} if file is None else {"file": os.path.abspath(file)}
-    answer = ask_admin(admin, "/-/candidate", body, LOAD_TIMEOUT, token_file, form=form)
+    answer = ask_admin(admin, "/-/candidate", body, RELOAD_TIMEOUT, token_file, form=form)
     loaded = "loaded: {file}: policy {policy}, revision {revision}; it is compared with the policy in force"
     if purpose:
         loaded = "a cluster is rehearsed with the policy {policy}; see keyfence ready --for cluster"
@@ -137,5 +136,5 @@ def promote(admin: str, token_file: str, form: str) -> None:
     Write the candidate to the policy's own file first: keyfence promotes it only if that file has the
     candidate's revision, so that a restart keeps it. Exit code 1: nothing has changed.
     """
-    answer = ask_admin(admin, "/-/candidate/promote", {}, LOAD_TIMEOUT, token_file, form=form)
+    answer = ask_admin(admin, "/-/candidate/promote", {}, RELOAD_TIMEOUT, token_file, form=form)
     print_reload(admin, answer, "promoted", form)

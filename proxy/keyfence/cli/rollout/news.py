@@ -1,4 +1,4 @@
-"""`keyfence news`: what the news of a period say, before anybody gets them.
+"""`keyfence news`: what the news of a period says, before anybody gets them.
 
 Rule: it prints what a target would get, and claims nothing. Only --send sends, to the targets of a
 configuration, and says what became of each.
