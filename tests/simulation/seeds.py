@@ -16,5 +16,7 @@ FOUND = {
     105453150852008: "a former primary answered READONLY to a client that had gone, and nobody heard it",
     242005063870650: "what a Sentinel said between two subscriptions was asked for seconds later",
     254788870123741: "a client that had given up came late and was not waited for: a fault of the invariant",
+    84094235995811: "a failover back within minutes was taken for a name whose answers take turns",
+    80740339574596: "a client that had gone left a connection that waited for the end of the outage",
     282: "a read came from a replica that is behind, as a name led there: allowed without Sentinels",
 }

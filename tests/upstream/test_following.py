@@ -27,11 +27,14 @@ class Node:
         self.role = role
         self.port = 0
         self.connections = 0
+        self.is_silent = False
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
         with contextlib.closing(writer), contextlib.suppress(ConnectionError):
             while line := await reader.readline():
+                if self.is_silent:
+                    continue
                 if line == b"PING\r\n":
                     writer.write(b"+PONG\r\n")
                 elif line == b"HELLO\r\n":
@@ -172,6 +175,46 @@ async def test_a_name_whose_address_changes_is_followed(patch: pytest.MonkeyPatc
     [(failover, held)] = followed.failovers
     assert failover[:2] == (f"127.0.0.2:{former.port}", f"the name {NAME}")
     assert held == {"127.0.0.2"}
+
+
+@pytest.mark.parametrize(
+    ("other", "is_left"),
+    [("a primary", False), ("a replica", True), ("gone", True), ("silent", True)],
+)
+def test_a_failover_back_by_a_name_is_told_from_answers_that_take_turns(
+    other: str, is_left: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @in_loop
+    async def follows(patch: pytest.MonkeyPatch) -> None:
+        answers = iter(["127.0.0.1", "127.0.0.2"])
+
+        async def addresses_of(_host: str, _port: int) -> list[str]:
+            return [next(answers, "127.0.0.1")]
+
+        patch.setattr(health, "addresses_of", addresses_of)
+        async with contextlib.AsyncExitStack() as stack:
+            first = await stack.enter_async_context(Node().running())
+            later = Node()
+            async with later.running("127.0.0.2", first.port):
+                followed = Followed(NAME, first.port, PATIENCE_SECONDS if other != "silent" else 0.5)
+                assert await followed.upstream.probe()
+                assert await followed.upstream.probe()
+            assert len(followed.failovers) == 1
+            later.role = "replica" if other == "a replica" else "master"
+            later.is_silent = other == "silent"
+            if other != "gone":
+                await stack.enter_async_context(later.running("127.0.0.2", first.port))
+            before = later.connections
+            async with followed.probed():
+                await until(
+                    lambda: (
+                        len(followed.failovers) == 2
+                        or (later.connections > before + 1 and first.connections > 3)
+                    )
+                )
+        assert [held for _, held in followed.failovers[1:]] == [{"127.0.0.1"}] * is_left
+
+    follows(monkeypatch)
 
 
 @in_loop

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from keyfence.resp.encode import command
 from keyfence.resp.profile import unchanged
 from keyfence.upstream.dedicated import DedicatedLink, Owner
 from keyfence.upstream.health import Upstream, UpstreamAddress, UpstreamDown
@@ -158,3 +159,29 @@ async def test_a_connection_that_was_never_open_is_not_tried_again_while_the_cli
     assert (tries, client.refusals) == (2, ["no"])
     links.close()
     pools.close()
+
+
+@in_loop
+async def test_the_connection_of_a_client_that_has_gone_does_not_wait_for_the_end_of_an_outage(
+    patch: pytest.MonkeyPatch,
+) -> None:
+    """Else each client that looks in during a long outage leaves one behind, and all are made at its end."""
+    upstream = Upstream(UpstreamAddress("tcp", "127.0.0.1", 1, shown="fake"))
+    is_tried = asyncio.Event()
+    fails = asyncio.Event()
+
+    async def connect(_attempt: object) -> None:
+        is_tried.set()
+        await fails.wait()
+        raise UpstreamDown("no")
+
+    patch.setattr(upstream, "connect", connect)
+    before = asyncio.all_tasks()
+    link = DedicatedLink(upstream, RecordingOwner())
+    link.send([command(b"CLIENT", b"SETINFO", b"LIB-NAME", b"redis-py")])
+    await is_tried.wait()
+    link.close()
+    fails.set()
+    while asyncio.all_tasks() != before:
+        await asyncio.sleep(0)
+    assert not link.unsent()

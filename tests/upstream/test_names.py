@@ -59,6 +59,17 @@ def test_an_address_that_comes_back_after_a_long_time_is_another_failover() -> N
     assert addresses.held == {FORMER}
 
 
+def test_an_absent_address_that_was_left_counts_again_once_an_answer_has_it() -> None:
+    addresses = HeldAddresses(Clock())
+    for address in (FORMER, LATER, FORMER):
+        addresses.answered([address])
+    assert addresses.absent == {LATER}
+    addresses.leave(LATER)
+    assert (addresses.held, addresses.absent) == ({FORMER}, frozenset())
+    assert not addresses.answered([LATER])
+    assert addresses.absent == {FORMER}
+
+
 @pytest.mark.parametrize(
     ("host", "expected"),
     [("redis.example.org", True), ("localhost", True), ("10.0.0.1", False), ("::1", False), ("", False)],

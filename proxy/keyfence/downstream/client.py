@@ -26,10 +26,9 @@ from keyfence.session.session import Session
 from keyfence.telemetry.operator_log import notice, report_fault
 from keyfence.telemetry.traffic import Traffic
 from keyfence.upstream.dedicated import DedicatedLink, Owner
-from keyfence.upstream.health import send_with_end
 
 from .context import ServerContext
-from .dismissal import end_then_close
+from .dismissal import end_then_close, send_with_end
 from .flow import Flow, Leaving
 from .half_closed import HalfClosed
 from .life import Event, Life, next_state, states_where

@@ -8,7 +8,9 @@ of the stream first, and the socket is closed once the client's system has recei
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import fcntl
+import socket
 import termios
 
 # How long a client has to notice the end of the stream before it is checked whether all bytes have arrived.
@@ -51,3 +53,14 @@ def _holds_bytes(transport: asyncio.Transport) -> bool:
     except OSError:  # this kind of socket cannot tell
         return False
     return any(left)
+
+
+def send_with_end(transport: asyncio.BaseTransport) -> None:
+    """Have TCP send the next bytes together with the end of the connection (TCP_CORK, tcp(7)).
+
+    Both then reach the peer in one segment, so a peer that checks for the end before it sends again finds it.
+    """
+    sock = transport.get_extra_info("socket")
+    if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6) and hasattr(socket, "TCP_CORK"):
+        with contextlib.suppress(OSError):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 1)

@@ -12,7 +12,6 @@ import asyncio
 import contextlib
 import dataclasses
 import random
-import socket
 import ssl
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
@@ -467,17 +466,26 @@ class Upstream:
     async def _resolved(self, address: UpstreamAddress) -> list[str]:
         """The addresses that a name has now. If one has gone, what stands there must leave it."""
         found = await addresses_of(address.host, address.port)
-        if address is self.address and self._held.answered(found) and address.sentinels is None:
-            node = " or ".join(host_port(one, address.port) for one in sorted(self._held.held))
-            self._moved(node, f"the name {address.host}", self._held.held)
+        if address is self.address and self._held.answered(found):
+            self._name_moved()
         return found
 
+    def _name_moved(self) -> None:
+        """An address counts no more: what stands there must leave it."""
+        address, held = self.address, self._held.held
+        if address.sentinels is None:
+            node = " or ".join(host_port(one, address.port) for one in sorted(held))
+            self._moved(node, f"the name {address.host}", held)
+
     @contextlib.asynccontextmanager
-    async def _asking(self, protocol: asyncio.Protocol, requests: Sequence[bytes]) -> AsyncIterator[None]:
+    async def _asking(
+        self, protocol: asyncio.Protocol, requests: Sequence[bytes], host: str = ""
+    ) -> AsyncIterator[None]:
         """A connection for keyfence itself, on which the requests were sent. It ends with the block, which
-        may not take longer than `connect_timeout`. Raises OSError."""
+        may not take longer than `connect_timeout`. `host`: one of the name's addresses. Raises OSError."""
         async with at_most(self.connect_timeout):
-            transport, _ = await self.attempt(lambda: protocol)
+            made = self._connect_to(host, lambda: protocol) if host else self.attempt(lambda: protocol)
+            transport, _ = await made
             try:
                 transport.write(b"".join(requests))
                 yield
@@ -494,7 +502,8 @@ class Upstream:
     async def probe_forever(self) -> None:
         """Probe Redis each second, and at once in doubt, so that its state is known without any client."""
         while True:
-            await self.probe()
+            if await self.probe():
+                await self._leave_absent()
             interval = PROBE_INTERVAL_WAITED if self.is_patient else PROBE_INTERVAL
             await self._doubt.wait(interval * random.uniform(0.9, 1.1))  # not in step with other keyfences
 
@@ -511,6 +520,7 @@ class Upstream:
             if moved_at == self.moved_at:  # else it says nothing about the node that is the primary now
                 self._failed_by(exc)
             return False
+        self._told(probe.about)
         reason = probe.trouble
         if moved_at != self.moved_at:
             return not reason
@@ -535,20 +545,33 @@ class Upstream:
             self.on_renewal()
         return not reason
 
-    async def _ask(self) -> Probe:
+    async def _leave_absent(self) -> None:
+        """Leave the addresses that the name's last answer lacks, and where no primary answers."""
+        for host in () if self.is_followed else sorted(self._held.absent):
+            at_host = Standing()
+            with contextlib.suppress(OSError):
+                probe = await self._ask(host)
+                at_host.told(probe.about)
+                if not probe.trouble and at_host.role != REPLICA:
+                    continue
+            if host in self._held.absent:
+                self._held.leave(host)
+                self._name_moved()
+
+    async def _ask(self, host: str = "") -> Probe:
+        """What Redis says, or the node at this one of the name's addresses. Raises OSError."""
         greeting = self.address.greeting()
         probe = Probe(len(greeting))
-        async with self._asking(probe, [*greeting, PING.request(), HELLO]):
+        async with self._asking(probe, [*greeting, PING.request(), HELLO], host):
             await probe.settled
             await asyncio.wait([probe.told], timeout=PROBE_INTERVAL)
-            was_demoted = self.standing.is_demoted
-            self.standing.told(probe.about)
-            self._role_seen(was_demoted)
         return probe
 
-    def _role_seen(self, was_demoted: bool) -> None:
-        """Redis has said its role. If its address led to a replica for a while, connections of that time and
-        before may still lead there."""
+    def _told(self, about: object) -> None:
+        """Redis has answered the prober's HELLO. If its address led to a replica for a while, connections of
+        that time and before may still lead there."""
+        was_demoted = self.standing.is_demoted
+        self.standing.told(about)
         if self.standing.is_demoted:
             self._failovers.doubted()
         elif was_demoted and not self.is_followed:
@@ -572,14 +595,3 @@ class UpstreamDown(Exception):
     def __init__(self, state: str, *, is_refused: bool = False) -> None:
         super().__init__(state)
         self.is_refused = is_refused
-
-
-def send_with_end(transport: asyncio.BaseTransport) -> None:
-    """Have TCP send the next bytes together with the end of the connection (TCP_CORK, tcp(7)).
-
-    Both then reach the peer in one segment, so a peer that checks for the end before it sends again finds it.
-    """
-    sock = transport.get_extra_info("socket")
-    if sock is not None and sock.family in (socket.AF_INET, socket.AF_INET6) and hasattr(socket, "TCP_CORK"):
-        with contextlib.suppress(OSError):
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 1)

@@ -1,7 +1,8 @@
 """The addresses that a host name has now.
 
 Rule: an address counts until an answer lacks it. If one comes back soon, the name's answers take turns, as
-those of some load balancers do; then an address counts until no answer has had it for a while.
+those of some load balancers do; then an address counts until no answer has had it for a while, or until no
+primary answers there: a failover and one back look the same in a name's answers.
 """
 
 from __future__ import annotations
@@ -37,6 +38,16 @@ class HeldAddresses:
         take_turns = self._took_turns is not None and now - self._took_turns < RETURN_SECONDS
         before, self.held = self.held, frozenset(self._seen) if take_turns else self._answer
         return not before <= self.held
+
+    @property
+    def absent(self) -> frozenset[str]:
+        """Those that count, and that the last answer lacks."""
+        return self.held - self._answer
+
+    def leave(self, address: str) -> None:
+        """An absent address counts no more, until an answer has it."""
+        self._seen.pop(address, None)
+        self.held -= {address}
 
 
 def is_name(host: str) -> bool:
