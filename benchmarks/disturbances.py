@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from benchmarks import paced
 from benchmarks.targets import Field, Target
-from keyfence.process.serving.reload import NICER
+from keyfence.process.serving.loader import NICER
 from keyfence.resp.encode import command
 
 VIOLATIONS = 20_000  # per second

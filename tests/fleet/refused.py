@@ -22,4 +22,6 @@ def shows_refusal(keyfence: Keyfence, kind: str) -> None:
     ready, body = ask(keyfence, "/readyz")
     assert ready == 200
     assert any(kind in warning for warning in json.loads(body)["warnings"])
-    assert kind in Person(keyfence).read("/")
+    eventually(
+        lambda: kind in Person(keyfence).read("/"), "the page, which keeps an answer for a moment, has it"
+    )

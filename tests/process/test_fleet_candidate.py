@@ -20,6 +20,7 @@ from keyfence.process.candidates import Candidates
 from keyfence.process.fleet_candidate import FleetCandidate
 from keyfence.process.provision import Provision
 from keyfence.process.serving.candidate import CLUSTER
+from keyfence.process.serving.loader import Loader
 from keyfence.process.serving.packing import Packed, pack
 from keyfence.process.serving.reload import Origin, read_once
 from tests.clients.running import ask, eventually, metric
@@ -30,7 +31,7 @@ from tests.servers import RedisServer, running_redis
 KEY = "keyfence:{shop}:candidate"
 
 
-async def load_here(origin: Origin) -> Packed:
+async def load_here(_loader: Loader, origin: Origin) -> Packed:
     """What a separate process does, in this one."""
     loaded, seen = read_once(origin.load, origin.given)
     return pack(*loaded)._replace(seen=seen)
@@ -102,7 +103,7 @@ class Stage:
 @pytest.fixture
 def stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stage:
     monkeypatch.setenv("STATE_DIRECTORY", str(tmp_path / "state"))
-    monkeypatch.setattr(Origin, "load_apart", load_here)
+    monkeypatch.setattr(Loader, "load", load_here)
     return Stage(tmp_path)
 
 

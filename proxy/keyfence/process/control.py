@@ -300,7 +300,13 @@ class ProcessControl(Control):
 
     def chores(self) -> list[Coroutine[Any, Any, None]]:
         """The background jobs that keep up what is in force."""
-        return [self.tick_forever(), self.watch_forever(), self.poll_forever(), self._follow_forever()]
+        ready_to_load = self._provision.loader.stay_ready(self._policies_come)
+        watch = (self.tick_forever(), self.watch_forever(), self.poll_forever(), self._follow_forever())
+        return [*watch, ready_to_load]
+
+    def _policies_come(self) -> bool:
+        """Whether a policy may come without an operator who asks for it."""
+        return self._runtime.settings.reload == "auto" or self._provision.source is not None
 
     async def tick_forever(self) -> None:
         """Each second: end the break-glasses that are over, look at the policy's age, and call the backend's
@@ -387,7 +393,7 @@ class ProcessControl(Control):
         refused: FileError | None = None
         for choice in choices[:1] if is_offer else choices:
             try:
-                return await choice.origin.load_apart(), choice, refused
+                return await self._provision.loader.load(choice.origin), choice, refused
             except NotLoaded as exc:
                 refused = refused or exc
         assert refused is not None
@@ -503,7 +509,8 @@ class ProcessControl(Control):
     async def load_candidate(self, file: str) -> dict[str, Any]:
         async with self._reloading:
             self._evaluating(_SPLICED)
-            found = await self.candidates.begin(file, await self._origin.with_policy(file).load_apart())
+            packed = await self._provision.loader.load(self._origin.with_policy(file))
+            found = await self.candidates.begin(file, packed)
         self._runtime.tell(self.candidates.told())
         return found
 
@@ -512,7 +519,7 @@ class ProcessControl(Control):
             in_force = self._evaluating(_SPLICED).policy
             if self._cluster is not None:
                 raise ValueError("keyfence stands before a cluster already, so there is nothing to rehearse")
-            packed = await self._origin.load_apart()
+            packed = await self._provision.loader.load(self._origin)
             if packed.revision != in_force.revision:
                 raise ValueError(
                     f"{packed.settings.policy} has changed since it was put in force (revision "

@@ -147,7 +147,7 @@ class FleetCandidate:
         }
         try:
             origin = self._provision.origin.with_policy(file).with_given(given)
-            packed = await origin.signed_by(trust).above(self._floor.known).load_apart()
+            packed = await self._provision.loader.load(origin.signed_by(trust).above(self._floor.known))
         except FileError as exc:
             self._refuse((offer, trust), exc)
             await self._end()

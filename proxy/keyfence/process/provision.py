@@ -25,6 +25,7 @@ from keyfence.policy.source.files import NOTHING_SEEN, Given, Seen
 from keyfence.policy.units import clock_text
 from keyfence.telemetry.operator_log import Changes, warn
 
+from .serving.loader import Loader
 from .serving.reload import Loaded, Origin
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ class Provision:
     def __init__(self, origin: Origin, seen: Seen = NOTHING_SEEN, source: PolicySource | None = None) -> None:
         """`seen` are the files that were loaded, `source` the server that has the policy, if there is one."""
         self.origin = origin
+        self.loader = Loader()
         self.files = WatchedFiles(seen)
         self.source = source
         self.path = policy_copy(origin.config) if origin.config else Path()  # of the copy on disk

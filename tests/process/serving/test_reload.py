@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import dataclasses
 import itertools
 import json
@@ -22,11 +20,9 @@ from keyfence.config.loading import load_settings
 from keyfence.config.settings import Overrides, Settings
 from keyfence.policy.diagnostics import FileError
 from keyfence.policy.source.files import read_file
-from keyfence.process.serving.packing import Packed, unpack
-from keyfence.process.serving.reload import LIVE, NICER, NotLoaded, Origin, admit, read_once
+from keyfence.process.serving.reload import LIVE, Origin, admit, read_once
 from keyfence.resp import encode
 from tests.clients.running import ask, configure, eventually, metric
-from tests.process.serving.test_packing import LARGE
 from tests.servers import PATIENCE_SECONDS, PROJECT, Keyfence, RedisServer, running_redis
 
 Start = Callable[..., Keyfence]
@@ -44,16 +40,6 @@ WORKERS = pytest.mark.parametrize("more", [(), ("workers: 2",)], ids=["alone", "
 
 
 # -- as values
-
-
-def test_a_separate_process_loads_it(tmp_path: Path) -> None:
-    path = tmp_path / "policy.yaml"
-    path.write_text(POLICY.format(name="apart", writer="CubeMaster"))
-    packed = asyncio.run(Origin("", Overrides(policy=str(path))).load_apart())
-    policy = unpack(packed)
-    assert policy is not None
-    assert policy.name == "apart"
-    assert packed.settings.policy == str(path)
 
 
 def test_what_is_loaded_comes_from_one_state_of_the_files(tmp_path: Path) -> None:
@@ -90,65 +76,6 @@ def test_files_that_never_rest_are_not_loaded(tmp_path: Path) -> None:
         read_once(make)
 
 
-def test_a_refused_load_tells_what_it_has_read(tmp_path: Path) -> None:
-    path = tmp_path / "policy.yaml"
-    path.write_text("policy: [")
-    with pytest.raises(NotLoaded) as caught:
-        asyncio.run(Origin("", Overrides(policy=str(path))).load_apart())
-    assert str(path) in [file for file, _ in caught.value.seen.files]
-    assert caught.value.seen.look() == caught.value.seen.digest
-
-
-def niceness_of_children() -> set[int]:
-    found = set()
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):  # it has ended
-            fields = path.read_text().rpartition(")")[2].split()
-            if int(fields[1]) == os.getpid():
-                found.add(int(fields[16]))
-    return found
-
-
-def test_the_separate_process_leaves_the_processors_to_clients(tmp_path: Path) -> None:
-    path = tmp_path / "policy.yaml"
-    path.write_text(LARGE)
-
-    async def load() -> set[int]:
-        seen = set()
-        task = asyncio.ensure_future(Origin("", Overrides(policy=str(path))).load_apart())
-        while not task.done():
-            seen |= niceness_of_children()
-            await asyncio.sleep(0.001)
-        await task
-        return seen
-
-    assert max(asyncio.run(load())) == min(os.nice(0) + NICER, 19)
-
-
-def test_the_process_that_serves_knows_the_waivers_file_after_a_reload(tmp_path: Path) -> None:
-    (tmp_path / "policy.yaml").write_text(POLICY.format(name="apart", writer="CubeMaster"))
-    (tmp_path / "waivers.yaml").write_text("waivers: []\n")
-    config = tmp_path / "keyfence.yaml"
-    config.write_text("policy: policy.yaml\nwaivers: waivers.yaml\n")
-    packed = asyncio.run(Origin(str(config), Overrides()).load_apart())
-    assert packed.settings.waivers_file == str(tmp_path / "waivers.yaml")
-
-
-def test_without_a_policy_the_settings_alone_are_loaded() -> None:
-    packed = asyncio.run(Origin("", Overrides(listen="127.0.0.1:9"), spliced=True).load_apart())
-    assert isinstance(packed, Packed)
-    assert packed.policy is None
-    assert packed.settings.listeners[0].listen == "127.0.0.1:9"
-
-
-def test_the_separate_process_returns_every_fault(tmp_path: Path) -> None:
-    path = tmp_path / "policy.yaml"
-    path.write_text("policy: p\nservices: [a]\nclaims: ['x']\nnonsense: 1\nmore: 2\n")
-    with pytest.raises(FileError) as caught:
-        asyncio.run(Origin("", Overrides(policy=str(path))).load_apart())
-    assert [one.place.line for one in caught.value.diagnostics][:2] == [4, 5]
-
-
 SIX_FAULTS = """policy: p
 services: [a, a]
 nonsense: 1
@@ -159,7 +86,7 @@ keys: {k: {key: "x:<id>", type: hsh}}
 
 def lines_of(origin: Origin) -> list[str]:
     with pytest.raises(FileError) as caught:
-        asyncio.run(origin.load_apart())
+        read_once(origin.load)
     return [f"{Path(one.place.file).name}:{one.place.line}" for one in caught.value.diagnostics]
 
 

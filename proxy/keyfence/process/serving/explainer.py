@@ -1,11 +1,16 @@
 """Explains commands while clients are served: for KEYFENCE EXPLAIN, for `/explain` and for the page.
 
-Rule: there is one explanation at a time, beside the clients' commands (`side_work`). Evaluators are not safe
-to use from two threads, so explanations have their own, which knows the policy and the modes in force.
+Rule: there is one explanation at a time. It runs in a thread, so that the loop goes on even while a step is
+long, and rests after each piece: clients keep most of the interpreter for any number of people who ask.
+Evaluators are not safe to use from two threads, so explanations have their own, which knows the policy and
+the modes in force.
 """
 
 from __future__ import annotations
 
+import asyncio
+import threading
+import time
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -15,7 +20,8 @@ from keyfence.policy.engine.authorizer import Authorizer
 from keyfence.policy.engine.counts import Validity
 from keyfence.policy.remedies.explain import explain_in_steps, explain_line_in_steps
 
-from .side_work import SideWork
+PIECE_SECONDS = 0.0005  # of work, after which the thread rests at the end of a step
+REST_SECONDS = 0.001
 
 _T = TypeVar("_T")
 _Steps = Generator[None, None, _T]
@@ -64,3 +70,38 @@ class Explainer:
     def forget(self) -> None:
         """Another policy is in force: keep nothing of the last one."""
         self._twin = None
+
+
+class SideWork:
+    """The order of such work in one process."""
+
+    def __init__(self) -> None:
+        self._one_at_a_time = asyncio.Lock()
+
+    async def do(self, steps: Generator[None, None, _T]) -> _T:
+        """Does work in steps when its turn comes, and returns its result. If the caller is cancelled, the
+        work ends with the step that is under way."""
+        async with self._one_at_a_time:
+            gone = threading.Event()
+            working = asyncio.ensure_future(asyncio.to_thread(_work, steps, gone))
+            try:
+                return await asyncio.shield(working)
+            except asyncio.CancelledError:
+                gone.set()
+                # What the steps use belongs to this work until they have ended.
+                await asyncio.wait([working])
+                raise
+
+
+def _work(steps: Generator[None, None, _T], gone: threading.Event) -> _T:
+    began = time.perf_counter()
+    while not gone.is_set():
+        try:
+            next(steps)
+        except StopIteration as end:
+            result: _T = end.value
+            return result
+        if time.perf_counter() - began >= PIECE_SECONDS:
+            time.sleep(REST_SECONDS)
+            began = time.perf_counter()
+    raise asyncio.CancelledError

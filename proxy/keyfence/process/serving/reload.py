@@ -1,22 +1,14 @@
 """Loads policy and configuration together, and compares them with those in force.
 
 Rule: if anything is wrong, nothing is used and every fault is reported. What is used comes from one state of
-all files, never from two. While clients are served, a separate process does the loading: compiling 2,000
-entries takes a second of CPU, and no client should wait for it.
+all files, never from two.
 """
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import dataclasses
-import os
-import pickle
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from keyfence.admin.token import tokens_of
@@ -31,14 +23,11 @@ from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.diagnostics import Diagnostic, FileError, file_error
 from keyfence.policy.enforcement.waivers import waiver_faults
 from keyfence.policy.loading.load import load_policy
-from keyfence.policy.source.files import NOTHING_SEEN, Given, Reading, Seen
+from keyfence.policy.source.files import Given, Reading, Seen
 
 from .garbage import without_collections
 from .packing import Packed, pack
-from .spawn import admit_signals, start_python
 
-TIMEOUT = 600.0  # seconds
-NICER = 10  # a tenth of the weight of the processes that serve clients, if processors are short
 ATTEMPTS = 10  # at reading files that change meanwhile
 ATTEMPT_PAUSE = 0.1  # seconds
 
@@ -111,7 +100,7 @@ def read_once(make: Callable[[], _T], given: Mapping[str, Given] | None = None) 
             break
         time.sleep(ATTEMPT_PAUSE)
     else:
-        raise _failed("its files change while they are read; replace them all at once")
+        raise load_failed("its files change while they are read; replace them all at once")
     if fault is not None:
         raise NotLoaded(fault.diagnostics, seen)
     return made, seen
@@ -229,44 +218,10 @@ class Origin:
                 faults += exc.diagnostics
         return [one for one in faults if one not in known]
 
-    async def load_apart(self) -> Packed:
-        """Load everything in a separate process. Raises NotLoaded, or FileError if that process has
-        failed."""
-        with start_python(
-            __name__,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            own_session=True,
-        ) as child:
-            try:
-                # In a thread, because pipes must be written and read at the same time.
-                out, err = await asyncio.wait_for(
-                    asyncio.to_thread(child.communicate, pickle.dumps(self)), TIMEOUT
-                )
-            except TimeoutError:
-                raise _failed(f"it took longer than {TIMEOUT:g} s") from None
-            finally:
-                child.kill()
-        try:
-            answer = pickle.loads(out)
-        except (EOFError, pickle.UnpicklingError):
-            last = err.decode(errors="replace").strip().rpartition("\n")[2]
-            raise _failed(last or f"its process ended with {child.returncode}") from None
-        if isinstance(answer, Packed):
-            return answer
-        raise NotLoaded(*answer)
 
-
-def _failed(why: str) -> FileError:
+def load_failed(why: str) -> FileError:
+    """The error that neither policy nor configuration could be loaded."""
     return file_error("keyfence", f"cannot load policy and configuration: {why}")
-
-
-def _give_way() -> None:
-    """In the separate process: let the processes that serve clients have the processors first."""
-    os.nice(NICER)
-    with contextlib.suppress(OSError):  # Linux, which weighs sessions against each other before processes
-        Path("/proc/self/autogroup").write_text(str(NICER))
 
 
 def changed_settings(before: Settings, after: Settings) -> list[str]:
@@ -295,20 +250,3 @@ def _only_the_login_changed(before: Settings, new: Settings) -> bool:
     if old is None or now is None or not old.has_login or not now.has_login:
         return False
     return old.without_login() == now.without_login()
-
-
-def main() -> None:
-    """The separate process: reads an Origin, writes a Packed, or faults and what was read."""
-    admit_signals()
-    _give_way()
-    origin: Origin = pickle.load(sys.stdin.buffer)
-    answer: Packed | tuple[list[Diagnostic], Seen]
-    try:
-        loaded, seen = read_once(origin.load, origin.given)
-        answer = pack(*loaded)._replace(seen=seen)
-    except NotLoaded as exc:
-        answer = exc.diagnostics, exc.seen
-    except FileError as exc:
-        answer = exc.diagnostics, NOTHING_SEEN
-    pickle.dump(answer, sys.stdout.buffer, pickle.HIGHEST_PROTOCOL)
-    sys.stdout.flush()
