@@ -1,8 +1,8 @@
 """Measures what the report of an instance costs it, and whether many that write at once lose a finding.
 
 Run it from the repository's root: `python -m benchmarks.instances [--instances 20] [--seconds 10]`. Each
-instance is a process with a writer of its own, on one PostgreSQL, and writes as keyfence does: violations
-each second, and a report of itself every few seconds. The processor time is that of the process, so others of
+instance is a process with a writer of its own, on one PostgreSQL, and writes as keyfence does, with the same
+kinds of violations in each second. The processor time is that of the process, so others of
 the machine do not count.
 """
 

@@ -366,6 +366,22 @@ def test_a_deleted_file_that_is_being_read_is_made_again_later(fixture: Fixture)
     assert [one.total for one in fixture.reader.findings()] == [2]
 
 
+def test_a_new_kind_of_violation_is_written_at_once_and_further_ones_of_it_wait(fixture: Fixture) -> None:
+    seen = []
+
+    async def main() -> None:
+        for second in range(8):
+            fixture.now = NOON + second
+            fixture.count(row(), *([row(entry="cart")] if second == 2 else []))
+            await fixture.writer.tick()
+            seen.append({one.entry: one.total for one in fixture.reader.findings()})
+
+    run(main)
+    first = {"order": 1}
+    later = {"order": 3, "cart": 1}
+    assert seen == [first, first, *(later for _ in range(5)), {"order": 8, "cart": 1}]
+
+
 def heard(fixture: Fixture) -> list[tuple[float, str, int]]:
     """Of each instance: when it was heard of, its revision and its clients."""
     return [(one.last - NOON, one.revision, one.clients) for one in fixture.reader.instances()]
@@ -380,7 +396,7 @@ def test_an_instance_reports_with_what_is_written_anyway_and_not_each_time(fixtu
         nonlocal one
         for second in range(6):
             fixture.now = NOON + second
-            fixture.count(row())
+            fixture.count(row(entry=f"entry{second}"))
             one = dataclasses.replace(one, clients=second, confirmed=fixture.now)
             await fixture.writer.tick()
             seen.append(heard(fixture)[0][0])

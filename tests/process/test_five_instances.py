@@ -157,13 +157,20 @@ class Told:
 
     def __init__(self, bound: float) -> None:
         self.bound = bound
-        self.newest = 0
+        self.sequence = 0  # of the newest one
+        self.newest = self.before = 0
         self.published: dict[int, float] = {}  # by version, when
+        self.replaced: dict[int, float] = {}
         self.faults: list[str] = []
 
     def publish(self, version: int) -> None:
-        self.published[version] = time.monotonic()
-        self.newest = version
+        """The next sequence has this version."""
+        now = time.monotonic()
+        self.replaced[self.newest] = now
+        self.replaced.pop(version, None)
+        self.published[version] = now
+        self.sequence += 1
+        self.newest, self.before = version, self.newest
 
 
 class Load(threading.Thread):
@@ -180,8 +187,7 @@ class Load(threading.Thread):
         try:
             with self._keyfence.connect("one") as connection:
                 while not self._ended.wait(0.002):
-                    newest = self._told.newest
-                    for version in {newest, newest - 1, WRONG}:
+                    for version in {self._told.newest, self._told.before, WRONG}:
                         self._write(connection, version)
         except (OSError, AssertionError) as exc:
             self._told.faults.append(f"the client of {self._keyfence.ready.admin}: {exc!r}")
@@ -198,7 +204,7 @@ class Load(threading.Thread):
         self.seen.setdefault(version, time.monotonic())
         if version == WRONG:
             told.faults.append("a command was judged by a policy that does not check or is not signed")
-        late = sent - told.published.get(version + 1, sent) - told.bound
+        late = sent - told.replaced.get(version, sent) - told.bound
         if late > 0:
             told.faults.append(f"version {version} judged {late:.2f} s after the bound")
 
@@ -261,9 +267,17 @@ class Fleet:
 
     def push(self) -> int:
         """Publishes the next version."""
-        version = self.told.newest + 1
-        signed = self.publisher.sign(version, {FILE: policy(version)})
-        self.place.put(Put(version, policy(version), signed.text()))
+        return self._publish(max(self.told.published, default=WRONG) + 1)
+
+    def roll_back(self) -> int:
+        """Publishes the version before the newest one, as a new sequence."""
+        for load in self.loads:
+            del load.seen[self.told.before]
+        return self._publish(self.told.before)
+
+    def _publish(self, version: int) -> int:
+        sequence, text = self.told.sequence + 1, policy(version)
+        self.place.put(Put(sequence, text, self.publisher.sign(sequence, {FILE: text}).text()))
         self.told.publish(version)
         return version
 
@@ -331,6 +345,7 @@ def test_no_command_is_judged_by_a_policy_that_is_too_old_or_wrong(
     refuse_all(fleet)
     fleet.reach(fleet.push())
     fleet.everywhere(is_strictly_ready, "the next version ends the refusal")
+    fleet.reach(fleet.roll_back())
     lose_the_store(fleet)
     if small_disk is not None:
         fill_the_disk(fleet, small_disk)
@@ -341,8 +356,13 @@ def test_no_command_is_judged_by_a_policy_that_is_too_old_or_wrong(
 
 
 def refuse_all(fleet: Fleet) -> None:
-    newest = fleet.told.newest
-    following, wrong, faulty, old = newest + 1, policy(WRONG), policy(WRONG, "Nobody"), policy(newest - 1)
+    newest = fleet.told.sequence
+    following, wrong, faulty, old = (
+        newest + 1,
+        policy(WRONG),
+        policy(WRONG, "Nobody"),
+        policy(fleet.told.before),
+    )
 
     def signed(sequence: int, text: str, publisher: Publisher = fleet.publisher) -> bytes:
         return publisher.sign(sequence, {FILE: text}).text()

@@ -21,6 +21,7 @@ from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.enforcement.modes import Modes
 from keyfence.telemetry.counters import Counters
 from keyfence.telemetry.operator_log import Changes, elapsed
+from keyfence.telemetry.tally import Key
 
 from .batch import Batch
 from .database import Database, reason
@@ -35,7 +36,7 @@ from .spans import Span
 from .store import Store
 
 WRITE_SECONDS = 1.0
-EVIDENCE_SECONDS = 5.0  # between two writes while nothing breaks a rule
+CALM_SECONDS = 5.0  # between two writes while nothing new breaks a rule: a write takes some 20 ms of CPU
 AGE_SECONDS = 60.0  # between two looks at findings that nothing was seen of
 PRUNE_SECONDS = 3600.0
 LONGEST_BACKOFF = 30.0
@@ -45,8 +46,8 @@ _FAILURES = (SQLAlchemyError, OSError)
 
 
 class Writer:
-    """Collects what processes count, and writes it to a store: violations each second, evidence alone less
-    often."""
+    """Collects what processes count, and writes it to a store: new kinds of violations each second, and what
+    only adds to the counts of known ones less often."""
 
     def __init__(
         self,
@@ -79,6 +80,7 @@ class Writer:
         self._chained = ""  # the hash and the tail that the store has of the history
         self._history_waits = False  # it could not be written
         self._batch = Batch()
+        self._lately: dict[Key, float] = {}  # when each kind of violation was written last
         self._opaque: set[str] = set()  # services with opaque sessions since the last look
         self._open: set[str] | None = None  # those with open ones now; None: not counted since the last look
         self._were_open: set[str] = set()  # those when they were counted before
@@ -145,9 +147,10 @@ class Writer:
         """Write what waits, unless it may wait longer, or the database failed a moment ago."""
         self._changes.tick()
         now = self._clock()
-        is_due = not 0 <= now - self._written < EVIDENCE_SECONDS  # the clock may have been set back
+        is_due = not 0 <= now - self._written < CALM_SECONDS  # the clock may have been set back
         has_history = self._book is not None and self._book.has_waiting and not self._history_waits
-        is_urgent = bool(self._batch.seen) or self._to_evaluate is not None or has_history
+        has_news = any(key not in self._lately for key in self._batch.seen)
+        is_urgent = has_news or self._to_evaluate is not None or has_history
         if now >= self._retry_at and (is_due or is_urgent):
             await self.write()
 
@@ -282,7 +285,9 @@ class Writer:
         if batch.instance is not None:
             self._reported = batch.instance
         self._backoff = self._retry_at = 0.0
-        self._written = self._clock()
+        now = self._written = self._clock()
+        self._lately = {key: at for key, at in self._lately.items() if 0 <= now - at < CALM_SECONDS}
+        self._lately.update(dict.fromkeys(batch.seen, now))
         if self._failing_since is not None:
             took = elapsed(self._clock() - self._failing_since)
             self._failing_since = None

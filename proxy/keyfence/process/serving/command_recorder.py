@@ -6,7 +6,8 @@ it is off, and next to nothing while it is on.
 Commands are alike if service, command, the classes of their keys and what they do to times to live are: a SET
 without EX among many with one is a group of its own. The class of a key that no entry covers is its skeleton,
 so that the log shows every kind of key even if the policy is empty. Of each group the first few are written,
-then one each time that their number has doubled, with the number of commands that it represents.
+then one each time that their number has doubled, with the number of commands that it represents. At the end
+the last line of each group is written again, for the commands since then.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ FIRST = 3  # of a group
 MAX_GROUPS = 10_000
 MAX_SKELETONS = 4_000  # of keys and channels; more are names, and leave room for other groups
 MAX_BYTES = 64 * 1024 * 1024  # of the file, and of the one before it
+MAX_KEPT = 8 * 1024 * 1024  # bytes of last lines in memory; groups beyond end with what was written before
 _MAX_KEYS = 4  # of a command that decide its group
 
 
@@ -36,6 +38,7 @@ class _Group:
     count: int = 0  # commands seen
     written: int = 0  # those that a line represents
     next: int = 1  # the count at which the next line is written
+    last: bytes = b""  # the last line, as far as there is room to keep it
 
 
 class Recorder:
@@ -50,6 +53,7 @@ class Recorder:
         self._max_bytes = max_bytes
         self._wall = wall
         self._groups: dict[tuple[Any, ...], _Group] = {}
+        self._kept = 0  # bytes of last lines
         self._skeletons: set[bytes] = set()
         self._file = self._open()
 
@@ -89,15 +93,23 @@ class Recorder:
     def _write(
         self, policy: CompiledPolicy, service: str, argv: Sequence[bytes], touches: Touches, group: _Group
     ) -> None:
+        try:
+            self._put(group, as_line(policy, service, argv, touches, 0))
+        except Exception:  # a fault here must not stop the command
+            self.lost += 1
+
+    def _put(self, group: _Group, line: dict[str, Any]) -> None:
+        """Write a line for the commands of a group since its last one."""
         since, group.written = group.count - group.written, group.count
         group.next = group.count + 1 if group.count < FIRST else group.count * 2
-        try:
-            line = {"time": rfc3339(self._wall())} | as_line(policy, service, argv, touches, since)
-            data = json.dumps(line, separators=(",", ":")).encode("ascii") + b"\n"
-            self._rotate(len(data))
-            if os.write(self._file, data) < len(data):
-                self.lost += 1
-        except Exception:  # a fault here must not stop the command
+        line = {"time": rfc3339(self._wall())} | line | {"count": since}
+        data = json.dumps(line, separators=(",", ":")).encode("ascii") + b"\n"
+        more = len(data) - len(group.last)
+        if self._kept + more <= MAX_KEPT:
+            self._kept += more
+            group.last = data
+        self._rotate(len(data))
+        if os.write(self._file, data) < len(data):
             self.lost += 1
 
     def _open(self) -> int:
@@ -118,4 +130,11 @@ class Recorder:
         self._file = self._open()
 
     def close(self) -> None:
+        """Write what no line represents yet, and close the file."""
+        try:
+            for group in self._groups.values():
+                if group.count > group.written and group.last:
+                    self._put(group, json.loads(group.last))
+        except Exception:  # a fault here must not stop the end
+            self.lost += 1
         os.close(self._file)

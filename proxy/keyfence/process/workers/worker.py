@@ -118,8 +118,7 @@ class Worker:
     async def _serve(self, start: Start) -> None:
         settings = start.packed.settings
         telemetry = telemetry_of(settings, self._log_of(settings))
-        if settings.record:
-            telemetry.recorder = Recorder(settings.record)
+        recorder = telemetry.recorder = Recorder(settings.record) if settings.record else None
         self._increments = Increments(telemetry)
         policy = unpack(start.packed)
         runtime = Runtime(settings, policy, telemetry, loaded_at=start.loaded_at, quiet=True)
@@ -149,6 +148,8 @@ class Worker:
             seconds = self._drain_seconds
             await runtime.close(runtime.settings.drain if seconds is None else seconds)
         telemetry.close()
+        if recorder is not None:
+            recorder.close()
         self._channel.send({"counts": self._increments.take()})
         self._channel.close()
         await self._alone.wait()
