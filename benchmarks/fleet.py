@@ -26,6 +26,7 @@ from tests.servers import Keyfence, RedisServer, running_redis
 
 LOOK_SECONDS = 0.02
 PATIENCE = 120.0
+SETTLE_SECONDS = 6.0  # until each instance has its process that loads
 POLICY = """policy: fleet
 claims: ["a:"]
 services: [one, two]
@@ -69,8 +70,11 @@ class Fleet:
 
 
 def _cpu(pid: int) -> float:
+    """CPU seconds of a process and its children, also of those that have ended."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")  # with its children that have ended
+    own = sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return own + sum(_cpu(int(child)) for child in children)
 
 
 def _sequence(one: Keyfence) -> int:
@@ -96,6 +100,7 @@ def running(count: int, folder: Path) -> Iterator[Fleet]:
             env = {"STATE_DIRECTORY": str(folder / f"state-{number}")}
             one = Keyfence("--config", config, env=env, expect_stderr="^")
             instances.append(stack.enter_context(one))
+        time.sleep(SETTLE_SECONDS)
         yield Fleet(server, instances, publisher)
 
 

@@ -10,6 +10,7 @@ import itertools
 import json
 import os
 import re
+import shlex
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -240,3 +241,8 @@ def _report(found: Draft, output: str) -> None:
         say(f"keyfence: wider than what was seen: {one_line(sentence)}", err=True)
     for one in found.refused:
         say(f"keyfence: seen, and refused by the draft: {one_line(one.sentence())}", err=True)
+    if output:
+        say(
+            f"keyfence: read it; without a configuration, run keyfence init . --policy {shlex.quote(output)}",
+            err=True,
+        )
