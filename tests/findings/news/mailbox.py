@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import gc
+import logging
 import ssl
+import warnings
 from collections.abc import Iterator
 from email import message_from_bytes, policy
 from email.message import EmailMessage
@@ -14,6 +17,8 @@ from aiosmtpd.smtp import SMTP, AuthResult, Envelope, LoginPassword, Session
 
 from keyfence.findings.news.plan import Smtp
 from tests.servers import free_port
+
+logging.getLogger("mail.log").disabled = True  # what it logs would keep connections alive
 
 
 class Mailbox:
@@ -56,7 +61,7 @@ class Mailbox:
 def running_mailbox(
     starttls: ssl.SSLContext | None = None, tls: ssl.SSLContext | None = None
 ) -> Iterator[tuple[Mailbox, int]]:
-    """A mailbox, and its port on 127.0.0.1."""
+    """A mailbox, and its port on 127.0.0.1. If TLS fails, its library leaves the connection open."""
     mailbox = Mailbox()
     controller = Controller(
         mailbox,
@@ -72,7 +77,10 @@ def running_mailbox(
     try:
         yield mailbox, controller.port
     finally:
-        controller.stop()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)
+            controller.stop()
+            gc.collect()
 
 
 def smtp(port: int, tls: str = "none", ca: str = "", **login: str) -> Smtp:
