@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 from urllib.parse import urlencode
 
 import click
@@ -15,7 +15,15 @@ from rich.table import Table
 from rich.text import Text
 
 from keyfence.cli.terminal.asking import ask_admin, checked_answer
-from keyfence.cli.terminal.options import admin_option, format_option, is_given, print_json, value_option
+from keyfence.cli.terminal.options import (
+    ADDRESS,
+    admin_option,
+    admin_url,
+    format_option,
+    is_given,
+    print_json,
+    value_option,
+)
 from keyfence.cli.terminal.output import fail, print_table, say, table_of
 from keyfence.findings.finding import Unjudged
 from keyfence.findings.spans import span_text
@@ -25,12 +33,18 @@ from keyfence.policy.services import UNKNOWN
 from keyfence.policy.show import one_line
 from keyfence.policy.units import clock_text, counted, plural
 
+from .beside import environments, side_by_side
 from .cluster import ready_for_cluster
 from .findings import place_of
 from .times import seconds_of, since_time
 
 _STANDING = ("service", "rule", "standing", "checked", "what is left")
 _STYLES = {"not ready": "bold red", "ready": "bold green", "enforced": "green", "gap": "yellow"}
+
+
+def _admins_of(texts: Any) -> tuple[str, ...]:
+    """The URLs of admin listeners. Raises ValueError."""
+    return tuple(map(admin_url, texts))
 
 
 @click.command()
@@ -48,13 +62,22 @@ _STYLES = {"not ready": "bold red", "ready": "bold green", "enforced": "green", 
     help="Show which services would break on a cluster; rehearse it first, see keyfence candidate load.",
 )
 @click.option("--write-modes", is_flag=True, help="Print the modes: lines that enforce what is ready.")
+@value_option(
+    "--beside",
+    ADDRESS,
+    "Show the keyfence of another environment beside it. May be given several times.",
+    _admins_of,
+    default=(),
+    multiple=True,
+)
 @admin_option
 @format_option("text", "json")
 def ready(admin: str, form: str, service: str, unused: float | None, **asked: Any) -> None:
     """Show which rules can be enforced for which services, and what is left for the others.
 
     Exit code 0: every rule against which commands were checked is ready or enforced; 1: one is not, or there
-    were no commands. With --for cluster, the same of all services with traffic.
+    were no commands. With --for cluster, the same of all services with traffic. With --beside, the same of
+    the keyfence at --admin.
     """
     rule, everything = asked["rule"], asked["everything"]
     if asked["purpose"]:
@@ -63,12 +86,19 @@ def ready(admin: str, form: str, service: str, unused: float | None, **asked: An
     if rule and rule not in RULES:
         fail(f"{rule!r} is not a rule; keyfence modes lists them")
     if unused is not None:
+        if asked["beside"]:
+            fail("--unused is about one keyfence; omit it with --beside")
         _unused(unused, service, admin, form)
         return
-    answer = ask_admin(admin, f"/readiness?{urlencode({'quiet': asked['quiet']})}")
+    query = urlencode({"quiet": asked["quiet"]})
+    if asked["beside"]:
+        if asked["write_modes"]:
+            fail("--write-modes is about one keyfence; omit it with --beside")
+        _beside([admin, *asked["beside"]], query, service, rule, form, everything=everything)
+    answer = ask_admin(admin, f"/readiness?{query}")
     with checked_answer(admin):
         rows, lines = _of(answer["standings"], service, rule), _of(answer["modes"], service, rule)
-        counted = [one for one in rows if one["readiness"] not in ("no traffic", "disabled")]
+        counted = _counted(rows)
         table = table_of(
             _STANDING,
             map(_cells, sorted(rows if everything else counted, key=_service_of)),
@@ -82,14 +112,43 @@ def ready(admin: str, form: str, service: str, unused: float | None, **asked: An
         _print_modes(lines, service)
     else:
         _print_standings(table, rows, counted, everything)
-    is_ready = bool(counted) and all(one["readiness"] in ("ready", "enforced") for one in counted)
-    sys.exit(0 if is_ready else 1)
+    sys.exit(0 if _all_ready(counted) else 1)
+
+
+def _counted(rows: Sequence[Any]) -> list[Any]:
+    """The rows that commands were checked for."""
+    return [one for one in rows if one["readiness"] not in ("no traffic", "disabled")]
+
+
+def _all_ready(counted: Sequence[Mapping[str, Any]]) -> bool:
+    return bool(counted) and all(one["readiness"] in ("ready", "enforced") for one in counted)
+
+
+def _beside(
+    admins: Sequence[str], query: str, service: str, rule: str, form: str, *, everything: bool
+) -> NoReturn:
+    """Prints what several keyfences say, and ends with the exit code of the first."""
+    found = environments(admins, query, lambda rows: _of(rows, service, rule))
+    if service and not any(one.standings for one in found):
+        fail(f"{service!r} is not a service of these policies")
+    if form == "json":
+        print_json({"environments": [one.described() for one in found]})
+    else:
+        table = side_by_side(found, _STYLES, everything=everything)
+        if table.row_count:
+            print_table(table)
+        else:
+            say("No commands were evaluated, so nothing is known.")
+        waivers = ", ".join(f"{one.name} {one.waivers}" for one in found)
+        say(f"waivers: {waivers}")
+    sys.exit(0 if _all_ready(_counted(found[0].standings)) else 1)
 
 
 def _only_of_services(context: click.Context) -> None:
     """Ends the command if an option is given that is about rules."""
     for name, option in (("quiet", "--quiet"), ("rule", "--rule"), ("everything", "--all"),
-                         ("unused", "--unused"), ("write_modes", "--write-modes")):  # fmt: skip
+                         ("unused", "--unused"), ("write_modes", "--write-modes"),
+                         ("beside", "--beside")):  # fmt: skip
         if is_given(context, name):
             fail(f"{option} is about rules; omit it with --for cluster")
 
