@@ -218,3 +218,16 @@ def test_the_process_is_there_before_a_load_while_it_is_wanted(
 
     run(stay())
     assert not children(os.getpid())
+
+
+def test_a_load_that_is_under_way_when_keyfence_ends_is_not_a_fault(tmp_path: Path, loader: Loader) -> None:
+    async def load() -> str:
+        job = asyncio.ensure_future(loader.stay_ready(lambda: True))
+        task = asyncio.ensure_future(loader.load(origin_of(tmp_path, POLICY.format(name="last"))))
+        await until_children(os.getpid())
+        job.cancel()
+        await asyncio.gather(job, return_exceptions=True)
+        return (await task).name
+
+    assert run(load()) == "last"
+    assert not children(os.getpid())

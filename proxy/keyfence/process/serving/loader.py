@@ -44,6 +44,7 @@ class Loader:
         self._process: subprocess.Popen[bytes] | None = None
         self._complaints: IO[bytes] | None = None  # what it writes to stderr
         self._one_at_a_time = asyncio.Lock()
+        self._is_over = False  # nobody keeps the process any more
 
     async def load(self, origin: Origin) -> Packed:
         """Load everything. Raises NotLoaded, or FileError if the process has failed."""
@@ -61,12 +62,16 @@ class Loader:
             except BaseException:
                 self.close()
                 raise
+            finally:
+                if self._is_over:
+                    self.close()
         if isinstance(answer, Packed):
             return answer
         raise NotLoaded(*answer)
 
     async def stay_ready(self, is_wanted: Callable[[], bool]) -> None:
-        """Keep the process while it is wanted, and only then."""
+        """Keep the process while it is wanted, and only then. If this is cancelled, a load that is under way
+        goes on until it is cancelled itself."""
         try:
             while True:
                 await asyncio.sleep(LOOK_SECONDS)
@@ -77,7 +82,9 @@ class Loader:
                     else:
                         self.close()
         finally:
-            self.close()
+            self._is_over = True
+            if not self._one_at_a_time.locked():
+                self.close()
 
     def close(self) -> None:
         """End the process, with a load that is under way."""
