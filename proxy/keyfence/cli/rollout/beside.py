@@ -22,18 +22,15 @@ _NO_SERVICE = "–"  # its policy lacks the service
 class Environment(NamedTuple):
     """What one keyfence says. `waivers` is the number in its configuration."""
 
-    name: str  # of the environment, or the address of keyfence
+    environment: str  # its name, or the address of keyfence
     admin: str
     waivers: int
     standings: Sequence[Mapping[str, Any]]
 
-    def readiness(self, of: tuple[str, str]) -> str:
-        """That of a service and rule; "" if the policy lacks the service."""
-        return next((one["readiness"] for one in self.standings if (one["service"], one["rule"]) == of), "")
 
-    def described(self) -> dict[str, Any]:
-        """As plain values for JSON."""
-        return {**self._asdict(), "environment": self.name, "standings": list(self.standings)}
+def was_checked(readiness: str) -> bool:
+    """Whether commands were checked against the rule."""
+    return readiness not in ("no traffic", "disabled")
 
 
 def environments(
@@ -47,21 +44,21 @@ def environments(
         with checked_answer(admin):
             name, waivers = str(status["environment"]), int(status["waivers"])
             found.append(Environment(name, admin, waivers, wanted(answer["standings"])))
-    number = Counter(one.name for one in found)
-    return [one if one.name and number[one.name] == 1 else _with_address(one) for one in found]
+    number = Counter(one.environment for one in found)
+    return [one if one.environment and number[one.environment] == 1 else _with_address(one) for one in found]
 
 
 def _with_address(one: Environment) -> Environment:
     address = urlsplit(one.admin).netloc
-    return one._replace(name=f"{one.name} ({address})" if one.name else address)
+    return one._replace(environment=f"{one.environment} ({address})" if one.environment else address)
 
 
 def side_by_side(found: Sequence[Environment], styles: Mapping[str, str], *, everything: bool) -> Table:
     """A row for each service and rule that commands were checked against somewhere, or for all."""
-    pairs = sorted({(one["service"], one["rule"]) for each in found for one in each.standings})
+    known = [{(one["service"], one["rule"]): one["readiness"] for one in each.standings} for each in found]
     rows = []
-    for of in pairs:
-        standings = [each.readiness(of) for each in found]
-        if everything or any(one not in ("", "no traffic", "disabled") for one in standings):
-            rows.append([*of, *(Text(one or _NO_SERVICE, styles.get(one, "")) for one in standings)])
-    return table_of(("service", "rule", *(one.name for one in found)), rows)
+    for of in sorted(set().union(*known)):
+        standings = [each.get(of) for each in known]
+        if everything or any(one is not None and was_checked(one) for one in standings):
+            rows.append([*of, *(Text(one or _NO_SERVICE, styles.get(one or "", "")) for one in standings)])
+    return table_of(("service", "rule", *(one.environment for one in found)), rows)

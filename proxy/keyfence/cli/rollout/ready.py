@@ -33,7 +33,7 @@ from keyfence.policy.services import UNKNOWN
 from keyfence.policy.show import one_line
 from keyfence.policy.units import clock_text, counted, plural
 
-from .beside import environments, side_by_side
+from .beside import environments, side_by_side, was_checked
 from .cluster import ready_for_cluster
 from .findings import place_of
 from .times import seconds_of, since_time
@@ -85,16 +85,15 @@ def ready(admin: str, form: str, service: str, unused: float | None, **asked: An
         ready_for_cluster(admin, service, form)
     if rule and rule not in RULES:
         fail(f"{rule!r} is not a rule; keyfence modes lists them")
-    if unused is not None:
-        if asked["beside"]:
-            fail("--unused is about one keyfence; omit it with --beside")
-        _unused(unused, service, admin, form)
-        return
     query = urlencode({"quiet": asked["quiet"]})
     if asked["beside"]:
-        if asked["write_modes"]:
-            fail("--write-modes is about one keyfence; omit it with --beside")
+        for option, is_asked in (("--unused", unused is not None), ("--write-modes", asked["write_modes"])):
+            if is_asked:
+                fail(f"{option} is about one keyfence; omit it with --beside")
         _beside([admin, *asked["beside"]], query, service, rule, form, everything=everything)
+    if unused is not None:
+        _unused(unused, service, admin, form)
+        return
     answer = ask_admin(admin, f"/readiness?{query}")
     with checked_answer(admin):
         rows, lines = _of(answer["standings"], service, rule), _of(answer["modes"], service, rule)
@@ -117,7 +116,7 @@ def ready(admin: str, form: str, service: str, unused: float | None, **asked: An
 
 def _counted(rows: Sequence[Any]) -> list[Any]:
     """The rows that commands were checked for."""
-    return [one for one in rows if one["readiness"] not in ("no traffic", "disabled")]
+    return [one for one in rows if was_checked(one["readiness"])]
 
 
 def _all_ready(counted: Sequence[Mapping[str, Any]]) -> bool:
@@ -132,14 +131,14 @@ def _beside(
     if service and not any(one.standings for one in found):
         fail(f"{service!r} is not a service of these policies")
     if form == "json":
-        print_json({"environments": [one.described() for one in found]})
+        print_json({"environments": [one._asdict() for one in found]})
     else:
         table = side_by_side(found, _STYLES, everything=everything)
         if table.row_count:
             print_table(table)
         else:
             say("No commands were evaluated, so nothing is known.")
-        waivers = ", ".join(f"{one.name} {one.waivers}" for one in found)
+        waivers = ", ".join(f"{one.environment} {one.waivers}" for one in found)
         say(f"waivers: {waivers}")
     sys.exit(0 if _all_ready(_counted(found[0].standings)) else 1)
 
