@@ -67,6 +67,27 @@ def test_replies_that_wait_for_an_earlier_one_are_held_and_then_sending_stops(
     assert client.replies == 1 + 2 * len(others)
 
 
+def test_what_was_sent_together_is_answered_together_unless_some_of_it_takes_long() -> None:
+    cluster = ModelCluster(1, clients=1)
+    (client,) = cluster.clients
+    keys = [one + client.name for one in KEYS]
+    here, there = (next(one for one in keys if cluster.node_of(one) == node) for node in (0, 1))
+    client.ask([b"GET", here], [b"GET", there])
+    played(cluster, [0])
+    assert client.replies == 0
+    played(cluster, [1])
+    assert client.replies == 2
+    client.ask([b"GET", here], [b"GET", there])
+    played(cluster, [0])
+    assert client.replies == 2
+    assert cluster.later.waiting
+    while cluster.later.waiting:
+        cluster.later.run_next()
+    assert client.replies == 3
+    played(cluster, [1])
+    assert client.replies == 4
+
+
 def test_a_client_with_too_many_held_replies_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shares, "MOST_HELD", 10_000)
     cluster = ModelCluster(1, clients=1)

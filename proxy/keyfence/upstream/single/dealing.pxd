@@ -30,6 +30,8 @@ cdef class Deals:
 
     cpdef object add(self, Deal deal)
     cpdef object take_in(self, Side side, bytes data, long long completed)
+    @cython.locals(deal=Deal, side=Side, order=bytes, at="long long")
+    cpdef bint is_first_answered(self) except -1
     @cython.locals(
         deal=Deal, side=Side, only=bytes, piece=bytes, pieces=list, begin="long long", at="long long",
         count="long long",

@@ -53,6 +53,23 @@ class Deals:
         side.put(data, completed)
         self.held += len(data)
 
+    def is_first_answered(self) -> bool:
+        """Whether all replies of the first deal have come, or there is none."""
+        deal = self.head
+        if deal is None:
+            return True
+        order = deal.order
+        if order is None:
+            return self._sides[deal.place].stock >= deal.count - deal.at
+        for side in self._sides:
+            side.counted = 0
+        for at in range(deal.at, deal.count):
+            side = self._sides[order[at]]
+            side.counted += 1
+            if side.counted > side.stock:
+                return False
+        return True
+
     def merged(self) -> bytes | None:
         """What the client gets next, all of one deal; None: it has to wait."""
         deal = self.head

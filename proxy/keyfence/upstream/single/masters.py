@@ -23,12 +23,23 @@ from .cutting import NO_NODE, Cutter
 from .refusals import CLUSTERDOWN, MOVED, Refusal
 from .replicas import ShardReplicas
 
+# For so long a client's replies wait for those of other nodes to what it has sent together. One write to a
+# client costs more than all else that is done for a reply, so it gets them at once if it can.
+LATE_SECONDS = 0.001
+
 
 class Waiting(Protocol):
     """A client's shares or own connections."""
 
     def topology_changed(self) -> None:
         """Some hash slot has another node now."""
+
+
+class Behind(Protocol):
+    """A client's shares of which some replies have come, and others that were asked for together have not."""
+
+    def pass_on_some(self) -> None:
+        """Pass on what has come."""
 
 
 class Master:
@@ -77,6 +88,7 @@ class Masters:
         self._numbers: dict[str, int] = {}  # by id
         self._next = 0
         self._clients: dict[Waiting, None] = {}
+        self._behind: list[Behind] = []  # clients that get some replies before others have come
         self._tells = False  # the next turn of the loop tells the clients of a change
 
     # -- the nodes
@@ -174,6 +186,17 @@ class Masters:
     def know(self, client: Waiting) -> None:
         """Tell this client when a hash slot has another node."""
         self._clients[client] = None
+
+    def behind(self, client: Behind) -> None:
+        """Some of what this client has sent is answered, and some is not: it gets the former soon."""
+        if not self._behind:
+            self.later(LATE_SECONDS, self._pass_on)
+        self._behind.append(client)
+
+    def _pass_on(self) -> None:
+        behind, self._behind = self._behind, []
+        for one in behind:
+            one.pass_on_some()
 
     # -- what nodes answer
 

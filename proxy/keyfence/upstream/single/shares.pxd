@@ -33,6 +33,7 @@ cdef class ClusterShares(Receiver):
     cdef public bint sends_again
     cdef bint _is_timed
     cdef bint _is_passed_on
+    cdef bint _is_behind
     cdef Share _link
 
     @cython.locals(index=Py_ssize_t)

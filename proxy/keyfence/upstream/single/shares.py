@@ -75,6 +75,7 @@ class ClusterShares(Receiver):
         self.sends_again = False  # whether any command is refused, or was sent again
         self._is_timed = False
         self._is_passed_on = False  # the client is about to get what has come
+        self._is_behind = False  # it gets that if the rest takes long
         self._link: Any = None  # the one that has called last
         masters.know(self)
 
@@ -466,14 +467,19 @@ class ClusterShares(Receiver):
             self._client.shared_sent(link)
 
     def turn_is_over(self) -> None:
-        """While other sides have replies to come, the client waits for a turn of the loop, in which some of
-        them may: so it gets more of them at once."""
+        """What the client has sent together is answered together, unless some of it takes longer than
+        LATE_SECONDS."""
         if not self.due:
             self._is_passed_on = True
             self._pass_on()
-        elif not self._is_passed_on:
+        elif self._is_passed_on:
+            pass
+        elif self._deals.is_first_answered():
             self._is_passed_on = True
             self._masters.later(0.0, self._pass_on)
+        elif not self._is_behind:
+            self._is_behind = True
+            self._masters.behind(self)
         if self.sends_again or self._queue:
             self.after_replies()
 
@@ -484,6 +490,12 @@ class ClusterShares(Receiver):
         self._merge()
         if self._client is not None:
             self._client.shared_turn(self._link)
+
+    def pass_on_some(self) -> None:
+        """Pass on what has come, though other nodes have not answered yet."""
+        self._is_behind = False
+        self._is_passed_on = True
+        self._pass_on()
 
     def after_replies(self, *, at_once: bool = False) -> None:
         if self._client is None:

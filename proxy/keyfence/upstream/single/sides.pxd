@@ -41,6 +41,7 @@ cdef class Side(Sharer):
     cdef public long long part_count
     cdef public list parts
     cdef readonly long long stock
+    cdef public long long counted
     cdef public object link
     cdef public bint is_full
     cdef public bint is_looked_at

@@ -64,6 +64,7 @@ class Side(Sharer):
         self.part_count = 0  # requests in the parts …
         self.parts: list[bytes] = []  # … of what the client has sent that go here
         self.stock = 0  # replies in the stock
+        self.counted = 0  # of these, as `Deals` counts
         self.link: SharedLink | None = None
         self.is_full = False  # whether the node reads too slowly
         self.is_looked_at = False  # an error was noted: replies are read one by one until none is due
