@@ -19,12 +19,6 @@ from .render import code_templates
 
 NOTHING = "–"
 STREAM_LENGTH = "stream length at most"
-_OTHER_SCRIPTS = {
-    "declared": "are authorized by the keys that they declare",
-    "report": "are authorized by the keys that they declare, and reported",
-    "load_only": "may be loaded and not run",
-    "forbid": "are forbidden",
-}
 
 
 def document(policy: CompiledPolicy) -> str:
@@ -52,7 +46,6 @@ def document(policy: CompiledPolicy) -> str:
         {**found, "entries": entries},
         nothing=NOTHING,
         placeholders=_placeholders(policy),
-        others=_OTHER_SCRIPTS[found["unregistered_scripts"]],
         deprecated=[
             (one, form, standard[one["name"], form] or one["key"])
             for one in entries

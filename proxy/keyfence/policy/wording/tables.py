@@ -15,10 +15,17 @@ from keyfence.policy.compiled.ttl import TtlRule
 from keyfence.policy.units import duration_text, size_text
 
 SHOWN_FIELDS = 100  # of an entry
+_OTHER_SCRIPTS = {  # what those that are not registered may do, by the word of the policy
+    "declared": "are authorized by the keys that they declare",
+    "report": "are authorized by the keys that they declare, and reported",
+    "load_only": "may be loaded and not run",
+    "forbid": "are forbidden",
+}
 
 
 def tables(policy: CompiledPolicy) -> dict[str, Any]:
     """The policy as tables: its files, services, databases, scopes, entries, channels, scripts."""
+    others = policy.unregistered_scripts(len(policy.services) - 1)
     return {
         "name": policy.name,
         "revision": policy.revision,
@@ -62,7 +69,8 @@ def tables(policy: CompiledPolicy) -> dict[str, Any]:
             if one.kind == "channel"
         ],
         "scripts": sorted({one.name for one in (*policy.scripts.values(), *policy.functions.values())}),
-        "unregistered_scripts": policy.unregistered_scripts(len(policy.services) - 1),
+        "unregistered_scripts": others,
+        "other_scripts": _OTHER_SCRIPTS[others],
         "unregistered_exceptions": policy.unregistered_exceptions,
     }
 
