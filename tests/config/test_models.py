@@ -789,7 +789,6 @@ def test_a_cluster_behind_one_address_may_have_several_listeners(tmp_path: Path)
             '  expose: single\n  replicas: ["r:1"]\n  #',
             "names the replicas of a cluster",
         ),
-        ("  announce: {", "  expose: single\nworkers: 2\n#", "expose: single is served by one process"),
     ],
 )
 def test_a_fault_about_a_cluster_is_told_with_its_place(

@@ -245,9 +245,6 @@ def cluster_faults(said: UpstreamModel, settings: Settings) -> list[Diagnostic]:
         faults.append(settings.fault(expose, text))
     if said.expose is not None:
         faults += _single_faults(said, settings)
-        if settings.workers:
-            text = f"expose: single is served by one process, and there are {settings.workers} workers"
-            faults.append(settings.fault(("workers",), f"{text}; remove workers"))
     served = settings.serving
     if said.expose is None and (
         len(settings.listeners) > 1 or len(served) != 1 or served[0].address.unix_path

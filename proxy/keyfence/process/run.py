@@ -78,7 +78,7 @@ async def serve(
         doors = NodeDoors(settings.workers) if settings.workers else None
         cluster = _followed(runtime, served, doors)
         backend = _backend(runtime, served, address, policy, places, relay, findings)
-        if isinstance(cluster, ClusterNodes) and doors is not None and isinstance(backend, Workers):
+        if cluster is not None and doors is not None and isinstance(backend, Workers):
             backend.follow(cluster, doors)
         at_once = asyncio.Event()
         stack.push_async_callback(backend.drain, 0.0, at_once)  # if the start fails
@@ -198,7 +198,7 @@ def _followed(runtime: Runtime, entry: ServedUpstream, doors: Doors | None) -> T
     if runtime.policy is None:
         raise StartError("a cluster's replies name its nodes, so keyfence must read them: leave out --splice")
     if announce is None:
-        return OneAddress(runtime, entry)
+        return OneAddress(runtime, entry, doors)
     return ClusterNodes(runtime, entry, announce, doors)
 
 

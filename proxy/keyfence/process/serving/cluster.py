@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import time
 from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
@@ -115,18 +114,6 @@ class ClusterNodes(TopologyFollower[_Open]):
                 self._on_sign(reason)
         return redirected(text, self._addresses)
 
-    # -- following
-
-    async def keep_forever(self) -> None:
-        """Go on with the topology that another process tells (`take`)."""
-        try:
-            while True:
-                await asyncio.sleep(1)
-                if self._refresh.topology is not None:
-                    self._choose_entry(self._refresh.topology)
-        finally:
-            await self.end()
-
     def _jobs(self) -> list[asyncio.Task[None]]:
         return [*super()._jobs(), *self._closing]
 
@@ -134,8 +121,7 @@ class ClusterNodes(TopologyFollower[_Open]):
 
     async def take(self, topology: Topology, node_ids: Collection[str]) -> None:
         """Another process follows the cluster, and tells this topology. Only these nodes have listeners."""
-        self._refresh.take(topology, time.monotonic())
-        await self._apply(topology)
+        await super().take(topology, node_ids)
         for one in [one for one in self._open.values() if one.node.id not in node_ids]:
             await self._close(one)
 

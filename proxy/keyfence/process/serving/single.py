@@ -16,6 +16,7 @@ import hiredis
 from keyfence.resp import encode
 from keyfence.session.conversation.reads import READS_OF_CLUSTER
 from keyfence.upstream.cluster.fan_out import DISABLED
+from keyfence.upstream.cluster.refresh import Reason
 from keyfence.upstream.cluster.topology import Node, Topology
 from keyfence.upstream.cluster.troubles import troubles_of
 from keyfence.upstream.handshake import GreetingError
@@ -23,6 +24,7 @@ from keyfence.upstream.single.masters import Masters
 from keyfence.upstream.single.refusals import error_for
 from keyfence.upstream.single.replicas import ShardReplicas
 
+from .cluster import Doors, OwnDoors
 from .replica_reads import reads_from_replicas, report
 from .runtime import Runtime
 from .topology_follower import ServedNode, TopologyFollower
@@ -34,12 +36,20 @@ _NO_CLUSTER = encode.error(DISABLED)
 class OneAddress(TopologyFollower[ServedNode]):
     """The nodes of the cluster that a process serves behind its listeners."""
 
-    def __init__(self, runtime: Runtime, entry: ServedUpstream) -> None:
-        """`entry` is the upstream that the configuration names, which is any node."""
+    def __init__(
+        self,
+        runtime: Runtime,
+        entry: ServedUpstream,
+        doors: Doors | None = None,
+        on_sign: Callable[[Reason], None] | None = None,
+    ) -> None:
+        """`entry` is the upstream that the configuration names, which is any node. `doors` are told of each
+        topology, and `on_sign` of each sign that it has changed, if another process follows it."""
         settings = runtime.settings
-        super().__init__(runtime, entry)
+        super().__init__(runtime, entry, on_sign)
+        self._doors = doors if doors is not None else OwnDoors()
         later = asyncio.get_running_loop().call_later
-        self.masters = Masters(settings.shared_connections, settings.connect_timeout, self.noticed, later)
+        self.masters = Masters(settings.shared_connections, settings.connect_timeout, self._on_sign, later)
         self.masters.ask_nodes = self._ask_nodes
         self._replicas = ShardReplicas(settings.shared_connections, READS_OF_CLUSTER)
         self._replicas.is_wanted = reads_from_replicas(settings)
@@ -74,12 +84,13 @@ class OneAddress(TopologyFollower[ServedNode]):
 
     # -- reads from replicas
 
-    async def _look_round(self) -> None:
+    def _keep_up(self) -> None:
         """Look whether any service reads from replicas since the last reload, or none does."""
         is_wanted = reads_from_replicas(self._runtime.settings)
         if is_wanted != self._replicas.is_wanted:
             self._replicas.is_wanted = is_wanted
             self.masters.take_replicas()
+        report(self._replicas, self._runtime.telemetry.counters)
 
     async def end(self) -> None:
         await self._replicas.end()
@@ -87,10 +98,6 @@ class OneAddress(TopologyFollower[ServedNode]):
 
     def replicas(self) -> list[dict[str, Any]]:
         return self._replicas.status()
-
-    def _report(self) -> None:
-        super()._report()
-        report(self._replicas, self._runtime.telemetry.counters)
 
     # -- what follows from a topology
 
@@ -107,6 +114,7 @@ class OneAddress(TopologyFollower[ServedNode]):
         self._choose_entry(topology)
         for node_id in self._open.keys() - topology.nodes_by_id.keys():
             await self._let_go(self._open.pop(node_id))
+        self._doors.told(topology)
 
     def _serve(self, node: Node) -> None:
         one = self._open.get(node.id)

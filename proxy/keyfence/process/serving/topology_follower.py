@@ -76,7 +76,10 @@ class TopologyFollower(Generic[_Served]):
         raise NotImplementedError
 
     async def _look_round(self) -> None:
-        """Do what is due from time to time."""
+        """Do what is due from time to time, if this process follows the cluster."""
+
+    def _keep_up(self) -> None:
+        """Do what is due from time to time in each process."""
 
     def _entries(self, topology: Topology) -> Sequence[Node]:
         """The nodes that the upstream of the configuration may lead to, the best first."""
@@ -149,6 +152,24 @@ class TopologyFollower(Generic[_Served]):
             job.cancel()
         await asyncio.gather(*jobs, return_exceptions=True)
 
+    # -- going by what another process follows
+
+    async def take(self, topology: Topology, node_ids: Collection[str]) -> None:  # noqa: ARG002
+        """Another process follows the cluster, and tells this topology. These nodes have listeners."""
+        self._refresh.take(topology, time.monotonic())
+        await self._apply(topology)
+
+    async def keep_forever(self) -> None:
+        """Go on with the topology that was taken last."""
+        try:
+            while True:
+                await asyncio.sleep(1)
+                if self._refresh.topology is not None:
+                    self._choose_entry(self._refresh.topology)
+                self._keep_up()
+        finally:
+            await self.end()
+
     # -- following
 
     async def _find(self) -> None:
@@ -185,6 +206,7 @@ class TopologyFollower(Generic[_Served]):
                 async with asyncio.timeout(min(self._refresh.seconds_left(now), 1.0)):
                     await self._wanted.wait()
         await self._look_round()
+        self._keep_up()
         self._report()
 
     def noticed(self, reason: Reason) -> None:

@@ -20,9 +20,9 @@ from keyfence.policy.enforcement.modes import BreakGlass
 from keyfence.process.serving.answers import from_ledger, merged_clients, stats_of
 from keyfence.process.serving.backend import Backend, Feed, Ledger, WorkerFailed
 from keyfence.process.serving.candidate import Comparison, PackedCandidate, SoFar
-from keyfence.process.serving.cluster import ClusterNodes
 from keyfence.process.serving.packing import Packed
 from keyfence.process.serving.runtime import Runtime, StartError
+from keyfence.process.serving.topology_follower import TopologyFollower
 from keyfence.telemetry.candidate.rehearsal import as_rows
 from keyfence.telemetry.candidate.rows import Comparisons, rows_of
 from keyfence.telemetry.counters import Counters
@@ -63,7 +63,7 @@ class Workers(Backend):
         self._places = places
         self._runtime = runtime
         self._relay = relay
-        self._cluster: ClusterNodes | None = None  # that this process follows
+        self._cluster: TopologyFollower[Any] | None = None  # that this process follows
         self._doors: NodeDoors | None = None
         self._start = start
         self._feed = feed
@@ -79,7 +79,7 @@ class Workers(Backend):
         self._backoff = [0.0] * len(places)
         self._changes = [Changes() for _ in places]
 
-    def follow(self, cluster: ClusterNodes, doors: NodeDoors) -> None:
+    def follow(self, cluster: TopologyFollower[Any], doors: NodeDoors) -> None:
         """Have the workers serve the nodes of a cluster. Call it before `open`."""
         self._cluster, self._doors = cluster, doors
         doors.publish = self._tell_nodes

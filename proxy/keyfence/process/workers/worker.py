@@ -28,7 +28,9 @@ from keyfence.process.serving.command_recorder import Recorder
 from keyfence.process.serving.jobs import background, run_loop
 from keyfence.process.serving.packing import Packed, unpack, unpack_beside
 from keyfence.process.serving.runtime import Runtime, StartError, contexts_of, telemetry_of
+from keyfence.process.serving.single import OneAddress
 from keyfence.process.serving.spawn import admit_signals, end_with_parent
+from keyfence.process.serving.topology_follower import TopologyFollower
 from keyfence.session.conversation.owner_questions import Question
 from keyfence.telemetry.increments import Increments
 from keyfence.telemetry.operator_log import warn
@@ -71,7 +73,7 @@ class Worker:
         """`handed`: where sockets of a cluster's nodes come from."""
         self._control = control
         self._doors = GivenDoors(handed)
-        self._cluster: ClusterNodes | None = None  # which the parent follows
+        self._cluster: TopologyFollower[Any] | None = None  # which the parent follows
         self._log = log
         self._channel = Channel(to_json, pickle.loads, self._take_order, self._channel_ended)
         self._alone = asyncio.Event()
@@ -126,9 +128,11 @@ class Worker:
         if start.candidate is not None:
             take_at_start(runtime, start.candidate)
         served = await runtime.reach_upstream(start.upstream)
+        signs = Signs(self._channel.send)
         if settings.announce is not None:
-            signs = Signs(self._channel.send)
             self._cluster = ClusterNodes(runtime, served, settings.announce, self._doors, signs.noticed)
+        elif settings.expose is not None:
+            self._cluster = OneAddress(runtime, served, self._doors, signs.noticed)
         runtime.serve(served, [_inherited(one) for one in start.sockets])
         runtime.shut(start.shut)
         self._answers = answers = Answers(runtime)
