@@ -323,6 +323,47 @@ def test_a_replica_that_refuses_is_not_used_and_its_master_answers(error: bytes)
     assert cluster.groups[replica.number].replica.trouble
 
 
+def test_after_a_replica_has_refused_a_read_none_of_its_replies_that_are_due_counts() -> None:
+    """The first read is answered by the master, which may have more. So must be the second."""
+    cluster = cluster_of_one()
+    client, key, replica = away(cluster)
+    client.ask([b"GET", key], [b"GET", key])
+    replica.take_in()
+    replica.trouble = b"-LOADING it loads\r\n"
+    replica.work()
+    replica.trouble = b""
+    replica.work()
+    replica.master.keys[key] = client.values[key] = b"2"
+    assert replica.served == 1
+    while replica.to_client:
+        replica.deliver(7)
+    for _ in range(3):
+        cluster.go_round()
+    assert (client.replies, client.errors) == (2, [])
+    assert cluster.faults == []
+
+
+def test_a_read_at_the_master_waits_for_the_reads_at_the_replica_before_it() -> None:
+    """Those may have to be read from the master as well, which may have more by then."""
+    cluster = cluster_of_one()
+    client, key, replica = away(cluster)
+    master = replica.master
+    client.ask([b"GET", key])
+    replica.take_in()
+    cluster.groups[replica.number].replica.doubt("it does not answer")
+    client.ask([b"GET", key])
+    master.work()
+    master.deliver(1_000)
+    master.keys[key] = client.values[key] = b"2"
+    replica.trouble = b"-LOADING it loads\r\n"
+    replica.work()
+    replica.deliver(1_000)
+    for _ in range(3):
+        cluster.go_round()
+    assert (client.replies, client.errors) == (2, [])
+    assert cluster.faults == []
+
+
 def test_a_key_that_has_left_is_read_where_it_is_now() -> None:
     """The replica of the former node just does not have it; that node itself leads to the next one."""
     cluster = cluster_of_one()
