@@ -291,12 +291,27 @@ def test_no_client_notices_a_replica_that_is_killed(keyfence: Keyfence, cluster:
     assert readers.losses == [0, 0]
 
 
+def test_values_never_fall_when_a_master_is_killed_that_its_replica_has_caught_up_with(
+    keyfence: Keyfence, cluster: Cluster
+) -> None:
+    """What the replica lacks then is lost for readers too, as it is in Redis."""
+    master, replica = cluster.masters[0], cluster.replicas[0]
+    with Readers(keyfence) as readers:
+        readers.go_on()
+        with master.client() as one:
+            one.execute_command("CLIENT", "PAUSE", 10_000, "WRITE")
+            assert one.wait(1, 5_000) == 1
+        master.kill()
+        eventually(lambda: is_master(replica), "the replica takes over")
+        readers.go_on()
+
+
 def test_a_reload_ends_the_reads_from_replicas(keyfence: Keyfence, cluster: Cluster, folder: Path) -> None:
     config = folder / "keyfence.yaml"
     config.write_text(config.read_text().replace("at: replicas", "at: primary"))
     keyfence.process.send_signal(signal.SIGHUP)
     eventually(lambda: replicas_of(keyfence) == [], "no replica is asked")
-    running = [*cluster.masters, *cluster.replicas[:2]]
+    running = [*cluster.masters[1:], *cluster.replicas[:2]]
     before = sum(calls(one, "get") for one in running if not is_master(one))
     with keyfence.client("app") as client:
         for key in KEYS:
