@@ -124,22 +124,19 @@ def primaries(place: Place) -> list[Address]:
     return [nodes[0] for _, _, nodes in shards(place)] if place.is_cluster else [place.direct or place.target]
 
 
-def shards(place: Place) -> list[tuple[int, int, list[Address]]]:
-    """The ranges of hash slots of the cluster behind, each with its primary and replicas."""
-    assert place.direct is not None
-    connection = Connection(place.direct, time.monotonic() + _CLEANING_SECONDS)
+def shards(place: Place, seen_by: Address | None = None) -> list[tuple[int, int, list[Address]]]:
+    """The ranges of hash slots of the cluster, each with its primary and replicas, as one node sees them."""
+    node = seen_by or place.direct
+    assert node is not None
+    connection = Connection(node, time.monotonic() + _CLEANING_SECONDS)
     try:
         rows = value(connection.ask("CLUSTER", "SLOTS"))
     finally:
         connection.close()
-    found = []
-    for first, last, *nodes in rows:
-        addresses = [
-            place.direct._replace(host=host.decode() or place.direct.host, port=port)
-            for host, port, *_ in nodes
-        ]
-        found.append((first, last, addresses))
-    return found
+    return [
+        (first, last, [node._replace(host=host.decode() or node.host, port=port) for host, port, *_ in nodes])
+        for first, last, *nodes in rows
+    ]
 
 
 class Unreachable(Exception):

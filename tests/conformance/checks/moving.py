@@ -18,7 +18,9 @@ from tests.conformance.wire import OK, Address, Connection, Ended, Silence, bulk
 
 GROUP = "a cluster that changes"
 _NEEDS = (Need.DIRECT, Need.CLUSTER, Need.DISTURB)
-_SECONDS = 30.0
+_SECONDS = 45.0
+_LONG_SECONDS = 90.0
+_TAKE_OVER_SECONDS = 40.0  # after one failover, Redis refuses the next one for a while
 _REDIRECTS = (b"-MOVED", b"-ASK", b"-TRYAGAIN", b"-READONLY")
 
 
@@ -172,10 +174,13 @@ def _(trial: Trial) -> None:
 
 
 def _replicated(trial: Trial) -> tuple[Address, Address]:
-    """A primary, and a replica that follows it. Ends the check if there is none."""
-    ends_at = time.monotonic() + 8  # a node that has just become a replica is not listed at once
+    """A primary, and a replica that follows it, once all nodes agree on who has which role."""
+    ends_at = time.monotonic() + 10  # a node that has just become a replica is not known to all at once
     while time.monotonic() < ends_at:
-        for _, _, nodes in shards(trial.place):
+        views = [
+            sorted(shards(trial.place, address)) for *_, nodes in shards(trial.place) for address in nodes
+        ]
+        for *_, nodes in views[0] if all(view == views[0] for view in views) else ():
             for replica in nodes[1:]:
                 if b"master_link_status:up" in trial.directly(replica).ask("INFO", "replication"):
                     return nodes[0], replica
@@ -184,18 +189,20 @@ def _replicated(trial: Trial) -> tuple[Address, Address]:
 
 
 def _takes_over(trial: Trial, heir: Address, order: str = "") -> None:
-    """Waits until a replica is a primary. An order that the cluster has not carried out is given again."""
+    """Waits until a replica is a primary with hash slots. An order that was not carried out is given again. A
+    cluster in which no replica takes over is no fault of the proxy."""
     node = trial.directly(heir)
     ordered_at = 0.0
-
-    def is_primary() -> bool:
-        nonlocal ordered_at
+    ends_at = time.monotonic() + _TAKE_OVER_SECONDS
+    while not any(nodes[0] == heir for *_, nodes in shards(trial.place)):
         if order and time.monotonic() > ordered_at + 6:
             same(node.ask("CLUSTER", order), OK)
             ordered_at = time.monotonic()
-        return b"role:master" in node.ask("INFO", "replication")
-
-    trial.until(is_primary, f"{heir} becomes a primary", lambda: "still a replica", 15)
+        if time.monotonic() > ends_at:
+            raise NotChecked(
+                f"no replica took over within {_TAKE_OVER_SECONDS:g} s: that is the cluster's own affair"
+            )
+        time.sleep(0.02)
 
 
 @check(GROUP, *_NEEDS, seconds=_SECONDS)
@@ -220,7 +227,7 @@ def _(trial: Trial) -> None:
     all_same(one.pipeline([("GET", key) for key in keys]), [bulk(1)] * 12)
 
 
-@check(GROUP, *_NEEDS, seconds=_SECONDS)
+@check(GROUP, *_NEEDS, seconds=_LONG_SECONDS)
 def _(trial: Trial) -> None:
     """When a primary has ended, its replica is found, and no redirect comes."""
     primary, heir = _replicated(trial)
