@@ -15,6 +15,7 @@ import contextlib
 import os
 import sys
 import tempfile
+import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -154,7 +155,7 @@ def main(arguments: Sequence[str]) -> int:
                         path.write_text(as_json(name, place, results))
                         print(f"written to {path}")
     except (Unreachable, OSError) as error:
-        print(f"conformance: {error}", file=sys.stderr)
+        print(textwrap.fill(f"conformance: {error}", WIDTH, break_on_hyphens=False), file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("conformance: ended by Ctrl-C", file=sys.stderr)

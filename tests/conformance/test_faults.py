@@ -99,10 +99,15 @@ def test_a_check_that_hangs_ends_and_the_next_one_runs(server: RedisServer) -> N
     assert failed(results) == {"DBSIZE counts the keys of all nodes"}
 
 
+def said(capsys: pytest.CaptureFixture[str]) -> str:
+    """The error, on one line."""
+    return " ".join(capsys.readouterr().err.split())
+
+
 def test_an_address_without_a_server_gets_a_remedy(capsys: pytest.CaptureFixture[str]) -> None:
     port = free_port()
     assert main([f"127.0.0.1:{port}"]) == 2
-    assert f"nothing answers at 127.0.0.1:{port} (connection refused)" in capsys.readouterr().err
+    assert f"nothing answers at 127.0.0.1:{port} (connection refused)" in said(capsys)
 
 
 def test_an_address_that_answers_nothing_gets_a_remedy(
@@ -111,7 +116,7 @@ def test_an_address_that_answers_nothing_gets_a_remedy(
     monkeypatch.setattr(trial, "_CLEANING_SECONDS", 0.3)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         assert main([f"127.0.0.1:{listener.getsockname()[1]}"]) == 2
-    assert "is TARGET a port with TLS?" in capsys.readouterr().err
+    assert "is TARGET a port with TLS?" in said(capsys)
 
 
 @pytest.mark.parametrize(
@@ -144,9 +149,18 @@ def test_keys_are_not_removed_unasked(server: RedisServer, capsys: pytest.Captur
         client.set("precious", 1)
         target = str(address(server.port))
         assert main([target, "--only", "RANDOMKEY"]) == 2
-        assert "holds 1 keys" in capsys.readouterr().err
+        assert "holds 1 keys" in said(capsys)
         assert main([target, "--direct", target, "--only", "RANDOMKEY", "--flush"]) == 0
         assert client.dbsize() == 0
+
+
+def test_a_redis_with_a_login_is_checked_with_it(capsys: pytest.CaptureFixture[str]) -> None:
+    with running_redis(tcp=True, password="secret") as one:
+        url = f"redis://default:secret@127.0.0.1:{one.port}"
+        for words in ("Random sessions of plain", "No reply goes astray"):
+            assert main([url, "--direct", url, "--only", words]) == 0
+        assert main([f"127.0.0.1:{one.port}"]) == 2
+        assert "write the login into it" in said(capsys)
 
 
 def test_results_are_written_and_read_again(

@@ -203,7 +203,7 @@ def _asked(address: Address, name: str, *words: str) -> bytes:
         ) from None
     except Ended as error:
         raise Unreachable(
-            f"{address} does not answer as a Redis: {error}. Is {name} a port with TLS?"
+            f"{address} does not answer as a Redis: {error}. Is {name} another service, or with TLS?"
         ) from None
 
 

@@ -37,6 +37,12 @@ class Address(NamedTuple):
     def __str__(self) -> str:
         return f"{self.host}:{self.port}"
 
+    @property
+    def login(self) -> bytes:
+        """The request that logs in; empty without a password."""
+        words = (self.user, self.password) if self.user else (self.password,)
+        return encode.command("AUTH", *words) if self.password else b""
+
 
 class Silence(Exception):
     """Nothing came in time; the text says after what."""
@@ -60,9 +66,8 @@ class Connection:
         self._framer = ReplyFramer()
         self._unsent = memoryview(b"")
         self._asked = "connecting"
-        if address.password:
-            login = (address.user, address.password) if address.user else (address.password,)
-            came = self.ask("AUTH", *login)
+        if address.login:
+            (came,) = self.exchange(address.login, 1)
             if came != OK:
                 raise Ended(f"AUTH was answered by {shown(came)}")
 
@@ -141,7 +146,9 @@ class Connection:
         assert not self._unsent
         self._unsent = memoryview(data)
         if data:
-            self._asked = shown(data[:60])
+            self._asked = (
+                "AUTH" if data.startswith(b"*") and b"\r\nAUTH\r\n" in data[:20] else shown(data[:60])
+            )
 
     def _take(self) -> bytes:
         """Returns the next reply, if all of it has come."""

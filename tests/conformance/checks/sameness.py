@@ -14,9 +14,9 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import run_state_machine_as_test
 
-from tests.conformance.check import Failed, Need, check, supported
+from tests.conformance.check import Failed, Need, check, holds, supported
 from tests.conformance.trial import Trial
-from tests.conformance.wire import Address
+from tests.conformance.wire import OK, Address
 from tests.differential.random_sessions import NAMES, PLAIN, Command, Sessions, pieces, pipelines
 from tests.differential.sides import Step
 from tests.differential.ways import Ways
@@ -46,6 +46,9 @@ def _connect(trial: Trial, address: Address) -> socket.socket:
     sock = socket.create_connection(address[:2], timeout=5)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     trial.adopt(sock)
+    if address.login:
+        sock.sendall(address.login)
+        holds((came := sock.recv(4096)) == OK, "OK for the login", came)
     return sock
 
 
@@ -97,4 +100,4 @@ def _(trial: Trial) -> None:
     """So do those with transactions, blocking, messages, settings."""
     supported(trial.connect().ask("CLIENT", "ID"))  # the sessions name connections by it
     machine = type("TheseSessions", (Sessions,), {"play": staticmethod(_player(trial))})
-    run_state_machine_as_test(machine, settings=_like(5))
+    run_state_machine_as_test(machine, settings=_like(4))
