@@ -10,7 +10,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tests.conformance.check import Outcome, Result
 from tests.conformance.run import groups
@@ -73,7 +73,14 @@ def as_json(name: str, place: Place, results: Sequence[Result]) -> str:
         "date": datetime.now(UTC).date().isoformat(),
         "results": [result._asdict() | {"outcome": result.outcome.value} for result in results],
     }
-    return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
+    return as_lines(document)
+
+
+def as_lines(document: dict[str, Any]) -> str:
+    """The document with a line for each result, so that a difference between two runs is readable."""
+    head = {name: value for name, value in document.items() if name != "results"}
+    rows = ",\n".join(json.dumps(row, ensure_ascii=False) for row in document["results"])
+    return json.dumps(head, ensure_ascii=False)[:-1] + f', "results": [\n{rows}\n]}}\n'
 
 
 def read(path: Path) -> Run:
