@@ -6,7 +6,7 @@
 SHELL = /bin/sh
 MAKEFLAGS += --no-print-directory
 .DEFAULT_GOAL := help
-.PHONY: help run test check test-failed lint bench bench-micro fuzz fuzz-properties soak adversary simulation more-servers commands screenshots states site install build install-test dist node clean clean-room
+.PHONY: help run test check test-failed lint bench bench-micro fuzz fuzz-properties soak adversary simulation more-servers commands screenshots states site conformance install build install-test dist node clean clean-room
 
 # Tests start Python some thousand times. Where it may keep what it has compiled, each start takes half the time.
 unexport PYTHONDONTWRITEBYTECODE
@@ -120,6 +120,9 @@ states: install-test ## take a picture of every view in every state of the page,
 
 site: $(INSTALLED) $(VENV)/.installed-docs ## build the documentation as a site into build/site; a warning is an error
 	@$(BIN)/python -m tools.site
+
+conformance: install-test ## check TARGET=HOST:PORT as a proxy for the Redis at DIRECT=HOST:PORT; without them, keyfence before a Redis and a cluster of its own
+	@$(BIN)/python -m tests.conformance $(TARGET) $(if $(DIRECT),--direct $(DIRECT)) $(CONFORMANCE)
 
 soak: install-test ## compare with Redis at length: 10,000 pipelines with refusals, a million commands of 200 clients, a million hostile keys, 100 pushes to five instances
 	KEYFENCE_SOAK=1 $(BIN)/python -m pytest $(PYTEST) tests/differential/test_random_sessions.py \

@@ -1,4 +1,4 @@
-"""A Redis with a keyfence in front of it, and the comparison of a session over both."""
+"""A Redis with a keyfence in front of it: both ways to it."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from keyfence.config.upstream import UpstreamModel
-from tests.clients.running import eventually
 from tests.differential.differences import Difference
-from tests.differential.sides import Heard, Side, Step, first_difference
+from tests.differential.sides import Step
+from tests.differential.ways import Ways
 from tests.servers import Keyfence, RedisServer, ServerBinary, running_redis
 
 HERE = Path(__file__).parent
@@ -56,8 +56,10 @@ def debuggable(binary: ServerBinary) -> tuple[str, ...]:
 
 
 def configuration(folder: Path, upstream: str, mode: str, policy: str) -> Path:
-    """Writes a configuration that enforces a policy of this folder."""
-    through = f"{{url: {upstream}, mode: {mode}}}" if "mode" in UpstreamModel.model_fields else upstream
+    """Writes a configuration that enforces a policy of this folder, or at a path without `.yaml`. `upstream`
+    is a URL, or other fields in its place."""
+    where = upstream if ": " in upstream else f"url: {upstream}"
+    through = f"{{{where}, mode: {mode}}}" if "mode" in UpstreamModel.model_fields else f"{{{where}}}"
     observed = ["command.unknown", "channel.read", "channel.write"]
     if policy == "refusing":
         observed += ["key.unregistered", "scan.scope", "script.keys"]
@@ -71,94 +73,32 @@ def configuration(folder: Path, upstream: str, mode: str, policy: str) -> Path:
         *(f"  - {{rule: {rule}, mode: observe}}" for rule in observed),
         "  - {mode: enforce}",
     ]
-    path = folder / f"{policy}-{mode}.yaml"
+    path = folder / f"{Path(policy).name}-{mode}.yaml"
     path.write_text("\n".join(lines) + "\n")
     return path
 
 
-class Pair:
-    """Plays sessions on both sides of one server: directly and through keyfence."""
+class Pair(Ways):
+    """Both ways to one server: directly and through keyfence."""
 
     def __init__(self, server: RedisServer, keyfence: Keyfence, resp: int = 2) -> None:
         self.server = server
         self.keyfence = keyfence
-        self.resp = resp
+        through = self._to_redis if CONTROL else self._to_keyfence
+        super().__init__(self._to_redis, through, server.client, resp)
 
     def speaking(self, resp: int) -> Pair:
         return Pair(self.server, self.keyfence, resp)
 
-    def _direct(self) -> socket.socket:
+    def _to_redis(self) -> socket.socket:
         connection = socket.socket(socket.AF_UNIX)
         connection.connect(str(self.server.socket_path))
         return connection
 
-    def _through(self) -> socket.socket:
+    def _to_keyfence(self) -> socket.socket:
         connection = self.keyfence.connect()
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return connection
-
-    def same(self, *steps: Step, digest: bool = True) -> None:
-        """Fails unless every reply, and the resulting data, is the same on both sides."""
-        direct, data = self.directly(steps)
-        through, data_through = self.through(steps, direct)
-        report = list(first_difference(steps, direct, through))
-        assert not report, "\n".join(["answered otherwise", *report])
-        assert len(direct) == len(through)
-        if digest:
-            assert data == data_through, "\n".join(["the data differ after", *map(str, steps)])
-
-    def directly(self, steps: Sequence[Step]) -> tuple[list[Heard], bytes]:
-        """Plays a session directly on Redis. Returns the replies and a digest of the resulting data."""
-        return self._play(Side(self._direct, [self._direct]), steps, ())
-
-    def through(self, steps: Sequence[Step], expected: Sequence[Heard]) -> tuple[list[Heard], bytes]:
-        """Plays the session through keyfence, up to the first step whose reply is not the expected one."""
-        connect = self._direct if CONTROL else self._through
-        return self._play(Side(connect, [connect, self._direct]), steps, expected)
-
-    def _play(
-        self, side: Side, steps: Sequence[Step], expected: Sequence[Heard]
-    ) -> tuple[list[Heard], bytes]:
-        try:
-            self.empty()
-            heard = side.play(steps, self.resp, expected)
-            side.settle()
-            return heard, self._digest()
-        finally:
-            side.close()
-            self._until_alone()
-
-    def _digest(self) -> bytes:
-        with self.server.client() as admin:
-            return bytes(admin.execute_command("DEBUG", "DIGEST"))
-
-    def empty(self) -> None:
-        """Removes everything that a session may have left in the server."""
-        with self.server.client() as admin:
-            admin.flushall()
-            admin.script_flush()
-            if self.server.version_info >= (7,):
-                admin.execute_command("FUNCTION", "FLUSH")
-            admin.config_resetstat()
-            admin.slowlog_reset()
-            admin.execute_command("ACL", "LOG", "RESET")
-
-    def _until_alone(self) -> None:
-        """Waits for closed connections to go. They stay for a moment, and PUBLISH would count them."""
-        with self.server.client() as admin:
-            admin.execute_command("CLIENT", "UNPAUSE")
-            eventually(
-                lambda: all(map(_is_plain, admin.client_list())), "the session's connections have ended"
-            )
-
-
-def _is_plain(client: dict[str, str]) -> bool:
-    """Returns whether a connection keeps no state of a session, so that keyfence may hold it for others."""
-    return (
-        client["flags"] in ("N", "U")
-        and client["multi"] == "-1"
-        and int(client["sub"]) + int(client["psub"]) + int(client.get("ssub", 0)) == 0
-    )
 
 
 @contextlib.contextmanager

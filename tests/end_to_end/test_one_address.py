@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import redis
 
+from keyfence.upstream.single.refusals import ELSEWHERE
 from tests.clients.running import eventually
 from tests.cluster import NO_CLUSTER, Cluster, cluster_binary, running_cluster
 from tests.servers import Keyfence, RedisServer
@@ -229,6 +230,20 @@ def test_messages_reach_subscribers_at_any_node(keyfence: Keyfence) -> None:
             client.publish("app:news", "hello")
         for one in subscribed:
             eventually(partial(received, one, "hello"), "the message comes")
+
+
+def test_a_subscriber_is_told_that_it_is_served_at_one_node(keyfence: Keyfence) -> None:
+    """A repetition would not help, so the error does not ask for one."""
+    with keyfence.connect() as sock, sock.makefile("rb") as stream:
+        sock.sendall(b"HELLO 3\r\nECHO end\r\nSUBSCRIBE app:news\r\n")
+        while stream.readline() != b"end\r\n":
+            pass
+        assert [stream.readline() for _ in range(6)][-1] == b":1\r\n"
+        answers = set()
+        for key in KEYS[:12]:
+            sock.sendall(f"INCR {key}:seen\r\n".encode())
+            answers.add(stream.readline())
+    assert {answer for answer in answers if not answer.startswith(b":")} == {ELSEWHERE}
 
 
 def received(one: Any, text: str) -> bool:

@@ -41,6 +41,7 @@ REFERENCE = (
     "metrics",
     "commands",
     "differences",
+    "conformance",
     "conventions",
 )
 PROJECT_PAGES = ("performance", "architecture", "tour")

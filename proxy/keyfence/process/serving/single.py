@@ -21,7 +21,7 @@ from keyfence.upstream.cluster.topology import Node, Topology
 from keyfence.upstream.cluster.troubles import troubles_of
 from keyfence.upstream.handshake import GreetingError
 from keyfence.upstream.single.masters import Masters
-from keyfence.upstream.single.refusals import error_for
+from keyfence.upstream.single.refusals import ELSEWHERE, MOVED, error_for, refusal_in
 from keyfence.upstream.single.replicas import ShardReplicas
 
 from .cluster import Doors, OwnDoors
@@ -64,8 +64,12 @@ class OneAddress(TopologyFollower[ServedNode]):
         return _NO_CLUSTER
 
     def redirect(self, text: bytes) -> bytes:
-        """The text of an error MOVED or ASK that is not followed, without its address."""
-        return error_for(b"-%b\r\n" % text)[1:-2]
+        """The text of an error MOVED or ASK that the session has to replace, without its address. Only what a
+        client held at one node sends comes back with MOVED, and no repetition would help."""
+        reply = b"-%b\r\n" % text
+        refusal = refusal_in(reply)
+        is_elsewhere = refusal is not None and refusal.word == MOVED
+        return (ELSEWHERE if is_elsewhere else error_for(reply))[1:-2]
 
     def _ask_nodes(self, node_id: str, tell: Callable[[bytes, str], None]) -> None:
         """Ask a node for CLUSTER NODES, for a client that scans."""

@@ -27,6 +27,11 @@ DOWN_PAUSE, LONGEST_DOWN_PAUSE = 0.05, 0.5  # the same while a failover goes on
 CROSSSLOT: Final = b"-CROSSSLOT Keys in request don't hash to the same slot\r\n"
 # In place of a redirect that is not followed: its address is no client's business.
 MOVING: Final = b"-TRYAGAIN keyfence: the hash slot moves to another node; send the command again\r\n"
+# In place of MOVED to a client that is held at one node because it has subscribed or monitors.
+ELSEWHERE: Final = (
+    b"-ERR a key or channel of another node is not supported here: keyfence serves a whole cluster, and a "
+    b"client that has subscribed or monitors is served by one node\r\n"
+)
 NOT_SERVED: Final = b"-CLUSTERDOWN Hash slot not served\r\n"
 
 
