@@ -27,7 +27,7 @@ from .again import Again
 from .cutting import NO_NODE, NO_SLOT, arguments
 from .kept import KeptLink
 from .masters import Masters
-from .parts import Part, Parts
+from .parts import Part, Parts, whole_part
 from .refusals import CROSSSLOT, LONGEST, NOT_SERVED, error_for, may_begin, pause_before, refusal_in
 from .splits import AtOnce, OneByOne, Whole
 from .spreading import Spread
@@ -304,10 +304,11 @@ class OwnConnections(Owner):
 
     def _send(self, part: Part, node: int) -> None:
         self._at = node
+        is_alone = not self._in_transaction  # EXEC is not: replies to what is in the transaction come first
         self._follow(part)
         chunks = [part.data]
         again = self._again
-        if part.begins and part.ends and not self._in_transaction and not self._stays:
+        if part.begins and part.ends and is_alone and not self._in_transaction and not self._stays:
             if again is None or again.requests[0] is not part.data:
                 self._again = Again(chunks, 0, part.name.startswith(_SHAPING))
             elif again.is_asking:
@@ -372,7 +373,7 @@ class OwnConnections(Owner):
             own.link.close()
             del self._owns[self._at]
             self._due = 0
-            self._queue.appendleft(Part(again.requests[0], b"", again.slot))
+            self._queue.appendleft(whole_part(again.requests[0], again.slot))
             self._go_on()
 
     # -- replies
@@ -463,7 +464,7 @@ class OwnConnections(Owner):
         if again.ends(self._masters.patience):
             return error_for(reply)
         self._again = again
-        self._queue.appendleft(Part(again.requests[0], b"", again.slot))
+        self._queue.appendleft(whole_part(again.requests[0], again.slot))
         self._later(pause_before(again.word, again.hops))
         return b""
 
