@@ -244,3 +244,45 @@ def test_a_transaction_goes_to_the_node_where_watch_has_run(stage: Stage) -> Non
     stage.answer(1, b"+OK\r\n")
     stage.ask(b"MULTI")
     assert stage.taken(1) == encode.command(b"MULTI")
+
+
+def leaves(stage: Stage, number: int) -> None:
+    """A node leaves the cluster; the others have its hash slots."""
+    halves = ((0, 9000), (9001, 16383))
+    left = [one for one in range(3) if one != number]
+    nodes = [Node(f"n{one}", HOST, 7000 + one, slots=(half,)) for one, half in zip(left, halves, strict=True)]
+    upstreams: dict[str, Any] = {one.id: stage.upstreams[one.port - 7000] for one in nodes}
+    stage.masters.take(Topology(nodes), upstreams)
+
+
+def test_a_client_that_listens_to_a_node_which_leaves_is_closed(stage: Stage) -> None:
+    stage.ask(b"SUBSCRIBE", b"news")
+    leaves(stage, 0)
+    stage.run_all()
+    assert "has left" in stage.lost
+
+
+def test_a_client_that_listens_to_another_node_stays(stage: Stage) -> None:
+    stage.ask(b"SUBSCRIBE", b"news")
+    leaves(stage, 1)
+    stage.run_all()
+    assert not stage.lost
+
+
+def test_what_was_not_sent_to_a_node_that_is_forgotten_goes_to_another_one(stage: Stage) -> None:
+    stage.ask(b"BLPOP", KEYS[0], b"0")
+    stage.link(0).is_held = True
+    leaves(stage, 0)
+    stage.masters._nodes.pop(0)
+    assert stage.own.is_held
+    stage.run_all()
+    assert stage.taken(1) == encode.command(b"BLPOP", KEYS[0], b"0")
+
+
+def test_a_command_without_keys_goes_to_no_node_that_has_left(stage: Stage) -> None:
+    stage.ask(b"BLPOP", KEYS[0], b"0")
+    stage.answer(0, b"*-1\r\n")
+    leaves(stage, 0)
+    stage.run_all()
+    stage.ask(b"SUBSCRIBE", b"news")
+    assert stage.taken(1) == encode.command(b"SUBSCRIBE", b"news")

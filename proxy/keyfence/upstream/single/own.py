@@ -106,7 +106,7 @@ class OwnConnections(Owner):
         own = self._owns.get(self._at)
         if own is None or not self._due or self._spread is not None:
             return not self._due
-        return own.link.is_held and self._masters[self._at].upstream.up is False
+        return own.link.is_held and self._masters.is_away(self._at)
 
     @property
     def due(self) -> int:
@@ -261,7 +261,7 @@ class OwnConnections(Owner):
             slot = next((one.slot for one in self._queue if one.slot != NO_SLOT), NO_SLOT)
         if slot != NO_SLOT:
             return self._masters.of_slot(slot)
-        return self._at if self._at in self._masters else self._masters.any()
+        return self._masters.any() if self._masters.has_left(self._at) else self._at
 
     def _wait_for_node(self, part: Part) -> None:
         """No node has the hash slot of a request: look again after a pause, but not for ever."""
@@ -367,9 +367,11 @@ class OwnConnections(Owner):
         """Some hash slot has another node: a request that was not sent yet need not wait for the former
         one."""
         own, again = self._owns.get(self._at), self._again
+        if own is not None and self._stays and self._masters.has_left(self._at):
+            self.upstream_lost(own.link, "its node has left the cluster")
         if own is None or again is None or not self._due or self._stays or self._in_transaction:
             return
-        if own.link.is_held and self._masters[self._at].upstream.up is False:
+        if own.link.is_held and self._masters.is_away(self._at):
             own.link.close()
             del self._owns[self._at]
             self._due = 0
