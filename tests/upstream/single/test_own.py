@@ -260,6 +260,7 @@ def test_a_client_that_listens_to_a_node_which_leaves_is_closed(stage: Stage) ->
     leaves(stage, 0)
     stage.run_all()
     assert "has left" in stage.lost
+    assert stage.link(0).is_closed
 
 
 def test_a_client_that_listens_to_another_node_stays(stage: Stage) -> None:

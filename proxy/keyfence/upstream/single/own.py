@@ -368,7 +368,9 @@ class OwnConnections(Owner):
         one."""
         own, again = self._owns.get(self._at), self._again
         if own is not None and self._stays and self._masters.has_left(self._at):
+            own.link.close()
             self.upstream_lost(own.link, "its node has left the cluster")
+            return
         if own is None or again is None or not self._due or self._stays or self._in_transaction:
             return
         if own.link.is_held and self._masters.is_away(self._at):
