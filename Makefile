@@ -101,8 +101,8 @@ adversary: install-test ## run the searches that attack keyfence, for MINUTES=�
 	@seconds=$$($(BIN)/python -m tools.share_of_time $(or $(MINUTES),60) $(SEARCHES)) && \
 	KEYFENCE_ADVERSARY_SECONDS=$$seconds $(BIN)/python -m pytest $(SPREAD) --timeout 0 $(PYTEST) $(SEARCHES)
 
-simulation: install-test ## play failovers in virtual time from new seeds, for MINUTES=… (or one again: SEED=…)
-	@$(BIN)/python -m tests.simulation --minutes $(or $(MINUTES),1) $(if $(SEED),--seed $(SEED))
+simulation: install-test ## play failovers in virtual time from new seeds, for MINUTES=… (or one again: SEED=… CLUSTER=1)
+	@$(BIN)/python -m tests.simulation --minutes $(or $(MINUTES),1) $(if $(SEED),--seed $(SEED)) $(if $(CLUSTER),--cluster)
 
 more-servers: ## fetch Debian's Redis 8.0, 8.6 and Valkey 8.1, 9.1 for tests (needs apt)
 	@tools/more_servers.sh

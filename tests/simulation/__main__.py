@@ -11,31 +11,43 @@ import random
 import signal
 import sys
 import time
+from collections.abc import Sequence
+from typing import NamedTuple
 
+from tests.simulation.cluster.schedule import ClusterSchedule
 from tests.simulation.journal import Broken
-from tests.simulation.schedule import Schedule
+from tests.simulation.schedule import Player, Schedule
 
+KINDS: tuple[type[Player], ...] = (Schedule, ClusterSchedule)
 SLICE_SECONDS = 20.0  # after which the count goes on, so that Ctrl-C loses little
 MOST_REPORTS = 3  # of broken schedules in full; of the others, the first line of each
 
 
-def played(seed: int) -> str:
+class Search(NamedTuple):
+    """What to play, and until when."""
+
+    end: float
+    kinds: Sequence[type[Player]]
+
+
+def played(seed: int, kind: type[Player]) -> str:
     """The report of a schedule; empty if all invariants hold."""
     try:
-        Schedule(seed).run()
+        kind(seed).run()
     except Broken as exc:
         return str(exc)
     return ""
 
 
-def searched(end: float) -> tuple[int, list[str]]:
-    """Play new seeds for a slice of the time until `end`. Returns how many, and the reports of those that
+def searched(search: Search) -> tuple[int, list[str]]:
+    """Play new seeds for a slice of the time until the end. Returns how many, and the reports of those that
     broke."""
     count, broken = 0, []
-    end = min(end, time.monotonic() + SLICE_SECONDS)
+    end = min(search.end, time.monotonic() + SLICE_SECONDS)
     while time.monotonic() < end:
         count += 1
-        if report := played(random.SystemRandom().getrandbits(48)):
+        kind = search.kinds[count % len(search.kinds)]
+        if report := played(random.SystemRandom().getrandbits(48), kind):
             broken.append(report)
     return count, broken
 
@@ -51,19 +63,23 @@ def main() -> int:
     parser.add_argument(
         "--jobs", type=int, default=os.cpu_count() or 1, help="processes (one for each processor)"
     )
+    parser.add_argument("--cluster", action="store_true", help="before a cluster (both, by default)")
+    parser.add_argument("--one-redis", action="store_true", help="before one Redis with replicas")
     options = parser.parse_args()
     if options.seed is not None:
-        report = played(options.seed)
+        report = played(options.seed, ClusterSchedule if options.cluster else Schedule)
         print(report or f"seed {options.seed}: all invariants hold")
         return bool(report)
     begun = time.monotonic()
     seconds, count, broken = 60 * options.minutes, 0, 0
+    kinds = [ClusterSchedule] if options.cluster else [Schedule] if options.one_redis else KINDS
+    search = Search(begun + seconds, kinds)
     slices = options.jobs * math.ceil(seconds / SLICE_SECONDS)
     with (
         contextlib.suppress(KeyboardInterrupt),
         multiprocessing.Pool(options.jobs, _leave_ctrl_c_to_the_parent) as pool,
     ):
-        for played_now, broken_now in pool.imap_unordered(searched, [begun + seconds] * slices):
+        for played_now, broken_now in pool.imap_unordered(searched, [search] * slices):
             count += played_now
             for report in broken_now:
                 broken += 1

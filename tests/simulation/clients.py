@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import hiredis
@@ -29,6 +30,8 @@ class Due(NamedTuple):
 
     request: bytes
     is_right: Callable[[Any], bool]
+    since: float  # when it was sent
+    mark: Any = None  # what a kind of client notes of it
 
 
 class Client:
@@ -127,8 +130,12 @@ class Client:
 
     def ask(self, *words: bytes, is_right: Callable[[Any], bool]) -> bytes:
         """Note that a reply is due, and return the bytes of the request."""
-        self.due.append(Due(b" ".join(words), is_right))
+        self.due.append(Due(b" ".join(words), is_right, self.network.loop.now, self.mark_of(words)))
         return command(*words)
+
+    def mark_of(self, words: Sequence[bytes]) -> Any:  # noqa: ARG002
+        """What to note of a request."""
+        return None
 
     def send(self, *requests: bytes) -> None:
         assert self.end is not None
@@ -157,13 +164,17 @@ class Client:
     def begin(self) -> None:
         """Do something, if there is a connection."""
 
+    def hang_up(self, how: str) -> None:
+        """End the connection, to make another one."""
+        getattr(self.end, how)()
+
     def leave(self) -> None:
         """Go for good, in one of the ways in which clients go."""
         self.is_leaving = True
         if self.end is not None:
             how = self.dice.choice(["close", "abort", "write_eof"])
             self.journal.add("%s leaves (%s)", self.name, how)
-            getattr(self.end, how)()
+            self.hang_up(how)
 
 
 def _is(right: Any) -> Callable[[Any], bool]:
@@ -180,7 +191,7 @@ class Worker(Client):
             b"sim:" + kind + b":" + name for kind in (b"value", b"list", b"counter", b"queue")
         )
         self._prefix = name + b":"
-        self._highest = 0  # that the counter was seen at
+        self._highest: dict[bytes, int] = {}  # that each counter was seen at
         self._holds_back = False  # whether it awaits the answer to MULTI
         self.patterns = (
             *(self._echo, self._set, self._increment, self._push) * 3,
@@ -262,25 +273,28 @@ class Worker(Client):
         return isinstance(got, list) and all(map(self._is_own, got)) and len(set(got)) == len(got)
 
     def _increment(self) -> list[bytes]:
-        self.witness.asks_increment((self.database, self._counter))
+        counter = self._counter
+        self.witness.asks_increment((self.database, counter))
         return [
-            self.ask(b"INCR", self._counter, is_right=self._rises),
-            self.ask(b"GET", self._counter, is_right=self._has_not_fallen),
+            self.ask(b"INCR", counter, is_right=partial(self._rises, counter)),
+            self.ask(b"GET", counter, is_right=partial(self._has_not_fallen, counter)),
         ]
 
-    def _rises(self, got: Any) -> bool:
-        return isinstance(got, int) and self._is_no_fall(got, self._highest + 1, is_read=False)
+    def _rises(self, counter: bytes, got: Any) -> bool:
+        least = self._highest.get(counter, 0) + 1
+        return isinstance(got, int) and self._is_no_fall(counter, got, least, is_read=False)
 
-    def _has_not_fallen(self, got: Any) -> bool:
+    def _has_not_fallen(self, counter: bytes, got: Any) -> bool:
+        least = self._highest.get(counter, 0)
         return (got is None or isinstance(got, bytes)) and self._is_no_fall(
-            int(got or 0), self._highest, is_read=True
+            counter, int(got or 0), least, is_read=True
         )
 
-    def _is_no_fall(self, value: int, least: int, *, is_read: bool) -> bool:
-        key = self.database, self._counter
-        if value < least and not self.witness.may_fall(key, value, is_read=is_read):
-            self.journal.breaks(f"{self.name}'s counter fell from {self._highest} to {value}")
-        self._highest = value
+    def _is_no_fall(self, counter: bytes, value: int, least: int, *, is_read: bool) -> bool:
+        if value < least and not self.witness.may_fall((self.database, counter), value, is_read=is_read):
+            before = self._highest.get(counter, 0)
+            self.journal.breaks(f"{self.name}'s counter {counter!r} fell from {before} to {value}")
+        self._highest[counter] = value
         return True
 
     def _push(self) -> list[bytes]:
@@ -313,7 +327,8 @@ class Worker(Client):
         rest_of_replies = list(self.due)
         begin, *rest = self._transaction()
         expected = list(self.due)[len(rest_of_replies) :]
-        self.due = deque([*rest_of_replies, Due(b"MULTI", lambda got: self._go_on(got, rest, expected[1:]))])
+        begun = Due(b"MULTI", lambda got: self._go_on(got, rest, expected[1:]), self.network.loop.now)
+        self.due = deque([*rest_of_replies, begun])
         self._holds_back = True
         self.send(begin)
 
@@ -342,16 +357,16 @@ class Worker(Client):
 
     def _pop(self) -> list[bytes]:
         """Wait for an element, which may be there already."""
-        out = []
+        out, queue = [], self._queue
         if self.dice.random() < 0.5:
             value = self.unique()
-            out.append(self.ask(b"RPUSH", self._queue, value, is_right=lambda got: isinstance(got, int)))
+            out.append(self.ask(b"RPUSH", queue, value, is_right=lambda got: isinstance(got, int)))
         seconds = b"%.2f" % BLOCKS_SECONDS
-        out.append(self.ask(b"BLPOP", self._queue, seconds, is_right=self._is_popped))
+        out.append(self.ask(b"BLPOP", queue, seconds, is_right=partial(self._is_popped, queue)))
         return out
 
-    def _is_popped(self, got: Any) -> bool:
-        return got is None or (isinstance(got, list) and got[0] == self._queue and self._is_own(got[1]))
+    def _is_popped(self, queue: bytes, got: Any) -> bool:
+        return got is None or (isinstance(got, list) and got[0] == queue and self._is_own(got[1]))
 
     def _big(self) -> list[bytes]:
         return [self.ask(b"GET", BIG, is_right=lambda got: got == b"x" * BIG_SIZE)]

@@ -74,9 +74,28 @@ class Dataset:
             del self.values[database, argv[1]]
         return bulk(first)
 
+    def _mget(self, database: int, argv: Sequence[bytes]) -> bytes:
+        return array([self._get(database, [b"GET", key]) for key in argv[1:]])
+
+    def _mset(self, database: int, argv: Sequence[bytes]) -> bytes:
+        for key, value in zip(argv[1::2], argv[2::2], strict=True):
+            self.values[database, key] = value
+        return OK
+
+    def _migrated(self, database: int, argv: Sequence[bytes]) -> bytes:
+        """The key is at another node now."""
+        del self.values[database, argv[1]]
+        return OK
+
+    def _restore(self, database: int, argv: Sequence[bytes]) -> bytes:
+        """The key comes from another node. Its type and elements follow."""
+        self.values[database, argv[1]] = list(argv[3:]) if argv[2] == b"list" else argv[3]
+        return OK
+
 
 _Command = Callable[[Dataset, int, Sequence[bytes]], bytes]
-WRITES = frozenset({b"SET", b"INCR", b"RPUSH", b"LPOP", b"BLPOP"})
+_BETWEEN_NODES = frozenset({b"MIGRATED", b"RESTORE"})  # no client sends them
+WRITES = frozenset({b"SET", b"MSET", b"INCR", b"RPUSH", b"LPOP", b"BLPOP", *_BETWEEN_NODES})
 _COMMANDS: dict[bytes, _Command] = {
     b"GET": Dataset._get,
     b"SET": Dataset._set,
@@ -84,5 +103,9 @@ _COMMANDS: dict[bytes, _Command] = {
     b"RPUSH": Dataset._rpush,
     b"LRANGE": Dataset._lrange,
     b"LPOP": Dataset._lpop,
+    b"MGET": Dataset._mget,
+    b"MSET": Dataset._mset,
+    b"MIGRATED": Dataset._migrated,
+    b"RESTORE": Dataset._restore,
 }
-ON_DATA = frozenset({*_COMMANDS, b"BLPOP"})
+ON_DATA = frozenset({*_COMMANDS, b"BLPOP"}) - _BETWEEN_NODES

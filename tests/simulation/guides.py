@@ -1,7 +1,7 @@
 """How keyfence finds the primary: Sentinels name it, a name resolves to it, or an address leads to it.
 
-Each guide is one way, and what may go wrong on it. A model of a cluster, whose nodes all serve at once, would
-be another one.
+Each guide is one way, and what may go wrong on it. A cluster, whose nodes all serve at once, has none: see
+`cluster`.
 """
 
 from __future__ import annotations

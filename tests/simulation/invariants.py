@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from tests.simulation.dataset import Key
 from tests.simulation.journal import Journal
 
 
@@ -16,11 +17,10 @@ class Witness:
         self._ran: dict[bytes, str] = {}  # unique value → the node that ran its write
         self._lost: set[bytes] = set()
         self._confirmed: dict[bytes, str] = {}  # unique value → the client that was told so
-        self._increments: dict[tuple[int, bytes], int] = {}  # that nodes ran, by counter
-        self._asked: dict[tuple[int, bytes], int] = {}  # that clients have sent
-        self._fallen_to: list[
-            dict[tuple[int, bytes], int]
-        ] = []  # the counters of each replica promoted in a crash
+        self._increments: dict[Key, int] = {}  # that nodes ran, by counter
+        self._asked: dict[Key, int] = {}  # that clients have sent
+        # The counters of each replica promoted in a crash, and of which keys.
+        self._fallen_to: list[tuple[Callable[[Key], bool], dict[Key, int]]] = []
         self.reads_replicas = False  # whether connections may lead to a replica, which is behind, for a while
         self.may_lose = False  # whether a primary crashed or was cut off
 
@@ -33,25 +33,26 @@ class Witness:
             ran = self._increments[key] = self._increments.get(key, 0) + 1
             if ran > self._asked.get(key, 0):
                 self._journal.breaks(f"INCR {_text(argv[1])} ran {ran} times, and was sent fewer times")
-        for value in argv[2:]:
-            if argv[0] in (b"SET", b"RPUSH"):
-                before = self._ran.setdefault(value, node)
-                if self._ran[value] is not node or value in self._lost:
+        if argv[0] in (b"SET", b"RPUSH", b"MSET"):
+            for value in set(argv[2::2] if argv[0] == b"MSET" else argv[2:]):
+                if value in self._ran:
+                    before = self._ran[value]
                     self._journal.breaks(f"{_text(value)} was written on {before}, and again on {node}")
+                self._ran[value] = node
 
-    def lost(self, log: Sequence[Any], kept: Sequence[Any]) -> None:
-        """A node gives up its log for the primary's."""
-        stays = {value for entry in kept for value in entry.argv[2:]}
-        self._lost |= {value for entry in log for value in entry.argv[2:] if value not in stays}
+    def lost(self, written: set[bytes], kept: set[bytes]) -> None:
+        """A node gives up the values that it has written for those of its primary."""
+        self._lost |= written - kept
 
-    def fell_to(self, values: dict[tuple[int, bytes], Any]) -> None:
-        """A replica with these values is promoted after a crash."""
+    def fell_to(self, values: Mapping[Key, Any], concerns: Callable[[Key], bool]) -> None:
+        """A replica with these values is promoted after a crash. It serves the keys that this `concerns`."""
         self.may_lose = True
-        self._fallen_to.append({key: int(values[key]) for key in self._asked if key in values})
+        counters = {key: int(values[key]) for key in self._asked if key in values}
+        self._fallen_to.append((concerns, counters))
 
     # -- what clients do
 
-    def asks_increment(self, key: tuple[int, bytes]) -> None:
+    def asks_increment(self, key: Key) -> None:
         self._asked[key] = self._asked.get(key, 0) + 1
 
     def confirmed(self, client: str, value: bytes) -> None:
@@ -64,17 +65,16 @@ class Witness:
     def has_confirmed(self) -> bool:
         return bool(self._confirmed)
 
-    def may_fall(self, key: tuple[int, bytes], value: int, *, is_read: bool) -> bool:
+    def may_fall(self, key: Key, value: int, *, is_read: bool) -> bool:
         """Whether a counter may have fallen to this value, which was read, or comes from a write."""
         if is_read and self.reads_replicas:
             return True
-        return any(value >= counters.get(key, 0) for counters in self._fallen_to)
+        return any(concerns(key) and value >= counters.get(key, 0) for concerns, counters in self._fallen_to)
 
     # -- the end
 
-    def check(self, log: Sequence[Any]) -> None:
-        """All nodes have this log now, the last primary's. It has all that was confirmed and not lost."""
-        kept = {value for entry in log for value in entry.argv[2:]}
+    def check(self, kept: set[bytes]) -> None:
+        """These values were written by the last primaries. They are all that was confirmed and not lost."""
         for value, client in self._confirmed.items():
             if value in kept:
                 continue

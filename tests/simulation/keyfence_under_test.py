@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import itertools
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from keyfence.config.limits import ClientLimits, ClientSettings
 from keyfence.config.loading import load_settings
@@ -21,12 +21,14 @@ from keyfence.downstream.client import Client
 from keyfence.downstream.context import Common
 from keyfence.identity.client_facts import Evidence
 from keyfence.identity.resolver import make_resolver
+from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.enforcement.modes import ModeRule, Modes
 from keyfence.policy.engine.authorizer import Authorizer, InForce
 from keyfence.policy.loading.load import load_policy
 from keyfence.process.serving.upstreams import ServedUpstream
 from keyfence.telemetry.telemetry import Telemetry
 from keyfence.upstream.failovers import Failover
+from keyfence.upstream.health import UpstreamAddress
 from tests.simulation.guides import Guide
 from tests.simulation.network import Host, Network
 
@@ -37,18 +39,37 @@ DRAIN_SECONDS = 1.0
 
 
 @cache
-def _authorizer() -> Authorizer:
-    """One for all schedules: what it has learned of commands changes its speed, and no answer."""
-    policy = load_policy(POLICY)
+def _policy() -> CompiledPolicy:
+    return load_policy(POLICY)
+
+
+def new_authorizer() -> Authorizer:
+    policy = _policy()
     return Authorizer(policy, Modes((ModeRule("enforce"),), policy.services), clock=lambda: 1e9)
 
 
 @cache
-def _settings() -> Settings:
+def authorizer() -> Authorizer:
+    """One for all schedules: what it has learned of commands changes its speed, and no answer."""
+    return new_authorizer()
+
+
+@cache
+def settings() -> Settings:
     overrides = Overrides(listen="127.0.0.1:0")
     return dataclasses.replace(
         load_settings("", overrides, needs_policy=False), connect_timeout=CONNECT_SECONDS
     )
+
+
+def open_upstream(address: UpstreamAddress, telemetry: Telemetry, network: Network) -> ServedUpstream:
+    """An upstream with a virtual clock."""
+    served = ServedUpstream(address, settings(), telemetry, tell=lambda _text: None, adopt=None, quiet=True)
+    upstream, clock = served.upstream, network.loop.time
+    for part in (upstream._failovers, upstream._renewals, upstream._held):
+        part._clock = clock  # type: ignore[attr-defined]
+    upstream.standing._clock = clock
+    return served
 
 
 class SimulatedClient(Client):
@@ -68,33 +89,47 @@ class SimulatedClient(Client):
 class Keyfence:
     """One process of keyfence."""
 
-    def __init__(self, network: Network, guide: Guide, shared_connections: int) -> None:
+    def __init__(
+        self,
+        network: Network,
+        served: ServedUpstream,
+        shared_connections: int,
+        in_force: InForce | None = None,
+        splits: Mapping[str, frozenset[bytes]] | None = None,
+    ) -> None:
+        """`in_force`: the policy, None: `authorizer`. `splits`: the commands that services have sent in
+        parts."""
         self.host: Host = network.host("keyfence", ADDRESS)
         self._network = network
         self._numbers = itertools.count()
-        loop = network.loop
-        authorizer = _authorizer()
-        self.telemetry = Telemetry(clock=loop.time)
-        self._served = ServedUpstream(
-            guide.address(), _settings(), self.telemetry, tell=lambda _text: None, adopt=None, quiet=True
-        )
-        self.upstream = self._served.upstream
-        for part in (self.upstream._failovers, self.upstream._renewals, self.upstream._held):
-            part._clock = loop.time  # type: ignore[attr-defined]
-        self.upstream.standing._clock = loop.time
-        common = Common(
-            InForce(authorizer),
-            make_resolver(frozenset(authorizer.policy.services)),
+        self._served = served
+        self.telemetry = served._telemetry
+        self.upstream = served.upstream
+        limits = ClientLimits(output=200_000)
+        self.common = Common(
+            in_force or InForce(authorizer()),
+            make_resolver(frozenset(authorizer().policy.services)),
             self.telemetry,
-            ClientSettings(clients=ClientLimits(output=200_000), shared_connections=shared_connections),
+            ClientSettings(clients=limits, shared_connections=shared_connections, splits=splits or {}),
         )
-        self.listeners = self._served.serve(common)
-        assert self._served.context is not None
-        self.context = self._served.context
+        self.prepare(self.common)
+        self.listeners = served.serve(self.common)
+        assert served.context is not None
+        self.context = served.context
         self._moves = self.upstream.on_failover
         self.upstream.on_failover = self._failed_over
         self._chores: list[asyncio.Task[None]] = []
+        loop = network.loop
         loop.opens = lambda makes, host, port: network.connect(self.host, makes, host, port)
+
+    @classmethod
+    def before(cls, network: Network, guide: Guide, shared_connections: int) -> Self:
+        """One before the primary that a guide leads to."""
+        telemetry = Telemetry(clock=network.loop.time)
+        return cls(network, open_upstream(guide.address(), telemetry, network), shared_connections)
+
+    def prepare(self, common: Common) -> None:
+        """Add what all clients share, before there are any."""
 
     def _failed_over(self, now: Failover, held: Collection[str] | None) -> None:
         self._network.journal.add("keyfence: %s is the primary, says %s", now.node, now.why)

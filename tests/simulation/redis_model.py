@@ -27,10 +27,27 @@ class Entry(NamedTuple):
 
     database: int
     argv: tuple[bytes, ...]
+    carries: frozenset[bytes] = frozenset()  # what was ever written to a key that comes from another node
+
+
+def written_in(log: Sequence[Entry]) -> set[bytes]:
+    """All values that were written by this log. What was written to a key goes with it to another node."""
+    found: dict[bytes, set[bytes]] = {}
+    for entry in log:
+        name, key, *rest = entry.argv
+        if name == b"MIGRATED":
+            found.pop(key, None)
+        elif name == b"RESTORE":
+            found[key] = set(entry.carries)
+        else:
+            found.setdefault(key, set()).update(rest[::2] if name == b"MSET" else rest)
+    return set().union(*found.values())
 
 
 class Node:
     """A Redis server: its role, its data, and the log of writes that led there."""
+
+    mode = b"standalone"
 
     def __init__(self, name: str, group: Group, address: str) -> None:
         self.name = name
@@ -47,7 +64,11 @@ class Node:
         self.listen()
 
     def listen(self) -> None:
-        self.group.network.listen(self.host.address, PORT, lambda: Connection(self))
+        self.group.network.listen(self.host.address, PORT, self.accept)
+
+    def accept(self) -> Connection:
+        """The protocol of a new connection."""
+        return Connection(self)
 
     # -- commands
 
@@ -63,11 +84,11 @@ class Node:
             return b"-MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'."
         return b""
 
-    def run(self, database: int, argv: Argv) -> bytes:
+    def run(self, database: int, argv: Argv, carries: frozenset[bytes] = frozenset()) -> bytes:
         """Run a command on data that is not refused."""
         reply = self.data.run(database, argv)
         if argv[0] in WRITES and reply != NIL:
-            self.log.append(Entry(database, tuple(argv)))
+            self.log.append(Entry(database, tuple(argv), carries))
             self.group.executed(self, database, argv)
         return reply
 
@@ -251,7 +272,7 @@ class Connection:
         if len(argv) > 1:
             self._resp = int(argv[1])
         role = b"master" if self.node.is_primary else b"replica"
-        fields = [b"server", b"redis", b"mode", b"standalone", b"role", role]
+        fields = [b"server", b"redis", b"mode", self.node.mode, b"role", role]
         parts = [bulk(one) for one in fields] + [bulk(b"id"), b":%d\r\n" % self._id]
         return b"%%%d\r\n" % (len(parts) // 2) + b"".join(parts) if self._resp == 3 else array(parts)
 

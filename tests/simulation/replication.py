@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+from tests.simulation.dataset import Key
 from tests.simulation.invariants import Witness
 from tests.simulation.journal import Journal
 from tests.simulation.network import Network
-from tests.simulation.redis_model import Node
+from tests.simulation.redis_model import Node, written_in
 
 
 class Group:
@@ -31,13 +32,25 @@ class Group:
         self._isolated: Node | None = None
         self._masters: dict[Node, Node] = {}
         self._behind: dict[Node, None] = {}  # replicas that will catch up
-        count = dice.choice([2, 2, 3])
-        self.nodes = [Node(f"redis-{number}", self, f"10.0.0.{number}") for number in range(1, count + 1)]
+        self.nodes = self.make_nodes()
         self.primary = self.nodes[0]
         self.primary.promote()
         self.primary_since = 0.0  # when `primary` began to serve
         for one in self.nodes[1:]:
             self._masters[one] = self.primary
+
+    def make_nodes(self) -> Sequence[Node]:
+        """The nodes; the first one is the primary."""
+        count = self._dice.choice([2, 2, 3])
+        return [Node(f"redis-{number}", self, f"10.0.0.{number}") for number in range(1, count + 1)]
+
+    def lateness(self) -> float:
+        """Seconds for which the role of a primary is known before it has it."""
+        return self._dice.random() * 0.5 if self._dice.random() < 0.3 else 0.0
+
+    def keys_of_now(self) -> Callable[[Key], bool]:
+        """Whether a key belongs to these nodes now."""
+        return lambda _key: True
 
     def next_id(self) -> int:
         self._ids += 1
@@ -98,7 +111,7 @@ class Group:
     def _attached(self, node: Node, master: Node) -> None:
         if self._masters.get(node) is master and not node.is_primary:
             if node.log != master.log[: len(node.log)]:
-                self._witness.lost(node.log, master.log)
+                self._witness.lost(written_in(node.log), written_in(master.log))
                 node.data.values.clear()
                 node.log.clear()
             node.is_linked, node.is_loading = True, False
@@ -107,6 +120,12 @@ class Group:
     def isolate(self, node: Node) -> None:
         """The replicas of a node lose it: what it runs from now on does not reach them."""
         self._isolated = node
+
+    def isolate_none(self) -> None:
+        self._isolated = None
+
+    def is_isolated(self, node: Node) -> bool:
+        return node is self._isolated
 
     # -- failovers
 
@@ -133,7 +152,7 @@ class Group:
         if not self.replicas:
             return False
         chosen = self._dice.choice(self.replicas)
-        self._witness.fell_to(chosen.data.values)
+        self._witness.fell_to(chosen.data.values, self.keys_of_now())
         self._promote(chosen)
         return True
 
@@ -141,9 +160,7 @@ class Group:
         self._journal.add("%s is the primary now", chosen.name)
         former = self.primary
         del self._masters[chosen]
-        late = (
-            self._dice.random() * 0.5 if self._dice.random() < 0.3 else 0.0
-        )  # its role is known before it has it
+        late = self.lateness()
         self.network.loop.call_later(late, self._begin, chosen)
         self.primary, self.primary_since = chosen, self.network.loop.now + late
         for one, master in list(self._masters.items()):

@@ -17,11 +17,13 @@ from tests.simulation.invariants import Witness
 from tests.simulation.journal import Broken, Journal
 from tests.simulation.keyfence_under_test import CONNECT_SECONDS, Keyfence
 from tests.simulation.loop import StandsStill, VirtualLoop
-from tests.simulation.network import End, Network
+from tests.simulation.network import End, Host, Network
+from tests.simulation.redis_model import written_in
 from tests.simulation.replication import Group
 
 TICK = 0.1  # seconds between two messages of the publisher
-MOST_LINES = 400  # of a report
+MOST_LINES = 400  # of a report …
+MOST_BROKEN = 10  # … and of the invariants in it
 # A connection that answered READONLY is used no longer than this, if only its role shows where it leads:
 # the next look at Redis, whose pauses grow to 2 s, and the pause between two renewals.
 RENEWAL_SECONDS = 3.5
@@ -30,26 +32,24 @@ NODES = "10.0.0."  # how the addresses of nodes begin
 AT_WORK = (b"\r\nRPUSH\r\n", b"\r\nSET\r\n", b"\r\nINCR\r\n", b"\r\nGET\r\n", b"\r\nSUBSCRIBE\r\n")
 
 
-class Schedule:
-    """Plays one seed."""
+class Player:
+    """Base of the schedules: plays one seed."""
+
+    KINDS: tuple[str, ...] = ()  # of schedules
+    OPTION = ""  # with which `python -m tests.simulation` plays this kind
+    _keyfence: Keyfence
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
         self.loop = VirtualLoop()
         self.journal = Journal(self.loop)
         dice = self._dice = random.Random(seed)
-        self.kind = dice.choice(["graceful", "crash", "rough", "rough"])
+        self.kind = dice.choice(self.KINDS)
         self._network = Network(self.loop, dice, self.journal)
         self._witness = Witness(self.journal)
-        self._group = Group(self._network, dice, self.journal, self._witness)
-        guides: list[type[Guide]] = [BySentinels, BySentinels, ByName, ByAddress]
-        self._guide = dice.choice(guides)(self._network, dice, self.journal, self._group)
-        # Only Sentinels and the role of a node in the handshake keep connections away from replicas.
-        self._witness.reads_replicas = not isinstance(self._guide, BySentinels)
-        self._witness.may_lose = self.kind != "graceful"
+        self.lay_out()
         self._clients: list[Client] = []
         self._published = 0
-        self._refused: dict[End, float] = {}  # when READONLY first came on a connection
         self._is_open = True  # clients are at work
         self._pause = dice.choice([0.2, 0.6, 1.0])  # the longest, between two deeds of a client
 
@@ -82,21 +82,21 @@ class Schedule:
                 self.loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
         self.loop.close()
 
+    @property
+    def shown(self) -> str:
+        """What kind of schedule it is."""
+        return self.kind
+
     def features(self) -> list[str]:
         """What the schedule had in it, for those who count."""
-        found = [self.kind, type(self._guide).__name__]
-        if self._keyfence.upstream.last_failover is not None:
-            found.append("followed")
-        if self._witness.has_confirmed:
-            found.append("confirmed")
-        return found
+        return [self.kind, "confirmed"] if self._witness.has_confirmed else [self.kind]
 
     def report(self) -> str:
         """What has happened, and how to see it again."""
         lines = [
-            f"seed {self.seed} ({self.kind}, {type(self._guide).__name__}) breaks an invariant:",
-            *(f"  {one}" for one in self.journal.broken),
-            f"again: python -m tests.simulation --seed {self.seed}",
+            f"seed {self.seed} ({self.shown}) breaks an invariant:",
+            *(f"  {one}" for one in self.journal.broken[:MOST_BROKEN]),
+            f"again: python -m tests.simulation {self.OPTION}--seed {self.seed}",
             "what happened:",
             *self.journal.lines()[-MOST_LINES:],
         ]
@@ -104,21 +104,27 @@ class Schedule:
 
     # -- the play
 
+    def lay_out(self) -> None:
+        """Draw the models of Redis."""
+        raise NotImplementedError
+
+    def make_keyfence(self) -> Keyfence:
+        raise NotImplementedError
+
+    def make_client(self, number: int, origin: Host) -> Client:
+        kind: type[Client] = Subscriber if self._dice.random() < 0.25 else Worker
+        return kind(number, self._network, origin, self._witness)
+
     async def _play(self) -> None:
         dice = self._dice
-        self._keyfence = Keyfence(self._network, self._guide, dice.choice([0, 1, 1, 2]))
-        if isinstance(self._guide, BySentinels):
-            self._keyfence.host.sees_written = self._watch_writes
-        if self.kind != "rough":
-            self._keyfence.host.sees_read = self._watch_refusals
+        self._keyfence = self.make_keyfence()
         await self._keyfence.start()
         self._tick()
         origin = self._network.host("clients", "10.0.3.1")
         for number in range(dice.randrange(2, 5)):
-            kind: type[Client] = Subscriber if dice.random() < 0.25 else Worker
-            self._clients.append(kind(number, self._network, origin, self._witness))
+            self._clients.append(self.make_client(number, origin))
             self._act(self._clients[-1])
-        await self._go_wrong()
+        await self.go_wrong()
         await self._settle()
         await self._end()
 
@@ -135,66 +141,36 @@ class Schedule:
             how = self._dice.choice(["abort", "close", "write_eof"])
             if how == "close" and client.end.get_write_buffer_size():
                 how = "abort"  # a client that closes reads no more, so keyfence may never take what it wrote
-            getattr(client.end, how)()
+            client.hang_up(how)
         else:
             client.begin()
         self.loop.call_later(self._dice.random() * self._pause, self._act, client)
 
     def _tick(self) -> None:
-        """Somebody publishes at the primary, and looks whether subscribers have heard of it."""
+        """Somebody publishes at Redis, and looks whether all is as it should be."""
         if self._is_open:
             if any(isinstance(one, Subscriber) for one in self._clients):
                 self._published += 1
-                self._group.publish(CHANNEL, b"%d" % self._published)
-                self._watch_subscribers()
+                self.publish(b"%d" % self._published)
+            self.watch()
             self.loop.call_later(TICK, self._tick)
-
-    async def _go_wrong(self) -> None:
-        """Play the faults, some of them at the same time."""
-        faults = Faults(self._network, self._dice, self._group, self._guide, self._keyfence.host)
-        await asyncio.sleep(0.3)
-        under_way: list[asyncio.Task[None]] = []
-        for _ in range(self._dice.choice([1, 2, 2, 3])):
-            fault = self._draw(faults)
-            is_failover = fault not in faults.beside or fault.__name__ in (
-                "_split",
-                "_cut_and_take_over",
-                "_restart",
-            )
-            under_way.append(asyncio.ensure_future(faults.one(fault, is_failover)))
-            await asyncio.sleep(self._dice.random() * 1.5)
-        await asyncio.gather(*under_way)
-
-    def _draw(self, faults: Faults) -> Fault:
-        dice = self._dice
-        if self.kind == "graceful":
-            return dice.choice(faults.graceful)
-        if self.kind == "crash":
-            return dice.choice(faults.crashes)
-        return dice.choice(dice.choice([faults.graceful, faults.crashes, faults.beside, faults.beside]))
 
     async def _settle(self) -> None:
         """Mend all, and wait until each client has had answers again."""
         self.journal.add("all is mended")
         self._network.mend_all()
-        self._guide.lead(self._group.primary)
-        self._guide.heal()
-        for node in self._group.nodes:
-            if node is not self._group.primary and node not in self._group.replicas:
-                self._group.attach(node)
-        if self.kind != "rough" and not self._guide.patience:
-            await asyncio.sleep(RENEWAL_SECONDS + 1.0)
+        await self.mend()
         before = {one: one.answered for one in self._clients}
         for _ in range(round(PROGRESS_SECONDS / 0.25)):
             await asyncio.sleep(0.25)
-            if all(self._works(one, before[one]) for one in self._clients):
+            if all(self.works(one, before[one]) for one in self._clients):
                 return
-        waiting = [one.name for one in self._clients if not self._works(one, before[one])]
+        waiting = [one.name for one in self._clients if not self.works(one, before[one])]
         self.journal.breaks(
             f"{', '.join(waiting)} got no answers for {PROGRESS_SECONDS} s after the last fault"
         )
 
-    def _works(self, client: Client, before: int) -> bool:
+    def works(self, client: Client, before: int) -> bool:
         if isinstance(client, Subscriber):
             return client.end is not None and client.heard_at > self.loop.now - 0.5
         return client.answered > before and client.end is not None
@@ -222,7 +198,7 @@ class Schedule:
         await self._keyfence.stop()
         await self._network.end()
         await asyncio.sleep(CONNECT_SECONDS + 0.3)  # a connection that is being made ends by its time limit
-        self._witness.check(self._group.primary.log)
+        self._witness.check(self.written())
         self._look_what_is_left()
 
     def _look_what_is_left(self) -> None:
@@ -236,6 +212,99 @@ class Schedule:
         own = __name__.rpartition(".")[0]
         if timers := [one for one in self.loop.timers if not one._callback.__module__.startswith(own)]:
             self.journal.breaks(f"timers are left: {timers}")
+
+    # -- what is looked at meanwhile
+
+    def publish(self, text: bytes) -> None:
+        """Somebody publishes at Redis."""
+        raise NotImplementedError
+
+    def watch(self) -> None:
+        """Look whether all is as it should be."""
+
+    async def go_wrong(self) -> None:
+        """Play the faults."""
+        raise NotImplementedError
+
+    async def mend(self) -> None:
+        """Have all nodes and their surroundings as they should be."""
+        raise NotImplementedError
+
+    def written(self) -> set[bytes]:
+        """All values that were written by the last primaries."""
+        raise NotImplementedError
+
+
+class Schedule(Player):
+    """One Redis with replicas."""
+
+    KINDS = ("graceful", "crash", "rough", "rough")
+
+    def lay_out(self) -> None:
+        dice = self._dice
+        self._group = Group(self._network, dice, self.journal, self._witness)
+        guides: list[type[Guide]] = [BySentinels, BySentinels, ByName, ByAddress]
+        self._guide = dice.choice(guides)(self._network, dice, self.journal, self._group)
+        # Only Sentinels and the role of a node in the handshake keep connections away from replicas.
+        self._witness.reads_replicas = not isinstance(self._guide, BySentinels)
+        self._witness.may_lose = self.kind != "graceful"
+        self._refused: dict[End, float] = {}  # when READONLY first came on a connection
+
+    @property
+    def shown(self) -> str:
+        return f"{self.kind}, {type(self._guide).__name__}"
+
+    def features(self) -> list[str]:
+        followed = ["followed"] if self._keyfence.upstream.last_failover is not None else []
+        return [*super().features(), type(self._guide).__name__, *followed]
+
+    def make_keyfence(self) -> Keyfence:
+        made = Keyfence.before(self._network, self._guide, self._dice.choice([0, 1, 1, 2]))
+        if isinstance(self._guide, BySentinels):
+            made.host.sees_written = self._watch_writes
+        if self.kind != "rough":
+            made.host.sees_read = self._watch_refusals
+        return made
+
+    def publish(self, text: bytes) -> None:
+        self._group.publish(CHANNEL, text)
+        self._watch_subscribers()
+
+    def written(self) -> set[bytes]:
+        return written_in(self._group.primary.log)
+
+    async def mend(self) -> None:
+        self._guide.lead(self._group.primary)
+        self._guide.heal()
+        for node in self._group.nodes:
+            if node is not self._group.primary and node not in self._group.replicas:
+                self._group.attach(node)
+        if self.kind != "rough" and not self._guide.patience:
+            await asyncio.sleep(RENEWAL_SECONDS + 1.0)
+
+    async def go_wrong(self) -> None:
+        """Play the faults, some of them at the same time."""
+        faults = Faults(self._network, self._dice, self._group, self._guide, self._keyfence.host)
+        await asyncio.sleep(0.3)
+        under_way: list[asyncio.Task[None]] = []
+        for _ in range(self._dice.choice([1, 2, 2, 3])):
+            fault = self._draw(faults)
+            is_failover = fault not in faults.beside or fault.__name__ in (
+                "_split",
+                "_cut_and_take_over",
+                "_restart",
+            )
+            under_way.append(asyncio.ensure_future(faults.one(fault, is_failover)))
+            await asyncio.sleep(self._dice.random() * 1.5)
+        await asyncio.gather(*under_way)
+
+    def _draw(self, faults: Faults) -> Fault:
+        dice = self._dice
+        if self.kind == "graceful":
+            return dice.choice(faults.graceful)
+        if self.kind == "crash":
+            return dice.choice(faults.crashes)
+        return dice.choice(dice.choice([faults.graceful, faults.crashes, faults.beside, faults.beside]))
 
     # -- invariants that are looked at meanwhile
 

@@ -20,3 +20,9 @@ FOUND = {
     80740339574596: "a client that had gone left a connection that waited for the end of the outage",
     282: "a read came from a replica that is behind, as a name led there: allowed without Sentinels",
 }
+
+# The same before a cluster (`--cluster`).
+FOUND_BEFORE_CLUSTERS = {
+    6: "CLUSTERDOWN within a transaction was taken for the answer to EXEC, which was sent again",
+    9: "WATCH was redirected, and MULTI went to the node that had refused it",
+}

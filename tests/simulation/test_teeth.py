@@ -9,16 +9,16 @@ import pytest
 from tests.simulation import keyfence_under_test, schedule
 from tests.simulation.journal import Broken
 from tests.simulation.keyfence_under_test import Keyfence, SimulatedClient
-from tests.simulation.schedule import Schedule
+from tests.simulation.schedule import Player, Schedule
 
 MOST_SCHEDULES = 2_000  # some tens of seconds
 
 
-def found(*ways: str, first: int = 0) -> str:
+def found(*ways: str, first: int = 0, kind: type[Player] = Schedule) -> str:
     """What breaks in one of these ways, in the first schedule that has it, of the seeds from `first` on. One
     soon after that has it as the models are now, so the test is short."""
     for seed in range(first, first + MOST_SCHEDULES):
-        played = Schedule(seed)
+        played = kind(seed)
         try:
             played.run()
         except Broken:

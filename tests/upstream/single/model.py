@@ -343,7 +343,9 @@ class ModelClient(Sharer):
             self._queued.append(argv)
             return
         if reply.startswith(b"-"):
-            assert reply.startswith((b"-TRYAGAIN", b"-CLUSTERDOWN", b"-ERR the nodes' replies")), reply
+            is_across = len({*map(hash_slot, rest)}) > 1 and reply.startswith(b"-CROSSSLOT")
+            known = (b"-TRYAGAIN", b"-CLUSTERDOWN", b"-ERR the nodes' replies")
+            assert is_across or reply.startswith(known), reply
             self.errors.append(reply)
             if name == b"DEL":
                 self.unsure |= {key: self.values.pop(key) for key in {*rest} if key in self.values}

@@ -84,6 +84,11 @@ class Stage:
         for piece in pieces:
             self.own.upstream_data(self.link(number), piece)  # type: ignore[arg-type]
 
+    def run_all(self) -> None:
+        """Let all pauses pass."""
+        while self.later.waiting:
+            self.later.run_next()
+
     # -- as `OwnConnections` uses it
 
     def upstream_data(self, link: object, data: bytes) -> None:  # noqa: ARG002
@@ -199,3 +204,86 @@ def test_a_lost_connection_ends_the_client_that_waits_for_a_part(stage: Stage) -
     assert stage.lost == ""
     stage.own.upstream_lost(stage.link(2), "gone")  # type: ignore[arg-type]
     assert stage.lost == "gone"
+
+
+DOWN = b"-CLUSTERDOWN The cluster is down\r\n"
+ABORTED = b"-EXECABORT Transaction discarded because of previous errors.\r\n"
+
+
+def test_an_error_within_a_transaction_is_not_taken_for_that_of_exec(stage: Stage) -> None:
+    stage.ask(b"MULTI")
+    stage.answer(0, b"+OK\r\n")
+    stage.ask(b"SET", KEYS[0], b"x")
+    stage.ask(b"EXEC")
+    stage.got = b""
+    stage.taken(0)
+    stage.answer(0, DOWN, ABORTED)
+    stage.run_all()
+    assert stage.got == DOWN + ABORTED
+    assert stage.taken(0) == b""
+
+
+def test_exec_is_not_sent_again(stage: Stage) -> None:
+    stage.ask(b"MULTI")
+    stage.ask(b"SET", KEYS[0], b"x")
+    stage.answer(0, b"+OK\r\n+QUEUED\r\n")
+    stage.ask(b"EXEC")
+    stage.got = b""
+    stage.taken(0)
+    stage.answer(0, DOWN)
+    stage.run_all()
+    assert stage.got == DOWN
+    assert stage.taken(0) == b""
+
+
+def test_a_transaction_goes_to_the_node_where_watch_has_run(stage: Stage) -> None:
+    stage.ask(b"WATCH", KEYS[0])
+    stage.answer(0, b"-MOVED %d %b:7001\r\n" % (hash_slot(KEYS[0]), HOST.encode()))
+    stage.run_all()
+    assert stage.taken(1) == encode.command(b"WATCH", KEYS[0])
+    stage.answer(1, b"+OK\r\n")
+    stage.ask(b"MULTI")
+    assert stage.taken(1) == encode.command(b"MULTI")
+
+
+def leaves(stage: Stage, number: int) -> None:
+    """A node leaves the cluster; the others have its hash slots."""
+    halves = ((0, 9000), (9001, 16383))
+    left = [one for one in range(3) if one != number]
+    nodes = [Node(f"n{one}", HOST, 7000 + one, slots=(half,)) for one, half in zip(left, halves, strict=True)]
+    upstreams: dict[str, Any] = {one.id: stage.upstreams[one.port - 7000] for one in nodes}
+    stage.masters.take(Topology(nodes), upstreams)
+
+
+def test_a_client_that_listens_to_a_node_which_leaves_is_closed(stage: Stage) -> None:
+    stage.ask(b"SUBSCRIBE", b"news")
+    leaves(stage, 0)
+    stage.run_all()
+    assert "has left" in stage.lost
+    assert stage.link(0).is_closed
+
+
+def test_a_client_that_listens_to_another_node_stays(stage: Stage) -> None:
+    stage.ask(b"SUBSCRIBE", b"news")
+    leaves(stage, 1)
+    stage.run_all()
+    assert not stage.lost
+
+
+def test_what_was_not_sent_to_a_node_that_is_forgotten_goes_to_another_one(stage: Stage) -> None:
+    stage.ask(b"BLPOP", KEYS[0], b"0")
+    stage.link(0).is_held = True
+    leaves(stage, 0)
+    stage.masters._nodes.pop(0)
+    assert stage.own.is_held
+    stage.run_all()
+    assert stage.taken(1) == encode.command(b"BLPOP", KEYS[0], b"0")
+
+
+def test_a_command_without_keys_goes_to_no_node_that_has_left(stage: Stage) -> None:
+    stage.ask(b"BLPOP", KEYS[0], b"0")
+    stage.answer(0, b"*-1\r\n")
+    leaves(stage, 0)
+    stage.run_all()
+    stage.ask(b"SUBSCRIBE", b"news")
+    assert stage.taken(1) == encode.command(b"SUBSCRIBE", b"news")

@@ -118,6 +118,25 @@ def test_a_refused_command_is_not_sent_again_after_a_later_one_on_its_key_has_ru
     assert server.keys[key] == b"2"
 
 
+def test_a_later_command_that_no_node_runs_does_not_hold_up_a_refused_one() -> None:
+    cluster = ModelCluster(1, clients=1)
+    (client,) = cluster.clients
+    key = KEYS[0] + client.name
+    other = next(one for one in KEYS if hash_slot(one) != hash_slot(key)) + client.name
+    server = cluster.servers[cluster.node_of(key)]
+    client.ask([b"SET", key, b"1"])
+    client.ask([b"MGET", key, other])
+    server.take_in()
+    server.is_down = True
+    server.work()
+    server.is_down = False
+    server.work()
+    server.deliver(1_000)
+    cluster.settle()
+    assert client.errors == [b"-CROSSSLOT Keys in request don't hash to the same slot\r\n"]
+    assert server.keys[key] == b"1"
+
+
 def test_a_transaction_moves_as_a_whole_with_its_hash_slot() -> None:
     cluster = ModelCluster(1, clients=1)
     (client,) = cluster.clients

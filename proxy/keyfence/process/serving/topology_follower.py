@@ -60,6 +60,7 @@ class TopologyFollower(Generic[_Served]):
         self._runtime = runtime
         self._entry = entry
         self._on_sign = on_sign if on_sign is not None else self.noticed
+        self._clock: Callable[[], float] = time.monotonic
         self._refresh = Refresh(entry.upstream.address.cluster)
         self._wanted = asyncio.Event()
         self.found = asyncio.Event()  # the topology was asked for
@@ -156,7 +157,7 @@ class TopologyFollower(Generic[_Served]):
 
     async def take(self, topology: Topology, node_ids: Collection[str]) -> None:  # noqa: ARG002
         """Another process follows the cluster, and tells this topology. These nodes have listeners."""
-        self._refresh.take(topology, time.monotonic())
+        self._refresh.take(topology, self._clock())
         await self._apply(topology)
 
     async def keep_forever(self) -> None:
@@ -174,7 +175,7 @@ class TopologyFollower(Generic[_Served]):
 
     async def _find(self) -> None:
         """Ask each node that is known until one tells the topology."""
-        while (question := self._refresh.question(time.monotonic())) is not None:
+        while (question := self._refresh.question(self._clock())) is not None:
             await self._ask(question)
             if self._refresh.topology is not None:
                 break
@@ -196,7 +197,7 @@ class TopologyFollower(Generic[_Served]):
             await self.end()
 
     async def _follow(self) -> None:
-        now = time.monotonic()
+        now = self._clock()
         question = self._refresh.question(now)
         if question is not None:
             await self._ask(question)
@@ -211,7 +212,7 @@ class TopologyFollower(Generic[_Served]):
 
     def noticed(self, reason: Reason) -> None:
         """There is a sign that the topology has changed."""
-        self._refresh.noticed(reason, time.monotonic())
+        self._refresh.noticed(reason, self._clock())
         self._wanted.set()
 
     def _signed(self, upstream: Upstream, word: str) -> None:
@@ -233,9 +234,9 @@ class TopologyFollower(Generic[_Served]):
         try:
             reply = await self._reply_of(question.address)
         except (OSError, GreetingError, hiredis.ReplyError) as exc:
-            self._refresh.failed(question, _why(exc), time.monotonic())
+            self._refresh.failed(question, _why(exc), self._clock())
         else:
-            self._refresh.answered(question, reply, time.monotonic())
+            self._refresh.answered(question, reply, self._clock())
         if self._refresh.topology is not None:
             await self._apply(self._refresh.topology)
         self._tell()
@@ -275,7 +276,7 @@ class TopologyFollower(Generic[_Served]):
         return ClusterState(
             nodes=[self._state_of(node) for node in topology.nodes] if topology is not None else [],
             slots=topology.covered if topology is not None else 0,
-            age=time.monotonic() - self._refresh.taken_at if topology is not None else None,
+            age=self._clock() - self._refresh.taken_at if topology is not None else None,
             troubles=[*self._told[:MAX_TOLD], *unreachable],
             refreshes=Counter({str(one): number for one, number in self._refresh.reasons.items()}),
         )

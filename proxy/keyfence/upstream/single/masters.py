@@ -32,7 +32,7 @@ class Waiting(Protocol):
     """A client's shares or own connections."""
 
     def topology_changed(self) -> None:
-        """Some hash slot has another node now."""
+        """Some hash slot has another node now, or a node has left."""
 
 
 class Behind(Protocol):
@@ -102,6 +102,14 @@ class Masters:
     def __iter__(self) -> Iterator[Master]:
         return iter(list(self._nodes.values()))
 
+    def has_left(self, number: int) -> bool:
+        """Whether the cluster does not have this node any more."""
+        return number not in self._nodes or self._nodes[number].has_left
+
+    def is_away(self, number: int) -> bool:
+        """Whether this node cannot be reached, or is not known any more."""
+        return number not in self._nodes or self._nodes[number].upstream.up is False
+
     def any(self) -> int:
         """The node for a command that any node may answer; NO_NODE: there is none."""
         owners = self.topology.owners()
@@ -167,10 +175,14 @@ class Masters:
         if number is not None:
             self._nodes[number].has_left = True
             self._nodes[number].pools.retire()
+            self._tell_soon()
 
     def _changed(self) -> None:
         for one in self._cutters.values():
             one.version += 1
+        self._tell_soon()
+
+    def _tell_soon(self) -> None:
         if not self._tells:
             self._tells = True
             self.later(0.0, self._tell)

@@ -27,7 +27,7 @@ from .again import Again
 from .cutting import NO_NODE, NO_SLOT, arguments
 from .kept import KeptLink
 from .masters import Masters
-from .parts import Part, Parts
+from .parts import Part, Parts, whole_part
 from .refusals import CROSSSLOT, LONGEST, NOT_SERVED, error_for, may_begin, pause_before, refusal_in
 from .splits import AtOnce, OneByOne, Whole
 from .spreading import Spread
@@ -106,7 +106,7 @@ class OwnConnections(Owner):
         own = self._owns.get(self._at)
         if own is None or not self._due or self._spread is not None:
             return not self._due
-        return own.link.is_held and self._masters[self._at].upstream.up is False
+        return own.link.is_held and self._masters.is_away(self._at)
 
     @property
     def due(self) -> int:
@@ -261,7 +261,7 @@ class OwnConnections(Owner):
             slot = next((one.slot for one in self._queue if one.slot != NO_SLOT), NO_SLOT)
         if slot != NO_SLOT:
             return self._masters.of_slot(slot)
-        return self._at if self._at in self._masters else self._masters.any()
+        return self._masters.any() if self._masters.has_left(self._at) else self._at
 
     def _wait_for_node(self, part: Part) -> None:
         """No node has the hash slot of a request: look again after a pause, but not for ever."""
@@ -304,10 +304,11 @@ class OwnConnections(Owner):
 
     def _send(self, part: Part, node: int) -> None:
         self._at = node
+        is_alone = not self._in_transaction  # EXEC is not: replies to what is in the transaction come first
         self._follow(part)
         chunks = [part.data]
         again = self._again
-        if part.begins and part.ends and not self._in_transaction and not self._stays:
+        if part.begins and part.ends and is_alone and not self._in_transaction and not self._stays:
             if again is None or again.requests[0] is not part.data:
                 self._again = Again(chunks, 0, part.name.startswith(_SHAPING))
             elif again.is_asking:
@@ -366,13 +367,17 @@ class OwnConnections(Owner):
         """Some hash slot has another node: a request that was not sent yet need not wait for the former
         one."""
         own, again = self._owns.get(self._at), self._again
+        if own is not None and self._stays and self._masters.has_left(self._at):
+            own.link.close()
+            self.upstream_lost(own.link, "its node has left the cluster")
+            return
         if own is None or again is None or not self._due or self._stays or self._in_transaction:
             return
-        if own.link.is_held and self._masters[self._at].upstream.up is False:
+        if own.link.is_held and self._masters.is_away(self._at):
             own.link.close()
             del self._owns[self._at]
             self._due = 0
-            self._queue.appendleft(Part(again.requests[0], b"", again.slot))
+            self._queue.appendleft(whole_part(again.requests[0], again.slot))
             self._go_on()
 
     # -- replies
@@ -463,7 +468,7 @@ class OwnConnections(Owner):
         if again.ends(self._masters.patience):
             return error_for(reply)
         self._again = again
-        self._queue.appendleft(Part(again.requests[0], b"", again.slot))
+        self._queue.appendleft(whole_part(again.requests[0], again.slot))
         self._later(pause_before(again.word, again.hops))
         return b""
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from keyfence.resp.limits import ProtocolError
 from keyfence.resp.requests import RequestReader
 
-from .cutting import LIMITS, NO_SLOT, leading_arguments, slot_of
+from .cutting import LIMITS, NO_SLOT, arguments, leading_arguments, slot_of
 
 
 class Part(NamedTuple):
@@ -23,6 +23,11 @@ class Part(NamedTuple):
     begins: bool = True
     ends: bool = True
     is_bare: bool = True  # it has no arguments
+
+
+def whole_part(request: bytes, slot: int) -> Part:
+    """A request that is sent again. Its name says what it leaves behind at its node."""
+    return Part(request, bytes(arguments(request)[0]).upper(), slot)
 
 
 class Parts:

@@ -47,6 +47,7 @@ MOST_HELD = 32 * MIB  # … and with more than this, which is what was under way
 MOST_MERGED = 64 * 1024
 MOST_SIDES = 256  # that a deal can name
 _ERROR = ord("-")
+_NOT_RUN = b"-CROSSSLOT "  # in answer to a command that has not run anywhere
 _NO_NODE, _ANY_NODE, _SEVERAL, _UNFIT, _PARTS = NO_NODE, ANY_NODE, SEVERAL, UNFIT, PARTS
 _MOST_SIDES = MOST_SIDES
 _NODES, _ENDS = NODES, ENDS
@@ -389,9 +390,11 @@ class ClusterShares(Receiver):
         if is_error and done and self.retries.is_refused(side, piece):
             return
         request = side.next_request() if self.sends_again and done and not turn.is_whole else b""
-        if is_error:
-            piece = error_for(piece)
         sent = side.sent
+        if is_error:
+            if piece.startswith(_NOT_RUN) and sent is not None and not sent.shapeable:
+                request = b""
+            piece = error_for(piece)
         number = turn.number
         if done:
             self.due -= done
