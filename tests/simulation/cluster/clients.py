@@ -27,6 +27,9 @@ STAYING, STAYING_ACROSS = "staying", "staying across"
 HELD = (PIECES, WATCHED, STAYING, STAYING_ACROSS)  # by one node
 # What stands for a redirect that is not followed. Its first bytes may have been passed on already.
 _AGAIN = re.compile("([-MOVEDASK]+: |-)?TRYAGAIN ")
+_ELSEWHERE = re.compile(
+    "([-MOVEDASK]+: |-)?(ERR a key or channel of another node is not supported here|TRYAGAIN )"
+)
 _CROSSSLOT = "CROSSSLOT Keys in request don't hash to the same slot"
 
 
@@ -169,7 +172,17 @@ class PlainWorker(PlainClient, Worker):
         kind = self._kind
         if self._stays and kind != FOREIGN:
             kind = STAYING_ACROSS if kind == ACROSS else STAYING
-        return Mark(kind, key, request, cluster.refusals[request], cluster.runs[key])
+        return Mark(kind, key, request, self._refusals(kind, request), cluster.runs[key])
+
+    def _refusals(self, kind: str, request: bytes) -> int:
+        """How often nodes have refused a request, or a part of it."""
+        if kind != ACROSS or not self.splits:
+            return self.cluster.refusals[request]
+        name, *keys = request.split()
+        parts: dict[int, list[bytes]] = {}
+        for key in keys:
+            parts.setdefault(hash_slot(key), []).append(key)
+        return sum(self.cluster.refusals[b" ".join([name, *one])] for one in parts.values())
 
     def take(self, reply: Any) -> None:
         due = self.due[0] if self.due else None
@@ -190,13 +203,15 @@ class PlainWorker(PlainClient, Worker):
             return mark.kind == STAYING_ACROSS or (mark.kind == ACROSS and not self.splits)
         if mark.kind == FOREIGN:
             return text.startswith("NOPERM")
+        if mark.kind == ACROSS and self.splits and text.startswith("LOADING "):
+            return text.encode().rpartition(b" ")[2] in mark.request.split()
         if text.startswith("EXECABORT"):
             return due.request == b"EXEC" and self._aborts
         return self._may_try_again(due, text) or super()._is_right_error(due, text)
 
     def is_troubled(self, due: Due) -> bool:
         mark = due.mark
-        if mark is not None and self.cluster.refusals[mark.request] > mark.refused:
+        if mark is not None and self._refusals(mark.kind, mark.request) > mark.refused:
             waited = self.network.loop.now - due.since
             if mark.kind in HELD or waited >= CONNECT_SECONDS:  # perhaps at a node that has left
                 return True
@@ -205,10 +220,13 @@ class PlainWorker(PlainClient, Worker):
     def _may_try_again(self, due: Due, text: str) -> bool:
         """Whether keyfence may have given up to follow the nodes' errors."""
         mark = due.mark
-        if mark is None or not _AGAIN.match(text if mark.kind == STAYING else f"-{text}"):
+        if mark is None:
             return False
-        refused = self.cluster.refusals[mark.request] - mark.refused
-        if refused and mark.kind in HELD:
+        if not (_ELSEWHERE.match(text) if mark.kind == STAYING else _AGAIN.match(f"-{text}")):
+            return False
+        refused = self._refusals(mark.kind, mark.request) - mark.refused
+        # Of a command in parts it is not looked at which one was given up, and why.
+        if refused and (mark.kind in HELD or (mark.kind == ACROSS and self.splits)):
             return True
         if refused > MOST_HOPS and (mark.kind == WHOLE or self.cluster.has_bounced(mark.request)):
             return True
