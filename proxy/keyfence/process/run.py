@@ -40,13 +40,13 @@ from .news import News
 from .operators import OperatorListeners, why_not
 from .provision import Provision
 from .serving.backend import Backend
-from .serving.cluster import ClusterNodes, Doors
+from .serving.cluster import ClusterNodes
 from .serving.command_recorder import Recorder
 from .serving.jobs import background
 from .serving.packing import Packed, pack
 from .serving.runtime import Runtime, StartError, telemetry_of
 from .serving.single import OneAddress
-from .serving.topology_follower import TopologyFollower
+from .serving.topology_follower import Doors, TopologyFollower
 from .serving.upstreams import ServedUpstream
 from .systemd import READY, STOPPING, notifier
 

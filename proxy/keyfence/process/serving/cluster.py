@@ -15,11 +15,10 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections.abc import Callable, Collection, Sequence
-from typing import Protocol
 
 from keyfence.config.upstream import AnnounceModel
 from keyfence.downstream.listeners import Listeners
-from keyfence.net.addresses import Address, Bound, bind
+from keyfence.net.addresses import Address
 from keyfence.net.host_port import host_port
 from keyfence.resp import encode
 from keyfence.resp.frames import FrameError
@@ -30,38 +29,11 @@ from keyfence.upstream.cluster.topology import Node, Topology
 from keyfence.upstream.cluster.troubles import CANNOT_LISTEN, Trouble, troubles_of
 
 from .runtime import Runtime
-from .topology_follower import ServedNode, TopologyFollower
+from .topology_follower import Doors, ServedNode, TopologyFollower
 from .upstreams import ServedUpstream
 
 KEPT_SECONDS = 60.0  # for which the listener of a node that has left stays open
 _UNREADABLE = encode.error("ERR keyfence: the cluster's answer cannot be read, so it is withheld")
-
-
-class Doors(Protocol):
-    """Where the sockets of the nodes' listeners come from."""
-
-    def open(self, node_id: str, where: Address) -> Sequence[Bound]:
-        """The sockets by which this process serves a node; none: other processes serve it. Raises
-        OSError."""
-
-    def close(self, node_id: str) -> None:
-        """The node's listener is closed."""
-
-    def told(self, topology: Topology) -> None:
-        """Of the nodes of this topology, all that can be served are."""
-
-
-class OwnDoors(Doors):
-    """The sockets of the only process."""
-
-    def open(self, _node_id: str, where: Address) -> Sequence[Bound]:
-        return [bind(where)]
-
-    def close(self, node_id: str) -> None:
-        pass  # the listener has closed them
-
-    def told(self, topology: Topology) -> None:
-        pass
 
 
 @dataclasses.dataclass(eq=False, kw_only=True)
@@ -84,10 +56,8 @@ class ClusterNodes(TopologyFollower[_Open]):
         doors: Doors | None = None,
         on_sign: Callable[[Reason], None] | None = None,
     ) -> None:
-        """`entry` is the upstream of the configured listener. `on_sign` is called with each sign that the
-        topology has changed, if another process follows it."""
-        super().__init__(runtime, entry, on_sign)
-        self._doors = doors if doors is not None else OwnDoors()
+        """`entry` is the upstream of the configured listener. The rest is as for every follower."""
+        super().__init__(runtime, entry, doors, on_sign)
         nodes = {Address(node).host_port: port for node, port in announce.nodes.items()}
         self._announcement = Announcement(announce.host, announce.range, nodes)
         self._addresses = Addresses(Topology(), announce.host, {})
@@ -141,7 +111,6 @@ class ClusterNodes(TopologyFollower[_Open]):
         by_id = {node_id: one.port for node_id, one in self._open.items() if not one.left_at}
         self._addresses = Addresses(topology, self._announcement.host, by_id)
         self._choose_entry(topology)
-        self._doors.told(topology)
 
     async def _serve(self, node: Node, port: int) -> None:
         """Have a listener for this node at this port."""

@@ -24,10 +24,9 @@ from keyfence.upstream.single.masters import Masters
 from keyfence.upstream.single.refusals import ELSEWHERE, MOVED, error_for, refusal_in
 from keyfence.upstream.single.replicas import ShardReplicas
 
-from .cluster import Doors, OwnDoors
 from .replica_reads import reads_from_replicas, report
 from .runtime import Runtime
-from .topology_follower import ServedNode, TopologyFollower
+from .topology_follower import Doors, ServedNode, TopologyFollower
 from .upstreams import ServedUpstream
 
 _NO_CLUSTER = encode.error(DISABLED)
@@ -43,11 +42,8 @@ class OneAddress(TopologyFollower[ServedNode]):
         doors: Doors | None = None,
         on_sign: Callable[[Reason], None] | None = None,
     ) -> None:
-        """`entry` is the upstream that the configuration names, which is any node. `doors` are told of each
-        topology, and `on_sign` of each sign that it has changed, if another process follows it."""
         settings = runtime.settings
-        super().__init__(runtime, entry, on_sign)
-        self._doors = doors if doors is not None else OwnDoors()
+        super().__init__(runtime, entry, doors, on_sign)
         later = asyncio.get_running_loop().call_later
         self.masters = Masters(settings.shared_connections, settings.connect_timeout, self._on_sign, later)
         self.masters.ask_nodes = self._ask_nodes
@@ -118,7 +114,6 @@ class OneAddress(TopologyFollower[ServedNode]):
         self._choose_entry(topology)
         for node_id in self._open.keys() - topology.nodes_by_id.keys():
             await self._let_go(self._open.pop(node_id))
-        self._doors.told(topology)
 
     def _serve(self, node: Node) -> None:
         one = self._open.get(node.id)

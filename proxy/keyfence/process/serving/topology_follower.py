@@ -13,10 +13,11 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import hiredis
 
+from keyfence.net.addresses import Address, Bound, bind
 from keyfence.net.host_port import host_port
 from keyfence.policy.compiled.hash_slots import hash_slot
 from keyfence.resp.replies import TO_NODES
@@ -37,6 +38,33 @@ MAX_TOLD = 100  # troubles
 NO_CLUSTER = "cluster support disabled"  # in the error of a Redis that is a node of no cluster
 
 
+class Doors(Protocol):
+    """Where the sockets of the nodes' listeners come from."""
+
+    def open(self, node_id: str, where: Address) -> Sequence[Bound]:
+        """The sockets by which this process serves a node; none: other processes serve it. Raises
+        OSError."""
+
+    def close(self, node_id: str) -> None:
+        """The node's listener is closed."""
+
+    def told(self, topology: Topology) -> None:
+        """Of the nodes of this topology, all that can be served are."""
+
+
+class OwnDoors(Doors):
+    """The sockets of the only process."""
+
+    def open(self, _node_id: str, where: Address) -> Sequence[Bound]:
+        return [bind(where)]
+
+    def close(self, node_id: str) -> None:
+        pass  # the listener has closed them
+
+    def told(self, topology: Topology) -> None:
+        pass
+
+
 @dataclasses.dataclass(eq=False, kw_only=True)
 class ServedNode:
     """A node that this process serves."""
@@ -53,12 +81,18 @@ class TopologyFollower(Generic[_Served]):
     """What the two ways to serve a cluster have in common."""
 
     def __init__(
-        self, runtime: Runtime, entry: ServedUpstream, on_sign: Callable[[Reason], None] | None = None
+        self,
+        runtime: Runtime,
+        entry: ServedUpstream,
+        doors: Doors | None = None,
+        on_sign: Callable[[Reason], None] | None = None,
     ) -> None:
-        """`entry` is the upstream that the configuration names, which is any node. `on_sign` is called with
-        each sign that the topology has changed, if another process follows it."""
+        """`entry` is the upstream that the configuration names, which is any node. `doors`: None if this is
+        the only process. `on_sign` is given if another process follows the cluster: it is called with each
+        sign that the topology has changed."""
         self._runtime = runtime
         self._entry = entry
+        self._doors = doors if doors is not None else OwnDoors()
         self._on_sign = on_sign if on_sign is not None else self.noticed
         self._clock: Callable[[], float] = time.monotonic
         self._refresh = Refresh(entry.upstream.address.cluster)
@@ -153,12 +187,16 @@ class TopologyFollower(Generic[_Served]):
             job.cancel()
         await asyncio.gather(*jobs, return_exceptions=True)
 
+    async def _go_by(self, topology: Topology) -> None:
+        await self._apply(topology)
+        self._doors.told(topology)
+
     # -- going by what another process follows
 
     async def take(self, topology: Topology, node_ids: Collection[str]) -> None:  # noqa: ARG002
         """Another process follows the cluster, and tells this topology. These nodes have listeners."""
         self._refresh.take(topology, self._clock())
-        await self._apply(topology)
+        await self._go_by(topology)
 
     async def keep_forever(self) -> None:
         """Go on with the topology that was taken last."""
@@ -238,7 +276,7 @@ class TopologyFollower(Generic[_Served]):
         else:
             self._refresh.answered(question, reply, self._clock())
         if self._refresh.topology is not None:
-            await self._apply(self._refresh.topology)
+            await self._go_by(self._refresh.topology)
         self._tell()
 
     async def _reply_of(self, node: tuple[str, int]) -> object:

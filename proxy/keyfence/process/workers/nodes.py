@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from keyfence.net.addresses import Address, Bound, bind
-from keyfence.process.serving.cluster import Doors
+from keyfence.process.serving.topology_follower import Doors
 from keyfence.upstream.cluster.refresh import Reason
 from keyfence.upstream.cluster.topology import Node, Topology
 
