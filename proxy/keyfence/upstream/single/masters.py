@@ -39,7 +39,7 @@ class Behind(Protocol):
     """A client's shares of which some replies have come, and others that were asked for together have not."""
 
     def pass_on_some(self) -> None:
-        """Pass on what has come."""
+        """Pass on what has come, unless the client has got it meanwhile."""
 
 
 class Master:

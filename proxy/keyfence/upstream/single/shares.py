@@ -473,32 +473,27 @@ class ClusterShares(Receiver):
         """What the client has sent together is answered together, unless some of it takes longer than
         LATE_SECONDS."""
         if not self.due:
-            self._is_passed_on = True
             self._pass_on()
-        elif self._is_passed_on:
-            pass
-        elif self._deals.is_first_answered():
-            self._is_passed_on = True
-            self._masters.later(0.0, self._pass_on)
-        elif not self._is_behind:
-            self._is_behind = True
-            self._masters.behind(self)
+        elif not self._is_passed_on:
+            if self._deals.is_first_answered():
+                self._is_passed_on = True
+                self._masters.later(0.0, self.pass_on_some)
+            elif not self._is_behind:
+                self._is_behind = True
+                self._masters.behind(self)
         if self.sends_again or self._queue:
             self.after_replies()
 
     def _pass_on(self) -> None:
-        if not self._is_passed_on:
-            return  # the client has got all meanwhile
-        self._is_passed_on = False
+        self._is_passed_on = self._is_behind = False
         self._merge()
         if self._client is not None:
             self._client.shared_turn(self._link)
 
     def pass_on_some(self) -> None:
-        """Pass on what has come, though other nodes have not answered yet."""
-        self._is_behind = False
-        self._is_passed_on = True
-        self._pass_on()
+        """Pass on what has come, unless the client has got it meanwhile."""
+        if self._is_passed_on or self._is_behind:
+            self._pass_on()
 
     def after_replies(self, *, at_once: bool = False) -> None:
         if self._client is None:
