@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 import redis
@@ -58,8 +58,10 @@ def cluster_binary() -> ServerBinary | None:
 
 
 @contextlib.contextmanager
-def running_cluster(*, replicas: int = 0, binary: ServerBinary | None = None) -> Iterator[Cluster]:
-    """Starts a cluster, and waits until all of its servers hold it to be whole."""
+def running_cluster(
+    *, replicas: int = 0, binary: ServerBinary | None = None, settings: Mapping[str, str | int] | None = None
+) -> Iterator[Cluster]:
+    """Starts a cluster, and waits until all of its servers hold it to be whole. Then all get the settings."""
     binary = binary or cluster_binary()
     assert binary is not None, NO_CLUSTER
     with contextlib.ExitStack() as servers:
@@ -76,6 +78,10 @@ def running_cluster(*, replicas: int = 0, binary: ServerBinary | None = None) ->
         ]
         cluster = Cluster(every[:MASTERS], every[MASTERS:])
         _join(cluster, buses)
+        for server in every:
+            with server.client() as client:
+                for name, value in (settings or {}).items():
+                    client.config_set(name, value)
         yield cluster
 
 

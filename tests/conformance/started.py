@@ -35,10 +35,7 @@ def before_one_redis(folder: Path) -> Iterator[Place]:
 @contextlib.contextmanager
 def before_a_cluster(folder: Path, *, disturbs: bool) -> Iterator[Place]:
     """keyfence before a cluster, all of it behind one address."""
-    with running_cluster(replicas=1) as cluster:
-        for server in (*cluster.masters, *cluster.replicas):
-            with server.client() as client:
-                client.config_set("cluster-node-timeout", 2000)
+    with running_cluster(replicas=1, settings={"cluster-node-timeout": 2000}) as cluster:
         upstream = f'cluster: ["{cluster.url.removeprefix("redis://")}"], expose: single'
         path = configuration(folder, upstream, "shared", str(_POLICY))
         # Its notices are about the nodes that the checks move and end.

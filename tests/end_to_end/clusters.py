@@ -40,13 +40,20 @@ KEYS = [f"app:{number}" for number in range(60)]
 def running_keyfence(folder: Path, cluster: Cluster, *more: str) -> Iterator[Keyfence]:
     """Starts keyfence before a cluster, with `more` lines in its configuration."""
     first = 20_000 + free_port() % 10_000
-    (folder / "policy.yaml").write_text(POLICY)
-    config = folder / "keyfence.yaml"
     one, other, *_ = cluster.masters
     text = CONFIG.format(seed=one.port, other=other.port, first=first, last=first + 99)
-    config.write_text(text + "".join(f"{line}\n" for line in more))
-    # The notices of stderr are about nodes that join, fail and leave.
-    with Keyfence("--config", config, expect_stderr="(?s).*") as started:
+    with keyfence_with(folder, POLICY, text + "".join(f"{line}\n" for line in more)) as started:
+        yield started
+
+
+@contextlib.contextmanager
+def keyfence_with(folder: Path, policy: str, config: str) -> Iterator[Keyfence]:
+    """Starts keyfence before a cluster, with these files."""
+    (folder / "policy.yaml").write_text(policy)
+    path = folder / "keyfence.yaml"
+    path.write_text(config)
+    # The notices of stderr are about nodes and workers that join, fail and leave, and about reloads.
+    with Keyfence("--config", path, expect_stderr="(?s).*") as started:
         yield started
 
 

@@ -17,7 +17,7 @@ import redis
 
 from tests.clients.running import ask, eventually, metric
 from tests.cluster import NO_CLUSTER, Cluster, cluster_binary, running_cluster
-from tests.end_to_end.clusters import moved_slot
+from tests.end_to_end.clusters import keyfence_with, moved_slot
 from tests.end_to_end.test_replicas import calls
 from tests.servers import Keyfence, RedisServer
 
@@ -44,10 +44,7 @@ pytestmark = pytest.mark.skipif(cluster_binary() is None, reason=NO_CLUSTER)
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    with running_cluster(replicas=3) as one:
-        for server in (*one.masters, *one.replicas):
-            with server.client() as client:
-                client.config_set("cluster-node-timeout", 2000)
+    with running_cluster(replicas=3, settings={"cluster-node-timeout": 2000}) as one:
         yield one
 
 
@@ -58,11 +55,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def keyfence(folder: Path, cluster: Cluster) -> Iterator[Keyfence]:
-    (folder / "policy.yaml").write_text(POLICY)
-    config = folder / "keyfence.yaml"
-    config.write_text(CONFIG.format(seed=cluster.masters[0].port, after_write="20ms"))
-    # The notices of stderr are about nodes that fail here.
-    with Keyfence("--config", config, expect_stderr="(?s).*") as one:
+    config = CONFIG.format(seed=cluster.masters[0].port, after_write="20ms")
+    with keyfence_with(folder, POLICY, config) as one:
         until_used(one, 3)
         yield one
 

@@ -17,6 +17,7 @@ import redis
 from keyfence.upstream.single.refusals import ELSEWHERE
 from tests.clients.running import eventually
 from tests.cluster import NO_CLUSTER, Cluster, cluster_binary, running_cluster
+from tests.end_to_end.clusters import keyfence_with
 from tests.servers import Keyfence, RedisServer
 
 POLICY = """policy: p
@@ -40,21 +41,14 @@ pytestmark = pytest.mark.skipif(cluster_binary() is None, reason=NO_CLUSTER)
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    with running_cluster(replicas=1) as one:
-        for server in (*one.masters, *one.replicas):
-            with server.client() as client:
-                client.config_set("cluster-node-timeout", 2000)
+    with running_cluster(replicas=1, settings={"cluster-node-timeout": 2000}) as one:
         yield one
 
 
 @pytest.fixture(scope="module")
 def keyfence(tmp_path_factory: pytest.TempPathFactory, cluster: Cluster) -> Iterator[Keyfence]:
-    folder = tmp_path_factory.mktemp("single")
-    (folder / "policy.yaml").write_text(POLICY)
-    config = folder / "keyfence.yaml"
-    config.write_text(CONFIG.format(seed=cluster.masters[0].port))
-    # The notices of stderr are about nodes that fail here.
-    with Keyfence("--config", config, expect_stderr="(?s).*") as one:
+    config = CONFIG.format(seed=cluster.masters[0].port)
+    with keyfence_with(tmp_path_factory.mktemp("single"), POLICY, config) as one:
         yield one
 
 

@@ -12,7 +12,7 @@ import redis
 
 from tests.clients.running import ask, eventually, metric
 from tests.cluster import NO_CLUSTER, SLOTS, Cluster, cluster_binary, running_cluster
-from tests.end_to_end.clusters import moved_slot, nodes, pids
+from tests.end_to_end.clusters import keyfence_with, moved_slot, nodes, pids
 from tests.end_to_end.test_one_address import CONFIG, KEYS, POLICY, TAGGED, Load, directly
 from tests.servers import Keyfence
 
@@ -30,12 +30,8 @@ def cluster() -> Iterator[Cluster]:
 
 @pytest.fixture(scope="module")
 def keyfence(tmp_path_factory: pytest.TempPathFactory, cluster: Cluster) -> Iterator[Keyfence]:
-    folder = tmp_path_factory.mktemp("workers")
-    (folder / "policy.yaml").write_text(POLICY)
-    config = folder / "keyfence.yaml"
-    config.write_text(CONFIG.format(seed=cluster.masters[0].port) + f"workers: {WORKERS}\ndrain: 1s\n")
-    # The notices of stderr are about nodes that fail, and workers that are killed.
-    with Keyfence("--config", config, expect_stderr="(?s).*") as one:
+    config = CONFIG.format(seed=cluster.masters[0].port) + f"workers: {WORKERS}\ndrain: 1s\n"
+    with keyfence_with(tmp_path_factory.mktemp("workers"), POLICY, config) as one:
         yield one
 
 

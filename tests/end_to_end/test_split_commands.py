@@ -15,6 +15,7 @@ import redis
 from keyfence.admin.client import ask
 from tests.clients.running import eventually
 from tests.cluster import NO_CLUSTER, Cluster, cluster_binary, running_cluster
+from tests.end_to_end.clusters import keyfence_with
 from tests.servers import Keyfence
 
 POLICY = """policy: p
@@ -43,22 +44,15 @@ pytestmark = pytest.mark.skipif(cluster_binary() is None, reason=NO_CLUSTER)
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    with running_cluster() as one:
-        for server in one.masters:
-            with server.client() as client:
-                # The others serve their keys when one of them is gone.
-                client.config_set("cluster-require-full-coverage", "no")
+    # The others serve their keys when one of them is gone.
+    with running_cluster(settings={"cluster-require-full-coverage": "no"}) as one:
         yield one
 
 
 @pytest.fixture(scope="module")
 def keyfence(tmp_path_factory: pytest.TempPathFactory, cluster: Cluster) -> Iterator[Keyfence]:
-    folder = tmp_path_factory.mktemp("split")
-    (folder / "policy.yaml").write_text(POLICY)
-    config = folder / "keyfence.yaml"
-    config.write_text(CONFIG.format(seed=cluster.masters[0].port))
-    # The notices of stderr are about the node that is killed here, and the reload.
-    with Keyfence("--config", config, expect_stderr="(?s).*") as one:
+    config = CONFIG.format(seed=cluster.masters[0].port)
+    with keyfence_with(tmp_path_factory.mktemp("split"), POLICY, config) as one:
         yield one
 
 

@@ -45,22 +45,23 @@ def _(trial: Trial) -> None:
         holds(each in map(bulk, keys), "one of the keys", each)
 
 
+def _removes_all(trial: Trial, name: str) -> None:
+    one, keys = trial.connect(), trial.keys(50)
+    _write(one, keys)
+    same(one.ask(name), OK)
+    all_same(one.pipeline([("GET", key) for key in keys]), [NIL] * 50)
+
+
 @check(GROUP)
 def _(trial: Trial) -> None:
     """FLUSHALL removes the keys of all nodes."""
-    one, keys = trial.connect(), trial.keys(50)
-    _write(one, keys)
-    same(one.ask("FLUSHALL"), OK)
-    all_same(one.pipeline([("GET", key) for key in keys]), [NIL] * 50)
+    _removes_all(trial, "FLUSHALL")
 
 
 @check(GROUP)
 def _(trial: Trial) -> None:
     """FLUSHDB removes the keys of all nodes."""
-    one, keys = trial.connect(), trial.keys(50)
-    _write(one, keys)
-    same(one.ask("FLUSHDB"), OK)
-    all_same(one.pipeline([("GET", key) for key in keys]), [NIL] * 50)
+    _removes_all(trial, "FLUSHDB")
 
 
 @check(GROUP)
