@@ -168,11 +168,11 @@ class PlainWorker(PlainClient, Worker):
         key = words[1] if len(words) > 1 else b""
         own = b" ".join(words)
         request = own if words[0] in (b"WATCH", b"GET") else self._lead or own
-        cluster = self.cluster
         kind = self._kind
         if self._stays and kind != FOREIGN:
             kind = STAYING_ACROSS if kind == ACROSS else STAYING
-        return Mark(kind, key, request, self._refusals(kind, request), cluster.runs[key])
+        ran = sum(self.cluster.runs[one] for one in _keys(kind, key, request))
+        return Mark(kind, key, request, self._refusals(kind, request), ran)
 
     def _refusals(self, kind: str, request: bytes) -> int:
         """How often nodes have refused a request, or a part of it."""
@@ -233,10 +233,11 @@ class PlainWorker(PlainClient, Worker):
         return self._may_be_overtaken(mark)
 
     def _may_be_overtaken(self, mark: Mark) -> bool:
-        """Whether a node has refused a request, and may have run a later one on its key since."""
-        is_followed = any(mark.key in one.request.split() for one in self.due)
+        """Whether a node has refused a request, and may have run a later one on one of its keys since."""
+        keys = _keys(mark.kind, mark.key, mark.request)
+        is_followed = any(key in one.request.split() for key in keys for one in self.due)
         is_refused = self.cluster.refusals[mark.request] > mark.refused
-        return is_refused and is_followed and self.cluster.runs[mark.key] > mark.ran
+        return is_refused and is_followed and sum(self.cluster.runs[key] for key in keys) > mark.ran
 
     # -- what it asks
 
@@ -327,3 +328,8 @@ class PlainWorker(PlainClient, Worker):
         lead = b"SET %b %b:%d" % (self._value, self.name.encode(), self._count + 1)
         made: list[bytes] = self._as(WATCHED, lead, super()._watch)
         return made
+
+
+def _keys(kind: str, key: bytes, request: bytes) -> list[bytes]:
+    """The keys of a request whose first key is this one."""
+    return request.split()[1:] if kind in (ACROSS, STAYING_ACROSS) else [key]

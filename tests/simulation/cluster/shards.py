@@ -22,6 +22,7 @@ from tests.simulation.redis_model import Argv, Node, written_in
 from tests.simulation.replication import Group
 
 AGAIN_SECONDS = 0.1  # after which a node that could not be told is told again
+NEWS_SECONDS = 1.0  # until keyfence knows of a shard that leaves, if the network is slow
 
 
 class Shard(Group):
@@ -97,7 +98,7 @@ class Cluster:
         self.failing: dict[ClusterNode, None] = {}  # nodes that the others take for dead
         self.cut_off: dict[ClusterNode, None] = {}  # nodes that know that they cannot reach the others
         self.has_ended_nodes = False  # a shard has left, which ends connections
-        self.troubled_at = 0.0  # when hash slots last had no node that serves them
+        self.troubled_at = 0.0  # until when hash slots may have had no node that serves them
         self.refusals: Counter[bytes] = Counter()  # by the request that nodes have refused
         self.refused_by: dict[bytes, set[tuple[str, bytes]]] = {}  # the same: which nodes, with which words
         self.watched_at: dict[bytes, ClusterNode] = {}  # where the last WATCH has run, by key
@@ -197,7 +198,7 @@ class Cluster:
         serving = self.truth.serving
         is_served = all(one.is_primary and one.answers and not self.is_down_for(one) for one in serving)
         if self.cut_off or not is_served:
-            self.troubled_at = self.network.loop.now
+            self.troubled_at = max(self.troubled_at, self.network.loop.now)
 
     # -- what clients do
 
@@ -264,8 +265,10 @@ class Cluster:
         return shard
 
     def leave(self, shard: Shard) -> None:
-        """A shard without hash slots leaves, and its nodes know nothing of the others any more."""
+        """A shard without hash slots leaves, and its nodes know nothing of the others any more. They tell
+        whoever has not heard of it that nobody has the hash slots."""
         shard.has_left = True
+        self.troubled_at = self.network.loop.now + NEWS_SECONDS
         self.tell(LEFT, shard, self.nodes[0])
         for node in shard.members:
             node.has_left = True

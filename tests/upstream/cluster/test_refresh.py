@@ -10,6 +10,7 @@ from keyfence.policy.compiled.hash_slots import SLOTS
 from keyfence.upstream.cluster.refresh import (
     ANSWER_SECONDS,
     GATHER_SECONDS,
+    MOST_ANSWER_SECONDS,
     MOST_SECONDS,
     POLL_SECONDS,
     Question,
@@ -86,19 +87,20 @@ def test_a_sign_during_a_question_leads_to_another_one() -> None:
     question = asked(made, 1.1)
     made.noticed(Reason.RESET, 1.2)
     made.answered(question, NODES, 1.3)
-    assert 0 < made.seconds_left(1.3) < POLL_SECONDS / 10
+    assert made.seconds_left(1.3) < POLL_SECONDS / 10
 
 
 def test_pauses_grow_while_signs_come_and_nothing_changes() -> None:
     made, now, pauses = refresh(), 0.0, []
-    for _ in range(7):
+    for _ in range(5):
         made.noticed(Reason.CLUSTERDOWN, now)
         pauses.append(made.seconds_left(now))
         now += pauses[-1]
         made.answered(asked(made, now), NODES, now)
-    assert pauses == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.6, MOST_SECONDS, MOST_SECONDS])
-    made.noticed(Reason.CLUSTERDOWN, now)
-    now += MOST_SECONDS
+    assert pauses == pytest.approx([0.1, 0.2, 0.4, MOST_SECONDS, MOST_SECONDS])
+    made.noticed(Reason.CLUSTERDOWN, now + 0.45)  # most of the pause is over
+    assert made.seconds_left(now + 0.45) == pytest.approx(GATHER_SECONDS)
+    now += 1.0
     changed = NODES.replace("10.0.0.3:7003", "10.0.0.3:7009")
     made.answered(asked(made, now), changed, now)
     made.noticed(Reason.CLUSTERDOWN, now)
@@ -155,13 +157,31 @@ def test_a_topology_that_another_process_tells_counts() -> None:
 def test_one_node_is_asked_at_a_time_and_the_next_one_if_it_is_silent() -> None:
     made = refresh()
     first = asked(made, POLL_SECONDS)
-    assert made.question(POLL_SECONDS + 1) is None
+    assert made.question(POLL_SECONDS + ANSWER_SECONDS / 2) is None
     second = asked(made, POLL_SECONDS + ANSWER_SECONDS)
     assert second.address != first.address
     made.answered(first, NEW, 13.0)  # too late
     assert epoch(made) == 3
     made.answered(second, NEW, 13.0)
     assert epoch(made) == 9
+
+
+def test_nodes_have_more_time_if_no_answer_has_counted() -> None:
+    made, now, seconds = refresh(), POLL_SECONDS, []
+    for _ in range(4):
+        question: Question | None = asked(made, now)
+        seconds.append(question.seconds if question else 0)
+        while question is not None:
+            made.failed(question, "silent", now)
+            question = made.question(now)
+        now += made.seconds_left(now)
+    assert seconds == [ANSWER_SECONDS, 1.0, MOST_ANSWER_SECONDS, MOST_ANSWER_SECONDS]
+    made.answered(asked(made, now), NODES, now)
+    assert asked(made, now + POLL_SECONDS).seconds == ANSWER_SECONDS
+
+
+def test_nodes_have_much_time_before_there_is_a_topology() -> None:
+    assert asked(refresh(None), 0.0).seconds == MOST_ANSWER_SECONDS
 
 
 def test_a_node_that_fails_is_asked_after_those_that_do_not_and_then_come_the_seeds() -> None:

@@ -11,8 +11,10 @@ from keyfence.resp import encode
 from keyfence.resp.profile import Profile
 from keyfence.upstream.cluster.topology import Node, Topology
 from keyfence.upstream.single import own
+from keyfence.upstream.single.again import Again
 from keyfence.upstream.single.masters import Masters
 from keyfence.upstream.single.own import IDLE_SECONDS, OwnConnections
+from keyfence.upstream.single.refusals import Refusal
 
 from .model import Later
 
@@ -287,3 +289,14 @@ def test_a_command_without_keys_goes_to_no_node_that_has_left(stage: Stage) -> N
     stage.run_all()
     stage.ask(b"SUBSCRIBE", b"news")
     assert stage.taken(1) == encode.command(b"SUBSCRIBE", b"news")
+
+
+@pytest.mark.parametrize("word", ["MOVED", "ASK"])
+def test_a_redirect_to_a_node_that_has_left_meanwhile_leads_by_the_topology(stage: Stage, word: str) -> None:
+    again = Again([encode.command(b"GET", KEYS[0])], 0, False)
+    again.refused(Refusal(word), 1, b"-TRYAGAIN\r\n")
+    assert again.node(stage.masters) == 1
+    leaves(stage, 1)
+    stage.masters._nodes.pop(1)
+    assert again.node(stage.masters) == 0
+    assert not again.is_asking

@@ -22,10 +22,11 @@ from keyfence.net.host_port import host_port
 
 from .topology import Topology, TopologyError, topology_in
 
-GATHER_SECONDS = 0.1  # after a sign, in which others come together; then, if nothing has changed, …
-MOST_SECONDS = 2.0  # … doubled up to this
+GATHER_SECONDS = 0.1  # after a sign, in which others come together
+MOST_SECONDS = 0.5  # while nothing changes, the pause between rounds that signs begin doubles up to this
 POLL_SECONDS = 10.0  # on average, between two answers while nothing happens
-ANSWER_SECONDS = 2.0  # which one node may take
+ANSWER_SECONDS = 0.5  # which one node may take; twice that in the next round if no answer has counted, …
+MOST_ANSWER_SECONDS = 2.0  # … up to this, which is also how long it may take before there is a topology
 MAX_SHOWN = 4  # nodes in a sentence
 
 Address = tuple[str, int]
@@ -53,6 +54,7 @@ class Question(NamedTuple):
     number: int
     host: str
     port: int
+    seconds: float  # which the node may take
 
     @property
     def address(self) -> Address:
@@ -74,7 +76,9 @@ class Refresh:
         self._seeds = tuple(seeds)
         self._spread = spread
         self._due_at = -math.inf
-        self._pause = GATHER_SECONDS
+        self._pause = GATHER_SECONDS  # after the begin of a round, until signs may begin the next one
+        self._begun_at = -math.inf  # when the last round began
+        self._patience = MOST_ANSWER_SECONDS
         self._sign: Reason | None = None  # the first one since the last round began
         self._asked: Question | None = None
         self._asked_at = 0.0
@@ -87,7 +91,7 @@ class Refresh:
         """There is a sign that the topology has changed."""
         if self._sign is None:
             self._sign = reason
-            self._due_at = min(self._due_at, now + self._pause)
+            self._due_at = min(self._due_at, max(now + GATHER_SECONDS, self._begun_at + self._pause))
 
     def sign_in(self, word: str, slot: int, address: Address) -> Reason | None:
         """What it is a sign of that a node has answered MOVED or ASK; None: of nothing, because the topology
@@ -103,14 +107,14 @@ class Refresh:
         if self.topology is None or not topology.same_as(self.topology):
             self._pause = GATHER_SECONDS
         self.topology = topology
-        self.taken_at, self.trouble = now, ""
+        self.taken_at, self.trouble, self._patience = now, "", ANSWER_SECONDS
         self._asked, self._left = None, []
         self._due_at = min(self._due_at, now + POLL_SECONDS * (0.5 + self._spread()))
 
     def seconds_left(self, now: float) -> float:
         """Seconds until `question` is to be called again."""
         if self._asked is not None:
-            return max(0.0, self._asked_at + ANSWER_SECONDS - now)
+            return max(0.0, self._asked_at + self._asked.seconds - now)
         return 0.0 if self._left else max(0.0, self._due_at - now)
 
     def question(self, now: float) -> Question | None:
@@ -118,12 +122,12 @@ class Refresh:
         if self.seconds_left(now) > 0:
             return None
         if self._asked is not None:
-            self.failed(self._asked, f"it does not answer within {ANSWER_SECONDS:.0f} s", now)
+            self.failed(self._asked, f"it does not answer within {self._asked.seconds:g} s", now)
             return self.question(now)
         if not self._left:
-            self._begin_round()
+            self._begin_round(now)
         self._number += 1
-        self._asked = Question(self._number, *self._left.pop(0))
+        self._asked = Question(self._number, *self._left.pop(0), self._patience)
         self._asked_at = now
         return self._asked
 
@@ -158,10 +162,12 @@ class Refresh:
             self.take(max(self._older.values(), key=_newness), now)
             return
         self.trouble = f"no node of the cluster tells its topology ({_few(self._whys)})"
+        self._patience = min(2 * self._patience, MOST_ANSWER_SECONDS)
         self._sign = self._sign or Reason.RETRY
         self._due_at = min(self._due_at, now + self._pause * (1 - self._spread() / 2))
 
-    def _begin_round(self) -> None:
+    def _begin_round(self, now: float) -> None:
+        self._begun_at = now
         self._pause = min(2 * self._pause, MOST_SECONDS) if self._sign is not None else GATHER_SECONDS
         unsigned = Reason.INTERVAL if self.topology is not None else Reason.START
         self.reasons[self._sign or unsigned] += 1

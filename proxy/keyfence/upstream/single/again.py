@@ -81,7 +81,9 @@ class Again:
         return self.word == ASK and self._target != NO_NODE and not self.is_transaction
 
     def node(self, masters: Masters) -> int:
-        """Where it is sent now."""
+        """Where it is sent now. A node that has left the cluster since it was named is none."""
+        if masters.has_left(self._target):
+            self._target = NO_NODE
         if self.is_asking or (self.word == MOVED and self._target != NO_NODE):
             return self._target
         return masters.of_slot(self.slot) if self.slot != NO_SLOT else masters.any()
