@@ -7,7 +7,7 @@ import redis
 from keyfence.audit.judge import Facts, Judge
 from keyfence.audit.servers.links import Endpoint
 from keyfence.policy.loading.load import parse_policy
-from keyfence.upstream.url import parse_upstream
+from keyfence.upstream.address import parse_upstream
 from tests.servers import RedisServer
 
 POLICY = """

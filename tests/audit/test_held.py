@@ -7,7 +7,7 @@ from keyfence.audit.facts import MAX_FIELDS, CannotAsk
 from keyfence.audit.held import MOST_AT_ONCE, Held, held_keys
 from keyfence.audit.servers.links import Endpoint
 from keyfence.audit.servers.nodes import Topology, inspect
-from keyfence.upstream.url import parse_upstream
+from keyfence.upstream.address import parse_upstream
 from tests.audit.shop import endpoint
 from tests.cluster import Cluster
 from tests.servers import RedisServer

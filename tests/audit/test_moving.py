@@ -13,7 +13,7 @@ from keyfence.audit.servers.links import Endpoint, Link
 from keyfence.audit.servers.nodes import Topology
 from keyfence.audit.servers.router import Router
 from keyfence.policy.compiled.hash_slots import hash_slot
-from keyfence.upstream.url import parse_upstream
+from keyfence.upstream.address import parse_upstream
 from tests.cluster import Cluster
 from tests.servers import RedisServer
 

@@ -15,7 +15,7 @@ from keyfence.audit.scan import Audit, Interrupted, Options, Result, in_order, w
 from keyfence.audit.servers.links import Endpoint, LinkError
 from keyfence.audit.servers.nodes import Server, Topology, inspect
 from keyfence.audit.sums import Group
-from keyfence.upstream.url import parse_upstream
+from keyfence.upstream.address import parse_upstream
 from tests.audit.shop import endpoint, fill, judge
 from tests.cluster import Cluster
 from tests.servers import RedisServer

@@ -24,9 +24,8 @@ from keyfence.policy.diagnostics import FileError
 from keyfence.policy.enforcement.modes import ModeRule, Waiver
 from keyfence.policy.source.validate import _model_in
 from keyfence.resp.limits import IDENTIFIED, RequestLimits
+from keyfence.upstream.address import Sentinels, parse_upstream, without_password
 from keyfence.upstream.credentials.local import FromCommand, FromEnvironment, FromFile
-from keyfence.upstream.health import Sentinels
-from keyfence.upstream.url import parse_upstream, without_password
 from tests.servers import PROJECT
 
 SERVICES = ("CubeMaster", "CubeProxy", "unknown")

@@ -24,7 +24,8 @@ from keyfence.policy.enforcement.modes import ModeRule
 from keyfence.policy.engine.authorizer import InForce
 from keyfence.process.serving.garbage import without_collections
 from keyfence.telemetry.telemetry import Telemetry
-from keyfence.upstream.health import Upstream, UpstreamAddress
+from keyfence.upstream.address import UpstreamAddress
+from keyfence.upstream.health import Upstream
 from tests.loops import own_loop
 from tests.servers import PATIENCE_SECONDS, free_port
 from tests.session.sessions import ADMITTED, REFUSED, authorizer_with, cmd, identities, replies

@@ -11,8 +11,9 @@ from keyfence.resp.limits import IDENTIFIED
 from keyfence.resp.profile import unchanged
 from keyfence.session.conversation.conversation import Conversation
 from keyfence.session.conversation.routing import Route
+from keyfence.upstream.address import UpstreamAddress
 from keyfence.upstream.dedicated import Owner
-from keyfence.upstream.health import Upstream, UpstreamAddress
+from keyfence.upstream.health import Upstream
 from keyfence.upstream.links import Links
 from keyfence.upstream.pools import Pools
 

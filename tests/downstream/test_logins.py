@@ -12,8 +12,9 @@ from keyfence.net.closures import CREDENTIALS, Closure
 from keyfence.resp.profile import Profile
 from keyfence.session.conversation.conversation import Conversation
 from keyfence.telemetry.counters import Counters
+from keyfence.upstream.address import UpstreamAddress
 from keyfence.upstream.credentials.login import ACCEPTED, Login
-from keyfence.upstream.health import Upstream, UpstreamAddress
+from keyfence.upstream.health import Upstream
 from tests.session.sessions import passed, session
 
 START = 1000.0

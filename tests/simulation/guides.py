@@ -10,7 +10,7 @@ import asyncio
 import random
 import socket
 
-from keyfence.upstream.health import Sentinels, UpstreamAddress
+from keyfence.upstream.address import Sentinels, UpstreamAddress
 from tests.simulation.journal import Journal
 from tests.simulation.network import Network
 from tests.simulation.redis_model import PORT, Node

@@ -27,8 +27,8 @@ from keyfence.policy.engine.authorizer import Authorizer, InForce
 from keyfence.policy.loading.load import load_policy
 from keyfence.process.serving.upstreams import ServedUpstream
 from keyfence.telemetry.telemetry import Telemetry
+from keyfence.upstream.address import UpstreamAddress
 from keyfence.upstream.failovers import Failover
-from keyfence.upstream.health import UpstreamAddress
 from tests.simulation.guides import Guide
 from tests.simulation.network import Host, Network
 

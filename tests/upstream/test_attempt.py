@@ -14,9 +14,10 @@ import pytest
 
 from keyfence.resp import encode
 from keyfence.resp.profile import Profile
+from keyfence.upstream.address import Sentinels, UpstreamAddress
 from keyfence.upstream.attempt import Attempt
 from keyfence.upstream.dedicated import DedicatedLink, Owner
-from keyfence.upstream.health import Sentinels, Upstream, UpstreamAddress
+from keyfence.upstream.health import Upstream
 from keyfence.upstream.pools import Pools
 from tests.downstream.test_client import in_loop
 from tests.servers import PATIENCE_SECONDS

@@ -9,7 +9,8 @@ import pytest
 
 from keyfence.resp.profile import Profile
 from keyfence.upstream import exchange
-from keyfence.upstream.health import Upstream, UpstreamAddress
+from keyfence.upstream.address import UpstreamAddress
+from keyfence.upstream.health import Upstream
 from keyfence.upstream.pools import MAX_POOLS, Pools
 from tests.downstream.test_client import in_loop
 from tests.upstream.test_shared import Recorder, Shared, Written

@@ -15,8 +15,9 @@ import redis
 
 from keyfence.commands.learned import learn
 from keyfence.upstream import discovery as learning
+from keyfence.upstream.address import UpstreamAddress
 from keyfence.upstream.discovery import CannotLearn, Learner, NotAllowed, ask_for_commands
-from keyfence.upstream.health import Upstream, UpstreamAddress
+from keyfence.upstream.health import Upstream
 from tests.servers import PATIENCE_SECONDS, PROJECT, Certificates, Keyfence, RedisServer, ServerBinary
 
 REPLY = b"*1\r\n*6\r\n$3\r\nm.x\r\n:2\r\n*1\r\n+write\r\n:1\r\n:1\r\n:1\r\n"

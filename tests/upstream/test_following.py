@@ -11,8 +11,9 @@ import pytest
 
 from keyfence.resp.replies import DOUBTS, READ_ONLY
 from keyfence.upstream import health
+from keyfence.upstream.address import Sentinels, UpstreamAddress
 from keyfence.upstream.failovers import Failover
-from keyfence.upstream.health import Sentinels, Upstream, UpstreamAddress
+from keyfence.upstream.health import Upstream
 from tests.downstream.test_client import in_loop
 from tests.servers import PATIENCE_SECONDS, free_port
 

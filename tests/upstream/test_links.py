@@ -8,8 +8,9 @@ import pytest
 
 from keyfence.resp.encode import command
 from keyfence.resp.profile import unchanged
+from keyfence.upstream.address import UpstreamAddress
 from keyfence.upstream.dedicated import DedicatedLink, Owner
-from keyfence.upstream.health import Upstream, UpstreamAddress, UpstreamDown
+from keyfence.upstream.health import Upstream, UpstreamDown
 from keyfence.upstream.links import Links
 from keyfence.upstream.own_commands import PING
 from keyfence.upstream.pools import Pools

@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 
 from keyfence.resp import encode
+from keyfence.upstream.address import parse_upstream
 from keyfence.upstream.health import Upstream
 from keyfence.upstream.own_commands import OWN_COMMANDS, OwnCommand, acl_rules
 from keyfence.upstream.own_user import missing_permissions
-from keyfence.upstream.url import parse_upstream
 from tests.clients.running import eventually
 from tests.servers import PATIENCE_SECONDS, PROJECT, Keyfence, RedisServer
 

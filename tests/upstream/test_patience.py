@@ -7,7 +7,8 @@ import time
 
 import pytest
 
-from keyfence.upstream.health import Upstream, UpstreamAddress
+from keyfence.upstream.address import UpstreamAddress
+from keyfence.upstream.health import Upstream
 from keyfence.upstream.patience import at_most
 from tests.downstream.test_client import in_loop
 

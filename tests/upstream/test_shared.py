@@ -8,9 +8,10 @@ import pytest
 
 from keyfence.net.closures import CREDENTIALS, lost
 from keyfence.resp.profile import Profile
+from keyfence.upstream.address import UpstreamAddress
 from keyfence.upstream.credentials.login import Login
 from keyfence.upstream.exchange import Sharer
-from keyfence.upstream.health import Upstream, UpstreamAddress
+from keyfence.upstream.health import Upstream
 from keyfence.upstream.pools import Pools
 from keyfence.upstream.shared import SharedConnection, SharedLink
 from tests.downstream.test_client import in_loop

@@ -13,7 +13,7 @@ import urllib.request
 from collections.abc import Sequence
 from typing import Any
 
-from keyfence.upstream.url import without_password
+from keyfence.upstream.address import without_password
 
 from .token import TOKEN_VARIABLE, TokenError, read_token
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from keyfence.net.addresses import is_this_machine, parse_address
 from keyfence.net.host_port import host_port
 from keyfence.policy.diagnostics import Diagnostic
+from keyfence.upstream.address import parse_upstream
 from keyfence.upstream.credentials.clouds import missing
-from keyfence.upstream.url import parse_upstream
 
 from .fields import parse_network
 from .models import ConfigModel, ListenerModel

@@ -16,7 +16,7 @@ from urllib.parse import quote
 from keyfence.policy.diagnostics import Diagnostic, FileError, Place
 from keyfence.policy.source.files import Unreadable, read_file
 from keyfence.policy.source.yaml import PathKey, Source
-from keyfence.upstream.url import parse_upstream, without_password
+from keyfence.upstream.address import parse_upstream, without_password
 
 FILE = "file:"
 MAX_SECRET = 64 * 1024  # bytes of a file

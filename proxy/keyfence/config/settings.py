@@ -19,7 +19,7 @@ from keyfence.policy.enforcement.waivers import WaiverModel
 from keyfence.policy.services import UNKNOWN
 from keyfence.policy.source.yaml import PathKey, Source
 from keyfence.policy.verdict import Mode
-from keyfence.upstream.health import UpstreamAddress
+from keyfence.upstream.address import UpstreamAddress
 
 from .identify import IdentifyModel
 from .limits import ANY_SERVICE

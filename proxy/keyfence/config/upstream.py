@@ -16,11 +16,10 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, model_va
 from keyfence.net.addresses import Address, ip_address, parse_address
 from keyfence.policy.diagnostics import file_error
 from keyfence.policy.source.model import Duration, Flag
+from keyfence.upstream.address import Sentinels, UpstreamAddress, parse_upstream
 from keyfence.upstream.credentials.clouds import FromAws, FromEntra, FromGoogle
 from keyfence.upstream.credentials.local import FromCommand, FromEnvironment, FromFile
 from keyfence.upstream.credentials.model import Source
-from keyfence.upstream.health import Sentinels, UpstreamAddress
-from keyfence.upstream.url import parse_upstream
 
 from .fields import STRICT
 from .references import resolved_url

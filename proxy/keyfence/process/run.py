@@ -29,8 +29,8 @@ from keyfence.process.workers.worker import Start
 from keyfence.telemetry.log_relay import LogRelay
 from keyfence.telemetry.operator_log import warn
 from keyfence.telemetry.telemetry import Named, Telemetry
+from keyfence.upstream.address import UpstreamAddress
 from keyfence.upstream.embedded import EmbeddedRedis
-from keyfence.upstream.health import UpstreamAddress
 
 from .control import ProcessControl
 from .findings import FindingsDesk

@@ -15,21 +15,20 @@ import random
 import ssl
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
-from typing import Literal
 
 from keyfence.net.host_port import host_port
-from keyfence.resp import encode
 from keyfence.resp.replies import DOUBTS, READ_ONLY, TO_NODES
 from keyfence.resp.role import REPLICA
 
+from .address import UpstreamAddress
 from .attempt import Attempt
 from .credentials.login import Login
-from .credentials.model import Credentials, Source
+from .credentials.model import Credentials
 from .doubt import Doubt, Looker, Renewals
 from .failovers import Failover, Failovers
 from .handshake import Answers, GreetingError, Misplaced, describe
 from .names import HeldAddresses, addresses_of, is_name
-from .own_commands import PING, READONLY, SELECT
+from .own_commands import PING, READONLY
 from .patience import at_most
 from .probe import NOT_READY, Probe
 from .standing import HELLO, ROLES, Standing
@@ -44,60 +43,6 @@ SLACK_SECONDS = 1.0  # beyond the time that a login may take to be fetched
 _FULL = "max number of clients"  # in the error of a Redis that has as many as it takes
 # What is noticed of an upstream besides errors to clients: a connection has ended, or cannot be made.
 RESET, CONNECT = "RESET", "CONNECT"
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Sentinels:
-    """The Sentinels that name the primary. They may have a login of their own."""
-
-    hosts: tuple[tuple[str, int], ...]  # each with its port
-    name: str  # of the primary, as `sentinel monitor` has it
-    username: str = ""
-    password: str = dataclasses.field(default="", repr=False)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class UpstreamAddress:
-    """The address of Redis. `shown` is its text for people, without the password; it stays the same when
-    Sentinels name another primary."""
-
-    kind: Literal["tcp", "tls", "unix"]
-    host: str = ""
-    port: int = 6379
-    path: str = ""
-    username: str = ""
-    password: str = dataclasses.field(default="", repr=False)
-    database: int = 0
-    shown: str = ""
-    server_name: str = ""  # the name that its TLS certificate must have; "": the host
-    sentinels: Sentinels | None = None  # who name the host and port; None: they do not change
-    cluster: tuple[tuple[str, int], ...] = ()  # it is a node of the cluster that these are nodes of
-    credentials: Source | None = None  # what gives username and password; None: they do not change
-
-    def login(self) -> list[bytes]:
-        """The command that logs keyfence in, if there are credentials."""
-        if self.username:
-            return [encode.command(b"AUTH", self.username, self.password)]
-        return [encode.command(b"AUTH", self.password)] if self.password else []
-
-    @property
-    def has_login(self) -> bool:
-        """Whether keyfence logs in, also if what it logs in with is not known yet."""
-        return self.credentials is not None or bool(self.login())
-
-    def without_login(self) -> UpstreamAddress:
-        """The same address without credentials."""
-        return dataclasses.replace(self, username="", password="", shown="", credentials=None)
-
-    def greeting(self) -> list[bytes]:
-        """The commands sent first on a connection. None may be answered with an error."""
-        select = [SELECT.request(self.database)] if self.database else []
-        return self.login() + select
-
-    @property
-    def selects_later(self) -> bool:
-        """Whether the database may only be selectable after the client has logged in."""
-        return bool(self.database) and not self.has_login
 
 
 class Upstream:

@@ -9,8 +9,9 @@ from collections.abc import Sequence
 
 import hiredis
 
+from .address import UpstreamAddress
 from .handshake import GreetingError
-from .health import Upstream, UpstreamAddress
+from .health import Upstream
 from .own_commands import OWN_COMMANDS, OwnCommand
 
 MAX_REPLIES = 64 * 1024  # bytes of all replies together

@@ -12,8 +12,8 @@ from keyfence.audit.servers.nodes import Topology, inspect
 from keyfence.config.loading import load_settings
 from keyfence.config.settings import Overrides
 from keyfence.downstream.tls import upstream_context
+from keyfence.upstream.address import parse_upstream
 from keyfence.upstream.cluster import topology as cluster_topology
-from keyfence.upstream.url import parse_upstream
 from tests.audit.shop import endpoint
 from tests.cluster import Cluster
 from tests.servers import Certificates, RedisServer, running_redis

@@ -20,6 +20,7 @@ from keyfence.process.serving import cluster as module
 from keyfence.process.serving.cluster import ClusterNodes
 from keyfence.process.serving.runtime import Runtime
 from keyfence.telemetry.telemetry import Telemetry
+from keyfence.upstream.address import UpstreamAddress
 from keyfence.upstream.cluster.refresh import Reason
 from keyfence.upstream.cluster.troubles import (
     CANNOT_LISTEN,
@@ -31,7 +32,6 @@ from keyfence.upstream.cluster.troubles import (
     SLOTS_WITHOUT_NODE,
     UNREACHABLE,
 )
-from keyfence.upstream.health import UpstreamAddress
 from tests.process.serving.test_upstreams import in_loop
 from tests.servers import free_port
 from tests.upstream.cluster.replies import wire

@@ -22,7 +22,8 @@ from keyfence.policy.loading.load import parse_policy
 from keyfence.policy.verdict import Peer
 from keyfence.process.serving.ttl_check import BATCH, TtlWatch
 from keyfence.telemetry.telemetry import Telemetry
-from keyfence.upstream.health import Upstream, UpstreamAddress
+from keyfence.upstream.address import UpstreamAddress
+from keyfence.upstream.health import Upstream
 from tests.servers import Keyfence, RedisServer, running_redis
 
 POLICY = parse_policy(

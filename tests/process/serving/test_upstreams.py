@@ -14,7 +14,7 @@ from keyfence.net.addresses import Address, bind
 from keyfence.process.serving.runtime import Runtime
 from keyfence.session.conversation.owner_questions import Question
 from keyfence.telemetry.telemetry import Telemetry
-from keyfence.upstream.health import UpstreamAddress
+from keyfence.upstream.address import UpstreamAddress
 from tests.loops import in_loop
 from tests.servers import free_port
 

@@ -18,7 +18,7 @@ from keyfence.process.workers.sockets import bind_places
 from keyfence.process.workers.worker import Sockets, Start
 from keyfence.telemetry.counters import Counters
 from keyfence.telemetry.log_relay import LogRelay
-from keyfence.upstream.health import UpstreamAddress
+from keyfence.upstream.address import UpstreamAddress
 from tests.servers import PATIENCE_SECONDS
 
 

@@ -17,8 +17,8 @@ from keyfence.process.serving.single import OneAddress
 from keyfence.process.serving.upstreams import ServedUpstream
 from keyfence.session.conversation import conversation
 from keyfence.telemetry.telemetry import Telemetry
+from keyfence.upstream.address import UpstreamAddress
 from keyfence.upstream.cluster.topology import Topology
-from keyfence.upstream.health import UpstreamAddress
 from tests.simulation.keyfence_under_test import Keyfence, new_authorizer, open_upstream, settings
 from tests.simulation.network import Network
 from tests.simulation.redis_model import PORT

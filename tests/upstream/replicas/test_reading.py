@@ -15,9 +15,10 @@ from keyfence.resp.limits import RequestLimits
 from keyfence.resp.profile import Profile
 from keyfence.resp.replies import ErrorPart
 from keyfence.resp.requests import RequestReader
+from keyfence.upstream.address import UpstreamAddress
 from keyfence.upstream.attempt import Attempt
 from keyfence.upstream.exchange import Share, Sharer
-from keyfence.upstream.health import Upstream, UpstreamAddress
+from keyfence.upstream.health import Upstream
 from keyfence.upstream.pools import Pools
 from keyfence.upstream.replicas import replica, replicas, whereabouts
 from keyfence.upstream.replicas.position import Position

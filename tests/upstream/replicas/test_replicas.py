@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from keyfence.upstream.health import Upstream, UpstreamAddress
+from keyfence.upstream.address import UpstreamAddress
+from keyfence.upstream.health import Upstream
 from keyfence.upstream.replicas import replica, replicas
 from keyfence.upstream.replicas.position import Position
 from keyfence.upstream.replicas.replicas import Replicas

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from keyfence.resp import encode
+from keyfence.upstream.address import Sentinels, UpstreamAddress
 from keyfence.upstream.failovers import Failover
-from keyfence.upstream.health import Sentinels, Upstream, UpstreamAddress
+from keyfence.upstream.health import Upstream
 from keyfence.upstream.sentinel.answers import SWITCHED, Named
 from keyfence.upstream.sentinel.follower import SETTLED_SECONDS, Follower
 from tests.loops import in_loop

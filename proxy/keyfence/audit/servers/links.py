@@ -17,8 +17,8 @@ import hiredis
 import redis
 from redis.exceptions import RedisError, ResponseError
 
+from keyfence.upstream.address import UpstreamAddress
 from keyfence.upstream.handshake import describe
-from keyfence.upstream.health import UpstreamAddress
 
 Word = bytes | str | int
 Request = tuple[Word, ...]

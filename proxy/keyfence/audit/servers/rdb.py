@@ -17,8 +17,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+from keyfence.upstream.address import parse_upstream
 from keyfence.upstream.embedded import EmbeddedRedis, EmbeddedRedisError
-from keyfence.upstream.url import parse_upstream
 
 from .links import Endpoint, Link
 from .nodes import info_of

@@ -17,9 +17,9 @@ from keyfence.cli.terminal.output import fail
 from keyfence.config.loading import load_settings
 from keyfence.config.settings import Overrides, Settings
 from keyfence.downstream.tls import upstream_context
+from keyfence.upstream.address import UpstreamAddress
 from keyfence.upstream.credentials.model import NoCredentials, fetched
 from keyfence.upstream.embedded import EmbeddedRedisError
-from keyfence.upstream.health import UpstreamAddress
 
 from .asked import is_file
 

@@ -31,7 +31,7 @@ from keyfence.findings.finding import AT_REST
 from keyfence.policy.show import one_line
 from keyfence.policy.units import counted as count
 from keyfence.telemetry.reports.by_command import rows_from_snapshot, tally_of_log
-from keyfence.upstream.url import without_password
+from keyfence.upstream.address import without_password
 
 from .extend import extend
 from .gate import findings_of, store_evidence

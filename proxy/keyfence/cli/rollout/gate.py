@@ -27,7 +27,7 @@ from keyfence.findings.gate.judgement import Judgement, Outcome, blocking, judge
 from keyfence.findings.gate.sources import Evidence, of_answers, of_rows, of_store
 from keyfence.policy.diagnostics import FileError
 from keyfence.policy.units import counted
-from keyfence.upstream.url import without_password
+from keyfence.upstream.address import without_password
 
 from .stores import store_at
 from .times import since_time

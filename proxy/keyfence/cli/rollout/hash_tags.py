@@ -21,7 +21,7 @@ from keyfence.policy.loading.load import load_policy
 from keyfence.policy.show import one_line
 from keyfence.policy.units import counted
 from keyfence.policy.wording.command_log import feed_lines, from_line
-from keyfence.upstream.url import without_password
+from keyfence.upstream.address import without_password
 
 from .extend import print_patch
 

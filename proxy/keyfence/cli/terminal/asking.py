@@ -17,7 +17,7 @@ from keyfence.admin.client import TIMEOUT, AskError, ask
 from keyfence.policy.units import counted
 from keyfence.telemetry.reports.by_command import rows_from_snapshot, tally_of_log
 from keyfence.telemetry.tally import Row, Tally
-from keyfence.upstream.url import without_password
+from keyfence.upstream.address import without_password
 
 from .options import admin_url, is_given, print_json
 from .output import fail, say

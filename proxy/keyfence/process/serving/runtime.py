@@ -41,7 +41,8 @@ from keyfence.telemetry.candidate.changes import Changes
 from keyfence.telemetry.operator_log import report_fault, tell
 from keyfence.telemetry.telemetry import Telemetry
 from keyfence.telemetry.usage import Usage
-from keyfence.upstream.health import Upstream, UpstreamAddress
+from keyfence.upstream.address import UpstreamAddress
+from keyfence.upstream.health import Upstream
 from keyfence.upstream.single.masters import Masters
 
 from .explainer import Explainer

@@ -22,7 +22,7 @@ from keyfence.net.host_port import host_port
 from keyfence.policy.compiled.hash_slots import hash_slot
 from keyfence.resp.replies import TO_NODES
 from keyfence.telemetry.operator_log import notice, report_fault
-from keyfence.upstream.cluster.refresh import Question, Reason, Refresh
+from keyfence.upstream.cluster.refresh import MOST_ANSWER_SECONDS, Question, Reason, Refresh
 from keyfence.upstream.cluster.state import ClusterState, NodeState
 from keyfence.upstream.cluster.topology import MAX_TEXT, Node, Topology
 from keyfence.upstream.cluster.troubles import NO_TOPOLOGY, UNREACHABLE, Trouble
@@ -270,7 +270,7 @@ class TopologyFollower(Generic[_Served]):
     async def _ask(self, question: Question) -> None:
         """Ask a node. Also an answer that fails may end a round, after which an older topology counts."""
         try:
-            reply = await self._reply_of(question)
+            reply = await self._reply_of(question.address, question.seconds)
         except (OSError, GreetingError, hiredis.ReplyError) as exc:
             self._refresh.failed(question, _why(exc), self._clock())
         else:
@@ -279,11 +279,11 @@ class TopologyFollower(Generic[_Served]):
             await self._go_by(self._refresh.topology)
         self._tell()
 
-    async def _reply_of(self, question: Question) -> object:
+    async def _reply_of(self, node: tuple[str, int], seconds: float = MOST_ANSWER_SECONDS) -> object:
         """A node's reply to CLUSTER NODES. Raises OSError, GreetingError, ReplyError."""
         entry = self._entry.upstream
-        address = dataclasses.replace(entry.address, host=question.host, port=question.port)
-        asked = Upstream(address, entry.tls, min(entry.connect_timeout, question.seconds))
+        address = dataclasses.replace(entry.address, host=node[0], port=node[1])
+        asked = Upstream(address, entry.tls, min(entry.connect_timeout, seconds))
         reply = _decoded(await asked.ask(address.greeting(), [CLUSTER.request(b"NODES")], MAX_TEXT))
         if isinstance(reply, hiredis.ReplyError):
             raise reply

@@ -19,10 +19,11 @@ from keyfence.net.closures import UPSTREAM_LOST
 from keyfence.resp.notices import failed_over, failing_over, new_number
 from keyfence.telemetry.operator_log import notice, warn
 from keyfence.telemetry.telemetry import Telemetry
+from keyfence.upstream.address import UpstreamAddress
 from keyfence.upstream.credentials.keeper import Keeper
 from keyfence.upstream.discovery import CannotLearn, Learner, NotAllowed
 from keyfence.upstream.failovers import Failover
-from keyfence.upstream.health import Upstream, UpstreamAddress
+from keyfence.upstream.health import Upstream
 from keyfence.upstream.outages import Outages
 from keyfence.upstream.own_commands import COMMAND, OwnCommand
 from keyfence.upstream.own_user import missing_permissions, what_is_missing

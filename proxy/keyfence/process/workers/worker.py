@@ -34,7 +34,7 @@ from keyfence.process.serving.topology_follower import TopologyFollower
 from keyfence.session.conversation.owner_questions import Question
 from keyfence.telemetry.increments import Increments
 from keyfence.telemetry.operator_log import warn
-from keyfence.upstream.health import UpstreamAddress
+from keyfence.upstream.address import UpstreamAddress
 
 from .asking_parent import OF_ALL, Questions
 from .channel import Channel, to_json

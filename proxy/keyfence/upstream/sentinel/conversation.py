@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator
 import hiredis
 
 from keyfence.resp import encode
-from keyfence.upstream.health import Sentinels
+from keyfence.upstream.address import Sentinels
 from keyfence.upstream.patience import at_most
 
 LONGEST_REPLY = 1024 * 1024  # bytes

@@ -15,9 +15,10 @@ from contextlib import AbstractAsyncContextManager
 
 import hiredis
 
+from keyfence.upstream.address import Sentinels
 from keyfence.upstream.doubt import LEAST_SECONDS, MOST_SECONDS, Doubt
 from keyfence.upstream.handshake import describe
-from keyfence.upstream.health import Sentinels, Upstream
+from keyfence.upstream.health import Upstream
 
 from .answers import SWITCHED, Named, NotNamed, chosen, is_about, named_in, why_not
 from .conversation import Conversation, conversation

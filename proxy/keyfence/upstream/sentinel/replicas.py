@@ -9,7 +9,8 @@ import contextlib
 
 import hiredis
 
-from keyfence.upstream.health import Sentinels, Upstream
+from keyfence.upstream.address import Sentinels
+from keyfence.upstream.health import Upstream
 
 from .answers import replicas_in
 from .conversation import conversation

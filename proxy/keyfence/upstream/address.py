@@ -1,15 +1,73 @@
-"""Parses the URL of an upstream, and shows URLs without their secrets.
+"""The address of Redis: what it consists of, its URL, and URLs without their secrets.
 
 Rule: no text from this module contains a password, not even an error about an invalid URL.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import urllib.parse
 from typing import Literal
 
-from .health import UpstreamAddress
+from keyfence.resp import encode
+
+from .credentials.model import Source
+from .own_commands import SELECT
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Sentinels:
+    """The Sentinels that name the primary. They may have a login of their own."""
+
+    hosts: tuple[tuple[str, int], ...]  # each with its port
+    name: str  # of the primary, as `sentinel monitor` has it
+    username: str = ""
+    password: str = dataclasses.field(default="", repr=False)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class UpstreamAddress:
+    """The address of Redis. `shown` is its text for people, without the password; it stays the same when
+    Sentinels name another primary."""
+
+    kind: Literal["tcp", "tls", "unix"]
+    host: str = ""
+    port: int = 6379
+    path: str = ""
+    username: str = ""
+    password: str = dataclasses.field(default="", repr=False)
+    database: int = 0
+    shown: str = ""
+    server_name: str = ""  # the name that its TLS certificate must have; "": the host
+    sentinels: Sentinels | None = None  # who name the host and port; None: they do not change
+    cluster: tuple[tuple[str, int], ...] = ()  # it is a node of the cluster that these are nodes of
+    credentials: Source | None = None  # what gives username and password; None: they do not change
+
+    def login(self) -> list[bytes]:
+        """The command that logs keyfence in, if there are credentials."""
+        if self.username:
+            return [encode.command(b"AUTH", self.username, self.password)]
+        return [encode.command(b"AUTH", self.password)] if self.password else []
+
+    @property
+    def has_login(self) -> bool:
+        """Whether keyfence logs in, also if what it logs in with is not known yet."""
+        return self.credentials is not None or bool(self.login())
+
+    def without_login(self) -> UpstreamAddress:
+        """The same address without credentials."""
+        return dataclasses.replace(self, username="", password="", shown="", credentials=None)
+
+    def greeting(self) -> list[bytes]:
+        """The commands sent first on a connection. None may be answered with an error."""
+        select = [SELECT.request(self.database)] if self.database else []
+        return self.login() + select
+
+    @property
+    def selects_later(self) -> bool:
+        """Whether the database may only be selectable after the client has logged in."""
+        return bool(self.database) and not self.has_login
 
 
 def parse_upstream(url: str) -> UpstreamAddress:
