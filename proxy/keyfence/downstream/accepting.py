@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import _socket
 import asyncio
+import contextlib
 import errno
 import socket
 from collections.abc import Callable
@@ -50,17 +51,33 @@ class Acceptor:
         self._no_room = no_room
         self._per_turn = per_turn
         self._pause: asyncio.TimerHandle | None = None
+        self._listens = False
+        self._refuses = False
 
     def listen(self) -> None:
+        self._listens = True
         for sock in self._bound.sockets:
             sock.setblocking(False)
             sock.listen(BACKLOG)
         self._resume()
 
+    def refuse(self, refuses: bool) -> None:
+        """Have connections refused, as if nobody listened, or accept them again. The ports are kept. Where
+        the system cannot do that, connections wait meanwhile."""
+        if not self._listens or refuses == self._refuses:
+            return
+        self._refuses = refuses
+        if not refuses:
+            self.listen()
+            return
+        self._stop_accepting()
+        for sock in self._bound.sockets:
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RD)
+
     def stop(self) -> None:
         """Stop accepting, and close the sockets."""
-        if self._pause is not None:
-            self._pause.cancel()
+        self._listens = False
         self._stop_accepting()
         self._bound.close()
 
@@ -71,6 +88,9 @@ class Acceptor:
             asyncio.get_running_loop().add_reader(sock, self._accept, sock, kind)
 
     def _stop_accepting(self) -> None:
+        if self._pause is not None:
+            self._pause.cancel()
+            self._pause = None
         for sock in self._bound.sockets:
             if sock.fileno() >= 0:
                 asyncio.get_running_loop().remove_reader(sock)

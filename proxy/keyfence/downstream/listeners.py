@@ -125,6 +125,11 @@ class Listeners:
         self._context.tick()
         self._looking = loop.call_later(interval(limits), self._look)
 
+    def refuse(self, refuses: bool) -> None:
+        """Have connections refused, as if nobody listened, or accept them again."""
+        for listener in self._listeners:
+            listener.refuse(refuses)
+
     async def close(self, seconds: float = DRAIN_SECONDS, at_once: asyncio.Event | None = None) -> None:
         """Stop accepting, and close all clients in at most `seconds` (see `drain`)."""
         for listener in self._listeners:
@@ -161,6 +166,9 @@ class _Listener:
         for sock in self._sockets:
             keep_alive(sock)  # each accepted connection inherits it
         self._acceptor.listen()
+
+    def refuse(self, refuses: bool) -> None:
+        self._acceptor.refuse(refuses)
 
     def stop(self) -> None:
         """Stop accepting, and close the sockets."""

@@ -184,7 +184,8 @@ class DedicatedLink:
                 await self._upstream.connect(attempt)
                 return
             except UpstreamDown as exc:
-                if exc.is_refused or self._owner is None or not _only_introduces(self._waiting):
+                is_over = exc.is_refused or not self._upstream.patience or self._owner is None
+                if is_over or not _only_introduces(self._waiting):
                     self._attempt = None
                     (self._refused if exc.is_refused else self._lose)(str(exc))
                     return

@@ -30,7 +30,7 @@ from .handshake import Answers, GreetingError, Misplaced, describe
 from .names import HeldAddresses, addresses_of, is_name
 from .own_commands import PING, READONLY
 from .patience import at_most
-from .probe import NOT_READY, Probe
+from .probe import NOT_READY, Probe, Silence
 from .standing import HELLO, ROLES, Standing
 
 FIRST_BACKOFF = 0.05  # seconds
@@ -41,8 +41,9 @@ DROPS_IN_A_ROW = 3
 ATTEMPTS_AT_ONCE = 16  # concurrent connection attempts for clients; the other clients wait for their result
 SLACK_SECONDS = 1.0  # beyond the time that a login may take to be fetched
 _FULL = "max number of clients"  # in the error of a Redis that has as many as it takes
-# What is noticed of an upstream besides errors to clients: a connection has ended, or cannot be made.
-RESET, CONNECT = "RESET", "CONNECT"
+# What is noticed of an upstream besides errors to clients: a connection has ended, or cannot be made, or the
+# prober gets no answer.
+RESET, CONNECT, SILENT = "RESET", "CONNECT", "SILENT"
 
 
 class Upstream:
@@ -67,6 +68,10 @@ class Upstream:
         self.is_refused = False  # whether Redis refused keyfence's login at the last attempt
         self.since = time.time()  # when `up` changed last
         self.standing = Standing()
+        self.silence = Silence(PROBE_INTERVAL, lambda: self.on_sign(SILENT))
+        # For how many seconds clients wait for the end of an outage; 0.0: they leave it at once, because
+        # another node of the cluster takes over, for which they have to ask.
+        self.patience = connect_timeout
         self.unnamed = "no Sentinel has named the primary yet"  # why its host is not known, while it is not
         self.connects = 0
         self.failures = 0
@@ -79,7 +84,7 @@ class Upstream:
         # Called when connections are to be replaced, as far as nobody notices.
         self.on_renewal: Callable[[], None] = lambda: None
         self.on_remade: Callable[[], None] = lambda: None  # a connection took the place of an earlier one
-        # Told RESET, CONNECT, and the word of an error to a client: MOVED, ASK, or one of `DOUBTS`.
+        # Told RESET, CONNECT, SILENT, and the word of an error to a client: MOVED, ASK, or one of `DOUBTS`.
         self.on_sign: Callable[[str], None] = lambda _word: None
         self._to_remake = 0  # connections that were given up, and not made again
         self._failovers = Failovers()
@@ -225,10 +230,10 @@ class Upstream:
     @property
     def must_wait(self) -> bool:
         """Whether no attempt should be made now, because the last failure is recent or another attempt is
-        under way while the upstream is down."""
+        under way while the upstream is down. A process that stands still takes connections."""
         if self._back.is_set():
             return False
-        return self._trying or asyncio.get_running_loop().time() < self._retry_at
+        return self._trying or self.is_dead or asyncio.get_running_loop().time() < self._retry_at
 
     @property
     def is_patient(self) -> bool:
@@ -241,6 +246,21 @@ class Upstream:
         there is none."""
         return 0.0 if self._back.is_set() or self.is_patient else self._patient_until
 
+    @property
+    def turns_away(self) -> bool:
+        """Whether its clients are to ask another node."""
+        return not self.patience and self.up is False and not self._back.is_set()
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether others say that its node is dead, and it has not answered since."""
+        return self.silence.is_dead
+
+    def died(self, why: str) -> None:
+        """Its node does not answer, and others say that it is dead: what stands on it must leave it."""
+        self.failed(why)
+        self.silence.is_dead = True
+
     def succeeded(self) -> None:
         """A connection for clients can be used."""
         if self._to_remake:
@@ -250,6 +270,7 @@ class Upstream:
 
     def _came_up(self) -> None:
         self.connects += 1
+        self.silence.is_dead = False
         self._can_connect()
         self._set(up=True, reason="")
         self._serves()
@@ -292,7 +313,7 @@ class Upstream:
         self._retry_at = now + self._backoff * random.uniform(0.5, 1.0)
         if self._back.is_set():
             self._back.clear()
-            self._patient_until = now + self.connect_timeout
+            self._patient_until = now + self.patience
         self.is_refused = is_refused
         if is_refused:
             self._patient_until = 0.0
@@ -460,7 +481,8 @@ class Upstream:
         moved_at = self.moved_at
         login = self.login
         try:
-            probe = await self._ask()
+            with self.silence.watched():
+                probe = await self._ask()
         except OSError as exc:
             if moved_at == self.moved_at:  # else it says nothing about the node that is the primary now
                 self._failed_by(exc)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import Callable, Iterator
 
 import hiredis
 
@@ -10,6 +12,42 @@ from .handshake import Greeting, GreetingError, describe
 
 # The errors of a Redis that is reachable but not ready.
 NOT_READY = ("LOADING", "MASTERDOWN")
+
+
+class Silence:
+    """Whether Redis does not answer the prober, though a connection may be made: its process stands still, or
+    the network drops what it sends."""
+
+    def __init__(self, seconds: float, goes_on: Callable[[], None]) -> None:
+        """Redis is silent if it has not answered after so many seconds. From then on `goes_on` is called, as
+        often, until it answers or the prober gives up."""
+        self.is_silent = False
+        self.is_dead = False  # others say so, and it has not answered since
+        self._seconds = seconds
+        self._goes_on = goes_on
+        self._timer: asyncio.TimerHandle | None = None
+
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[None]:
+        """The prober asks within this. Only an answer, or an error but TimeoutError, ends the silence."""
+        self._wait()
+        try:
+            yield
+            self.is_silent = False
+        except OSError as exc:
+            self.is_silent = self.is_silent and isinstance(exc, TimeoutError)
+            raise
+        finally:
+            if self._timer is not None:
+                self._timer.cancel()
+
+    def _wait(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(self._seconds, self._is_over)
+
+    def _is_over(self) -> None:
+        self.is_silent = True
+        self._goes_on()
+        self._wait()
 
 
 class Probe(asyncio.Protocol):

@@ -260,6 +260,49 @@ def _is_open(port: int) -> bool:
 
 
 @in_loop
+async def test_a_node_that_is_down_has_connections_to_its_address_refused_until_it_is_back() -> None:
+    async with following() as stage:
+        node = next(
+            one for one in stage.runtime.upstreams if one.upstream.address.port == stage.nodes.ports[1]
+        )
+        port = int(stage.announced()[B].rpartition(":")[2])
+        assert _is_open(port)
+        node.upstream.failed("connection refused")
+        assert not _is_open(port)
+        with pytest.raises(OSError), socket.socket() as other:
+            other.bind(("127.0.0.1", port))
+        assert await node.upstream.probe()
+        assert _is_open(port)
+
+
+@pytest.mark.parametrize("is_silent", [True, False], ids=["silent", "answering"])
+@in_loop
+async def test_what_stands_on_a_node_leaves_it_if_it_is_silent_and_the_cluster_takes_it_for_dead(
+    is_silent: bool,
+) -> None:
+    async with following() as stage:
+        node = next(
+            one for one in stage.runtime.upstreams if one.upstream.address.port == stage.nodes.ports[1]
+        )
+        left: list[str] = []
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(stage.cluster, "_leave", lambda _one, why: left.append(why))
+            job = stage.cluster._open[B].job
+            assert job is not None
+            job.cancel()  # its prober gets answers
+            await asyncio.wait([job])
+            node.upstream.silence.is_silent = is_silent
+            stage.nodes.tell(
+                line(A, "{0}", "0-10000", 4),
+                line(B, "{1}", "", 2, "master,fail"),
+                line(C, "{2}", "10001-16383", 3),
+            )
+            await stage.until(lambda: stage.cluster._open[B].node.is_dead, Reason.SILENT)
+        assert bool(left) == is_silent
+        assert node.upstream.is_dead == is_silent
+
+
+@in_loop
 async def test_every_sign_at_a_node_has_the_topology_asked_for_by_its_name() -> None:
     async with following() as stage:
         node = stage.runtime.upstreams[1]

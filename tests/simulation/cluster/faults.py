@@ -164,7 +164,8 @@ class ClusterFaults:
                 await asyncio.sleep(0.05)
                 if self._cluster.agrees:
                     break
-            if self._cluster.agrees and shard not in self._cluster.serving:
+            is_free = self._cluster.agrees and shard not in self._cluster.serving
+            if is_free and self._cluster.is_known_without(shard):
                 self._say("leave", *shard.members)
                 self._cluster.has_ended_nodes = True
                 self._cluster.leave(shard)

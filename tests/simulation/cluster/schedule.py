@@ -43,7 +43,7 @@ class ClusterSchedule(Player):
 
     def make_keyfence(self) -> Keyfence:
         nodes = [one.host.address for one in self._cluster.nodes]
-        seeds = self._dice.sample(nodes, self._dice.choice([1, 3]))
+        seeds = self._cluster.seeds = self._dice.sample(nodes, self._dice.choice([1, 3]))
         made = KeyfenceOfCluster(self._network, seeds, self._shared, splits=self._splits)
         self._turns = made.turns
         return made
@@ -70,6 +70,8 @@ class ClusterSchedule(Player):
 
     def watch(self) -> None:
         self._cluster.look()
+        if not self._keyfence.cluster.masters.topology.nodes:
+            self._cluster.troubled_at = self.loop.now
         self._watch_ends()
 
     def _watch_ends(self) -> None:

@@ -95,6 +95,7 @@ class Cluster:
         self.journal = journal
         self.witness = witness
         self.needs_all = dice.random() < 0.7  # cluster-require-full-coverage
+        self.seeds: list[str] = []  # addresses of nodes that keyfence is told of
         self.failing: dict[ClusterNode, None] = {}  # nodes that the others take for dead
         self.cut_off: dict[ClusterNode, None] = {}  # nodes that know that they cannot reach the others
         self.has_ended_nodes = False  # a shard has left, which ends connections
@@ -263,6 +264,10 @@ class Cluster:
             self.catch_up(node)
         self.tell(JOINED, shard, shard.first, node=shard.first)
         return shard
+
+    def is_known_without(self, shard: Shard) -> bool:
+        """Whether keyfence is told of a member that stays if this shard leaves."""
+        return any(node.host.address in self.seeds for node in self.nodes if node.shard is not shard)
 
     def leave(self, shard: Shard) -> None:
         """A shard without hash slots leaves, and its nodes know nothing of the others any more. They tell

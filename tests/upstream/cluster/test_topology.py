@@ -134,7 +134,9 @@ def test_cluster_shards_tells_the_same_in_both_protocols() -> None:
     nodes.append(replica)
     found = topology_in([reply], ASKED)
     assert found.nodes_by_id[FIRST].slots == ((0, 5), (7, 7))
-    assert found.nodes_by_id[REPLICA] == Node(REPLICA, ASKED, 7004, "", False, FIRST, is_healthy=False)
+    assert found.nodes_by_id[REPLICA] == Node(
+        REPLICA, ASKED, 7004, "", False, FIRST, is_healthy=False, is_dead=True
+    )
     assert topology_in([flat(reply)], ASKED).same_as(found)
 
 

@@ -33,10 +33,15 @@ class Link:
         self.sent = b""
         self.is_closed = self.is_kept = self.is_held = False
         self.is_open = True
+        self.owner = owner
         upstream.links.append(self)
 
     def send(self, chunks: list[bytes]) -> None:
         self.sent += b"".join(chunks)
+
+    def move(self, reason: str) -> None:
+        self.close()
+        self.owner.upstream_lost(self, reason)
 
     def close(self) -> None:
         self.is_closed = True
@@ -45,6 +50,7 @@ class Link:
 class Upstream:
     def __init__(self, port: int) -> None:
         self.up = True
+        self.is_dead = False
         self.address = type("Address", (), {"host": HOST, "port": port})
         self.links: list[Link] = []
 
@@ -85,6 +91,12 @@ class Stage:
     def answer(self, number: int, *pieces: bytes) -> None:
         for piece in pieces:
             self.own.upstream_data(self.link(number), piece)  # type: ignore[arg-type]
+
+    def dies(self, number: int) -> None:
+        """A node does not answer, and the cluster takes it for dead."""
+        self.upstreams[number].is_dead = True
+        self.masters.died(f"n{number}", "it is dead")
+        self.run_all()
 
     def run_all(self) -> None:
         """Let all pauses pass."""
@@ -263,6 +275,25 @@ def test_a_client_that_listens_to_a_node_which_leaves_is_closed(stage: Stage) ->
     stage.run_all()
     assert "has left" in stage.lost
     assert stage.link(0).is_closed
+
+
+@pytest.mark.parametrize("command", [(b"SUBSCRIBE", b"news"), (b"BLPOP", KEYS[0], b"0")])
+def test_a_client_that_waits_for_a_node_which_has_died_is_closed(
+    stage: Stage, command: tuple[bytes, ...]
+) -> None:
+    stage.ask(*command)
+    stage.dies(0)
+    assert stage.link(0).is_closed
+    assert stage.lost == "its node is dead"
+
+
+def test_a_client_that_waits_for_another_node_stays(stage: Stage) -> None:
+    stage.ask(b"BLPOP", KEYS[0], b"0")
+    stage.answer(0, b"*-1\r\n")
+    stage.ask(b"BLPOP", KEYS[1], b"0")
+    stage.dies(0)
+    assert stage.link(0).is_closed
+    assert not stage.lost
 
 
 def test_a_client_that_listens_to_another_node_stays(stage: Stage) -> None:

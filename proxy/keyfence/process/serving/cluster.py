@@ -137,11 +137,16 @@ class ClusterNodes(TopologyFollower[_Open]):
             self._closed_ports[node.id] = Trouble(CANNOT_LISTEN, f"{text}; {remedy}")
             return
         served = self._open_upstream(node)
+        served.upstream.patience = 0.0
         listeners = self._runtime.serve(served, bound) if bound else None
         one = self._open[node.id] = _Open(node=node, served=served, port=port, listeners=listeners)
         if listeners is not None:
             await listeners.start()
         self._begin(one)
+
+    def _leave(self, one: _Open, reason: str) -> None:
+        if one.served.context is not None:
+            one.served.context.upstream_moved(reason, ())
 
     async def _look_round(self) -> None:
         """Close the listeners of nodes that have left for some time."""

@@ -123,5 +123,8 @@ class OneAddress(TopologyFollower[ServedNode]):
             one = self._open[node.id] = ServedNode(node=node, served=self._open_upstream(node))
             self._begin(one)
 
+    def _leave(self, one: ServedNode, reason: str) -> None:
+        self.masters.died(one.node.id, reason)
+
     def _entries(self, topology: Topology) -> Sequence[Node]:
         return topology.owners()

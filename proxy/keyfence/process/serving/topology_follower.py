@@ -34,6 +34,7 @@ from .jobs import background
 from .runtime import Runtime
 from .upstreams import ServedUpstream
 
+DEAD = "it does not answer, and the cluster takes it for dead"
 MAX_TOLD = 100  # troubles
 NO_CLUSTER = "cluster support disabled"  # in the error of a Redis that is a node of no cluster
 
@@ -157,10 +158,19 @@ class TopologyFollower(Generic[_Served]):
         one.job = asyncio.get_running_loop().create_task(_run(one.served))
 
     def _keep(self, one: _Served, node: Node) -> None:
-        """A node that is served is in the topology still, perhaps at another address."""
+        """A node that is served is in the topology still, perhaps at another address. If it is silent and the
+        cluster takes it for dead, what stands on it leaves it."""
         if one.node.address != node.address:
             one.served.upstream.move(node.host, node.port, "the cluster")
         one.node = node
+        upstream = one.served.upstream
+        if node.is_dead and upstream.silence.is_silent and not upstream.is_dead:
+            upstream.died(DEAD)
+            self._leave(one, f"upstream {node.shown}: {DEAD}")
+
+    def _leave(self, one: _Served, reason: str) -> None:
+        """Close what stands on a node."""
+        raise NotImplementedError
 
     async def _let_go(self, one: _Served) -> None:
         """Close what stands on a node, and end its background jobs."""

@@ -121,6 +121,7 @@ class ServedUpstream:
         if self.replicas is not None:
             report(self.replicas, self._telemetry.counters)
         self._report_concerns()
+        self._turn_away()
 
     def chores(self) -> list[Coroutine[Any, Any, None]]:
         """The background jobs."""
@@ -233,10 +234,16 @@ class ServedUpstream:
     def _changed(self, up: bool) -> None:
         self._telemetry.counters.upstream_state(self.upstream.address.shown, up)
         self._outage_changed.set()
+        self._turn_away()
         if self.learner is not None:
             self.learner.upstream_changed(up)
         if up:
             self._user_changed.set()
+
+    def _turn_away(self) -> None:
+        """Clients of a node of a cluster are to ask another node while it is down, as without keyfence."""
+        if self.listeners is not None:
+            self.listeners.refuse(self.upstream.turns_away)
 
     def _failed_over(self, now: Failover, held: Collection[str] | None) -> None:
         """Another node is the primary now. Connections to the `held` addresses stay; None: all do."""

@@ -72,6 +72,10 @@ class Asked(NamedTuple):
 NOT_SERVED = b"-CLUSTERDOWN Hash slot not served\r\n"  # as Redis words it
 CROSS_SLOT = b"-CROSSSLOT Keys in request don't hash to the same slot\r\n"  # as Redis words it
 DISABLED = "ERR This instance has cluster support disabled"  # as Redis words it
+NOT_QUEUED = (
+    b"ERR %b is not supported in a transaction: keyfence serves a whole cluster, and this concerns "
+    b"several nodes"
+)
 
 _REACHES = {"": Reach.ONE, "all_shards": Reach.SHARDS, "all_nodes": Reach.NODES}
 _JOINS = {

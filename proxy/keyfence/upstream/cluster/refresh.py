@@ -39,6 +39,7 @@ class Reason(StrEnum):
     INTERVAL = "interval"
     CONNECT = "connect"  # a connection to a node cannot be made
     RESET = "reset"  # a node has ended a connection
+    SILENT = "silent"  # a node does not answer the prober
     MOVED = "moved"  # it does not agree with the topology
     ASK = "ask"  # it leads to a node that the topology does not name
     READONLY = "readonly"

@@ -45,6 +45,7 @@ class Node:
     primary_id: str = ""  # of a replica
     slots: tuple[Range, ...] = ()  # of a primary
     is_healthy: bool = True
+    is_dead: bool = False  # the cluster has agreed on it; one node alone may only find it unhealthy
     config_epoch: int = 0  # of its primary; grows with each failover and each hash slot that moves
 
     @property
@@ -175,6 +176,7 @@ def _in_line(words: Sequence[str], asked: str) -> Node | None:
         primary_id="" if is_primary or words[3] == "-" else _text(words[3]),
         slots=tuple(ranges),
         is_healthy=has_address and not {"fail", "fail?"} & set(flags),
+        is_dead="fail" in flags,
         config_epoch=_number(words[6], 2**64),
     )
 
@@ -235,6 +237,7 @@ def _in_shards(rows: Sequence[object], asked: str) -> list[Node]:
                     primary_id="" if is_primary else primary,
                     slots=slots if is_primary else (),
                     is_healthy=_text(about.get("health")) != "fail",
+                    is_dead=_text(about.get("health")) == "fail",
                 )
             )
     return nodes

@@ -32,7 +32,7 @@ class Waiting(Protocol):
     """A client's shares or own connections."""
 
     def topology_changed(self) -> None:
-        """Some hash slot has another node now, or a node has left."""
+        """Some hash slot has another node now, or a node has left or died."""
 
 
 class Behind(Protocol):
@@ -106,6 +106,10 @@ class Masters:
         """Whether the cluster does not have this node any more."""
         return number not in self._nodes or self._nodes[number].has_left
 
+    def is_dead(self, number: int) -> bool:
+        """Whether the cluster takes this node for dead, and it does not answer."""
+        return number in self._nodes and self._nodes[number].upstream.is_dead
+
     def is_away(self, number: int) -> bool:
         """Whether this node cannot be reached, or is not known any more."""
         return number not in self._nodes or self._nodes[number].upstream.up is False
@@ -175,6 +179,13 @@ class Masters:
         if number is not None:
             self._nodes[number].has_left = True
             self._nodes[number].pools.retire()
+            self._tell_soon()
+
+    def died(self, node_id: str, reason: str) -> None:
+        """What stands on this node must leave it. Clients that wait for a reply there are closed."""
+        number = self._numbers.get(node_id)
+        if number is not None:
+            self._nodes[number].pools.move(reason, ())
             self._tell_soon()
 
     def _changed(self) -> None:

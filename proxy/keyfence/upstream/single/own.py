@@ -16,7 +16,7 @@ from keyfence.policy.compiled.hash_slots import SLOTS
 from keyfence.resp import encode
 from keyfence.resp.profile import Profile
 from keyfence.resp.replies import ErrorPart, ReplyError, ReplyFramer
-from keyfence.upstream.cluster.fan_out import Join, Reach, asked, fan_out
+from keyfence.upstream.cluster.fan_out import NOT_QUEUED, Join, Reach, asked, fan_out
 from keyfence.upstream.cluster.joining import UNREACHABLE, Joined, without_cluster
 from keyfence.upstream.cluster.scanning import Step
 from keyfence.upstream.cluster.splitting import split
@@ -25,7 +25,7 @@ from keyfence.upstream.exchange import Share
 
 from .again import Again
 from .cutting import NO_NODE, NO_SLOT, arguments
-from .kept import KeptLink
+from .kept import STAYS, KeptLink
 from .masters import Masters
 from .parts import Part, Parts, whole_part
 from .refusals import CROSSSLOT, LONGEST, NOT_SERVED, error_for, may_begin, pause_before, refusal_in
@@ -39,19 +39,10 @@ MAX_EDITED = 1024 * 1024  # bytes of a reply that is edited
 _DISCARD, _PING = encode.command(b"DISCARD"), encode.command(b"PING")
 # In place of a command that cannot be queued. Its wrong arity makes Redis mark the transaction.
 _ABORT_MARKER = encode.command(b"ECHO")
-_NOT_QUEUED = (
-    b"ERR %b is not supported in a transaction: keyfence serves a whole cluster, and this concerns "
-    b"several nodes"
-)
 _SPREAD = (Reach.SHARDS, Reach.NODES, Reach.SCAN, Reach.NOBODY)
 _OF_TRANSACTION = (b"MULTI", b"EXEC", b"DISCARD", b"WATCH", b"UNWATCH")
 _SHAPING = (b"EVAL", b"FCALL", b"SCRIPT", b"FUNCTION")  # of commands whose replies a script words
 _NO_LINK: Any = None  # of an answer of keyfence's own
-# From these on, replies do not show any more which request they belong to, so the client stays at one node.
-_STAYS = (
-    *(b"SUBSCRIBE", b"PSUBSCRIBE", b"SSUBSCRIBE", b"UNSUBSCRIBE", b"PUNSUBSCRIBE", b"SUNSUBSCRIBE"),
-    *(b"MONITOR", b"SYNC", b"PSYNC", b"REPLCONF"),
-)
 
 
 class OwnConnections(Owner):
@@ -325,7 +316,7 @@ class OwnConnections(Owner):
     def _follow(self, part: Part) -> None:
         """Note what a request leaves behind at its node."""
         name, is_open = part.name, self._in_transaction
-        if name in _STAYS and not is_open:
+        if name in STAYS and not is_open:
             self._stays = True
         elif name == b"MULTI" and part.is_bare and not is_open:
             self._in_transaction, self._transaction, self._transaction_slot = True, [], NO_SLOT
@@ -365,7 +356,9 @@ class OwnConnections(Owner):
 
     def topology_changed(self) -> None:
         """Some hash slot has another node: a request that was not sent yet need not wait for the former
-        one."""
+        one. What stands on a node that is dead leaves it."""
+        for one in [one for number, one in self._owns.items() if self._masters.is_dead(number)]:
+            one.link.move("its node is dead")
         own, again = self._owns.get(self._at), self._again
         if own is not None and self._stays and self._masters.has_left(self._at):
             own.link.close()
@@ -496,7 +489,7 @@ class OwnConnections(Owner):
         name = part.name.decode("ascii", "replace")
         row, topology = fan_out(argv), self._masters.topology
         if self._in_transaction:
-            self._instead = row.refusal.encode() or _NOT_QUEUED % part.name
+            self._instead = row.refusal.encode() or NOT_QUEUED % part.name
             self._due = 1
             self._to_current([_ABORT_MARKER])
         elif row.reach is Reach.SCAN:
