@@ -25,7 +25,9 @@ from tests.servers import PROJECT
 
 NODE = PROJECT / "tests" / "node"
 LOOK_SECONDS = 0.1  # how long a subscriber waits for a message at once
-SLOW = re.compile(r"\(\d+\.\d\ds\)\Z")  # redis-cli adds how long a command took, from half a second on
+SLOW = re.compile(r"\(\d+\.\d\ds\)\Z")  # redis-cli says how long a command took, from half a second on
+REDIRECTED = "-> Redirected"  # and where it follows a redirect to
+ENDED = "the process has ended"
 ANSWER_SECONDS = 5.0  # how long redis-py waits for a reply
 
 
@@ -143,7 +145,7 @@ class Node:
 
 class _NodeSpeaker:
     def __init__(self, command: Sequence[str]) -> None:
-        self._lines = _Lines(command)
+        self._lines = Lines(command)
 
     def ask(self, *commands: Command) -> list[object]:
         answer = json.loads(self._lines.ask(json.dumps(commands)))
@@ -163,7 +165,7 @@ class RedisCli:
         self._sentinel = sentinel_of(route)
 
     def speak(self) -> Speaker:
-        return _CliSpeaker(self._address)
+        return CliSpeaker(self._address)
 
     def hear(self, channel: str) -> Hearer:
         return _ProcessHearer([*_cli(self._address()), "SUBSCRIBE", channel])
@@ -182,11 +184,14 @@ def _cli(address: tuple[str, int]) -> list[str]:
     return ["redis-cli", "--no-raw", "-h", address[0], "-p", str(address[1])]
 
 
-class _CliSpeaker:
-    def __init__(self, address: Callable[[], tuple[str, int]]) -> None:
+class CliSpeaker:
+    """redis-cli with these options. `address` says where to connect, at the start and after each error."""
+
+    def __init__(self, address: Callable[[], tuple[str, int]], *options: str) -> None:
         self._find = address
+        self._options = options
         self._address: tuple[str, int] | None = None  # that the process connects to
-        self._lines: _Lines | None = None
+        self._lines: Lines | None = None
 
     def ask(self, *commands: Command) -> list[object]:
         return [self._ask(command) for command in commands]
@@ -196,7 +201,7 @@ class _CliSpeaker:
             self._start()
         assert self._lines is not None
         line = self._lines.ask(" ".join(command))
-        if SLOW.match(line):  # of the command before
+        while SLOW.match(line) or line.startswith(REDIRECTED):
             line = self._lines.read()
         if line.startswith("(error) "):
             raise Failed(line.split(" ")[1])
@@ -209,7 +214,7 @@ class _CliSpeaker:
 
     def _start(self) -> None:
         self._address = self._find()
-        self._lines = _Lines(_cli(self._address))
+        self._lines = Lines([*_cli(self._address), *self._options])
         if self._lines.ask("PING") != "PONG":
             self.close()
             raise Failed("Connection refused")
@@ -232,10 +237,10 @@ def _ended() -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError) as exc:  # ValueError: it was closed here
-        raise Failed("the process has ended") from exc
+        raise Failed(ENDED) from exc
 
 
-class _Lines:
+class Lines:
     """A process that answers each line with one line."""
 
     def __init__(self, command: Sequence[str]) -> None:
@@ -259,12 +264,12 @@ class _Lines:
         with _ended():
             answer = self._process.stdout.readline()
         if not answer:
-            raise Failed("the process has ended")
+            raise Failed(ENDED)
         return answer.rstrip("\n")
 
     def close(self) -> None:
         self._process.kill()
-        with self._process:
+        with contextlib.suppress(BrokenPipeError), self._process:
             pass
 
 

@@ -1,0 +1,83 @@
+"""A client in a process of its own: `Arm` starts it, and `python -m benchmarks.clusters.arm JSON` is it."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import select
+import subprocess
+import sys
+
+from benchmarks.clusters.speakers import LIBRARIES, Target
+from benchmarks.clusters.work import Seen, Work
+from tests.servers import PROJECT
+
+KEYS, TAGGED = 12, 6
+MOVING = "app:{moving}"  # the keys that begin with this are in the hash slot that moves
+LOOK, ANEW = "look", "anew"
+ANSWER_SECONDS = 30.0
+
+
+class Arm:
+    """A library on one path, at work until it is closed."""
+
+    def __init__(self, library: str, path: str, target: Target, pause: float) -> None:
+        self.library, self.path = library, path
+        name = f"{path}-{library}".replace(" ", "-")
+        self._asked = {"library": library, "name": name, "target": target._asdict(), "pause": pause}
+        self._starts = 0
+        self._process = self._started()
+
+    def _started(self) -> subprocess.Popen[str]:
+        """Each time it has other keys, because an earlier process may have left a command on its way."""
+        self._starts += 1
+        asked = self._asked | {"name": f"{self._asked['name']}-{self._starts}"}
+        return subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.clusters.arm", json.dumps(asked)],
+            cwd=PROJECT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+
+    def restart(self) -> None:
+        """Start it anew, as an operator does if a library never recovers."""
+        self.close()
+        self._process = self._started()
+
+    def seen(self, what: str = LOOK) -> Seen:
+        """What it has seen since it was last asked with ANEW."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(f"{what}\n")
+        self._process.stdin.flush()
+        readable, _, _ = select.select([self._process.stdout], [], [], ANSWER_SECONDS)
+        line = self._process.stdout.readline() if readable else ""
+        assert line, f"{self.library}, {self.path}: its process does not answer"
+        found = json.loads(line)
+        return Seen(**found)
+
+    def close(self) -> None:
+        self._process.kill()  # what it has started ends with its standard input
+        with contextlib.suppress(BrokenPipeError), self._process:
+            pass
+
+
+def main() -> None:
+    asked = json.loads(sys.argv[1])
+    target = Target(**asked["target"])
+    speaker = LIBRARIES[asked["library"]](target)
+    keys = [f"app:{asked['name']}:{number}" for number in range(KEYS)]
+    tagged = [f"{MOVING}:{asked['name']}:{number}" for number in range(TAGGED)]
+    work = Work(speaker, keys, tagged, asked["pause"], in_order=not target.is_cluster)
+    for line in sys.stdin:
+        seen = work.seen(anew=line.strip() == ANEW)
+        print(json.dumps(dataclasses.asdict(seen)), flush=True)
+    work.end()
+    speaker.close()
+
+
+if __name__ == "__main__":
+    main()

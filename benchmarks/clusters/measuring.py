@@ -1,0 +1,109 @@
+"""Changes one after another with all clients at work, and what each client has seen of each."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import time
+from collections.abc import Generator, Sequence
+from pathlib import Path
+
+from benchmarks.clusters.arm import ANEW, Arm
+from benchmarks.clusters.changes import Changing
+from benchmarks.clusters.outcomes import CONTROL, LISTENERS, ONE_ADDRESS, Change, Outcome
+from benchmarks.clusters.speakers import LIBRARIES, NODE, Target
+from benchmarks.clusters.work import Seen
+from tests.cluster import MASTERS, running_cluster
+from tests.end_to_end.clusters import keyfence_with, running_keyfence
+from tests.servers import PATIENCE_SECONDS, ServerBinary
+
+NODE_TIMEOUT = 1000  # milliseconds without an answer, after which the nodes take one for dead
+BACK_SECONDS = 5.0  # within which a client is back, or it is taken that it will never be
+IS_BACK_SECONDS = 0.5  # a client is back if it has waited for no key for longer
+QUIET_SECONDS = 0.2  # of work before each change
+POLICY = """policy: p
+services: [app]
+scopes: {all: {prefix: "app:", writers: [app], unregistered: allow}}
+"""
+SINGLE = """policy: policy.yaml
+upstream: {{cluster: [{seeds}], expose: single}}
+listeners: [{{listen: "127.0.0.1:0", service: app}}]
+admin: "127.0.0.1:0"
+findings: none
+modes: [{{mode: enforce}}]
+"""
+
+
+def installed() -> list[str]:
+    """The libraries that are installed here."""
+    has_node = bool(shutil.which("node")) and (NODE / "node_modules").is_dir()
+    has = {"redis-py": True, "redis-cli": bool(shutil.which("redis-cli"))}
+    return [one for one in LIBRARIES if has.get(one.split(" ")[0], has_node)]
+
+
+def measured(
+    kind: str,
+    folder: Path,
+    binary: ServerBinary | None = None,
+    libraries: Sequence[str] = (),
+    pause: float = 0.002,
+    back: float = BACK_SECONDS,
+) -> Generator[Change, None, None]:
+    """Makes changes of one kind to a cluster, without end. A client of keyfence that is not back within
+    `back` seconds is started anew, and a control after BACK_SECONDS."""
+    settings = {"cluster-node-timeout": NODE_TIMEOUT}
+    with contextlib.ExitStack() as stack:
+        cluster = stack.enter_context(running_cluster(replicas=MASTERS, binary=binary, settings=settings))
+        ports = [one.port for one in cluster.masters if one.port is not None]
+        targets = {CONTROL: Target(ports, True)}
+        for path in (LISTENERS, ONE_ADDRESS):
+            (folder / path).mkdir()
+        listeners = stack.enter_context(running_keyfence(folder / LISTENERS, cluster))
+        targets[LISTENERS] = Target([listeners.address()[1]], True)
+        config = SINGLE.format(seeds=", ".join(f'"127.0.0.1:{port}"' for port in ports))
+        single = stack.enter_context(keyfence_with(folder / ONE_ADDRESS, POLICY, config))
+        targets[ONE_ADDRESS] = Target([single.address()[1]], False)
+        arms = []
+        for path, target in targets.items():
+            for library in libraries or installed():
+                arms.append(Arm(library, path, target, pause))
+                stack.callback(arms[-1].close)
+        changing = Changing(cluster)
+        nodes = [f"127.0.0.1:{one.port}" for one in changing.servers]
+        while True:
+            yield _changed(kind, changing, arms, nodes, back)
+
+
+def _changed(kind: str, changing: Changing, arms: Sequence[Arm], nodes: Sequence[str], back: float) -> Change:
+    _wait(arms, time.monotonic() + PATIENCE_SECONDS)
+    for arm in arms:
+        arm.seen(ANEW)
+    time.sleep(QUIET_SECONDS)
+    changing.change(kind)
+    begun = time.monotonic()
+    _wait([arm for arm in arms if arm.path != CONTROL], begun + back)
+    _wait([arm for arm in arms if arm.path == CONTROL], begun + BACK_SECONDS)
+    outcomes = []
+    for arm in arms:
+        seen = arm.seen(ANEW)
+        named = 0 if arm.path == CONTROL else sum(any(map(text.__contains__, nodes)) for text in seen.texts)
+        is_back = seen.waiting < IS_BACK_SECONDS
+        outcomes.append(Outcome.of(arm.library, arm.path, seen, named, is_back=is_back))
+    changing.mend()
+    for arm, outcome in zip(arms, outcomes, strict=True):
+        if not outcome.is_back:
+            arm.restart()
+    return Change(kind, outcomes)
+
+
+def _is_at_work(seen: Seen) -> bool:
+    return seen.waiting < IS_BACK_SECONDS and seen.rounds > 1
+
+
+def _wait(arms: Sequence[Arm], deadline: float) -> None:
+    """Waits until all of these have written each of their keys a moment ago, and again."""
+    left = list(arms)
+    while left and time.monotonic() < deadline:
+        left = [arm for arm in left if not _is_at_work(arm.seen())]
+        if left:
+            time.sleep(0.05)
