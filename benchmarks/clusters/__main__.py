@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks.clusters.arm import Load
 from benchmarks.clusters.changes import KINDS
 from benchmarks.clusters.measuring import installed, measured
 from benchmarks.clusters.outcomes import Change, read, write
@@ -24,9 +25,9 @@ def main() -> None:
     parser.add_argument("--kind", choices=KINDS, action="append", help="default: all that the server has")
     parser.add_argument("--library", action="append", help='such as "node-redis"; default: all installed')
     parser.add_argument("--server", help='such as "valkey 9.1"; default: the first that is installed')
-    parser.add_argument(
-        "--pause", type=float, default=2.0, help="milliseconds between a client's rounds of commands (2)"
-    )
+    parser.add_argument("--keys", type=int, default=12, help="that a client uses at once (12)")
+    parser.add_argument("--pause", type=float, default=2.0, help="milliseconds between two rounds (2)")
+    parser.add_argument("--quiet", type=float, default=0.2, help="seconds of work before each change (0.2)")
     parser.add_argument(
         "--raw", type=Path, help="append all figures to this file; the tables are of all it has"
     )
@@ -36,11 +37,11 @@ def main() -> None:
     kinds = asked.kind or [one for one in KINDS if one != "atomic" or moves_at_once(binary)]
     print(f"{machine()}\n{binary.id}\n\nlongest time without service, and commands\n{head()}")
     found = read(asked.raw.read_text().splitlines()) if asked.raw and asked.raw.exists() else []
+    load = Load(asked.keys, asked.pause / 1000, asked.quiet)
     for kind in kinds:
         with tempfile.TemporaryDirectory() as folder:
             for change in itertools.islice(
-                measured(kind, Path(folder), binary, _libraries(asked.library), asked.pause / 1000),
-                asked.count,
+                measured(kind, Path(folder), binary, _libraries(asked.library), load), asked.count
             ):
                 found.append(change)
                 if asked.raw:

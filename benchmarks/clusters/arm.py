@@ -8,24 +8,35 @@ import json
 import select
 import subprocess
 import sys
+from typing import NamedTuple
 
 from benchmarks.clusters.speakers import LIBRARIES, Target
 from benchmarks.clusters.work import Seen, Work
 from tests.servers import PROJECT
 
-KEYS, TAGGED = 12, 6
+TAGGED = 6
 MOVING = "app:{moving}"  # the keys that begin with this are in the hash slot that moves
 LOOK, ANEW = "look", "anew"
 ANSWER_SECONDS = 30.0
 
 
+class Load(NamedTuple):
+    """How clients work."""
+
+    keys: int = (
+        12  # of each client, in any hash slot: a round of commands writes and reads all of them at once
+    )
+    pause: float = 0.002  # seconds between two rounds
+    quiet: float = 0.2  # seconds of work before each change
+
+
 class Arm:
     """A library on one path, at work until it is closed."""
 
-    def __init__(self, library: str, path: str, target: Target, pause: float) -> None:
+    def __init__(self, library: str, path: str, target: Target, load: Load) -> None:
         self.library, self.path = library, path
         name = f"{path}-{library}".replace(" ", "-")
-        self._asked = {"library": library, "name": name, "target": target._asdict(), "pause": pause}
+        self._asked = {"library": library, "name": name, "target": target, "load": load}
         self._starts = 0
         self._process = self._started()
 
@@ -67,11 +78,11 @@ class Arm:
 
 def main() -> None:
     asked = json.loads(sys.argv[1])
-    target = Target(**asked["target"])
+    target, load = Target(*asked["target"]), Load(*asked["load"])
     speaker = LIBRARIES[asked["library"]](target)
-    keys = [f"app:{asked['name']}:{number}" for number in range(KEYS)]
+    keys = [f"app:{asked['name']}:{number}" for number in range(load.keys)]
     tagged = [f"{MOVING}:{asked['name']}:{number}" for number in range(TAGGED)]
-    work = Work(speaker, keys, tagged, asked["pause"], in_order=not target.is_cluster)
+    work = Work(speaker, keys, tagged, load.pause, in_order=not target.is_cluster)
     for line in sys.stdin:
         seen = work.seen(anew=line.strip() == ANEW)
         print(json.dumps(dataclasses.asdict(seen)), flush=True)

@@ -8,7 +8,7 @@ import time
 from collections.abc import Generator, Sequence
 from pathlib import Path
 
-from benchmarks.clusters.arm import ANEW, Arm
+from benchmarks.clusters.arm import ANEW, Arm, Load
 from benchmarks.clusters.changes import Changing
 from benchmarks.clusters.outcomes import CONTROL, LISTENERS, ONE_ADDRESS, Change, Outcome
 from benchmarks.clusters.speakers import LIBRARIES, NODE, Target
@@ -20,7 +20,6 @@ from tests.servers import PATIENCE_SECONDS, ServerBinary
 NODE_TIMEOUT = 1000  # milliseconds without an answer, after which the nodes take one for dead
 BACK_SECONDS = 5.0  # within which a client is back, or it is taken that it will never be
 IS_BACK_SECONDS = 0.5  # a client is back if it has waited for no key for longer
-QUIET_SECONDS = 0.2  # of work before each change
 POLICY = """policy: p
 services: [app]
 scopes: {all: {prefix: "app:", writers: [app], unregistered: allow}}
@@ -46,7 +45,7 @@ def measured(
     folder: Path,
     binary: ServerBinary | None = None,
     libraries: Sequence[str] = (),
-    pause: float = 0.002,
+    load: Load = Load(),  # noqa: B008
     back: float = BACK_SECONDS,
 ) -> Generator[Change, None, None]:
     """Makes changes of one kind to a cluster, without end. A client of keyfence that is not back within
@@ -66,20 +65,23 @@ def measured(
         arms = []
         for path, target in targets.items():
             for library in libraries or installed():
-                arms.append(Arm(library, path, target, pause))
+                arms.append(Arm(library, path, target, load))
                 stack.callback(arms[-1].close)
         changing = Changing(cluster)
         nodes = [f"127.0.0.1:{one.port}" for one in changing.servers]
         while True:
-            yield _changed(kind, changing, arms, nodes, back)
+            _wait(arms, time.monotonic() + PATIENCE_SECONDS)
+            for arm in arms:
+                arm.seen(ANEW)
+            time.sleep(load.quiet)
+            changing.change(kind)
+            yield _change_seen(kind, changing, arms, nodes, back)
 
 
-def _changed(kind: str, changing: Changing, arms: Sequence[Arm], nodes: Sequence[str], back: float) -> Change:
-    _wait(arms, time.monotonic() + PATIENCE_SECONDS)
-    for arm in arms:
-        arm.seen(ANEW)
-    time.sleep(QUIET_SECONDS)
-    changing.change(kind)
+def _change_seen(
+    kind: str, changing: Changing, arms: Sequence[Arm], nodes: Sequence[str], back: float
+) -> Change:
+    """What the clients have seen of a change that has just been made. Then it is mended."""
     begun = time.monotonic()
     _wait([arm for arm in arms if arm.path != CONTROL], begun + back)
     _wait([arm for arm in arms if arm.path == CONTROL], begun + BACK_SECONDS)
