@@ -313,6 +313,20 @@ def test_what_was_not_sent_to_a_node_that_is_forgotten_goes_to_another_one(stage
     assert stage.taken(1) == encode.command(b"BLPOP", KEYS[0], b"0")
 
 
+@pytest.mark.parametrize("name", [b"INFO", b"CLIENT"])
+def test_a_command_without_keys_that_waits_for_a_node_goes_to_another_one_once_hash_slots_move(
+    stage: Stage, name: bytes
+) -> None:
+    request = encode.command(name, b"SETINFO", b"LIB-NAME", b"x")
+    stage.own.send(PROFILE, [request])
+    stage.link(0).is_held = True
+    stage.upstreams[0].up = False
+    stage.has_slots(None, (0, 10922), (10923, 16383))
+    stage.run_all()
+    assert stage.link(0).is_closed
+    assert stage.taken(1) == request
+
+
 def test_a_command_without_keys_goes_to_no_node_that_has_left(stage: Stage) -> None:
     stage.ask(b"BLPOP", KEYS[0], b"0")
     stage.answer(0, b"*-1\r\n")

@@ -252,7 +252,9 @@ class OwnConnections(Owner):
             slot = next((one.slot for one in self._queue if one.slot != NO_SLOT), NO_SLOT)
         if slot != NO_SLOT:
             return self._masters.of_slot(slot)
-        return self._masters.any() if self._masters.has_left(self._at) else self._at
+        own = self._owns.get(self._at)
+        is_away = self._masters.is_away(self._at) and (own is None or own.link.is_held)
+        return self._masters.any() if is_away or self._masters.has_left(self._at) else self._at
 
     def _wait_for_node(self, part: Part) -> None:
         """No node has the hash slot of a request: look again after a pause, but not for ever."""
