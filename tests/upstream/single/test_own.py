@@ -336,6 +336,21 @@ def test_a_command_without_keys_goes_to_no_node_that_has_left(stage: Stage) -> N
     assert stage.taken(1) == encode.command(b"SUBSCRIBE", b"news")
 
 
+@pytest.mark.parametrize("command", [(b"SUBSCRIBE", b"news"), (b"MULTI",)])
+def test_a_client_that_is_bound_to_a_node_which_is_away_is_closed_once_hash_slots_move(
+    stage: Stage, command: tuple[bytes, ...]
+) -> None:
+    stage.run_all()
+    stage.ask(*command)
+    stage.link(0).is_held = True
+    stage.upstreams[0].up = False
+    stage.run_all()
+    assert not stage.lost
+    stage.has_slots(None, (0, 10922), (10923, 16383))
+    stage.run_all()
+    assert "is away" in stage.lost
+
+
 @pytest.mark.parametrize("word", ["MOVED", "ASK"])
 def test_a_redirect_to_a_node_that_has_left_meanwhile_leads_by_the_topology(stage: Stage, word: str) -> None:
     again = Again([encode.command(b"GET", KEYS[0])], 0, False)

@@ -357,14 +357,13 @@ class OwnConnections(Owner):
         own.link.send(chunks)
 
     def topology_changed(self) -> None:
-        """Some hash slot has another node: a request that was not sent yet need not wait for the former
-        one. What stands on a node that is dead leaves it."""
+        """Some hash slot has another node: what was not sent yet need not wait for the former one."""
         for one in [one for number, one in self._owns.items() if self._masters.is_dead(number)]:
             one.link.move("its node is dead")
         own, again = self._owns.get(self._at), self._again
-        if own is not None and self._stays and self._masters.has_left(self._at):
+        if own is not None and self._is_stuck(own.link):
             own.link.close()
-            self.upstream_lost(own.link, "its node has left the cluster")
+            self.upstream_lost(own.link, "its node has left the cluster, or is away")
             return
         if own is None or again is None or not self._due or self._stays or self._in_transaction:
             return
@@ -374,6 +373,12 @@ class OwnConnections(Owner):
             self._due = 0
             self._queue.appendleft(whole_part(again.requests[0], again.slot))
             self._go_on()
+
+    def _is_stuck(self, link: DedicatedLink) -> bool:
+        """Whether the client is bound to a node that does not serve it any more."""
+        is_away = link.is_held and self._masters.is_away(self._at)
+        is_gone = is_away or self._masters.has_left(self._at)
+        return is_gone if self._stays else is_away and self._in_transaction
 
     # -- replies
 
