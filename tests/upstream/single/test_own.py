@@ -336,12 +336,19 @@ def test_a_command_without_keys_goes_to_no_node_that_has_left(stage: Stage) -> N
     assert stage.taken(1) == encode.command(b"SUBSCRIBE", b"news")
 
 
-@pytest.mark.parametrize("command", [(b"SUBSCRIBE", b"news"), (b"MULTI",)])
+@pytest.mark.parametrize(
+    "commands",
+    [
+        [[b"SUBSCRIBE", b"news"]],
+        [[b"MULTI"]],
+        [[b"MULTI"], [b"SET", KEYS[0], b"1"], [b"EXEC"]],
+    ],
+)
 def test_a_client_that_is_bound_to_a_node_which_is_away_is_closed_once_hash_slots_move(
-    stage: Stage, command: tuple[bytes, ...]
+    stage: Stage, commands: list[list[bytes]]
 ) -> None:
     stage.run_all()
-    stage.ask(*command)
+    stage.own.send(PROFILE, [encode.command(*one) for one in commands])
     stage.link(0).is_held = True
     stage.upstreams[0].up = False
     stage.run_all()

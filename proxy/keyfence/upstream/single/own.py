@@ -375,10 +375,10 @@ class OwnConnections(Owner):
             self._go_on()
 
     def _is_stuck(self, link: DedicatedLink) -> bool:
-        """Whether the client is bound to a node that does not serve it any more."""
+        """Whether what it waits for cannot go to another node, and its own does not serve it any more."""
         is_away = link.is_held and self._masters.is_away(self._at)
         is_gone = is_away or self._masters.has_left(self._at)
-        return is_gone if self._stays else is_away and self._in_transaction
+        return is_gone if self._stays else is_away and self._due > 0 and self._again is None
 
     # -- replies
 
