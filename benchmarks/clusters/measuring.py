@@ -12,14 +12,13 @@ from benchmarks.clusters.arm import ANEW, Arm, Load
 from benchmarks.clusters.changes import Changing
 from benchmarks.clusters.outcomes import CONTROL, LISTENERS, ONE_ADDRESS, Change, Outcome
 from benchmarks.clusters.speakers import LIBRARIES, NODE, Target
-from benchmarks.clusters.work import Seen
 from tests.cluster import MASTERS, running_cluster
 from tests.end_to_end.clusters import keyfence_with, running_keyfence
 from tests.servers import PATIENCE_SECONDS, ServerBinary
 
 NODE_TIMEOUT = 1000  # milliseconds without an answer, after which the nodes take one for dead
 BACK_SECONDS = 5.0  # within which a client is back, or it is taken that it will never be
-IS_BACK_SECONDS = 0.5  # a client is back if it has waited for no key for longer
+LOOK_SECONDS = 0.05
 POLICY = """policy: p
 services: [app]
 scopes: {all: {prefix: "app:", writers: [app], unregistered: allow}}
@@ -70,7 +69,7 @@ def measured(
         changing = Changing(cluster)
         nodes = [f"127.0.0.1:{one.port}" for one in changing.servers]
         while True:
-            _wait(arms, time.monotonic() + PATIENCE_SECONDS)
+            _waited(arms, time.monotonic(), PATIENCE_SECONDS)
             for arm in arms:
                 arm.seen(ANEW)
             time.sleep(load.quiet)
@@ -83,29 +82,24 @@ def _change_seen(
 ) -> Change:
     """What the clients have seen of a change that has just been made. Then it is mended."""
     begun = time.monotonic()
-    _wait([arm for arm in arms if arm.path != CONTROL], begun + back)
-    _wait([arm for arm in arms if arm.path == CONTROL], begun + BACK_SECONDS)
+    away = _waited([arm for arm in arms if arm.path != CONTROL], begun, back)
+    away += _waited([arm for arm in arms if arm.path == CONTROL], begun, BACK_SECONDS)
     outcomes = []
     for arm in arms:
         seen = arm.seen(ANEW)
         named = 0 if arm.path == CONTROL else sum(any(map(text.__contains__, nodes)) for text in seen.texts)
-        is_back = seen.waiting < IS_BACK_SECONDS
-        outcomes.append(Outcome.of(arm.library, arm.path, seen, named, is_back=is_back))
+        outcomes.append(Outcome.of(arm.library, arm.path, seen, named, is_back=arm not in away))
     changing.mend()
-    for arm, outcome in zip(arms, outcomes, strict=True):
-        if not outcome.is_back:
-            arm.restart()
+    for arm in away:
+        arm.restart()
     return Change(kind, outcomes)
 
 
-def _is_at_work(seen: Seen) -> bool:
-    return seen.waiting < IS_BACK_SECONDS and seen.rounds > 1
-
-
-def _wait(arms: Sequence[Arm], deadline: float) -> None:
-    """Waits until all of these have written each of their keys a moment ago, and again."""
+def _waited(arms: Sequence[Arm], since: float, seconds: float) -> list[Arm]:
+    """Waits until each of these has written all of its keys since then, at most so many seconds from then on.
+    Returns those that have not."""
     left = list(arms)
-    while left and time.monotonic() < deadline:
-        left = [arm for arm in left if not _is_at_work(arm.seen())]
-        if left:
-            time.sleep(0.05)
+    while left and time.monotonic() < since + seconds:
+        time.sleep(LOOK_SECONDS)
+        left = [arm for arm in left if arm.seen().waiting >= time.monotonic() - since]
+    return left
