@@ -99,7 +99,9 @@ def _waited(arms: Sequence[Arm], since: float, seconds: float) -> list[Arm]:
     """Waits until each of these has written all of its keys since then, at most so many seconds from then on.
     Returns those that have not."""
     left = list(arms)
-    while left and time.monotonic() < since + seconds:
-        time.sleep(LOOK_SECONDS)
+    while True:
+        is_last = time.monotonic() >= since + seconds
         left = [arm for arm in left if arm.seen().waiting >= time.monotonic() - since]
-    return left
+        if is_last or not left:
+            return left
+        time.sleep(LOOK_SECONDS)
