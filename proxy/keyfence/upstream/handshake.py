@@ -113,6 +113,8 @@ class Answers(asyncio.Protocol):
         """`greeting` and `expected` are the numbers of replies: to the greeting, and after it. Those after it
         may have `most` bytes together."""
         self.raw: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        # Who waits for it may give up in the turn in which it fails. Then nobody takes the error.
+        self.raw.add_done_callback(lambda raw: raw.cancelled() or raw.exception())
         self._greeting = Greeting(greeting)
         self._expected = expected
         self._most = most

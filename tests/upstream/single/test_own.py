@@ -336,6 +336,17 @@ def test_a_command_without_keys_goes_to_no_node_that_has_left(stage: Stage) -> N
     assert stage.taken(1) == encode.command(b"SUBSCRIBE", b"news")
 
 
+def test_a_watch_that_was_not_sent_goes_where_its_key_is_now(stage: Stage) -> None:
+    stage.run_all()
+    stage.ask(b"WATCH", KEYS[0])
+    stage.link(0).is_held = True
+    stage.has_slots(None, (0, 10922), (10923, 16383))
+    stage.upstreams[0].up = False
+    stage.masters._nodes.pop(0)
+    stage.run_all()
+    assert stage.taken(1) == encode.command(b"WATCH", KEYS[0])
+
+
 @pytest.mark.parametrize(
     "commands",
     [

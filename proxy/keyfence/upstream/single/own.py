@@ -1,5 +1,4 @@
-"""One client's own connections to the nodes of a cluster: for transactions, watches, blocking commands,
-subscriptions, scripts and what concerns the connection itself.
+"""One client's own connections to the nodes of a cluster, for what does not go on shared ones.
 
 Rule: one request is under way at a time, but for those of a transaction, which go to one node. So replies
 come in the client's order, and a request that a node refuses for another one can be sent there. A connection
@@ -371,6 +370,7 @@ class OwnConnections(Owner):
             own.link.close()
             del self._owns[self._at]
             self._due = 0
+            self._watches_at = NO_NODE if self._watches_at == self._at else self._watches_at  # unsent, too
             self._queue.appendleft(whole_part(again.requests[0], again.slot))
             self._go_on()
 
