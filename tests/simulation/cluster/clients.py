@@ -208,7 +208,7 @@ class PlainWorker(PlainClient, Worker):
             return mark.kind == STAYING_ACROSS or (mark.kind == ACROSS and not self.splits)
         if mark.kind == FOREIGN:
             return text.startswith("NOPERM")
-        if mark.kind == ACROSS and self.splits and text.startswith("LOADING "):
+        if mark.kind in (ACROSS, STAYING_ACROSS) and self.splits and text.startswith("LOADING "):
             return text.encode().rpartition(b" ")[2] in mark.request.split()
         if text.startswith("EXECABORT"):
             return due.request == b"EXEC" and self._aborts
