@@ -111,6 +111,10 @@ class TopologyFollower(Generic[_Served]):
         """Serve the nodes of this topology."""
         raise NotImplementedError
 
+    def _leave(self, one: _Served, reason: str) -> None:
+        """Close what stands on a node."""
+        raise NotImplementedError
+
     async def _look_round(self) -> None:
         """Do what is due from time to time, if this process follows the cluster."""
 
@@ -167,10 +171,6 @@ class TopologyFollower(Generic[_Served]):
         if node.is_dead and upstream.silence.is_silent and not upstream.is_dead:
             upstream.died(DEAD)
             self._leave(one, f"upstream {node.shown}: {DEAD}")
-
-    def _leave(self, one: _Served, reason: str) -> None:
-        """Close what stands on a node."""
-        raise NotImplementedError
 
     async def _let_go(self, one: _Served) -> None:
         """Close what stands on a node, and end its background jobs."""

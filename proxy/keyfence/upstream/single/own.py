@@ -360,25 +360,22 @@ class OwnConnections(Owner):
         for one in [one for number, one in self._owns.items() if self._masters.is_dead(number)]:
             one.link.move("its node is dead")
         own, again = self._owns.get(self._at), self._again
-        if own is not None and self._is_stuck(own.link):
+        if own is None:
+            return
+        is_away = own.link.is_held and self._masters.is_away(self._at)
+        waits = is_away and self._due > 0
+        has_lost_its_node = self._stays and (is_away or self._masters.has_left(self._at))
+        if has_lost_its_node or (waits and again is None):  # what it waits for cannot go to another node
             own.link.close()
             self.upstream_lost(own.link, "its node has left the cluster, or is away")
-            return
-        if own is None or again is None or not self._due or self._stays or self._in_transaction:
-            return
-        if own.link.is_held and self._masters.is_away(self._at):
+        elif waits and again is not None and not self._in_transaction:
             own.link.close()
             del self._owns[self._at]
             self._due = 0
-            self._watches_at = NO_NODE if self._watches_at == self._at else self._watches_at  # unsent, too
+            if self._watches_at == self._at:  # by a WATCH that was not sent
+                self._watches_at = NO_NODE
             self._queue.appendleft(whole_part(again.requests[0], again.slot))
             self._go_on()
-
-    def _is_stuck(self, link: DedicatedLink) -> bool:
-        """Whether what it waits for cannot go to another node, and its own does not serve it any more."""
-        is_away = link.is_held and self._masters.is_away(self._at)
-        is_gone = is_away or self._masters.has_left(self._at)
-        return is_gone if self._stays else is_away and self._due > 0 and self._again is None
 
     # -- replies
 
