@@ -57,6 +57,21 @@ def cluster_binary() -> ServerBinary | None:
     return next((one for one in server_binaries() if int(one.version.partition(".")[0]) >= 7), None)
 
 
+def moves_at_once(binary: ServerBinary) -> bool:
+    """Whether it moves hash slots with all their keys at once: Redis from 8.4 on, Valkey from 9.0 on."""
+    first = (9,) if binary.name == "valkey" else (8, 4)
+    return tuple(map(int, binary.version.split("."))) >= first
+
+
+def move_at_once(binary: ServerBinary, giver: redis.Redis, taker: redis.Redis, first: int, last: int) -> None:
+    """Begins to move these hash slots with all their keys."""
+    if binary.name == "valkey":
+        taker_id = taker.execute_command("CLUSTER", "MYID")
+        giver.execute_command("CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", first, last, "NODE", taker_id)
+    else:
+        taker.execute_command("CLUSTER", "MIGRATION", "IMPORT", first, last)
+
+
 @contextlib.contextmanager
 def running_cluster(
     *, replicas: int = 0, binary: ServerBinary | None = None, settings: Mapping[str, str | int] | None = None

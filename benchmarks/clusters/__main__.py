@@ -12,10 +12,11 @@ from pathlib import Path
 from benchmarks.clusters.arm import Load
 from benchmarks.clusters.changes import KINDS
 from benchmarks.clusters.measuring import installed, measured
-from benchmarks.clusters.outcomes import Change, read, write
+from benchmarks.clusters.outcomes import Change, read
 from benchmarks.clusters.tables import head, row, summary
 from benchmarks.processes import machine
-from tests.cluster import cluster_binary
+from benchmarks.raw import lines_of, write
+from tests.cluster import cluster_binary, moves_at_once
 from tests.servers import ServerBinary, all_server_binaries
 
 
@@ -36,7 +37,7 @@ def main() -> None:
     assert binary is not None
     kinds = asked.kind or [one for one in KINDS if one != "atomic" or moves_at_once(binary)]
     print(f"{machine()}\n{binary.id}\n\nlongest time without service, and commands\n{head()}")
-    found = read(asked.raw.read_text().splitlines()) if asked.raw and asked.raw.exists() else []
+    found = read(lines_of(asked.raw))
     load = Load(asked.keys, asked.pause / 1000, asked.quiet)
     for kind in kinds:
         with tempfile.TemporaryDirectory() as folder:
@@ -56,12 +57,6 @@ def _print_summaries(found: list[Change]) -> None:
         if of_kind := [one for one in found if one.kind == kind]:
             print(f"\n{kind}: {len(of_kind)} changes")
             print("\n".join(summary(of_kind)))
-
-
-def moves_at_once(binary: ServerBinary) -> bool:
-    """Whether this server moves a hash slot with all its keys at once."""
-    first = (9,) if binary.name == "valkey" else (8, 4)
-    return tuple(map(int, binary.version.split("."))) >= first
 
 
 def _libraries(asked: Sequence[str] | None) -> list[str]:

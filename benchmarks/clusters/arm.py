@@ -23,9 +23,7 @@ ANSWER_SECONDS = 30.0
 class Load(NamedTuple):
     """How clients work."""
 
-    keys: int = (
-        12  # of each client, in any hash slot: a round of commands writes and reads all of them at once
-    )
+    keys: int = 12  # that a client writes and reads at once, in any hash slots
     pause: float = 0.002  # seconds between two rounds
     quiet: float = 0.2  # seconds of work before each change
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 import redis
 from redis.crc import key_slot
 
 from benchmarks.clusters.arm import MOVING
-from tests.cluster import MASTERS, Cluster
-from tests.servers import PATIENCE_SECONDS, RedisServer
+from tests.clients.running import eventually
+from tests.cluster import MASTERS, Cluster, move_at_once
+from tests.end_to_end.clusters import moved_slot
+from tests.servers import RedisServer, ServerBinary
 
 FILLING = 2000  # keys in the hash slot that moves, so that it takes a while
 AT_ONCE = 20  # keys that one MIGRATE moves
@@ -18,11 +19,12 @@ KINDS = ("reshard", "atomic", "graceful", "crash", "stop")
 
 
 class Changing:
-    """A cluster of three masters with one replica each, and what happens to it. `turn` counts the changes."""
+    """A cluster of three masters with one replica each, and what happens to it."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, binary: ServerBinary) -> None:
         self._cluster = cluster
-        self._turn = 0
+        self._binary = binary
+        self._turn = 0  # how many changes there were
         self._slot = key_slot(MOVING.encode())
         self._mend: Callable[[], None] = lambda: None
         self._fill()
@@ -49,27 +51,14 @@ class Changing:
     # Hash slots
 
     def _reshard(self) -> None:
-        """Moves a hash slot to the next master, some keys at a time."""
-        source, target = self._master_of_slot(), self._next_master()
-        with source.client() as old, target.client() as new:
-            ids = _id(old), _id(new)
-            new.execute_command("CLUSTER", "SETSLOT", self._slot, "IMPORTING", ids[0])
-            old.execute_command("CLUSTER", "SETSLOT", self._slot, "MIGRATING", ids[1])
-            while keys := old.execute_command("CLUSTER", "GETKEYSINSLOT", self._slot, AT_ONCE):
-                old.execute_command("MIGRATE", "127.0.0.1", target.port, "", 0, 5000, "KEYS", *keys)
-            for one in (new, old):
-                one.execute_command("CLUSTER", "SETSLOT", self._slot, "NODE", ids[1])
-        self._agreed(target)
+        """Moves a hash slot to another master, some keys at a time."""
+        self._agreed(moved_slot(self._cluster, MOVING, at_once=AT_ONCE))
 
     def _atomic(self) -> None:
-        """Has Redis (from 8.4 on) or Valkey (from 9.0 on) move a hash slot with all its keys at once."""
+        """Moves a hash slot to the next master, with all its keys at once."""
         source, target = self._master_of_slot(), self._next_master()
         with source.client() as old, target.client() as new:
-            if old.info("server").get("server_name") == "valkey":
-                range_ = ("SLOTSRANGE", self._slot, self._slot)
-                old.execute_command("CLUSTER", "MIGRATESLOTS", *range_, "NODE", _id(new))
-            else:
-                new.execute_command("CLUSTER", "MIGRATION", "IMPORT", self._slot, self._slot)
+            move_at_once(self._binary, old, new, self._slot, self._slot)
         self._agreed(target)
 
     def _master_of_slot(self) -> RedisServer:
@@ -87,7 +76,7 @@ class Changing:
             ports = (master[1] for first, last, master, *_ in rows if first <= self._slot <= last)
             return next(ports, None) == target.port
 
-        _until(lambda: all(map(says, self.servers)), "all nodes know who has the hash slot")
+        eventually(lambda: all(map(says, self.servers)), "all nodes know who has the hash slot")
 
     # Nodes
 
@@ -96,7 +85,7 @@ class Changing:
         _, heir = self._shard()
         with heir.client() as client:
             client.execute_command("CLUSTER", "FAILOVER")
-            _until(lambda: _role(client) == "master", "the replica takes over")
+        self._is_replaced(heir)
 
     def _crash(self) -> None:
         """Kills one master. `mend` puts a new node in its place, as a replica."""
@@ -118,16 +107,14 @@ class Changing:
         """The master and the replica of the shard whose turn it is."""
         place = self._turn % MASTERS
         pair = self._cluster.masters[place], self._cluster.replicas[place]
-        _until(lambda: sorted(map(_role_of, pair)) == ["master", "slave"], "a shard has a replica")
+        eventually(lambda: sorted(map(_role_of, pair)) == ["master", "slave"], "a shard has a replica")
         master, replica = pair if _role_of(pair[0]) == "master" else pair[::-1]
-        with replica.client() as client:
-            _until(lambda: client.info("replication")["master_link_status"] == "up", "the replica follows")
+        self._is_linked(replica)
         return master, replica
 
     @staticmethod
     def _is_replaced(heir: RedisServer) -> None:
-        with heir.client() as client:
-            _until(lambda: _role(client) == "master", "the replica takes over")
+        eventually(lambda: _role_of(heir) == "master", "the replica takes over")
 
     def _replace(self, victim: RedisServer, gone: str, heir: RedisServer) -> None:
         victim.embedded.stop()
@@ -140,23 +127,25 @@ class Changing:
             new.config_set("cluster-node-timeout", master.config_get("cluster-node-timeout").popitem()[1])
             new.execute_command("CLUSTER", "MEET", "127.0.0.1", heir.port, _bus(master))
             master_id = _id(master)
-            _until(lambda: master_id in _nodes(new), "the new node knows the master")
+            eventually(lambda: master_id in _nodes(new), "the new node knows the master")
             new.execute_command("CLUSTER", "REPLICATE", master_id)
             new_id = _id(new)
         for other in others:
             with other.client() as client:
-                _until(lambda: new_id in _nodes(client), "all nodes know the new one")
+                eventually(lambda: new_id in _nodes(client), "all nodes know the new one")
         self._is_linked(victim)
 
     def _resume(self, victim: RedisServer) -> None:
         victim.resume()
-        _until(lambda: _role_of(victim) == "slave", "the old master becomes a replica")
+        eventually(lambda: _role_of(victim) == "slave", "the old master becomes a replica")
         self._is_linked(victim)
 
     @staticmethod
     def _is_linked(replica: RedisServer) -> None:
         with replica.client() as client:
-            _until(lambda: client.info("replication").get("master_link_status") == "up", "a replica follows")
+            eventually(
+                lambda: client.info("replication").get("master_link_status") == "up", "a replica follows"
+            )
 
 
 def _id(client: redis.Redis) -> str:
@@ -174,17 +163,6 @@ def _bus(client: redis.Redis) -> int:
     return int(found["cluster-port"])
 
 
-def _role(client: redis.Redis) -> str:
-    return str(client.info("replication")["role"])
-
-
 def _role_of(server: RedisServer) -> str:
     with server.client() as client:
-        return _role(client)
-
-
-def _until(holds: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not holds():
-        assert time.monotonic() < deadline, f"it never happened that {what}"
-        time.sleep(0.01)
+        return str(client.info("replication")["role"])

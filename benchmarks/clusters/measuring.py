@@ -12,17 +12,13 @@ from benchmarks.clusters.arm import ANEW, Arm, Load
 from benchmarks.clusters.changes import Changing
 from benchmarks.clusters.outcomes import CONTROL, LISTENERS, ONE_ADDRESS, Change, Outcome
 from benchmarks.clusters.speakers import LIBRARIES, NODE, Target
-from tests.cluster import MASTERS, running_cluster
-from tests.end_to_end.clusters import keyfence_with, running_keyfence
+from tests.cluster import MASTERS, NO_CLUSTER, cluster_binary, running_cluster
+from tests.end_to_end.clusters import POLICY, keyfence_with, running_keyfence
 from tests.servers import PATIENCE_SECONDS, ServerBinary
 
 NODE_TIMEOUT = 1000  # milliseconds without an answer, after which the nodes take one for dead
 BACK_SECONDS = 5.0  # within which a client is back, or it is taken that it will never be
 LOOK_SECONDS = 0.05
-POLICY = """policy: p
-services: [app]
-scopes: {all: {prefix: "app:", writers: [app], unregistered: allow}}
-"""
 SINGLE = """policy: policy.yaml
 upstream: {{cluster: [{seeds}], expose: single}}
 listeners: [{{listen: "127.0.0.1:0", service: app}}]
@@ -49,6 +45,8 @@ def measured(
 ) -> Generator[Change, None, None]:
     """Makes changes of one kind to a cluster, without end. A client of keyfence that is not back within
     `back` seconds is started anew, and a control after BACK_SECONDS."""
+    binary = binary or cluster_binary()
+    assert binary is not None, NO_CLUSTER
     settings = {"cluster-node-timeout": NODE_TIMEOUT}
     with contextlib.ExitStack() as stack:
         cluster = stack.enter_context(running_cluster(replicas=MASTERS, binary=binary, settings=settings))
@@ -66,7 +64,7 @@ def measured(
             for library in libraries or installed():
                 arms.append(Arm(library, path, target, load))
                 stack.callback(arms[-1].close)
-        changing = Changing(cluster)
+        changing = Changing(cluster, binary)
         nodes = [f"127.0.0.1:{one.port}" for one in changing.servers]
         while True:
             _waited(arms, time.monotonic(), PATIENCE_SECONDS)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 
 from benchmarks.clusters.work import Seen
 
@@ -86,13 +85,7 @@ class Change:
         return f"{one.wrong[:2] if 'replies' in what else one.errors}"
 
 
-def write(path: Path, change: Change) -> None:
-    """Appends a change to a file, as a line of JSON."""
-    with path.open("a") as file:
-        file.write(f"{json.dumps(dataclasses.asdict(change))}\n")
-
-
 def read(lines: Iterable[str]) -> list[Change]:
-    """The changes that `write` has written."""
+    """The changes in the lines that `raw.write` has written."""
     found = [json.loads(line) for line in lines]
     return [Change(one["kind"], [Outcome(**outcome) for outcome in one["outcomes"]]) for one in found]

@@ -6,13 +6,14 @@ import dataclasses
 import itertools
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 END_SECONDS = 5.0  # after which a library that waits for a reply is left alone
 MOST_SHOWN = 20  # of wrong replies and of errors, in full
 
 Command = tuple[str, ...]
+Send = Callable[[Sequence[Command]], list[object]]
 
 
 class Failure(NamedTuple):
@@ -40,7 +41,6 @@ class Speaker(Protocol):
 class Seen:
     """What a client has seen since it was last asked to begin anew. Times are seconds."""
 
-    rounds: int = 0
     commands: int = 0
     wrong: list[str] = dataclasses.field(default_factory=list)  # replies that no request of this key can have
     falls: int = 0  # of a value that only rises
@@ -91,12 +91,10 @@ class Work:
                 return
             self._round(self._keys, number, self._speaker.ask)
             self._round(self._tagged, number, self._speaker.transact)
-            with self._lock:
-                self._seen.rounds += 1
 
-    def _round(self, keys: Sequence[str], number: int, send: object) -> None:
+    def _round(self, keys: Sequence[str], number: int, send: Send) -> None:
         pairs = [(("SET", key, f"{key}={number}"), ("GET", key)) for key in keys]
-        replies = send(list(itertools.chain.from_iterable(pairs)))  # type: ignore[operator]
+        replies = send(list(itertools.chain.from_iterable(pairs)))
         with self._lock:
             self._seen.commands += len(replies)
             for key, done, got in zip(keys, replies[::2], replies[1::2], strict=True):

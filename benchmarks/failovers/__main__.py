@@ -8,9 +8,10 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.failovers.measuring import measure
-from benchmarks.failovers.outcomes import KINDS, Failover, read, write
+from benchmarks.failovers.outcomes import KINDS, Failover, read
 from benchmarks.failovers.tables import head, row, summary
 from benchmarks.processes import machine
+from benchmarks.raw import lines_of, write
 
 
 def main() -> None:
@@ -22,7 +23,7 @@ def main() -> None:
     )
     asked = parser.parse_args()
     print(machine())
-    found = read(asked.raw.read_text().splitlines()) if asked.raw and asked.raw.exists() else []
+    found = read(lines_of(asked.raw))
     for kind in asked.kind or KINDS:
         for number in range(asked.count):
             one = _once(kind)

@@ -6,7 +6,7 @@ import contextlib
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import redis
@@ -14,6 +14,7 @@ import redis
 from benchmarks.failovers.clients import Client, Route
 from benchmarks.failovers.libraries import clients, sentinel_of
 from benchmarks.failovers.outcomes import CONTROL, SUBSCRIBER_SECONDS, THROUGH, Failover, Outcome
+from tests.clients.running import eventually
 from tests.sentinel import NAME, Watched, following, running_sentinels
 from tests.servers import PATIENCE_SECONDS
 
@@ -71,12 +72,12 @@ def _work(kind: str, watched: Watched, at_work: Sequence[Client]) -> None:
     for one in at_work:
         one.start()
     try:
-        _until(lambda: all(one.is_at_work() for one in at_work), "clients begin to work")
+        eventually(lambda: all(one.is_at_work() for one in at_work), "clients begin to work")
         time.sleep(QUIET_SECONDS)
         (_crash if kind == "crash" else _fail_over)(watched)
         at = time.monotonic()
         through = [one for one in at_work if one.path == THROUGH]
-        _until(lambda: all(one.is_at_work(at) for one in through), "clients write again")
+        eventually(lambda: all(one.is_at_work(at) for one in through), "clients write again")
         while time.monotonic() < at + CONTROL_SECONDS and not all(one.is_at_work(at) for one in at_work):
             time.sleep(0.01)
         time.sleep(SUBSCRIBER_SECONDS + QUIET_SECONDS)
@@ -87,13 +88,6 @@ def _work(kind: str, watched: Watched, at_work: Sequence[Client]) -> None:
             one.join()
 
 
-def _until(check: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while not check():
-        assert time.monotonic() < deadline, f"it never happened that {what}"
-        time.sleep(0.01)
-
-
 def _crash(watched: Watched) -> None:
     watched.primary.kill()
 
@@ -102,7 +96,7 @@ def _fail_over(watched: Watched) -> None:
     """Have the Sentinels fail over once a replica has all writes, as SENTINEL FAILOVER COORDINATED does."""
     with watched.primary.client() as primary:
         primary.client_pause(PAUSE_MILLISECONDS, all=False)
-        _until(lambda: _is_caught_up(primary.info("replication")), "the replicas have all writes")
+        eventually(lambda: _is_caught_up(primary.info("replication")), "the replicas have all writes")
     watched.begin_to_fail_over()
 
 

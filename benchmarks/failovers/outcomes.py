@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 
 KINDS = ("graceful", "crash")
 THROUGH, CONTROL = "keyfence", "control"
@@ -69,14 +68,8 @@ class Failover:
                     yield f"{self.kind}, {one.client}: {number} {what}"
 
 
-def write(path: Path, failover: Failover) -> None:
-    """Appends a failover to a file, as a line of JSON."""
-    with path.open("a") as file:
-        file.write(f"{json.dumps(dataclasses.asdict(failover))}\n")
-
-
 def read(lines: Iterable[str]) -> list[Failover]:
-    """The failovers that `write` has written."""
+    """The failovers in the lines that `raw.write` has written."""
     found = [json.loads(line) for line in lines]
     return [
         Failover(one["kind"], one["switches"], [Outcome(**outcome) for outcome in one["outcomes"]])

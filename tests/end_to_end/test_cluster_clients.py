@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks.clusters.measuring import installed, measured
-from benchmarks.clusters.outcomes import CONTROL, read, write
+from benchmarks.clusters.outcomes import CONTROL, read
 from benchmarks.clusters.tables import COLUMNS, head, row, summary
+from benchmarks.raw import write
 from tests.cluster import NO_CLUSTER, cluster_binary
 from tests.servers import PATIENCE_SECONDS
 

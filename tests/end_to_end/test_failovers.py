@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks.failovers.measuring import measure
-from benchmarks.failovers.outcomes import KINDS, read, write
+from benchmarks.failovers.outcomes import KINDS, read
 from benchmarks.failovers.tables import COLUMNS, head, row, summary
+from benchmarks.raw import write
 
 # What each client calls a lost connection, and an attempt while it has none.
 LOST = {

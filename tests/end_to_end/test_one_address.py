@@ -17,13 +17,9 @@ import redis
 from keyfence.upstream.single.refusals import ELSEWHERE
 from tests.clients.running import eventually
 from tests.cluster import NO_CLUSTER, Cluster, cluster_binary, running_cluster
-from tests.end_to_end.clusters import keyfence_with
+from tests.end_to_end.clusters import POLICY, keyfence_with, moved_slot
 from tests.servers import Keyfence, RedisServer
 
-POLICY = """policy: p
-services: [app]
-scopes: {all: {prefix: "app:", writers: [app], unregistered: allow}}
-"""
 CONFIG = """policy: policy.yaml
 upstream:
   cluster: ["127.0.0.1:{seed}"]
@@ -280,23 +276,9 @@ def test_a_plain_client_sees_a_redis_without_a_cluster(client: redis.Redis) -> N
 
 
 def test_a_hash_slot_moves_under_load(keyfence: Keyfence, cluster: Cluster) -> None:
-    with cluster.client() as direct:
-        slot = direct.keyslot(TAGGED[0])
-    port = cluster.port_of(slot)
-    source = next(one for one in cluster.masters if one.port == port)
-    target = next(one for one in cluster.masters if one.port != port)
-    with Load(keyfence, "moves") as load, directly(source) as old, directly(target) as new:
+    with Load(keyfence, "moves") as load:
         load.goes_on()
-        old_id, new_id = old.execute_command("CLUSTER", "MYID"), new.execute_command("CLUSTER", "MYID")
-        new.execute_command("CLUSTER", "SETSLOT", slot, "IMPORTING", old_id)
-        old.execute_command("CLUSTER", "SETSLOT", slot, "MIGRATING", new_id)
-        load.goes_on()
-        while keys := old.execute_command("CLUSTER", "GETKEYSINSLOT", slot, 6):
-            old.execute_command("MIGRATE", "127.0.0.1", target.port, "", 0, 5000, "KEYS", *keys)
-            load.goes_on()
-        for one in (new, old):
-            one.execute_command("CLUSTER", "SETSLOT", slot, "NODE", new_id)
-        load.goes_on()
+        moved_slot(cluster, TAGGED[0], load.goes_on, at_once=6)
 
 
 def test_the_number_of_connections_does_not_grow_with_transactions(

@@ -95,7 +95,7 @@ class Cluster:
         self.journal = journal
         self.witness = witness
         self.needs_all = dice.random() < 0.7  # cluster-require-full-coverage
-        self.seeds: list[str] = []  # addresses of nodes that keyfence is told of
+        self.seeds: list[str] = []  # addresses of the nodes in keyfence's configuration
         self.failing: dict[ClusterNode, None] = {}  # nodes that the others take for dead
         self.cut_off: dict[ClusterNode, None] = {}  # nodes that know that they cannot reach the others
         self.has_ended_nodes = False  # a shard has left, which ends connections
@@ -266,12 +266,12 @@ class Cluster:
         return shard
 
     def is_known_without(self, shard: Shard) -> bool:
-        """Whether keyfence is told of a member that stays if this shard leaves."""
+        """Whether a node in keyfence's configuration is still a member after this shard has left."""
         return any(node.host.address in self.seeds for node in self.nodes if node.shard is not shard)
 
     def leave(self, shard: Shard) -> None:
-        """A shard without hash slots leaves, and its nodes know nothing of the others any more. They tell
-        whoever has not heard of it that nobody has the hash slots."""
+        """A shard without hash slots leaves. Its nodes forget all others. From then on they answer that no
+        node has any hash slot."""
         shard.has_left = True
         self.troubled_at = self.network.loop.now + NEWS_SECONDS
         self.tell(LEFT, shard, self.nodes[0])

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from keyfence.policy.compiled.hash_slots import hash_slot
-from tests.cluster import NO_CLUSTER, Cluster, cluster_binary, running_cluster
+from tests.cluster import NO_CLUSTER, Cluster, cluster_binary, move_at_once, moves_at_once, running_cluster
 from tests.servers import ServerBinary, all_server_binaries
 
 from .nodes import Nodes, connected
@@ -157,36 +157,24 @@ def test_a_scan_finds_keys_whose_hash_slots_move(nodes: Nodes, cluster: Cluster)
     assert set(scanned(nodes, moves())) == set(KEYS)
 
 
-# Redis from 8.4 on and Valkey from 9.0 on move hash slots with all their keys at once.
-ATOMIC = [
-    one
-    for one in all_server_binaries()
-    if tuple(map(int, one.version.split("."))) >= ((9,) if one.name == "valkey" else (8, 4))
-]
-
-
-@pytest.mark.parametrize("binary", ATOMIC, ids=lambda one: one.id)
+@pytest.mark.parametrize("binary", [*filter(moves_at_once, all_server_binaries())], ids=lambda one: one.id)
 def test_a_scan_finds_keys_whose_hash_slots_move_at_once(binary: ServerBinary) -> None:
     with running_cluster(binary=binary) as cluster, cluster.client() as client:
         for key in KEYS:
             client.set(key, b"1")
         with connected(cluster) as nodes:
             assert sorted(scanned(nodes)) == sorted(KEYS)
-            assert set(scanned(nodes, moves_at_once(cluster, nodes, binary))) == set(KEYS)
+            assert set(scanned(nodes, many_move(cluster, nodes, binary))) == set(KEYS)
             assert nodes.topology.owner(15_999) is nodes.topology.owner(0)
 
 
-def moves_at_once(cluster: Cluster, nodes: Nodes, binary: ServerBinary) -> Iterator[None]:
+def many_move(cluster: Cluster, nodes: Nodes, binary: ServerBinary) -> Iterator[None]:
     """Most hash slots of the last node go to the first, a range at a time."""
     taker, giver = cluster.masters[0], cluster.masters[2]
     with taker.client() as there, giver.client() as here:
-        taker_id = there.execute_command("CLUSTER", "MYID").decode()
         for first in range(11_000, 16_000, 1000):
             last = first + 999
-            if binary.name == "valkey":
-                here.execute_command("CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", first, last, "NODE", taker_id)
-            else:
-                there.execute_command("CLUSTER", "MIGRATION", "IMPORT", first, last)
+            move_at_once(binary, here, there, first, last)
             yield
             while cluster.port_of(last) != taker.port:
                 time.sleep(0.02)
