@@ -76,8 +76,9 @@ class Node:
     def __init__(self, target: Target, library: str, **options: object) -> None:
         asked = {"library": library, "ports": target.ports, "cluster": target.is_cluster, "options": options}
         self._lines = Lines(["node", str(NODE / "cluster_speaker.js"), json.dumps(asked)])
-        # In answer to a transaction whose hash slot moves, a client for clusters shows what Redis says. ioredis
-        # shows TRYAGAIN now and then, node-redis 5.9 MOVED for ever. Which of two clients gets it is chance.
+        # In answer to a transaction whose hash slot moves, a client for clusters shows what Redis says.
+        # ioredis shows TRYAGAIN now and then, node-redis 5.9 MOVED for ever. Which of two clients gets it is
+        # chance.
         self._transacts = not target.is_cluster
 
     def ask(self, commands: Sequence[Command]) -> list[object]:
