@@ -347,6 +347,22 @@ def test_a_watch_that_was_not_sent_goes_where_its_key_is_now(stage: Stage) -> No
     assert stage.taken(1) == encode.command(b"WATCH", KEYS[0])
 
 
+def test_the_reply_to_a_redirected_command_is_not_taken_for_that_to_asking(
+    stage: Stage,
+) -> None:
+    stage.run_all()
+    stage.ask(b"BLPOP", KEYS[0], b"0")
+    stage.answer(0, b"-ASK %d %b:7001\r\n" % (hash_slot(KEYS[0]), HOST.encode()))
+    stage.run_all()
+    stage.link(1).is_held = True
+    stage.upstreams[1].up = False
+    stage.has_slots(None, (0, 10922), (10923, 16383))
+    stage.run_all()
+    assert stage.taken(1) == encode.command(b"ASKING") + encode.command(b"BLPOP", KEYS[0], b"0")
+    stage.answer(1, b"+OK\r\n*-1\r\n")
+    assert stage.got == b"*-1\r\n"
+
+
 @pytest.mark.parametrize(
     "commands",
     [

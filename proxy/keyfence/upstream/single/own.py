@@ -371,7 +371,7 @@ class OwnConnections(Owner):
         elif waits and again is not None and not self._in_transaction:
             own.link.close()
             del self._owns[self._at]
-            self._due = 0
+            self._due = self._dropped = 0
             if self._watches_at == self._at:  # by a WATCH that was not sent
                 self._watches_at = NO_NODE
             self._queue.appendleft(whole_part(again.requests[0], again.slot))
