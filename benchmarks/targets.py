@@ -162,7 +162,7 @@ def _listener(port: int) -> int:
 
 
 @contextlib.contextmanager
-def _running(argv: list[str]) -> Iterator[subprocess.Popen[bytes]]:
+def running(argv: list[str]) -> Iterator[subprocess.Popen[bytes]]:
     process = subprocess.Popen(
         argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
@@ -202,7 +202,7 @@ listen redis
   server redis 127.0.0.1:{field.redis_port}
 """
     )
-    process = stack.enter_context(_running([path, "-db", "-f", str(file)]))
+    process = stack.enter_context(running([path, "-db", "-f", str(file)]))
     field.add(Target("haproxy", {"": port}, process.pid, f"TCP mode, one thread ({_version(path, '-v')})"))
 
 
@@ -224,7 +224,7 @@ def _twemproxy(stack: contextlib.ExitStack, field: Field) -> None:
 """
     )
     process = stack.enter_context(
-        _running([path, "-c", str(file), "-a", "127.0.0.1", "-s", str(free_port()), "-v", "0"])
+        running([path, "-c", str(file), "-a", "127.0.0.1", "-s", str(free_port()), "-v", "0"])
     )
     field.add(Target("twemproxy", {"": port}, process.pid, _version(path, "-V")))
 

@@ -34,6 +34,8 @@ cdef class Cutter:
     cdef bint _is_split
     cdef frozenset _splits
     cdef dict _key_at
+    cdef bytes _name
+    cdef Py_ssize_t _at
 
     @cython.locals(
         reader=RequestReader, here=int, whole=int, node=int, slot=int, index=Py_ssize_t, earlier=Py_ssize_t
@@ -45,7 +47,11 @@ cdef class Cutter:
         number="long long", index="long long", owners="unsigned short[::1]",
     )
     cpdef list cut(self, bytes data, long long count)
-    @cython.locals(reader=RequestReader, data=bytes, raw="const char *", name=bytes, at=Py_ssize_t)
+    @cython.locals(reader=RequestReader, data=bytes, at=Py_ssize_t)
     cdef int _next_slot(self) except -2
+    @cython.locals(raw="const char *", name=bytes, same="const char *", at=Py_ssize_t, size=Py_ssize_t, index=Py_ssize_t)
+    cdef bint _has_same_name(self, bytes data) except -1
+    @cython.locals(raw="const char *")
+    cdef Py_ssize_t _find_key(self, bytes data) except -1
     cdef int _read_slot(self, list argv) except -2
     cdef int _first_slot(self, long long count) except -2

@@ -71,6 +71,9 @@ class Cutter:
         self._is_split = False  # whether the last request is to be sent in parts
         self._splits = splits
         self._key_at = {name: at for name, at in _KEY_AT.items() if name.upper() not in splits}
+        # The name of the last request, and where its key is: most requests have the name of the last one.
+        self._name = b""
+        self._at = 0
         self._reader = RequestReader(LIMITS)
         self.take(owners)
 
@@ -154,17 +157,35 @@ class Cutter:
         if not reader.peek():
             return self._read_slot(reader.next())
         data = reader.data()
-        raw = data
-        name = raw[reader.name_at : reader.name_end]
-        at = self._key_at.get(name, 0)
+        at = self._at if self._has_same_name(data) else self._find_key(data)
         if at == 1 and reader.count > 1:
             return slot_in(data, reader.key_at, reader.key_end)
         if 0 < at < reader.count:
             return slot_in(data, _PLACES[2 * at], _PLACES[2 * at + 1])
         if reader.count == 1:
-            self.is_transaction = name.upper() == _MULTI
+            self.is_transaction = self._name.upper() == _MULTI
             return _NO_SLOT
         return self._read_slot(reader.reparse())
+
+    def _has_same_name(self, data: bytes) -> bool:
+        """Whether the request in hand has the name of the one before."""
+        raw, name = data, self._name
+        same = name
+        at = self._reader.name_at
+        size = self._reader.name_end - at
+        if size != len(name):
+            return False
+        for index in range(size):  # noqa: SIM110 - this compiles to a loop without objects
+            if raw[at + index] != same[index]:
+                return False
+        return True
+
+    def _find_key(self, data: bytes) -> int:
+        """Where the key of the request in hand is, among its arguments; 0: that is not known."""
+        raw = data
+        self._name = raw[self._reader.name_at : self._reader.name_end]
+        self._at = self._key_at.get(self._name, 0)
+        return self._at
 
     def _read_slot(self, argv: list[bytes] | None) -> int:
         """The same for a request whose arguments were read one by one."""
