@@ -28,7 +28,14 @@ def tree(tmp_path: Path) -> Path:
         for suffix in (".py", ".pxd"):
             shutil.copy(_compiled.source(module).with_suffix(suffix), target.with_suffix(suffix))
     build(tmp_path)
+    shared(tmp_path).touch()
     return tmp_path
+
+
+def shared(root: Path) -> Path:
+    """The extension that all others need."""
+    stem = _compiled.source(_compiled.SHARED, root).with_suffix("")
+    return stem.with_name(stem.name + EXTENSION_SUFFIXES[0])
 
 
 def build(root: Path) -> Path:
@@ -65,6 +72,12 @@ def test_an_edited_pxd_makes_other_modules_extensions_stale(tree: Path) -> None:
 def test_an_extension_without_a_hash_is_refused(tree: Path) -> None:
     build(tree).write_bytes(b"\x7fELF")
     with pytest.raises(_compiled.StaleExtensionError, match=r"requests"):
+        _compiled.check(tree)
+
+
+def test_an_extension_without_the_one_that_all_need_is_refused(tree: Path) -> None:
+    shared(tree).unlink()
+    with pytest.raises(_compiled.StaleExtensionError, match=r"without keyfence\._cython"):
         _compiled.check(tree)
 
 
