@@ -58,7 +58,7 @@ class Looking:
         return re.findall(r"The page is at (http://\S+?)/ ", self.printed)[0]
 
     def client(self, **options: object) -> redis.Redis:
-        port = int(re.findall(r"redis-cli -p (\d+)", self.until("redis-cli -p "))[0])
+        port = int(re.findall(r"redis-cli .*-p (\d+)", self.until("Ctrl-C ends it"))[0])
         return redis.Redis(port=port, **options)  # type: ignore[arg-type]
 
     def end(self) -> str:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,14 @@ from keyfence.config.loading import load_settings
 from keyfence.process.serving.reload import load
 from tests.cli.look.looking import Looking
 from tests.cli.test_main import keyfence
-from tests.servers import PATIENCE_SECONDS, PROJECT, RedisServer, running_redis
+from tests.servers import (
+    PATIENCE_SECONDS,
+    PROJECT,
+    RedisServer,
+    issue_certificate,
+    make_certificates,
+    running_redis,
+)
 from tests.web.person import Person
 
 SECRET = "s3cret-word"
@@ -44,6 +52,44 @@ def password_file(tmp_path: Path) -> str:
 def looking(server: RedisServer, tmp_path: Path, password_file: str) -> Iterator[Looking]:
     with Looking(tmp_path, server.url, "--password-file", password_file) as one:
         yield one
+
+
+def test_a_client_certificate_names_the_service(
+    server: RedisServer, tmp_path: Path, password_file: str
+) -> None:
+    own = make_certificates(tmp_path)
+    booking = issue_certificate(own.ca, "booking", "/CN=x", "URI:spiffe://ferrypost/booking")
+    tls = ["--cert", str(own.certificate), "--key", str(own.key), "--client-ca", str(own.ca)]
+    with Looking(tmp_path, server.url, "--password-file", password_file, *tls) as looking:
+        looking.until("  redis-cli --tls --insecure -p ")
+        looking.until("Ctrl-C ends it")
+        options: dict[str, Any] = {"ssl": True, "ssl_ca_certs": str(own.ca), "client_name": "web-1"}
+        shown = {"ssl_certfile": str(booking.certificate), "ssl_keyfile": str(booking.key)}
+        with looking.client(**options, **shown) as client, looking.client(**options) as nameless:
+            client.hget("cart:1", "colour")
+            nameless.hset("cart:1", "colour", "red")
+            looking.until("  ferrypost-booking reads cart:<int>")
+            looking.until("  web writes cart:<int>")
+        printed = looking.end()
+    assert re.search(r"^ferrypost-booking \(told by certificate", printed, re.MULTILINE)
+    assert re.search(r"^web \(told by client name", printed, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--cert", "c.pem"], "give --cert and --key"),
+        (["--client-ca", "c.pem"], "give --cert and --key"),
+        (["--cert", "no.pem", "--key", "no.key"], "no.pem cannot be read"),
+    ],
+)
+def test_certificates_that_cannot_be_used_are_an_error(
+    server: RedisServer, password_file: str, options: list[str], says: str
+) -> None:
+    ended = keyfence("look", server.url, "--password-file", password_file, *options)
+    assert ended.code == 2
+    assert says in ended.err
+    assert "Traceback" not in ended.err
 
 
 def test_it_shows_keys_and_clients_and_how_to_go_on(looking: Looking, server: RedisServer) -> None:
@@ -139,7 +185,7 @@ def test_only_a_primary_can_be_looked_at(
     "url", ["redis://h:1/3", "redis://h:1", "unix:///run/redis.sock?db=3", "redis://h/0"]
 )
 def test_clients_begin_in_the_database_that_they_had(url: str, tmp_path: Path) -> None:
-    origin = origin_of(Asked(url, "127.0.0.1:0", "127.0.0.1:0", None, "", ""), tmp_path)
+    origin = origin_of(Asked(url, "127.0.0.1:0", "127.0.0.1:0"), tmp_path)
     settings = load_settings("", origin.overrides)
     reloaded, packed = in_front(origin, settings, load(settings))
     assert packed.settings.upstream is not None

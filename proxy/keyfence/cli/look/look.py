@@ -26,19 +26,21 @@ from keyfence.cli.rollout.served import CannotServe, serving
 from keyfence.cli.terminal.options import checked, is_given, parsed, value_option
 from keyfence.cli.terminal.output import fail
 from keyfence.config.loading import load_settings
+from keyfence.config.models import ListenerTlsModel
 from keyfence.config.references import BadReference, is_plain_password, resolved
 from keyfence.config.settings import Overrides, Settings
 from keyfence.config.upstream import upstream_of
-from keyfence.downstream.tls import upstream_context
+from keyfence.downstream.tls import listener_context, upstream_context
 from keyfence.net.addresses import parse_address, parse_listen
 from keyfence.policy.compiled.policy import CompiledPolicy
+from keyfence.policy.diagnostics import FileError
 from keyfence.policy.units import milliseconds
 from keyfence.process.looking import Looking
 from keyfence.process.serving.packing import Packed, pack
 from keyfence.process.serving.reload import Origin, load
 from keyfence.telemetry.operator_log import warn
 
-from .naming import Naming
+from .naming import Identify, Naming
 from .session import RECORD, SEEN, Session
 from .there import primary_at
 
@@ -70,9 +72,12 @@ class Asked(NamedTuple):
     url: str
     listen: str
     admin: str
-    password_file: str
-    ca: str
-    seconds: float | None
+    seconds: float | None = None
+    password_file: str = ""
+    ca: str = ""
+    cert: str = ""
+    key: str = ""
+    client_ca: str = ""
 
     @property
     def for_others(self) -> str:
@@ -105,13 +110,18 @@ def _seconds(text: str) -> float | None:
 @value_option("--for seconds", "DURATION", "End after this time, such as 10m, as by Ctrl-C.", _seconds)
 @value_option("--password-file", "FILE", "File with the password of the Redis, as its only line.")
 @value_option("--ca", "FILE", "PEM file of the authorities of a rediss:// server's certificate.")
+@value_option("--cert", "FILE", "PEM file of the certificate that clients get: they connect with TLS then.")
+@value_option("--key", "FILE", "PEM file of its key.")
+@value_option(
+    "--client-ca", "FILE", "PEM file of the authorities of clients' certificates, if they have one."
+)
 def look(**options: Any) -> None:
     """Show what is on a Redis, and which clients use it for what. No policy is needed.
 
     URL is redis://HOST:PORT/DATABASE, rediss:// or unix://, with ${NAME} or file:PATH for what is secret.
     keyfence reads up to 10,000 of its keys, at most 5,000 a second, and lists their kinds. It also stands
     before the Redis, at an address of its own: each client that connects there is told from others by its
-    user, its name (CLIENT SETNAME), or its library and network. Nothing is refused.
+    certificate, its user, its name (CLIENT SETNAME), or its library and network. Nothing is refused.
 
     Ctrl-C ends it. What was seen is kept for keyfence draft, without values and passwords.
 
@@ -135,7 +145,7 @@ def look(**options: Any) -> None:
                     *in_front(origin, settings, policy), folder, ending.is_new, looking_in(folder)
                 ) as running,
             ):
-                session = Session(asked.for_others, server, running, folder)
+                session = Session(asked.for_others, server, running, folder, tls=bool(asked.cert))
                 session.begin(server, Judge(policy), ending.come)
                 session.follow(ending.come, asked.seconds)
         except CannotServe as exc:
@@ -174,7 +184,25 @@ def _settings(origin: Origin, asked: Asked) -> Settings:
         except BadReference as exc:
             fail(f"--password-file: {exc}")
         upstream = dataclasses.replace(upstream, password=password)
-    return dataclasses.replace(settings, upstream=upstream, upstream_ca=asked.ca)
+    settings = dataclasses.replace(settings, upstream=upstream, upstream_ca=asked.ca)
+    return _with_certificates(settings, asked) if asked.cert or asked.key or asked.client_ca else settings
+
+
+def _with_certificates(settings: Settings, asked: Asked) -> Settings:
+    """Clients connect with TLS, and a certificate of theirs names the service."""
+    if not (asked.cert and asked.key):
+        fail("for clients with TLS, give --cert and --key; with --client-ca, they may show certificates")
+    tls = ListenerTlsModel.model_validate(
+        {"cert": asked.cert, "key": asked.key, "client_ca": asked.client_ca, "require_client_cert": "no"}
+    )
+    (listener,) = settings.listeners
+    listeners = (listener.model_copy(update={"tls": tls}),)
+    settings = dataclasses.replace(settings, listeners=listeners, identify=Identify())
+    try:
+        listener_context(settings, 0)
+    except FileError as exc:
+        fail(exc.diagnostics[0].message)
+    return settings
 
 
 def in_front(origin: Origin, settings: Settings, policy: CompiledPolicy) -> tuple[Origin, Packed]:

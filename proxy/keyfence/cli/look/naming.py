@@ -1,4 +1,4 @@
-"""Names services by what is known of their clients: user, client name, library, network.
+"""Names services by what is known of their clients: certificate, user, client name, library, network.
 
 Rule: what is known best comes first, as in `keyfence.identity`. A name is short and holds no number and no
 id, because each instance of a service has its own.
@@ -6,13 +6,18 @@ id, because each instance of a service has its own.
 
 from __future__ import annotations
 
+import dataclasses
 import ipaddress
 import itertools
 import re
 from functools import lru_cache
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
+from keyfence.config.identify import IdentifyModel
+from keyfence.identity.client_facts import Evidence
 from keyfence.identity.networks import ip_of
+from keyfence.identity.resolver import Resolver
+from keyfence.identity.source import Source
 from keyfence.policy.services import UNKNOWN
 from keyfence.policy.verdict import Peer
 from keyfence.shapes.shapes import Shapes, parsed
@@ -31,6 +36,24 @@ class Known(NamedTuple):
 
     service: str
     by: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _ByCertificate(Source):
+    """Names a service by the best name in its client's certificate, which no configuration maps."""
+
+    evidence: ClassVar[str] = "certificate"
+
+    def service_of(self, evidence: Evidence) -> str:
+        return _named(evidence.names[0].rpartition("://")[2]) if evidence.names else ""
+
+
+class Identify(IdentifyModel):
+    """Identifies clients by their certificates, and leaves the others to `Naming`."""
+
+    def resolver(self, services: tuple[str, ...]) -> Resolver:
+        plain = super().resolver(services)
+        return dataclasses.replace(plain, sources=(_ByCertificate(), *plain.sources))
 
 
 class Naming:

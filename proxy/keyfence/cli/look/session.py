@@ -34,15 +34,18 @@ _SECONDS = 2.0  # between two looks at what clients did
 class Session:
     """What was seen so far, and what is printed of it."""
 
-    def __init__(self, url: str, server: Server, running: Serving, folder: Path) -> None:
-        """`url`: of the Redis, for the command that goes on; "" if it is not shown."""
+    def __init__(
+        self, url: str, server: Server, running: Serving, folder: Path, *, tls: bool = False
+    ) -> None:
+        """`url`: of the Redis, for the command that goes on; "" if it is not shown. `tls`: clients connect
+        with it."""
         self._url = url
         self._running = running
         self._folder = folder
         self._services: list[Service] = []
         self._seen = Seen()
         (address,) = running.addresses.values()
-        client = _client(Address(address), server.endpoint.address.database)
+        client = _client(Address(address), server.endpoint.address.database, tls)
         self._picture = Picture(server.shown, address, client)
         self._known: set[tuple[str, str]] = set()  # services and shapes that were printed
         self._counts = ""  # the last line of a terminal
@@ -133,8 +136,9 @@ class Session:
         sys.stdout.flush()
 
 
-def _client(address: Address, database: int) -> str:
+def _client(address: Address, database: int, tls: bool) -> str:
     """The command that connects to the address."""
     path = address.unix_path
     where = ["-s", path] if path else ["-p", str(address.host_port[1])]
-    return shlex.join(["redis-cli", *where, *(["-n", str(database)] if database else [])])
+    how = ["--tls", "--insecure"] if tls else []
+    return shlex.join(["redis-cli", *how, *where, *(["-n", str(database)] if database else [])])

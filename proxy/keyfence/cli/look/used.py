@@ -10,12 +10,13 @@ import copy
 import dataclasses
 from collections.abc import Iterable, Sequence
 
+from keyfence.policy.services import UNKNOWN
 from keyfence.policy.verdict import Peer
 from keyfence.telemetry.clients import Client
 from keyfence.telemetry.tally import Row
 
 from .kinds import Seen
-from .naming import known
+from .naming import OTHERS, known
 
 _KEYS = "key.unregistered"
 NO_KEY = "(no key)"  # commands that name none, such as KEYS
@@ -70,7 +71,9 @@ class Service:
 
     def meet(self, client: Client) -> None:
         peer = Peer(*(client.get(name, "") for name in Peer._fields))
-        self.by = self.by or known(peer).by
+        other = known(peer)
+        is_verified = other.service != self.name and self.name not in (UNKNOWN, OTHERS)
+        self.by = self.by or ("certificate" if is_verified else other.by)
         if library := " ".join(filter(None, (peer.library, peer.version))):
             self.libraries[library] = None
 
