@@ -81,9 +81,18 @@ def test_the_last_failover_is_a_line(
 
 def a_cluster(age: float | None = 3.2, nodes: int = 1) -> dict[str, Any]:
     """The upstream of a status: a master, and so many replicas that clients cannot reach."""
-    master = {"id": "a", "node": "10.0.0.1:6379", "role": "master", "announced": "proxy:7201", "up": True}
+    master = {
+        "id": "a",
+        "node": "10.0.0.1:6379",
+        "role": "master",
+        "primary": "",
+        "announced": "proxy:7201",
+        "up": True,
+    }
     rows = [master | {"slots": 5461}]
-    rows += [master | {"role": "replica", "announced": "", "up": False, "slots": 0}] * (nodes - 1)
+    rows += [
+        master | {"role": "replica", "primary": "10.0.0.1:6379", "announced": "", "up": False, "slots": 0}
+    ] * (nodes - 1)
     about = {"nodes": rows, "slots": 16383, "age": age, "troubles": [], "refreshes": {}}
     upstream = {"address": "cluster:10.0.0.1:6379", "up": True, "since": 1e9, "reason": ""}
     return upstream | {"cluster": about}
@@ -91,10 +100,10 @@ def a_cluster(age: float | None = 3.2, nodes: int = 1) -> dict[str, Any]:
 
 def test_the_nodes_of_a_cluster_are_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = said(monkeypatch, upstream=a_cluster(nodes=2))[1]
-    first = lines.index("cluster     2 nodes, 16383 of 16384 hash slots have a node, topology 3.2 s old")
+    first = lines.index("cluster     2 nodes, 16383 of 16384 hash slots are served, topology 3.2 s old")
     assert lines[first + 1 : first + 3] == [
         "node        10.0.0.1:6379, master, 5,461 hash slots, up; clients use proxy:7201",
-        "node        10.0.0.1:6379, replica, down; clients cannot reach it",
+        "node        10.0.0.1:6379, replica of 10.0.0.1:6379, down; clients cannot reach it",
     ]
 
 

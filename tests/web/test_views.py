@@ -341,8 +341,18 @@ def test_the_overview_names_the_nodes_of_a_cluster(
 ) -> None:
     stage = Stage(None)
     status = asyncio.run(stage.status())
-    node = {"id": "a", "node": "10.0.0.1:6379", "role": "master", "announced": "proxy:7201", "up": True}
-    rows = [node | {"slots": 16384}, node | {"node": "10.0.0.2:6379", "announced": "", "up": False}]
+    node = {
+        "id": "a",
+        "node": "10.0.0.1:6379",
+        "role": "master",
+        "primary": "",
+        "announced": "proxy:7201",
+        "up": True,
+    }
+    rows = [
+        node | {"slots": 16384},
+        node | {"node": "10.0.0.2:6379", "announced": "", "up": False, "slots": 0},
+    ]
     cluster = {"nodes": rows, "slots": 16384, "age": age, "troubles": [], "refreshes": {}}
 
     async def clustered() -> dict[str, Any]:
@@ -350,7 +360,14 @@ def test_the_overview_names_the_nodes_of_a_cluster(
 
     monkeypatch.setattr(stage, "status", clustered)
     page = shown(stage, "/")
-    for text in (said, "2 nodes", "10.0.0.1:6379", "proxy:7201", "10.0.0.2:6379", "not served"):
+    for text in (
+        said,
+        "2 nodes",
+        "hash slots, up",
+        "proxy:7201",
+        "10.0.0.2:6379",
+        "not served",
+    ):
         assert text in page
 
 

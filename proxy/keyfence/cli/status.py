@@ -141,7 +141,7 @@ def _cluster_lines(one: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Returns how whole the cluster is, and how each node stands."""
     nodes = one["nodes"]
     known = "its topology is not known yet" if one["age"] is None else f"topology {one['age']:.1f} s old"
-    text = f"{counted(len(nodes), 'node')}, {one['slots']} of {SLOTS} hash slots have a node, {known}"
+    text = f"{counted(len(nodes), 'node')}, {one['slots']} of {SLOTS} hash slots are served, {known}"
     lines = [("cluster", text), *(("node", _node_text(node)) for node in nodes[:MAX_NODES])]
     if len(nodes) > MAX_NODES:
         lines.append(("node", f"{len(nodes) - MAX_NODES} more (--format json has all)"))
@@ -156,9 +156,12 @@ def _split_text(service: str, names: Sequence[str]) -> str:
 
 def _node_text(one: Mapping[str, Any]) -> str:
     """Returns what a node is, and under which address clients find it."""
-    announced = f"clients use {one['announced']}" if one["announced"] else "clients cannot reach it"
+    announced = {None: "", "": "; clients cannot reach it"}.get(
+        one["announced"], f"; clients use {one['announced']}"
+    )
     slots = f", {counted(one['slots'], 'hash slot')}" if one["slots"] else ""
-    return f"{one['node']}, {one['role']}{slots}, {'up' if one['up'] else 'down'}; {announced}"
+    of = f" of {one['primary']}" if one["primary"] else ""
+    return f"{one['node']}, {one['role']}{of}{slots}, {'up' if one['up'] else 'down'}{announced}"
 
 
 def _credentials_text(one: Mapping[str, Any]) -> str:

@@ -91,8 +91,7 @@ class Candidates:
             return {"rehearsal": None, "in_force": in_force.revision, "services": [], "rows": []}
         found = await self._backend.comparison()
         commands = {service: 0 for service in in_force.services if service != UNKNOWN} | found.commands
-        texts = {one.entry.name: one.entry.written for one in in_force.targets if one.entry is not None}
-        asked = Asked(commands, texts, time.time() - self.current.since)
+        asked = Asked(commands, in_force.written_forms(), time.time() - self.current.since)
         return {
             "rehearsal": {"for": CLUSTER, "since": self.current.since},
             "in_force": in_force.revision,

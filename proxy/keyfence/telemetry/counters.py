@@ -80,7 +80,7 @@ class ClusterStands(Protocol):
 
     @property
     def slots(self) -> int:
-        """The number of hash slots that have a node."""
+        """The number of hash slots with a node that is not down."""
 
     @property
     def age(self) -> float | None:
@@ -134,7 +134,7 @@ class Counters(Sink):
     upstream_node_role: dict[tuple[str, str], int] = field(default_factory=dict)  # (node, role): 1 or 0
     upstream_node_slots: dict[str, int] = field(default_factory=dict)  # node: its hash slots
     upstream_node_redirects: dict[tuple[str, str], int] = field(default_factory=dict)  # (node, MOVED or ASK)
-    upstream_slots_covered: dict[str, int] = field(default_factory=dict)  # cluster: hash slots with a node
+    upstream_slots_covered: dict[str, int] = field(default_factory=dict)  # cluster: hash slots served
     upstream_topology_age: dict[str, float] = field(default_factory=dict)  # cluster: seconds
     # (cluster, reason): how often the topology was asked for
     upstream_topology_refreshes: dict[tuple[str, str], int] = field(default_factory=dict)

@@ -16,7 +16,7 @@ POLICY = """policy: shop
 claims: ["shop:"]
 services: [web, idle]
 placeholders: {id: "[a-z0-9]{1,9}", user: "[a-z]+"}
-scopes: {shop: {prefix: "shop:", writers: [web]}}
+scopes: {cart: {prefix: "shop:", writers: [web]}}  # a scope may have the name of an entry
 keys:
   cart: {key: "shop:cart:<user>", type: string}
   order: {key: "shop:order:<user>:<id>", type: string}

@@ -226,7 +226,7 @@ CASES: list[tuple[str, str, str, list[tuple[str, str | None]]]] = [
         "one",
         "DEL a:s:cart:x a:s:cart:y",
         "slot.cross",
-        [("give the keys one hash tag, as {tag}; the policy's forms have one", None)],
+        [("give the keys one hash tag, as {tag}; forms without one: a:s:cart:<id>", None)],
     ),
     (
         "unknown",

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keyfence.upstream.cluster.topology import MAX_NODES, Node, Topology, TopologyError, topology_in
+from keyfence.upstream.cluster.troubles import SLOTS_WITHOUT_NODE, troubles_of
 from tests.upstream.cluster.replies import FIRST, NODES, REPLICA, SECOND, THIRD, topology
 
 ASKED = "10.0.0.9"
@@ -207,3 +208,20 @@ VALUES = st.recursive(
 def test_no_reply_raises_anything_else(reply: object) -> None:
     with contextlib.suppress(TopologyError):
         assert isinstance(topology_in(reply, ASKED), Topology)
+
+
+def test_hash_slots_of_a_dead_node_are_not_served_and_operators_are_told() -> None:
+    found = topology_in(
+        NODES.replace("myself,master", "master").replace(" master ", " master,fail ", 1), ASKED
+    )
+    (dead,) = [one for one in found.owners() if one.is_dead]
+    assert (found.covered, found.served) == (16384, 16384 - dead.slot_count)
+    (trouble,) = troubles_of(found)
+    assert trouble.kind == SLOTS_WITHOUT_NODE
+    assert trouble.text.startswith(f"{dead.shown} is down, and so are its {dead.slot_count:,} hash slots")
+    assert topology().served == 16384
+    assert troubles_of(topology()) == []
+
+
+def test_replicas_are_listed_behind_their_primary() -> None:
+    assert [one.id for one in topology().by_shard()] == [FIRST, REPLICA, SECOND, THIRD]

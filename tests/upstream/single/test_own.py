@@ -9,6 +9,7 @@ import pytest
 from keyfence.policy.compiled.hash_slots import hash_slot
 from keyfence.resp import encode
 from keyfence.resp.profile import Profile
+from keyfence.upstream.cluster.joining import UNREACHABLE
 from keyfence.upstream.cluster.topology import Node, Topology
 from keyfence.upstream.single import own
 from keyfence.upstream.single.again import Again
@@ -218,6 +219,19 @@ def test_a_lost_connection_ends_the_client_that_waits_for_a_part(stage: Stage) -
     assert stage.lost == ""
     stage.own.upstream_lost(stage.link(2), "gone")  # type: ignore[arg-type]
     assert stage.lost == "gone"
+
+
+def test_a_node_that_cannot_be_reached_is_answered_for(stage: Stage) -> None:
+    stage.ask(b"DBSIZE")
+    stage.answer(0, b":1\r\n")
+    stage.answer(2, b":")
+    stage.own.upstream_lost(stage.link(2), "gone")  # type: ignore[arg-type]
+    assert stage.got == b""
+    stage.answer(1, b":2\r\n")
+    assert stage.got == UNREACHABLE
+    assert stage.lost == ""
+    stage.ask(b"BLPOP", KEYS[0], b"0")
+    assert stage.taken(0).endswith(encode.command(b"BLPOP", KEYS[0], b"0"))
 
 
 DOWN = b"-CLUSTERDOWN The cluster is down\r\n"

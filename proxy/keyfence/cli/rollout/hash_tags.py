@@ -48,8 +48,7 @@ def hash_tags(path: str, sources: Iterable[str]) -> None:
             _add_running(pairs, url)
         else:
             _add_log(pairs, policy, source)
-    texts = {one.entry.name: one.entry.written for one in policy.targets if one.entry is not None}
-    found = propose(texts, pairs)
+    found = propose(policy.written_forms(), pairs)
     after, taken, dropped = written(text, found.tags)
     print_patch(path, text, after)
     if not pairs.seen:

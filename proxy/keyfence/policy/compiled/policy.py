@@ -333,6 +333,12 @@ class CompiledPolicy:
         names = self.home(target).names
         return names.of_forms if target is not None and target.is_lower else names
 
+    def written_forms(self) -> dict[str, str]:
+        """Returns the pattern of each entry as the policy writes it, by the entry's name. A scope may have
+        the same name."""
+        entries = (one.entry for one in self.targets if one.kind == "entry")
+        return {one.name: one.written for one in entries if one is not None}
+
     def number(self, service: str) -> int:
         """Returns the number of a service; `unknown`'s for a name that the policy does not have."""
         try:

@@ -22,7 +22,7 @@ from keyfence.policy.diagnostics import did_you_mean
 from keyfence.policy.engine.asker import Asker
 from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.engine.permissions import FORBIDDEN
-from keyfence.policy.patterns.patterns import Hole, KeyPattern, Literal, Mismatch
+from keyfence.policy.patterns.patterns import Hole, KeyPattern, Mismatch
 from keyfence.policy.rules import RULES
 from keyfence.policy.show import printable
 from keyfence.policy.verdict import Violation
@@ -493,16 +493,15 @@ def _registration(question: Question, script: Script) -> Mapping[str, Any]:
 
 
 def _hash_slot(question: Question) -> Proposals:
-    tags = {
-        part.text
-        for target in question.policy.targets
-        for part in target.pattern.parts
-        if isinstance(part, Literal)
-    }
-    tagged = any(b"{" in text for text in tags)
-    yield Proposal(
-        "give the keys one hash tag, as {tag}" + ("; the policy's forms have one" if tagged else "")
-    )
+    targets = [question.policy.target(access.key) for access in question.touches.accesses]
+    forms = list(dict.fromkeys(one.text for one in targets if one is not None and one.kind == "entry"))
+    untagged = [form for form in forms if "{" not in form]
+    if forms and not untagged:
+        yield Proposal("give the keys the same text in their hash tags, or send a command for each key")
+    elif untagged:
+        yield Proposal(f"give the keys one hash tag, as {{tag}}; forms without one: {', '.join(untagged)}")
+    else:
+        yield Proposal("give the keys one hash tag, as {tag}")
 
 
 # Rules with more specific remedies than the violation's hint.

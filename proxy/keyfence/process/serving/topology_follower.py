@@ -137,9 +137,9 @@ class TopologyFollower(Generic[_Served]):
         """The nodes of the topology that are served."""
         return [one.served for one in self._open.values()]
 
-    def _announced(self, node: Node) -> str:  # noqa: ARG002
-        """The address of keyfence that stands for a node; "": there is none."""
-        return ""
+    def _announced(self, node: Node) -> str | None:  # noqa: ARG002
+        """The address of keyfence that stands for a node; "": there is none; None: nor for others."""
+        return None
 
     # -- the nodes
 
@@ -322,21 +322,25 @@ class TopologyFollower(Generic[_Served]):
         down = [one.upstream for one in self._nodes() if one.upstream.up is False]
         unreachable = [Trouble(UNREACHABLE, one.state) for one in down]
         return ClusterState(
-            nodes=[self._state_of(node) for node in topology.nodes] if topology is not None else [],
-            slots=topology.covered if topology is not None else 0,
+            nodes=[self._state_of(topology, node) for node in topology.by_shard()]
+            if topology is not None
+            else [],
+            slots=topology.served if topology is not None else 0,
             age=self._clock() - self._refresh.taken_at if topology is not None else None,
             troubles=[*self._told[:MAX_TOLD], *unreachable],
             refreshes=Counter({str(one): number for one, number in self._refresh.reasons.items()}),
         )
 
-    def _state_of(self, node: Node) -> NodeState:
-        one = self._open.get(node.id)
+    def _state_of(self, topology: Topology, node: Node) -> NodeState:
+        one, primary = self._open.get(node.id), topology.nodes_by_id.get(node.primary_id)
+        up = one.served.upstream.up if one is not None else None
         return NodeState(
             id=node.id,
             node=node.shown,
             role="master" if node.is_primary else "replica",
+            primary=primary.shown if primary is not None else "",
             announced=self._announced(node),
-            up=bool(one is not None and one.served.upstream.up),
+            up=node.is_healthy if up is None else up,
             slots=node.slot_count,
         )
 

@@ -330,7 +330,7 @@ TOPICS: dict[str, tuple[Metric, ...]] = {
         _gauge(
             "upstream_slots_covered",
             ("upstream",),
-            "The number of hash slots of the cluster that have a node: 16384 if it is whole.",
+            "The number of the cluster's hash slots with a node that is not down: 16384 if all are served.",
             query="min by (upstream) (keyfence_upstream_slots_covered) < 16384",
         ),
         _gauge(

@@ -18,8 +18,11 @@ class NodeState(NamedTuple):
     id: str
     node: str  # its address
     role: str  # master or replica
-    announced: str  # the address of keyfence that stands for it; "": there is none
-    up: bool  # keyfence reaches it
+    primary: str  # of a replica: the address of the master that it copies; "": it has none
+    announced: (
+        str | None
+    )  # the address of keyfence that stands for it; "": there is none; None: nor for others
+    up: bool  # keyfence reaches it; of one without an address here: the cluster holds it for healthy
     slots: int  # the number of its hash slots
 
 
@@ -27,7 +30,7 @@ class ClusterState(NamedTuple):
     """The whole cluster."""
 
     nodes: Sequence[NodeState]
-    slots: int  # that have a node
+    slots: int  # that have a node which is not down
     age: float | None  # seconds since the topology was told last; None: it never was
     troubles: Sequence[Trouble]
     refreshes: Counter[str]  # by reason: how often the topology was asked for

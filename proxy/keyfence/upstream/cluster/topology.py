@@ -90,6 +90,7 @@ class Topology:
                 self._owners[first : last + 1] = [node] * (last + 1 - first)
         self._by_address |= {one.address: one for one in self.nodes if one.host}
         self.covered = sum(one is not None for one in self._owners)
+        self.served = sum(one is not None and not one.is_dead for one in self._owners)
         # How new this is. Primaries without hash slots do not count: they may leave with a high epoch.
         self.epoch = max((one.config_epoch for one in self.nodes if one.slots), default=0)
 
@@ -100,6 +101,14 @@ class Topology:
     def owners(self) -> list[Node]:
         """The primaries that have hash slots, in the order of these."""
         return sorted((one for one in self.nodes if one.slots), key=lambda one: one.slots)
+
+    def by_shard(self) -> list[Node]:
+        """All nodes: each primary, in the order of their hash slots, and its replicas behind it."""
+        primaries = sorted(
+            (one for one in self.nodes if one.is_primary), key=lambda one: (not one.slots, one.slots)
+        )
+        ordered = [node for one in primaries for node in (one, *self.replicas_of(one.id))]
+        return [*ordered, *(one for one in self.nodes if one not in ordered)]
 
     def node_at(self, host: str, port: int) -> Node | None:
         """The node with this IP address or name; None: there is none."""

@@ -35,8 +35,14 @@ def troubles_of(topology: Topology) -> list[Trouble]:
     if topology.covered < SLOTS:
         text = f"{SLOTS - topology.covered} hash slots of the cluster have no node, so their keys are away"
         found.append(Trouble(SLOTS_WITHOUT_NODE, f"{text}: see redis-cli --cluster check"))
+    found += [_down(one) for one in topology.owners() if one.is_dead]
     found += [_without_address(one) for one in topology.nodes if not one.has_address]
     return found
+
+
+def _down(node: Node) -> Trouble:
+    text = f"{node.shown} is down, and so are its {node.slot_count:,} hash slots of the cluster"
+    return Trouble(SLOTS_WITHOUT_NODE, f"{text}: bring it back, or have a replica of it take over")
 
 
 def _without_address(node: Node) -> Trouble:

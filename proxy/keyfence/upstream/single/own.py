@@ -117,7 +117,7 @@ class OwnConnections(Owner):
                 own.profile = profile  # it has changed by what was sent there
             self._profile = profile
         if self._stays and not self._queue:
-            self._to_current(list(chunks))
+            self._to(self._at, list(chunks))
             return
         for chunk in chunks:
             self._queue.extend(self._parts.read(chunk))
@@ -292,7 +292,7 @@ class OwnConnections(Owner):
         self._is_discarded = not self._is_discarded
         self._due += len(chunks)
         self._dropped += len(chunks)
-        self._to_current(chunks)
+        self._to(self._at, chunks)
 
     def _send(self, part: Part, node: int) -> None:
         self._at = node
@@ -310,7 +310,7 @@ class OwnConnections(Owner):
             self._again = None
         self._collects = part.name.decode() if part.name in (b"INFO", b"HELLO") else ""
         self._due += part.begins and not self._stays
-        self._to_current(chunks)
+        self._to(self._at, chunks)
         if part.name.startswith(_SHAPING):
             self._owns[node].is_in_doubt = True
 
@@ -336,9 +336,6 @@ class OwnConnections(Owner):
                 self._transaction, self._transaction_slot = None, part.slot
         elif not is_open and not self._in_transaction:
             self._transaction_slot = NO_SLOT
-
-    def _to_current(self, chunks: list[bytes]) -> None:
-        self._to(self._at, chunks)
 
     def _to(self, number: int, chunks: list[bytes]) -> None:
         own = self._owns.get(number)
@@ -495,7 +492,7 @@ class OwnConnections(Owner):
         if self._in_transaction:
             self._instead = row.refusal.encode() or NOT_QUEUED % part.name
             self._due = 1
-            self._to_current([_ABORT_MARKER])
+            self._to(self._at, [_ABORT_MARKER])
         elif row.reach is Reach.SCAN:
             self._scan = Step(argv, topology) if topology.covered == SLOTS else None
             if self._scan is None or self._scan.answer:
@@ -573,11 +570,16 @@ class OwnConnections(Owner):
 
     def upstream_lost(self, link: DedicatedLink, reason: str) -> None:
         """A connection has ended. The client ends with it if it has left anything there."""
-        number = self._number_of(link)
+        number, spread = self._number_of(link), self._spread
         self._owns.pop(number, None)
-        is_in_use = number == self._at and (self._due or self._in_transaction or self._stays)
-        is_in_use = is_in_use or (self._spread is not None and self._spread.awaits(number))
-        if self._owner is not None and (is_in_use or number == self._watches_at != NO_NODE):
+        is_asked = spread is not None and spread.awaits(number)
+        is_bound = self._in_transaction or self._stays or (spread is None and self._due)
+        is_left = (number == self._at and is_bound) or number == self._watches_at != NO_NODE
+        if is_asked and isinstance(spread, Spread) and not is_left:
+            spread.lost(number)
+            if spread.is_complete:
+                self._spread_is_over(spread)
+        elif self._owner is not None and (is_left or is_asked):
             self._owner.upstream_lost(link, reason)
 
     def _number_of(self, link: DedicatedLink) -> int:

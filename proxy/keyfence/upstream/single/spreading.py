@@ -65,6 +65,13 @@ class Spread:
                     joined.replied(part.id, bytes(part.data))
         return others + data[at:]
 
+    def lost(self, number: int) -> None:
+        """This node cannot be reached. That is its reply, and what has come of another one is dropped."""
+        part = self._parts[number]
+        part.is_complete = True
+        if not part.is_too_long:
+            self._joined.unreachable(part.id)
+
     @property
     def is_complete(self) -> bool:
         return all(one.is_complete for one in self._parts.values())
