@@ -246,10 +246,14 @@ def cluster_faults(said: UpstreamModel, settings: Settings) -> list[Diagnostic]:
     if said.expose is not None:
         faults += _single_faults(said, settings)
     served = settings.serving
-    if said.expose is None and (
-        len(settings.listeners) > 1 or len(served) != 1 or served[0].address.unix_path
-    ):
-        text = "a cluster needs one listener, of HOST:PORT, which stands for all nodes; remove the others"
+    if said.expose is None and len(settings.listeners) > 1:
+        text = (
+            "with announce, one listener stands for all nodes: remove this one, and tell services apart by "
+            "login, certificate or network (identify), or write expose: single in place of announce"
+        )
+        faults.append(settings.fault(("listeners", 1), text))
+    elif said.expose is None and (len(served) != 1 or served[0].address.unix_path):
+        text = "a cluster needs one listener, of HOST:PORT, which stands for all nodes"
         faults.append(settings.fault(("listeners",), text))
     if said.announce is not None:
         faults += _announce_faults(said.announce, settings)
@@ -269,7 +273,7 @@ def _announce_faults(said: AnnounceModel, settings: Settings) -> list[Diagnostic
     """Ports of a cluster's nodes that are used for something else, or twice."""
     path = ("upstream", "announce")
     faults = []
-    own = [("listeners", one.address) for one in settings.serving if not one.address.unix_path]
+    own = [("a listener", one.address) for one in settings.serving if not one.address.unix_path]
     own += [(name, one) for name, one in (("admin", settings.admin), ("metrics", settings.metrics)) if one]
     for name, address in own:
         port = address.host_port[1]

@@ -75,8 +75,12 @@ def parse_ports(text: str) -> tuple[int, int]:
     """The first and the last port of a range. Raises ValueError."""
     first, dash, last = text.partition("-")
     numbers = [int(one) if one.isascii() and one.isdigit() and len(one) < 6 else 0 for one in (first, last)]
-    if not dash or not 1 <= numbers[0] <= numbers[1] <= 65535:
+    if not dash or not all(numbers):
         raise ValueError(f"{text!r} is not a range of ports; write FIRST-LAST, as in 7200-7299")
+    if max(numbers) > 65535:
+        raise ValueError(f"{text!r} goes beyond the last port, 65535")
+    if numbers[0] > numbers[1]:
+        raise ValueError(f"{text!r} ends before it begins; write {last}-{first}")
     return numbers[0], numbers[1]
 
 
@@ -86,6 +90,8 @@ def _checked_ports(value: str) -> str:
 
 
 def _hosts_as_mapping(value: Any) -> Any:
+    if not value or isinstance(value, str):
+        raise ValueError(f"{value!r} is no list of addresses; write [HOST:PORT, HOST:PORT]")
     return {"hosts": value} if isinstance(value, list) else value
 
 

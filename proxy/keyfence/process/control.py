@@ -120,6 +120,7 @@ class ProcessControl(Control):
         if not upstreams:
             reasons.append("no upstream yet")
         reasons += self._concerns(is_fatal=True)
+        reasons += self._cluster.state().reasons() if self._cluster is not None else []
         reasons += [self._freshness.text] if self._freshness.acts == "refuse" else []
         return not reasons, reasons
 

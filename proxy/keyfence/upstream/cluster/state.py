@@ -35,6 +35,13 @@ class ClusterState(NamedTuple):
     troubles: Sequence[Trouble]
     refreshes: Counter[str]  # by reason: how often the topology was asked for
 
+    def reasons(self) -> list[str]:
+        """Why no client can be served; empty: some can."""
+        if not self.slots:
+            return ["no hash slot of the cluster is served"]
+        has_addresses = any(one.announced != "" for one in self.nodes if one.slots)
+        return [] if has_addresses else ["no master of the cluster has an address of keyfence"]
+
     @property
     def troubles_by_kind(self) -> dict[str, int]:
         """How many troubles there are of each kind, 0 included."""
