@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import re
 from collections.abc import Awaitable, Callable, Iterable
 
 from aiohttp import web
@@ -18,6 +19,7 @@ from . import handlers
 from .control import Control
 from .token import Role
 
+_LINK = re.compile(r"\[([^]]*)\]\([^)]*\)")  # Markdown's
 Handler = Callable[[Control, web.Request], Awaitable[web.Response]]
 READING = frozenset({"GET", "HEAD", "OPTIONS"})  # the methods that change nothing
 
@@ -243,7 +245,7 @@ def index(routes: Iterable[Route]) -> str:
     lines = [
         f"{one.method:<6} {one.path:<11} {one.body}{': ' if one.body else ''}{one.meaning}" for one in routes
     ]
-    return "\n".join(["keyfence", "", *lines]) + "\n"
+    return _LINK.sub(r"\1", "\n".join(["keyfence", "", *lines])) + "\n"
 
 
 def docs_table() -> str:

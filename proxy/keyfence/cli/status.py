@@ -60,7 +60,7 @@ def _next_lines(admin: str) -> Iterator[tuple[str, str]]:
         step = ask(admin, "/next")
         with checked_answer(admin):
             yield "next", step["sentence"]
-            if step["command"]:
+            if step["command"] and not step["command"].startswith("keyfence status"):  # this one
                 yield "", step["command"]
 
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from keyfence.telemetry.candidate.standing import Asked, standing_of
+import pytest
+
+from keyfence.telemetry.candidate.standing import SPLITTABLE, Asked, standing_of
+from keyfence.upstream.cluster.splittable import COUNTED, LISTED
 
 TEXTS = {"cart": "a:cart:<user>", "order": "a:order:<user>:<id>", "tagged": "a:{<user>}:x"}
 
@@ -79,12 +82,30 @@ def test_keys_of_no_entry_get_it_in_their_shape() -> None:
 
 
 def test_without_a_common_part_the_command_must_change() -> None:
-    assert change(row("slots.command", "MGET", "cart", "cart")).startswith("send a command for each key")
-    assert change(row("slots.command", "MGET", "cart", "order")) == (
-        "keys without a part in common need commands of their own"
-    )
-    tagged = row("slots.command", "MGET", "cart", "tagged", links=[link("user", "user")])
-    assert change(tagged) == "both keys need the same text in their hash tags"
+    for other in ("cart", "order"):
+        assert change(row("slots.command", "MGET", "cart", other)) == (
+            "send a command for each key, or have keyfence split it (split in the configuration): "
+            "they have no part in common"
+        )
+    tagged = row("slots.command", "MSET", "cart", "tagged", links=[link("user", "user")])
+    assert change(tagged) == "send a SET for each key, which is not atomic: their hash tags differ"
+
+
+@pytest.mark.parametrize(
+    ("obstacle", "command", "begins"),
+    [
+        ("slots.command", "RENAME", "use keys of one hash slot, or read and write in two commands"),
+        ("slots.transaction", "SET", "keep to the keys of one hash slot, or use two transactions"),
+        ("slots.script", "EVAL", "keep to the keys of one hash slot, or run two scripts"),
+        ("slots.watch", "WATCH", "watch the keys of one hash slot only"),
+    ],
+)
+def test_what_to_do_instead_fits_the_command(obstacle: str, command: str, begins: str) -> None:
+    assert change(row(obstacle, command, "cart", "order")).startswith(begins)
+
+
+def test_the_commands_that_can_be_split_are_those_of_the_upstream() -> None:
+    assert {*LISTED, *COUNTED} == SPLITTABLE
 
 
 def test_publishing_is_shown_as_a_rate() -> None:

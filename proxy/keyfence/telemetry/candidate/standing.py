@@ -10,10 +10,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from keyfence.policy.compiled.hash_tags import tagged, tagged_shape
-from keyfence.policy.compiled.obstacles import OBSTACLES, OF_SLOTS, PUBSUB, TRANSACTION
+from keyfence.policy.compiled.obstacles import OBSTACLES, OF_SLOTS, PUBSUB, SCRIPT, TRANSACTION, WATCH
 
 LEVELS = ("breaks", "partial", "unknown", "costs")
 _BLOCKING = frozenset(LEVELS) - {"costs"}
+# The commands that keyfence can send in parts (`upstream.cluster.splittable`).
+SPLITTABLE = frozenset({"MGET", "DEL", "UNLINK", "EXISTS", "TOUCH"})
+# What to do where two keys can have no hash tag in common, by the obstacle.
+_INSTEAD = {
+    TRANSACTION: "keep to the keys of one hash slot, or use two transactions",
+    SCRIPT: "keep to the keys of one hash slot, or run two scripts",
+    WATCH: "watch the keys of one hash slot only",
+}
 
 
 class Asked(NamedTuple):
@@ -100,9 +108,15 @@ def tagged_forms(
 
 
 def _without_link(row: Mapping[str, Any], texts: Mapping[str, str]) -> str:
-    one, other = row["keys"]
-    if any("{" in (texts.get(key["name"], "") if key["is_entry"] else key["name"]) for key in (one, other)):
-        return "both keys need the same text in their hash tags"
-    if one["name"] == other["name"]:
-        return "send a command for each key: the keys have no part in common that varies"
-    return "keys without a part in common need commands of their own"
+    """What to change where no part of both keys can be their hash tag."""
+    texts_of = [texts.get(key["name"], "") if key["is_entry"] else key["name"] for key in row["keys"]]
+    why = "their hash tags differ" if any("{" in text for text in texts_of) else "they have no part in common"
+    return f"{_INSTEAD.get(row['obstacle']) or _of_command(row['command'])}: {why}"
+
+
+def _of_command(name: str) -> str:
+    if name in SPLITTABLE:
+        return "send a command for each key, or have keyfence split it (split in the configuration)"
+    if name == "MSET":
+        return "send a SET for each key, which is not atomic"
+    return "use keys of one hash slot, or read and write in two commands"
