@@ -198,6 +198,7 @@ def test_a_replica_takes_over_under_load(
             "keyfence notices the failover",
         )
         load.goes_on()
+    eventually(lambda: f" {address} is the master of " in keyfence.stderr(), "operators are told")
     assert strangers(keyfence, cluster) == []
 
 

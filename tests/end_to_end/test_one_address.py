@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 from functools import partial
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,8 +17,8 @@ import redis
 
 from keyfence.upstream.single.refusals import ELSEWHERE
 from tests.clients.running import eventually
-from tests.cluster import NO_CLUSTER, Cluster, cluster_binary, running_cluster
-from tests.end_to_end.clusters import POLICY, keyfence_with, moved_slot
+from tests.cluster import NO_CLUSTER, SLOTS, Cluster, cluster_binary, running_cluster
+from tests.end_to_end.clusters import POLICY, keyfence_with, moved_slot, nodes, status_of
 from tests.servers import Keyfence, RedisServer
 
 CONFIG = """policy: policy.yaml
@@ -335,3 +336,22 @@ def test_a_primary_is_killed_under_load(keyfence: Keyfence, cluster: Cluster) ->
         with directly(heir) as one:
             eventually(lambda: one.info("replication")["role"] == "master", "the replica takes over")
         load.goes_on()
+
+
+def test_a_dead_master_without_a_replica_is_told_and_ends_no_client(tmp_path: Path) -> None:
+    with running_cluster(settings={"cluster-node-timeout": 1000}) as cluster:
+        config = CONFIG.format(seed=cluster.masters[0].port)
+        with (
+            keyfence_with(tmp_path, POLICY, config) as keyfence,
+            keyfence.client(single_connection_client=True) as client,
+        ):
+            assert (status_of(keyfence)["slots"], client.dbsize()) == (SLOTS, 0)
+            assert {one["announced"] for one in nodes(keyfence)} == {None}
+            dead, number = cluster.masters[2], client.client_id()
+            dead.kill()
+            for _ in range(2):  # at once, and once the cluster knows
+                with pytest.raises(redis.exceptions.ClusterDownError, match="a node of the cluster"):
+                    client.dbsize()
+                eventually(lambda: status_of(keyfence)["slots"] < SLOTS, "the cluster holds it for dead")
+            assert client.client_id() == number, "it is the same connection"
+            assert f"127.0.0.1:{dead.port} is down, and so are its 5,462 hash slots" in keyfence.stderr()

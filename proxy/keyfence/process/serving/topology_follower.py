@@ -279,14 +279,18 @@ class TopologyFollower(Generic[_Served]):
 
     async def _ask(self, question: Question) -> None:
         """Ask a node. Also an answer that fails may end a round, after which an older topology counts."""
+        before = self._refresh.topology
         try:
             reply = await self._reply_of(question.address, question.seconds)
         except (OSError, GreetingError, hiredis.ReplyError) as exc:
             self._refresh.failed(question, _why(exc), self._clock())
         else:
             self._refresh.answered(question, reply, self._clock())
-        if self._refresh.topology is not None:
-            await self._go_by(self._refresh.topology)
+        now = self._refresh.topology
+        if now is not None:
+            await self._go_by(now)
+        if before is not None and now is not None and now is not before:
+            self._tell_of_masters(before, now)
         self._tell()
 
     async def _reply_of(self, node: tuple[str, int], seconds: float = MOST_ANSWER_SECONDS) -> object:
@@ -300,6 +304,17 @@ class TopologyFollower(Generic[_Served]):
         return reply
 
     # -- for operators
+
+    def _tell_of_masters(self, before: Topology, now: Topology) -> None:
+        """Tell operators which nodes have become masters of hash slots."""
+        for node in now.changes_since(before).changed_role:
+            if node.is_primary and node.slots:
+                former = before.owner(node.slots[0][0])
+                instead = (
+                    f", in place of {former.shown}" if former is not None and former.id != node.id else ""
+                )
+                text = f"{node.shown} is the master of {node.slot_count:,} hash slots now{instead}"
+                notice(text, text)
 
     def _tell(self) -> None:
         """Tell operators what is wrong, once for each thing. Why no node answers may differ each time."""
