@@ -71,6 +71,41 @@ def test_a_signal_ends_the_wait(server: RedisServer) -> None:
     assert time.monotonic() - began < WAIT
 
 
+def test_a_version_that_comes_before_redis_has_subscribed_is_not_missed(server: RedisServer) -> None:
+    """SUBSCRIBE goes over a connection of its own, which a busy Redis may read later than the questions."""
+    server.clear()
+    publisher = Publisher()
+    publisher.push(store_of(server), "one")
+    subscribes, may_go_on = asyncio.Event(), asyncio.Event()
+
+    async def passed(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+        while data := await source.read(65536):
+            if b"SUBSCRIBE" in data:
+                subscribes.set()
+                await may_go_on.wait()
+            sink.write(data)
+        sink.close()
+
+    async def relay(client: asyncio.StreamReader, back: asyncio.StreamWriter) -> None:
+        upstream, there = await asyncio.open_connection("127.0.0.1", server.port)
+        await asyncio.gather(passed(client, there), passed(upstream, back))
+
+    async def asked() -> Answer:
+        async with await asyncio.start_server(relay, "127.0.0.1", 0) as listening:
+            port = listening.sockets[0].getsockname()[1]
+            place = PolicyServer(f"redis://127.0.0.1:{port}", signed_as=NAME)
+            waiting = asyncio.create_task(fetch(place, "1", WAIT))
+            await subscribes.wait()
+            await asyncio.sleep(0.05)  # in which the questions are asked, if they do not wait
+            await asyncio.to_thread(publisher.push, store_of(server), "two")
+            may_go_on.set()
+            return await waiting
+
+    began = time.monotonic()
+    assert asyncio.run(asked()).content == b"two"
+    assert time.monotonic() - began < WAIT
+
+
 def test_what_is_missing_or_too_large_is_no_answer(
     server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

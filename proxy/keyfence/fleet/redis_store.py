@@ -238,7 +238,7 @@ async def fetch(server: PolicyServer, etag: str = "", wait: float = 0.0, known: 
     try:
         async with store.connected(1) as client, client.pubsub() as signals:
             if wait:
-                await signals.subscribe(store.channel)  # first, so that no change comes between
+                await _subscribed(signals, store.channel)  # first, so that no change comes between
             candidate = await store.candidate(client, known)
             if wait and candidate is None and str(await store.sequence(client)) == etag:
                 await _signal(signals, wait)
@@ -259,6 +259,14 @@ async def _newest(store: RedisStore, client: Redis, etag: str, *, waits: bool) -
     if not content:
         raise NotFetched(f"lacks its newest version, {sequence}; push it again")
     return Answer(content, str(sequence), waits, signature)
+
+
+async def _subscribed(signals: PubSub, channel: str) -> None:
+    """Subscribe, and wait until Redis has done so: questions go over another connection, and Redis may answer
+    them before."""
+    await signals.subscribe(channel)
+    if await signals.get_message(timeout=REPLY_SECONDS) is None:
+        raise RedisTimeoutError("SUBSCRIBE was not confirmed")
 
 
 async def _signal(signals: PubSub, seconds: float) -> None:
