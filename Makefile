@@ -32,6 +32,10 @@ endif
 PXD = $(shell find proxy -name '*.pxd')
 COMPILED = $(PXD) $(PXD:.pxd=.py) $(wildcard setup.py proxy/keyfence/_compiled.py)
 
+# In a checkout the modules are compiled in place, beside the installation of other packages.
+BESIDE = $(if $(EDITABLE),$(if $(PURE),,yes))
+COMPILE = ($(BIN)/python setup.py -q build_ext --inplace >$(VENV)/.compiling 2>&1 || { cat $(VENV)/.compiling >&2; exit 1; })
+
 # Prints the requirements of one list in pyproject.toml, one per line.
 REQUIREMENTS = $(BIN)/python -c 'import functools, sys, tomllib; print(*functools.reduce(dict.__getitem__, \
 	sys.argv[1:], tomllib.load(open("pyproject.toml", "rb"))), sep="\n")'
@@ -179,9 +183,11 @@ $(VENV)/.embedded: pyproject.toml $(VENV)/.environment
 $(INSTALLED): $(COMPILED) pyproject.toml $(VENV)/.environment $(VENV)/.embedded
 	@$(REQUIREMENTS) project dependencies > $@.txt
 	@echo "installing what keyfence stands on: $$(wc -l < $@.txt) packages, and what they need"
-	@$(PIP) -r $@.txt
-	@echo "installing keyfence into $(VENV)$(if $(PURE),,; compiling $(words $(PXD)) modules takes a minute or more, and PURE=1 leaves it out)"
-	@$(PIP) --no-build-isolation $(EDITABLE) .
+	@$(if $(PURE),,echo "compiling $(words $(PXD)) modules, which takes about a minute; PURE=1 leaves it out")
+	@$(if $(BESIDE),$(COMPILE) & compiling=$$!;) $(PIP) -r $@.txt; installed=$$?; \
+	  $(if $(BESIDE),wait $$compiling &&) exit $$installed
+	@echo "installing keyfence into $(VENV)"
+	@$(if $(BESIDE),KEYFENCE_BUILT=1) $(PIP) --no-build-isolation $(EDITABLE) .
 	@mv $@.txt $@
 
 $(VENV)/.installed-test: $(INSTALLED)

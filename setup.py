@@ -1,8 +1,9 @@
 """Compiles the hot modules with Cython, if there is a compiler; otherwise the install goes on without.
 
 Rule: a build never fails because a compiler is missing, unless KEYFENCE_COMPILED=required says that it must
-be there (for CI and release builds). KEYFENCE_PURE=1 compiles nothing. proxy/keyfence/_compiled.py lists the
-modules; pyproject.toml has all other metadata.
+be there (for CI and release builds). KEYFENCE_PURE=1 compiles nothing. Nor does KEYFENCE_BUILT=1, because the
+extensions of this checkout are built. proxy/keyfence/_compiled.py lists the modules; pyproject.toml has all
+other metadata.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _spec.loader.exec_module(compiled)
 
 
 def extensions() -> list[Extension]:
-    if compiled.is_pure():
+    if compiled.is_pure() or os.environ.get("KEYFENCE_BUILT"):
         return []
     return [
         Extension(
@@ -65,27 +66,26 @@ def translate(extension: Extension) -> Extension | None:
     marked = GENERATED.joinpath(*extension.name.split(".")).with_suffix(".source.c")
     mark = f"/* Cython {__version__} */\n{compiled.mark(extension.name, SOURCES)}"
     # Time stamps do not show whether generated C is up to date (a checkout may set them back).
-    is_new = not marked.exists() or marked.read_text() != mark
-    try:
-        [translated] = cythonize(
-            [extension],
-            build_dir=str(GENERATED),
-            force=is_new,
-            quiet=True,
-            compiler_directives={"language_level": "3", "auto_pickle": False},
-            shared_utility_qualified_name=compiled.SHARED,
-        )
-    except CompileError as error:
-        if REQUIRED:
-            raise
-        print(f"keyfence: {extension.name} stays interpreted: {error}", file=sys.stderr)
-        return None
-    if is_new:
+    generated = GENERATED.joinpath(extension.sources[0]).with_suffix(".c")
+    if not generated.exists() or not marked.exists() or marked.read_text() != mark:
+        try:
+            cythonize(
+                [extension],
+                build_dir=str(GENERATED),
+                force=True,
+                quiet=True,
+                compiler_directives={"language_level": "3", "auto_pickle": False},
+                shared_utility_qualified_name=compiled.SHARED,
+            )
+        except CompileError as error:
+            if REQUIRED:
+                raise
+            print(f"keyfence: {extension.name} stays interpreted: {error}", file=sys.stderr)
+            return None
         marked.parent.mkdir(parents=True, exist_ok=True)
         marked.write_text(mark)
-    translated.sources.append(marked.as_posix())
-    translated.optional = extension.optional  # cythonize drops it
-    return translated
+    sources = [generated.as_posix(), marked.as_posix()]
+    return Extension(extension.name, sources, extra_compile_args=OPTIONS, optional=extension.optional)
 
 
 def shared() -> Extension:
@@ -115,6 +115,8 @@ def translate_all(found: list[Extension]) -> list[Extension]:
         for process in processes:
             process.join()
     translated = [extension for extension in map(translate, found) if extension is not None]
+    # The largest first, so that no core has one left to compile when the others have nothing to do.
+    translated.sort(key=lambda one: -os.path.getsize(one.sources[0]))
     return [shared(), *translated] if translated else []
 
 
