@@ -8,12 +8,14 @@ from __future__ import annotations
 import asyncio
 import gc
 import random
+import time
 
 import pytest
 
 from keyfence.downstream import half_closed
 from keyfence.downstream.client import Client
 from tests.downstream.test_client import Handler, Stage, answer_all, in_loop, silent_until_end
+from tests.servers import PATIENCE_SECONDS
 from tests.session.sessions import ADMITTED, REFUSED, cmd
 
 
@@ -82,7 +84,10 @@ def test_no_object_outlives_its_client_if_the_upstream(
             for _ in range(20):
                 await asyncio.gather(*(play(stage, dice) for _ in range(5)))
             await stage.nobody_is_left()
-            assert await settled() <= before
+            until = time.monotonic() + PATIENCE_SECONDS / 2
+            while (left := await settled()) > before and time.monotonic() < until:
+                pass  # a busy machine needs longer
+            assert left <= before
             assert stage.telemetry.counters.internal_errors == {}
 
     scenario(monkeypatch)

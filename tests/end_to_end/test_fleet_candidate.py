@@ -102,10 +102,10 @@ class Fleet:
                         assert connection.recv(1000)
 
     def diff(self) -> tuple[int, dict[str, Any]]:
-        """What the fleet says of the candidate."""
+        """What the fleet says of the candidate; no commands before an instance has reported."""
         code, out, _ = run("fleet", "diff", "--findings", self.findings, "--format", "json")
-        (found,) = json.loads(out)["candidates"]
-        return code, found
+        found = json.loads(out)["candidates"]
+        return code, found[0] if found else {"commands": {}}
 
     def replayed(self) -> dict[str, Any]:
         """What `keyfence diff` says of all that was recorded."""

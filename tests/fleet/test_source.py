@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from keyfence.fleet.copy import Copy
-from keyfence.fleet.model import Answer, PolicyServer
+from keyfence.fleet.model import Answer, Offer, PolicyServer
 from keyfence.fleet.source import (
     JITTER,
     MAX_WAIT,
@@ -137,6 +137,15 @@ def test_a_server_that_waits_is_heard_again_within_a_second_whatever_it_was_aske
     assert source.pause(29.0) <= PUSHED_PAUSE
     source.answered(Answer(b"two", "two", False), 500.0, has_asked_to_wait=False)
     assert source.pause(0.1) <= PUSHED_PAUSE * (1 + JITTER), "the whole was asked for, now and then"
+
+
+def test_a_server_that_had_another_candidate_is_asked_again_soon() -> None:
+    source = with_one()
+    source.answered(Answer(None, "one", True, candidate=Offer(b"next", b"signed")), 101.0)
+    assert source.pause(0.1) <= PUSHED_PAUSE * (1 + JITTER), "it had a change, so it need not wait"
+    source.answered(Answer(None, "one", True), 102.0)
+    assert source.pause(0.1) >= 24, "it had no change, and did not wait"
+    assert source.candidate == Offer(b"next", b"signed")
 
 
 def test_a_content_with_another_signature_is_another_version() -> None:

@@ -40,7 +40,7 @@ class PolicySource:
         self._unchanged = 0  # answers in a row
         self._waits = False  # the server waits for a change if it is asked to
         self._was_asked_to_wait = False  # with the last request
-        self._was_new = False  # the last answer had another content
+        self._was_new = False  # the last answer had another content, or another candidate
 
     def request(self) -> Request:
         """The next request. A policy is known by its ETag, and every tenth time by its content."""
@@ -70,10 +70,11 @@ class PolicySource:
         whether something is to be done: a content is offered that was not offered before, or the one that was
         offered no longer is."""
         self.trouble, self._was_asked_to_wait = "", has_asked_to_wait
+        has_new_candidate = answer.candidate is not None and answer.candidate != self.candidate
         self.candidate = answer.candidate or self.candidate or Offer()
         if has_asked_to_wait:
             self._waits = answer.waits
-        self._was_new = False
+        self._was_new = has_new_candidate
         known = self.offered or self.held
         if answer.content is None:
             self._unchanged += 1
@@ -97,8 +98,8 @@ class PolicySource:
             return was_offered is not None
         is_known = self.offered is not None and self.offered.is_same(answer.content, answer.signature)
         self.offered = Copy(answer.content, answer.etag, now, answer.signature)
-        self._was_new = not is_known
-        return self._was_new
+        self._was_new = has_new_candidate or not is_known
+        return not is_known
 
     def _confirmed(self, now: float) -> None:
         self.is_copy = False
