@@ -35,6 +35,7 @@ from .runtime import Runtime
 from .upstreams import ServedUpstream
 
 DEAD = "it does not answer, and the cluster takes it for dead"
+_NO_TOPOLOGY = Topology()  # before a node has told one
 MAX_TOLD = 100  # troubles
 NO_CLUSTER = "cluster support disabled"  # in the error of a Redis that is a node of no cluster
 
@@ -333,15 +334,14 @@ class TopologyFollower(Generic[_Served]):
 
     def state(self) -> ClusterState:
         """How the cluster stands now."""
-        topology = self._refresh.topology
+        known = self._refresh.topology
+        topology = known if known is not None else _NO_TOPOLOGY
         down = [one.upstream for one in self._nodes() if one.upstream.up is False]
         unreachable = [Trouble(UNREACHABLE, one.state) for one in down]
         return ClusterState(
-            nodes=[self._state_of(topology, node) for node in topology.by_shard()]
-            if topology is not None
-            else [],
-            slots=topology.served if topology is not None else 0,
-            age=self._clock() - self._refresh.taken_at if topology is not None else None,
+            nodes=[self._state_of(topology, node) for node in topology.by_shard()],
+            slots=topology.served,
+            age=self._clock() - self._refresh.taken_at if known is not None else None,
             troubles=[*self._told[:MAX_TOLD], *unreachable],
             refreshes=Counter({str(one): number for one, number in self._refresh.reasons.items()}),
         )

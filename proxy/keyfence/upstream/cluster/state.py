@@ -19,9 +19,7 @@ class NodeState(NamedTuple):
     node: str  # its address
     role: str  # master or replica
     primary: str  # of a replica: the address of the master that it copies; "": it has none
-    announced: (
-        str | None
-    )  # the address of keyfence that stands for it; "": there is none; None: nor for others
+    announced: str | None  # keyfence's address for it; "": there is none; None: nor for other nodes
     up: bool  # keyfence reaches it; of one without an address here: the cluster holds it for healthy
     slots: int  # the number of its hash slots
 

@@ -104,11 +104,12 @@ class Topology:
 
     def by_shard(self) -> list[Node]:
         """All nodes: each primary, in the order of their hash slots, and its replicas behind it."""
-        primaries = sorted(
-            (one for one in self.nodes if one.is_primary), key=lambda one: (not one.slots, one.slots)
-        )
-        ordered = [node for one in primaries for node in (one, *self.replicas_of(one.id))]
-        return [*ordered, *(one for one in self.nodes if one not in ordered)]
+
+        def place(node: Node) -> tuple[bool, bool, tuple[Range, ...], str, bool]:
+            first = self.nodes_by_id.get(node.primary_id, node)
+            return not first.is_primary, not first.slots, first.slots, first.id, node is not first
+
+        return sorted(self.nodes, key=place)
 
     def node_at(self, host: str, port: int) -> Node | None:
         """The node with this IP address or name; None: there is none."""
