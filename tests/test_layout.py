@@ -115,13 +115,13 @@ MAY_IMPORT: dict[str, set[str]] = {
     "config": {
         "fleet",
         "policy",
+        "policy.compiled",
         "policy.enforcement",
         "policy.source",
         "resp",
         "net",
         "identity",
         "upstream",
-        "upstream.cluster",
         "upstream.credentials",
     },
     "downstream": {
@@ -228,7 +228,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "cli": {
         *("cli.demo", "cli.keyspace", "cli.look", "cli.publish", "cli.rollout", "cli.terminal"),
         *("admin", "commands", "config", "net", "process", "process.serving"),
-        *("telemetry", "telemetry.reports", "upstream", "upstream.cluster"),
+        *("telemetry", "telemetry.reports", "upstream"),
         *("authoring", "authoring.export", "policy", "policy.compiled", "policy.enforcement"),
         *("policy.loading", "policy.patterns", "policy.remedies", "policy.source"),
     },
@@ -246,7 +246,6 @@ PURE_MODULES = {  # in other rooms
     "keyfence.upstream.cluster.refresh",
     "keyfence.upstream.cluster.rewriting",
     "keyfence.upstream.cluster.scanning",
-    "keyfence.upstream.cluster.splittable",
     "keyfence.upstream.cluster.splitting",
     "keyfence.upstream.cluster.state",
     "keyfence.upstream.cluster.topology",

@@ -17,10 +17,10 @@ from pydantic_core import core_schema
 
 from keyfence.authoring.testing import FileModel
 from keyfence.config.models import ConfigModel
+from keyfence.policy.compiled.splittable import COUNTED, LISTED
 from keyfence.policy.enforcement.waivers import WaiversModel
 from keyfence.policy.rules import RULES
 from keyfence.policy.source.model import PolicyModel
-from keyfence.upstream.cluster.splittable import COUNTED, LISTED
 
 KINDS: Mapping[str, type[BaseModel]] = {
     "policy": PolicyModel,

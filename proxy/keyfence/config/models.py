@@ -11,11 +11,11 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field
 
 from keyfence.net.addresses import Address
+from keyfence.policy.compiled.splittable import splittable
 from keyfence.policy.source.model import Duration, Flag, mapping_or, one_as_list
 from keyfence.policy.source.validate import file_kind
 from keyfence.policy.verdict import Mode
 from keyfence.resp.limits import MAX_ARGUMENTS, MAX_REQUEST, MIB, RequestLimits
-from keyfence.upstream.cluster.splittable import splittable
 
 from .defaults import DEFAULT_ADMIN
 from .fields import (

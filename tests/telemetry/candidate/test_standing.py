@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from keyfence.telemetry.candidate.standing import SPLITTABLE, Asked, standing_of
-from keyfence.upstream.cluster.splittable import COUNTED, LISTED
+from keyfence.telemetry.candidate.standing import Asked, standing_of
 
+SPLITTABLE = ("MGET", "DEL", "EXISTS", "TOUCH", "UNLINK")
 TEXTS = {"cart": "a:cart:<user>", "order": "a:order:<user>:<id>", "tagged": "a:{<user>}:x"}
 
 
@@ -94,6 +94,7 @@ def test_without_a_common_part_the_command_must_change() -> None:
 @pytest.mark.parametrize(
     ("obstacle", "command", "begins"),
     [
+        *(("slots.command", name, "send a command for each key") for name in SPLITTABLE),
         ("slots.command", "RENAME", "use keys of one hash slot, or read and write in two commands"),
         ("slots.transaction", "SET", "keep to the keys of one hash slot, or use two transactions"),
         ("slots.script", "EVAL", "keep to the keys of one hash slot, or run two scripts"),
@@ -102,10 +103,6 @@ def test_without_a_common_part_the_command_must_change() -> None:
 )
 def test_what_to_do_instead_fits_the_command(obstacle: str, command: str, begins: str) -> None:
     assert change(row(obstacle, command, "cart", "order")).startswith(begins)
-
-
-def test_the_commands_that_can_be_split_are_those_of_the_upstream() -> None:
-    assert {*LISTED, *COUNTED} == SPLITTABLE
 
 
 def test_publishing_is_shown_as_a_rate() -> None:

@@ -11,11 +11,10 @@ from typing import Any, NamedTuple
 
 from keyfence.policy.compiled.hash_tags import tagged, tagged_shape
 from keyfence.policy.compiled.obstacles import OBSTACLES, OF_SLOTS, PUBSUB, SCRIPT, TRANSACTION, WATCH
+from keyfence.policy.compiled.splittable import COUNTED, LISTED
 
 LEVELS = ("breaks", "partial", "unknown", "costs")
 _BLOCKING = frozenset(LEVELS) - {"costs"}
-# The commands that keyfence can send in parts (`upstream.cluster.splittable`).
-SPLITTABLE = frozenset({"MGET", "DEL", "UNLINK", "EXISTS", "TOUCH"})
 # What to do where two keys can have no hash tag in common, by the obstacle.
 _INSTEAD = {
     TRANSACTION: "keep to the keys of one hash slot, or use two transactions",
@@ -99,7 +98,7 @@ def tagged_forms(
     hash tag already."""
     forms = []
     for key, placeholder in zip(keys, (link["first"], link["second"]), strict=True):
-        text = texts.get(key["name"], "") if key["is_entry"] else key["name"]
+        text = _form_of(key, texts)
         form = tagged(text, placeholder) if key["is_entry"] else tagged_shape(text, placeholder)
         if form == text:
             return None
@@ -107,15 +106,21 @@ def tagged_forms(
     return forms[0], forms[1]
 
 
+def _form_of(key: Mapping[str, Any], texts: Mapping[str, str]) -> str:
+    """The form of a kind of keys: of an entry as the policy writes it, or else its shape."""
+    name: str = key["name"]
+    return texts.get(name, "") if key["is_entry"] else name
+
+
 def _without_link(row: Mapping[str, Any], texts: Mapping[str, str]) -> str:
     """What to change where no part of both keys can be their hash tag."""
-    texts_of = [texts.get(key["name"], "") if key["is_entry"] else key["name"] for key in row["keys"]]
-    why = "their hash tags differ" if any("{" in text for text in texts_of) else "they have no part in common"
+    has_tag = any("{" in _form_of(key, texts) for key in row["keys"])
+    why = "their hash tags differ" if has_tag else "they have no part in common"
     return f"{_INSTEAD.get(row['obstacle']) or _of_command(row['command'])}: {why}"
 
 
 def _of_command(name: str) -> str:
-    if name in SPLITTABLE:
+    if name in (*LISTED, *COUNTED):
         return "send a command for each key, or have keyfence split it (split in the configuration)"
     if name == "MSET":
         return "send a SET for each key, which is not atomic"

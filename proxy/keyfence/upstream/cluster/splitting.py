@@ -16,12 +16,12 @@ from typing import Final, NamedTuple
 from keyfence.commands.arguments import fold
 from keyfence.commands.model import Streamed
 from keyfence.policy.compiled.hash_slots import hash_slot
+from keyfence.policy.compiled.splittable import COUNTED, LISTED
 from keyfence.resp import encode
 from keyfence.resp.frames import FrameError, tree
 
 from .fan_out import Join
 from .joining import joined
-from .splittable import COUNTED, LISTED
 
 # What `split` may name, and how the replies to the parts become one; CONCATENATED: in the order of the keys.
 # The servers' tips name more (`multi_shard`): MSET, MSETNX and MSETEX write all keys or none.
