@@ -193,6 +193,11 @@ def free_port() -> int:
         return int(listener.getsockname()[1])
 
 
+def first_port() -> int:
+    """Returns the first of a hundred ports that are probably free. The system gives none of them out."""
+    return 20_000 + free_port() % 10_000
+
+
 class Certificates(NamedTuple):
     """Files of a private certificate authority, and of a server certificate for 127.0.0.1."""
 

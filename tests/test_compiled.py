@@ -28,20 +28,18 @@ def tree(tmp_path: Path) -> Path:
         for suffix in (".py", ".pxd"):
             shutil.copy(_compiled.source(module).with_suffix(suffix), target.with_suffix(suffix))
     build(tmp_path)
-    shared(tmp_path).touch()
+    extension_of(_compiled.SHARED, tmp_path).touch()
     return tmp_path
 
 
-def shared(root: Path) -> Path:
-    """The extension that all others need."""
-    stem = _compiled.source(_compiled.SHARED, root).with_suffix("")
-    return stem.with_name(stem.name + EXTENSION_SUFFIXES[0])
+def extension_of(module: str, root: Path) -> Path:
+    """Where a build puts the extension of a module."""
+    return _compiled.source(module, root).with_suffix(EXTENSION_SUFFIXES[0])
 
 
 def build(root: Path) -> Path:
     """Writes a fake extension that carries the hash but cannot be loaded."""
-    source = _compiled.source(MODULE, root)
-    extension = source.with_name(source.stem + EXTENSION_SUFFIXES[0])
+    extension = extension_of(MODULE, root)
     extension.write_bytes(b"\x7fELF\0" + _compiled.mark(MODULE, root).encode() + b"\0")
     return extension
 
@@ -76,7 +74,7 @@ def test_an_extension_without_a_hash_is_refused(tree: Path) -> None:
 
 
 def test_an_extension_without_the_one_that_all_need_is_refused(tree: Path) -> None:
-    shared(tree).unlink()
+    extension_of(_compiled.SHARED, tree).unlink()
     with pytest.raises(_compiled.StaleExtensionError, match=r"without keyfence\._cython"):
         _compiled.check(tree)
 
@@ -223,7 +221,7 @@ DESCRIBE = (
 def test_without_a_compiler_the_build_succeeds_and_everything_runs_interpreted(checkout: Path) -> None:
     pytest.importorskip("Cython")
     leave_one_module(checkout)
-    stale = _compiled.source(MODULE, checkout / "proxy").with_suffix(EXTENSION_SUFFIXES[0])
+    stale = extension_of(MODULE, checkout / "proxy")
     stale.write_bytes(b"\x7fELF of an earlier build")
     ran = build_in(checkout, CC="/bin/false")
     assert ran.returncode == 0, ran.stderr

@@ -22,7 +22,7 @@ from benchmarks.processes import machine, nanoseconds, tree
 from benchmarks.targets import running, wait_for_port
 from tests.cluster import Cluster, running_cluster
 from tests.end_to_end.clusters import keyfence_with
-from tests.servers import RedisServer, free_port, running_redis
+from tests.servers import RedisServer, first_port, free_port, running_redis
 
 KEYS = 1_000_000
 CLIENTS = 50
@@ -111,7 +111,7 @@ def _started(
     redis = stack.enter_context(running_redis(tcp=True))
     ports = [one.port for one in cluster.masters]
     seeds = ", ".join(f'"127.0.0.1:{port}"' for port in ports)
-    first = 20_000 + free_port() % 10_000
+    first = first_port()
     upstreams = {
         ONE: f'url: "redis://127.0.0.1:{redis.port}"',
         SINGLE: f"cluster: [{seeds}], expose: single",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -10,6 +11,8 @@ from click.testing import CliRunner
 
 from keyfence.admin.client import AskError
 from keyfence.cli.main import cli
+from keyfence.upstream.cluster.state import ClusterState
+from tests.upstream.cluster.states import MASTER
 from tests.web.stage import Stage
 
 
@@ -81,19 +84,9 @@ def test_the_last_failover_is_a_line(
 
 def a_cluster(age: float | None = 3.2, nodes: int = 1) -> dict[str, Any]:
     """The upstream of a status: a master, and so many replicas that clients cannot reach."""
-    master = {
-        "id": "a",
-        "node": "10.0.0.1:6379",
-        "role": "master",
-        "primary": "",
-        "announced": "proxy:7201",
-        "up": True,
-    }
-    rows = [master | {"slots": 5461}]
-    rows += [
-        master | {"role": "replica", "primary": "10.0.0.1:6379", "announced": "", "up": False, "slots": 0}
-    ] * (nodes - 1)
-    about = {"nodes": rows, "slots": 16383, "age": age, "troubles": [], "refreshes": {}}
+    away = MASTER._replace(role="replica", primary=MASTER.node, announced="", up=False, slots=0)
+    rows = [MASTER._replace(slots=5461), *[away] * (nodes - 1)]
+    about = ClusterState(rows, 16383, age, [], Counter()).as_json()
     upstream = {"address": "cluster:10.0.0.1:6379", "up": True, "since": 1e9, "reason": ""}
     return upstream | {"cluster": about}
 

@@ -18,7 +18,7 @@ from redis.crc import key_slot
 
 from tests.clients.running import ask, eventually
 from tests.cluster import Cluster
-from tests.servers import Keyfence, RedisServer, free_port
+from tests.servers import Keyfence, RedisServer, first_port
 
 POLICY = """policy: p
 services: [app]
@@ -39,7 +39,7 @@ KEYS = [f"app:{number}" for number in range(60)]
 @contextlib.contextmanager
 def running_keyfence(folder: Path, cluster: Cluster, *more: str) -> Iterator[Keyfence]:
     """Starts keyfence before a cluster, with `more` lines in its configuration."""
-    first = 20_000 + free_port() % 10_000
+    first = first_port()
     one, other, *_ = cluster.masters
     text = CONFIG.format(seed=one.port, other=other.port, first=first, last=first + 99)
     with keyfence_with(folder, POLICY, text + "".join(f"{line}\n" for line in more)) as started:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from keyfence.findings.finding import DAY, HOUR, State
 from keyfence.findings.instances import Compared, Instance
 from keyfence.policy.rules import RULES
 from keyfence.policy.wording.command_log import as_line
+from keyfence.upstream.cluster.state import ClusterState
 from keyfence.web.asked_once import WHILE, Questions
 from keyfence.web.render import render
 from keyfence.web.views import (
@@ -33,6 +35,7 @@ from tests.findings.rows import batch, row
 from tests.findings.test_fleet import an_instance, modes
 from tests.findings.test_instances import a_comparison, changed
 from tests.session.sessions import ROUTE, policy
+from tests.upstream.cluster.states import MASTER
 from tests.web.person import said
 from tests.web.stage import NASTY, Stage, violation
 
@@ -341,19 +344,8 @@ def test_the_overview_names_the_nodes_of_a_cluster(
 ) -> None:
     stage = Stage(None)
     status = asyncio.run(stage.status())
-    node = {
-        "id": "a",
-        "node": "10.0.0.1:6379",
-        "role": "master",
-        "primary": "",
-        "announced": "proxy:7201",
-        "up": True,
-    }
-    rows = [
-        node | {"slots": 16384},
-        node | {"node": "10.0.0.2:6379", "announced": "", "up": False, "slots": 0},
-    ]
-    cluster = {"nodes": rows, "slots": 16384, "age": age, "troubles": [], "refreshes": {}}
+    rows = [MASTER, MASTER._replace(node="10.0.0.2:6379", announced="", up=False, slots=0)]
+    cluster = ClusterState(rows, 16384, age, [], Counter()).as_json()
 
     async def clustered() -> dict[str, Any]:
         return status | {"upstream": status["upstream"] | {"cluster": cluster}}
@@ -363,6 +355,7 @@ def test_the_overview_names_the_nodes_of_a_cluster(
     for text in (
         said,
         "2 nodes",
+        "10.0.0.1:6379",
         "hash slots, up",
         "proxy:7201",
         "10.0.0.2:6379",

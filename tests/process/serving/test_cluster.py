@@ -33,7 +33,7 @@ from keyfence.upstream.cluster.troubles import (
     UNREACHABLE,
 )
 from tests.process.serving.test_upstreams import in_loop
-from tests.servers import free_port
+from tests.servers import first_port, free_port
 from tests.upstream.cluster.replies import wire
 
 A, B, C = "a" * 40, "b" * 40, "c" * 40
@@ -110,7 +110,7 @@ async def following(
 ) -> AsyncIterator[Stage]:
     """A runtime that follows the nodes. `named`: the ports of nodes 0 to 2, as n0=PORT."""
     nodes = FakeNodes()
-    first = 20_000 + free_port() % 10_000
+    first = first_port()
     settings = load_settings("", Overrides(listen="127.0.0.1:0"), needs_policy=False)
     runtime = Runtime(settings, None, Telemetry())
     async with contextlib.AsyncExitStack() as stack:
@@ -215,7 +215,7 @@ async def test_nodes_without_a_port_are_named_and_the_others_are_served() -> Non
 
 @in_loop
 async def test_two_nodes_that_prefer_one_port_are_named_and_both_are_served() -> None:
-    first = 20_000 + free_port() % 10_000
+    first = first_port()
     first_two = zlib.crc32(A.encode()), zlib.crc32(B.encode())
     ports = next(ports for ports in range(2, 100) if len({one % ports for one in first_two}) == 1)
     async with following(f"{first}-{first + ports - 1}", n2=first + ports) as stage:
