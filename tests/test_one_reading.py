@@ -72,6 +72,7 @@ OTHERS = {
     ("policy/units.py", "*"): "the policy's text",
     ("policy/compiled/names.py", "*"): "a key that is shown",
     ("policy/compiled/secrets.py", "_take"): "the policy's text",
+    ("policy/compiled/splittable.py", "splittable"): "the configuration's text",
     ("policy/compiled/written.py", "_may_hold_a_case_of"): "the policy's names of fields",
     ("policy/source/validate.py", "*"): "an error's text",
     ("policy/enforcement/waivers.py", "*"): "the waivers' text",
