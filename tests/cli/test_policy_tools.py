@@ -476,6 +476,19 @@ def test_a_configuration_is_checked_together_with_its_policy(file: Write) -> Non
     assert f"{config}:2:37: error: 'on' is not a service of the policy; did you mean one?" in out
 
 
+def test_a_setting_that_works_against_the_policy_is_a_warning(file: Write) -> None:
+    file("p.yaml", PLAIN + "cluster: true\n")
+    text = "policy: p.yaml\nupstream: {cluster: [h:6379], expose: single}\nsplit: {one: MGET}\n"
+    config = file("keyfence.yaml", text)
+    assert keyfence("check", "--strict", config)[0] == 0
+    config.write_text(text + "modes: [{mode: enforce}]\n")
+    code, out, _ = keyfence("check", config)
+    assert (code, out.count("error: ")) == (0, 0)
+    assert f"{config}:3:8: warning: commands of one may be sent in parts" in out
+    assert f"{config}: 0 errors, 1 warning\n" in out
+    assert keyfence("check", "--strict", config)[0] == 1
+
+
 CONFIGURATION = "policy: p.yaml\nmodes: [{mode: enforce}]\n"
 A_CONFIGURATION = "this is a configuration, which --config names; expected a policy"
 A_POLICY = "this is a policy, which --policy names; expected a configuration"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 
 import pytest
@@ -126,6 +127,29 @@ def test_other_obstacles_are_counted_whoever_admits_the_commands() -> None:
         ("script.undeclared", "EVAL"): (3, 3),
         ("slots.script", "EVAL"): (0, 3),
         ("sort.patterns", "SORT"): (3, 0),
+    }
+
+
+def test_a_script_is_named_by_its_sha1_or_as_a_function_however_it_is_run() -> None:
+    one = Rehearsing()
+    text, sha1 = "return", hashlib.sha1(b"return").hexdigest()
+    one.send(f"EVAL {text} 2 a:cart:x a:cart:y", f"EVALSHA {sha1.upper()} 2 a:cart:x a:cart:y")
+    one.send("FCALL myfunc 2 a:cart:x a:cart:y", "EVALSHA none 0")
+    crossing = [row for row in one.rows() if row["obstacle"] == "slots.script"]
+    assert {(row["command"], row["script"]) for row in crossing} == {
+        *(("EVAL", sha1), ("EVALSHA", sha1), ("FCALL", "myfunc")),
+    }
+    hidden = [row for row in one.rows() if row["obstacle"] == "script.undeclared" and row["times"]]
+    assert [row["script"] for row in hidden] == [""]
+
+
+def test_what_meets_another_obstacle_would_not_do() -> None:
+    one = Rehearsing()
+    one.send("SORT a:x BY w:* STORE {a:x}:2", "COPY a:x {a:x}:2 DB 3", "COPY a:x {a:x}:3")
+    assert one.found() == {
+        ("sort.patterns", "SORT"): (1, 0),
+        ("database", "COPY"): (1, 0),
+        ("slots.command", "COPY"): (0, 1),
     }
 
 

@@ -610,10 +610,11 @@ def test_a_rehearsal_is_shown_with_what_a_cluster_would_break(
     service = {"service": "CubeProxy", "readiness": "not ready", "commands": 7, "share_slots": 2}
     row = {
         "service": "CubeProxy",
-        "obstacle": "slots.command",
+        "obstacle": "slots.script",
         "level": "breaks",
-        "command": "MGET",
-        "meaning": "has keys in different hash slots",
+        "command": "EVALSHA",
+        "meaning": "runs a script with keys in different hash slots",
+        "script": "f" * 40,
         "keys": [{"name": "route", "is_entry": True}, {"name": "<b>:<int>", "is_entry": False}],
         "times": 5,
         "works": 2,
@@ -630,7 +631,8 @@ def test_a_rehearsal_is_shown_with_what_a_cluster_would_break(
     monkeypatch.setattr(stage, "candidate", candidate)
     monkeypatch.setattr(stage, "standing", standing)
     text = shown(stage, "/candidate")
-    assert "has keys in different hash slots" in text
+    assert "runs a script with keys in different hash slots" in text
+    assert "f" * 40 in text
     assert "not ready" in text
     assert "<b>:" not in text
 

@@ -9,6 +9,7 @@ import os
 from pathlib import Path
 
 from keyfence.authoring.lint import check_policy
+from keyfence.config.advice import advice
 from keyfence.config.loading import named_files
 from keyfence.config.models import ConfigModel
 from keyfence.config.settings import Overrides
@@ -42,16 +43,19 @@ def _is_configuration(path: str | Path) -> bool:
 
 def _check_configuration(path: str) -> Checked:
     try:
-        settings, _ = Origin(path).load()
+        settings, compiled = Origin(path).load()
     except FileError as exc:
         found, policy = exc.diagnostics, named_files(path, Overrides())[0]
     else:
-        found, policy = [], settings.policy
+        found, policy = advice(settings, compiled), settings.policy
     if not policy:
         return found, [], f"{path}: {_errors(found)}"
     errors, warnings, summary = check_policy(policy)
     own = [one for one in found if one not in errors]
-    return [*own, *errors], warnings, f"{path}: {_errors(own)}\n{summary}"
+    faults = [one for one in own if one.level == "error"]
+    advised = [one for one in own if one.level == "warning"]
+    own_summary = _errors(faults) + (f", {counted(len(advised), 'warning')}" if advised else "")
+    return [*faults, *errors], [*advised, *warnings], f"{path}: {own_summary}\n{summary}"
 
 
 def _errors(found: list[Diagnostic]) -> str:

@@ -20,6 +20,7 @@ from keyfence.admin.acting import act_as
 from keyfence.admin.asked import Question, Single
 from keyfence.admin.control import Control
 from keyfence.admin.token import token_warnings, tokens_of
+from keyfence.config.advice import advice
 from keyfence.config.settings import Settings
 from keyfence.downstream.certificates import certificates_of, renewed
 from keyfence.fleet.files import LOOK_SECONDS
@@ -565,8 +566,8 @@ class ProcessControl(Control):
         """Print what a reload has changed, and what needs a restart."""
         text = f"reloaded: policy {policy.name}, revision {policy.revision}" if policy else "reloaded"
         self._runtime.tell(f"{text}; changed: {', '.join(changed) or 'nothing'}")
-        for warning in token_warnings(settings):
-            warn(warning)
+        for warning in (*token_warnings(settings), *advice(settings, policy)):
+            warn(str(warning))
         for name in waiting:
             warn(f"{name} has changed in the configuration: that needs a restart")
 

@@ -18,6 +18,7 @@ from typing import Any
 from keyfence.admin.access import Access
 from keyfence.admin.acting import acting_as
 from keyfence.admin.token import token_warnings, tokens_of
+from keyfence.config.advice import advice
 from keyfence.config.settings import Settings
 from keyfence.net import passed
 from keyfence.net.addresses import Address
@@ -99,7 +100,7 @@ async def serve(
                 await cluster.found.wait()
             await control.check_age()
             await backend.open()
-            _announce(settings, backend, operators, address, embedded, spliced=policy is None)
+            _announce(settings, policy, backend, operators, address, embedded)
             runtime.announced()
             notify(READY)
             answering = operators.serve(control, access, runtime, findings.history.head)
@@ -255,14 +256,13 @@ def _bind(settings: Settings, stack: contextlib.ExitStack | contextlib.AsyncExit
 
 def _announce(
     settings: Settings,
+    policy: CompiledPolicy | None,
     backend: Backend,
     operators: OperatorListeners,
     upstream: UpstreamAddress,
     embedded: EmbeddedRedis | None,
-    *,
-    spliced: bool,
 ) -> None:
-    """Print the ready line, and what is wrong with the files of tokens."""
+    """Print the ready line, what is to be known about the settings, and what a newcomer may try."""
     admin, metrics = operators.url("admin"), operators.url("metrics")
     listeners = zip(backend.bound, settings.listeners, strict=True)
     whose = ", ".join(f"{settings.whose(model)} on {address}" for (address, _), model in listeners)
@@ -273,11 +273,11 @@ def _announce(
     workers = backend.listing()
     if any(worker["pid"] != os.getpid() for worker in workers):
         parts.append(f"workers {len(workers)}")
-    if spliced:
+    if policy is None:
         parts.append("SPLICE: nothing is read")
     print("; ".join(parts), flush=True)
-    for text in token_warnings(settings):
-        warn(text)
+    for text in (*token_warnings(settings), *advice(settings, policy)):
+        warn(str(text))
     if embedded is not None:
         bound = zip(backend.bound, settings.listeners, strict=True)
         serving = [one for one, model in bound if not model.primaries]

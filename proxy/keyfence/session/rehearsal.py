@@ -28,6 +28,7 @@ from keyfence.policy.compiled.obstacles import (
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.compiled.tenants import Values
 from keyfence.policy.engine.asker import Transaction
+from keyfence.policy.engine.scripts import script_name
 from keyfence.policy.verdict import Ruling
 
 _UNWATCHING = frozenset({"EXEC", "DISCARD", "UNWATCH", "RESET"})
@@ -65,16 +66,20 @@ class Rehearsed:
         """Yields what a command shows that was evaluated. `ruling` is the candidate's."""
         name = touches.command.name if touches.command is not None else "other"
         met = list(of_command(self._policy, self._values, touches))
+        runs = touches.script if name in RUNS_SCRIPT else None
+        script = "" if runs is None else script_name(self._policy, runs)
         for obstacle in met:
-            yield Seen(obstacle, name)
-        if touches.script is not None and name in RUNS_SCRIPT and UNDECLARED not in met:
+            yield Seen(obstacle, name, script=script if obstacle == UNDECLARED else "")
+        if runs is not None and UNDECLARED not in met:
             yield Seen(UNDECLARED, name, works=True)
         if touches.databases and DATABASE not in met:
             yield Seen(DATABASE, name, works=True)
         crossing = next((one.key for one, _ in ruling.findings if one.rule == CROSS), None)
         if SORT in met:
             crossing = None  # it may be a pattern of BY or GET, which are an obstacle of their own
-        yield from self._of_slots(name, transaction, touches, crossing)
+        for seen in self._of_slots(name, transaction, touches, crossing):
+            if not (seen.works and met and transaction is None):  # what fails for another reason does not do
+                yield seen._replace(script=script) if seen.obstacle == SCRIPT else seen
         if name in _UNWATCHING:
             self._watched = b""
         elif name == "WATCH" and touches.accesses:

@@ -37,6 +37,7 @@ def test_what_was_seen_is_counted_by_service_command_and_kinds_of_keys() -> None
         "obstacle": "slots.command",
         "command": "MGET",
         "keys": [{"name": "cart", "is_entry": True}, {"name": "order", "is_entry": True}],
+        "script": "",
         "times": 2,
         "works": 0,
         "links": [{"first": "user", "second": "user", "times": 2}],
@@ -67,10 +68,19 @@ def test_admitted_commands_count_by_their_name_and_by_their_evidence() -> None:
     ]
 
 
+def test_scripts_are_told_apart_until_there_are_too_many() -> None:
+    one = Rehearsal()
+    names = [f"{number:040x}" for number in range(rehearsal.MAX_SCRIPTS + 2)]
+    for name in [*names, names[0], names[-1]]:
+        one.seen("web", Seen("slots.script", "EVALSHA", CART, ORDER, script=name), Shapes())
+    found = {row["script"]: row["times"] for row in as_rows(one.rows)}
+    assert found == {names[0]: 2, **dict.fromkeys(names[1:-2], 1), "": 3}
+
+
 def test_a_parent_adds_up_what_its_workers_have_seen() -> None:
     parent, worker = Comparisons(7), changes()
-    for _ in range(2):
-        worker.rehearsed("web", CROSSES)
+    for seen in (CROSSES, CROSSES, CROSSES._replace(script="f" * 40)):
+        worker.rehearsed("web", seen)
         for part in worker.parts():
             parent.absorb(json.loads(json.dumps(part)))
     assert worker.rehearsal is not None

@@ -21,6 +21,7 @@ def row(
         "obstacle": obstacle,
         "command": command,
         "keys": named,
+        "script": "",
         "times": times,
         "works": works,
         "links": [],

@@ -75,6 +75,8 @@ def _details(service: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> l
         works = f"; {one['works']} such would do" if one["works"] else ""
         what = f"{one_line(one['command'])} {one['meaning']}{f': {keys}' if keys else ''}"
         lines.append(wrapped(what, f"  {one['level']:9}"))
+        if one["script"]:
+            lines.append(wrapped(f"script {one_line(one['script'])}", " " * 11))
         lines.append(wrapped(f"{counted(one['times'], 'time')}{works}", " " * 11))
         lines.append(wrapped(one_line(one["change"]), f"{'':11}→ "))
     return lines

@@ -150,3 +150,4 @@ class Seen(NamedTuple):
     second: Place = NOWHERE
     times: int = 1
     works: bool = False
+    script: str = ""  # its SHA-1, or the function's name as reports show it

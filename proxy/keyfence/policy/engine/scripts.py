@@ -23,7 +23,7 @@ from keyfence.policy.compiled.scripts import (
 )
 from keyfence.policy.units import counted
 from keyfence.policy.verdict import Found
-from keyfence.policy.wording.masking import shown_code
+from keyfence.policy.wording.masking import shown_code, shown_in
 
 from .channels import ChannelChecks
 from .evaluation import Evaluation, Use
@@ -31,6 +31,13 @@ from .keys import Keys
 from .patterns import LESS, TOO_LONG, Patterns
 
 MAX_FIRST_LINES = 1_000
+
+
+def script_name(policy: CompiledPolicy, script: Script) -> str:
+    """Returns the SHA-1 of a script, or a function's name as people may see it; "" if it has none."""
+    if script.kind != "function":
+        return whole_sha1_of(script)
+    return shown_in(policy, script.name, None) if is_named(script) else ""
 
 
 class ScriptChecks:
@@ -70,8 +77,8 @@ class ScriptChecks:
         """Makes the violation of an unregistered script, which can touch any key, whatever it declares."""
         rule, contact = "script.unregistered", self._policy.common.contact
         is_function = script.kind == "function"
-        function = evaluation.wording.shown(script.name, None) if is_function and is_named(script) else ""
-        sha1 = "" if is_function else whole_sha1_of(script)
+        shape = script_name(self._policy, script)
+        function, sha1 = (shape, "") if is_function else ("", shape)
         if script.kind == "text":
             self._remember(script, sha1)
 
@@ -85,7 +92,6 @@ class ScriptChecks:
                 how_to_register(script, function, sha1, is_run=name != "SCRIPT LOAD"),
             )
 
-        shape = function or sha1
         return Found(
             rule, evaluation.wording.severity(rule), script.position, None, "", shape, contact, words
         )

@@ -17,6 +17,7 @@ from keyfence.shapes.shapes import Shapes
 
 MAX_ROWS = 2_000
 MAX_LINKS = 16  # of one row
+MAX_SCRIPTS = 100  # that one service's rows name: there are services that write a text for each key
 PART = 100  # rows that one part of the increments has at most
 _SEVERAL = "slot.cross"  # the rule that only commands with several keys are evidence of
 
@@ -39,6 +40,7 @@ class Key(NamedTuple):
     command: str
     first: Name = NONE
     second: Name = NONE
+    script: str = ""  # its SHA-1, or the function's name
 
 
 class Count:
@@ -65,6 +67,7 @@ class Rehearsal:
     def __init__(self) -> None:
         self.rows: dict[Key, Count] = {}
         self._sent: dict[Key, Count] = {}  # since the last increments
+        self._scripts: dict[str, set[str]] = {}  # by service
 
     def admitted(self, service: str, admitted: Admitted, times: int) -> None:
         """Count commands that both caches have admitted."""
@@ -82,7 +85,8 @@ class Rehearsal:
         first, one = _named(seen.first, shapes)
         second, other = _named(seen.second, shapes)
         found = [(link, seen.times) for link in links(one, other)] if second.name else []
-        self._add(Key(service, seen.obstacle, seen.command, first, second), seen.times, 0, found)
+        key = Key(service, seen.obstacle, seen.command, first, second, seen.script)
+        self._add(key, seen.times, 0, found)
 
     def parts(self) -> Iterator[list[Any]]:
         """What was counted since the last time, as values that JSON can carry, part by part."""
@@ -93,11 +97,13 @@ class Rehearsal:
 
     def absorb(self, rows: Iterable[Any]) -> None:
         """Add what a worker sends."""
-        for service, obstacle, command, first, second, times, works, found in rows:
-            key = Key(service, obstacle, command, Name(*first), Name(*second))
+        for service, obstacle, command, first, second, script, times, works, found in rows:
+            key = Key(service, obstacle, command, Name(*first), Name(*second), script)
             self._add(key, times, works, [((one, other), number) for one, other, number in found])
 
     def _add(self, key: Key, times: int, works: int, found: Iterable[tuple[Link, int]]) -> None:
+        if key.script and not self._names(key.service, key.script):
+            key = key._replace(script="")
         if key not in self.rows and len(self.rows) >= MAX_ROWS:
             key = Key(key.service, key.obstacle, key.command)
         found = list(found)
@@ -107,10 +113,17 @@ class Rehearsal:
                 count = table[key] = Count()
             count.add(times, works, found)
 
+    def _names(self, service: str, script: str) -> bool:
+        """Whether rows of a service name a script; they go on to, once they do."""
+        known = self._scripts.setdefault(service, set())
+        if script not in known and len(known) < MAX_SCRIPTS:
+            known.add(script)
+        return script in known
+
 
 def _packed(key: Key, count: Count) -> list[Any]:
     found = [[*link, number] for link, number in count.links.items()]
-    return [*key[:3], list(key.first), list(key.second), count.times, count.works, found]
+    return [*key[:3], list(key.first), list(key.second), key.script, count.times, count.works, found]
 
 
 def _named(place: Place, shapes: Shapes) -> tuple[Name, Place]:
@@ -129,6 +142,7 @@ def as_rows(rows: Mapping[Key, Count]) -> list[dict[str, Any]]:
             "obstacle": key.obstacle,
             "command": key.command,
             "keys": [one._asdict() for one in (key.first, key.second) if one.name],
+            "script": key.script,
             "times": count.times,
             "works": count.works,
             "links": [{"first": one, "second": other, "times": n} for (one, other), n in count.links.items()],

@@ -67,6 +67,7 @@ def _met(row: Mapping[str, Any], works: Mapping[tuple[str, str, str], int], aske
         "command": row["command"],
         "meaning": obstacle.meaning,
         "keys": row["keys"],
+        "script": row["script"],
         "times": row["times"],
         "works": works.get((row["service"], obstacle.name, name), 0),
         "links": row["links"],

@@ -1,0 +1,38 @@
+"""Settings that are right, and work against the policy in force.
+
+Rule: advice is a warning. It refuses nothing, and names the setting to change.
+"""
+
+from __future__ import annotations
+
+from keyfence.policy.compiled.policy import CompiledPolicy
+from keyfence.policy.diagnostics import Diagnostic
+from keyfence.policy.enforcement.modes import mode_of
+from keyfence.policy.units import named
+
+from .limits import ANY_SERVICE
+from .settings import Settings
+
+_CROSS = "slot.cross"
+
+
+def advice(settings: Settings, policy: CompiledPolicy | None) -> list[Diagnostic]:
+    """A warning about commands that may be sent in parts, if the policy refuses them before that."""
+    if policy is None or not policy.cluster:
+        return []
+    refused = [
+        name
+        for name in policy.services
+        if settings.split.get(name, settings.split.get(ANY_SERVICE))
+        and mode_of(settings.modes, _CROSS, name) == "enforce"
+    ]
+    return [_of_split(settings, refused)] if refused else []
+
+
+def _of_split(settings: Settings, services: list[str]) -> Diagnostic:
+    text = (
+        f"commands of {named(services)} may be sent in parts, and {_CROSS} is enforced for "
+        f"them, so keyfence refuses these commands; write {{mode: observe, rule: {_CROSS}, "
+        f"service: {services[0]}}} at the top of modes, or take {services[0]} out of split"
+    )
+    return settings.fault(("split",), text)._replace(level="warning")

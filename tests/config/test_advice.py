@@ -1,0 +1,59 @@
+"""Warnings about settings that work against the policy in force."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from keyfence.config.advice import advice
+from keyfence.config.loading import load_settings
+from keyfence.config.settings import Overrides
+from keyfence.policy.loading.load import parse_policy
+
+POLICY = """policy: p
+services: [web, api, mail, batch, idle]
+claims: ["a:"]
+scopes: {a: {prefix: "a:", writers: [web]}}
+"""
+ON_A_CLUSTER = parse_policy(POLICY + "cluster: true\n")
+UPSTREAM = 'policy: p\nupstream: {cluster: ["a:6379"], expose: single}\n'
+
+
+def texts(folder: Path, text: str) -> list[str]:
+    file = folder / "keyfence.yaml"
+    file.write_text(UPSTREAM + text)
+    return [one.message for one in advice(load_settings(str(file), Overrides()), ON_A_CLUSTER)]
+
+
+def test_enforcing_a_rule_against_what_is_sent_in_parts_is_told(tmp_path: Path) -> None:
+    found = texts(tmp_path, "split: {web: MGET}\nmodes: [{mode: enforce}]\n")
+    assert found == [
+        "commands of web may be sent in parts, and slot.cross is enforced for them, so keyfence refuses "
+        "these commands; write {mode: observe, rule: slot.cross, service: web} at the top of modes, or "
+        "take web out of split"
+    ]
+    (found,) = texts(tmp_path, "split: {'*': MGET, idle: []}\nmodes: [{mode: enforce}]\n")
+    assert found.startswith("commands of web, api, mail and 2 more may be sent in parts")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "split: {web: MGET}",
+        "modes: [{mode: enforce}]",
+        "split: {web: []}\nmodes: [{mode: enforce}]",
+        "split: {web: MGET}\nmodes: [{mode: enforce, service: api}]",
+        "split: {web: MGET}\nmodes: [{mode: observe, rule: slot.cross, service: web}, {mode: enforce}]",
+    ],
+)
+def test_nothing_is_told_where_the_parts_are_sent(tmp_path: Path, text: str) -> None:
+    assert texts(tmp_path, text) == []
+
+
+def test_nothing_is_told_where_the_policy_allows_several_hash_slots(tmp_path: Path) -> None:
+    file = tmp_path / "keyfence.yaml"
+    file.write_text(UPSTREAM + "split: {web: MGET}\nmodes: [{mode: enforce}]")
+    settings = load_settings(str(file), Overrides())
+    assert advice(settings, parse_policy(POLICY)) == []
+    assert advice(settings, None) == []
