@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from benchmarks.clusters.speakers import LIBRARIES, Target
 from benchmarks.clusters.work import Seen, Work
+from keyfence.policy.compiled.hash_slots import hash_slot
 from tests.servers import PROJECT
 
 TAGGED = 6
@@ -79,6 +80,8 @@ def main() -> None:
     target, load = Target(*asked["target"]), Load(*asked["load"])
     speaker = LIBRARIES[asked["library"]](target)
     keys = [f"app:{asked['name']}:{number}" for number in range(load.keys)]
+    if asked["library"] == "redis-cli":
+        keys.sort(key=lambda one: hash_slot(one.encode()))  # it connects anew for each redirect
     tagged = [f"{MOVING}:{asked['name']}:{number}" for number in range(TAGGED)]
     work = Work(speaker, keys, tagged, load.pause, in_order=not target.is_cluster)
     for line in sys.stdin:

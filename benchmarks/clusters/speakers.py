@@ -104,19 +104,14 @@ class RedisCli:
         self._speaker = CliSpeaker(self._address, *(["-c"] if target.is_cluster else []))
 
     def ask(self, commands: Sequence[Command]) -> list[object]:
-        return [self._asked(command) for command in commands]
+        replies = self._speaker.ask_at_once(commands)
+        texts = [str(one) for one in replies if isinstance(one, Failed)]
+        if not all(map(str.isupper, texts)):  # as Redis' own errors are
+            self._speaker.close()
+        return [Failure(str(one), str(one)) if isinstance(one, Failed) else one for one in replies]
 
     def transact(self, commands: Sequence[Command]) -> list[object]:
         return self.ask(commands)  # it shows what EXEC answers as a tree, so no transaction
-
-    def _asked(self, command: Command) -> object:
-        try:
-            (reply,) = self._speaker.ask(command)
-        except Failed as exc:
-            if not str(exc).isupper():  # as Redis' own errors are
-                self._speaker.close()
-            return Failure(str(exc), str(exc))
-        return reply
 
     def _address(self) -> tuple[str, int]:
         self._ports.append(self._ports.pop(0))

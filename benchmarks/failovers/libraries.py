@@ -196,11 +196,34 @@ class CliSpeaker:
     def ask(self, *commands: Command) -> list[object]:
         return [self._ask(command) for command in commands]
 
+    def ask_at_once(self, commands: Sequence[Command]) -> list[object]:
+        """Writes all commands before the first reply is read. A Failed stands in the place of its reply."""
+        try:
+            self._write(commands)
+        except Failed as exc:
+            return [exc] * len(commands)
+        replies: list[object] = []
+        for _ in commands:
+            try:
+                replies.append(self._read())
+            except Failed as exc:
+                replies.append(exc)
+        return replies
+
     def _ask(self, command: Command) -> object:
+        self._write([command])
+        return self._read()
+
+    def _write(self, commands: Sequence[Command]) -> None:
         if self._lines is None:
             self._start()
         assert self._lines is not None
-        line = self._lines.ask(" ".join(command))
+        self._lines.write("".join(f"{' '.join(one)}\n" for one in commands))
+
+    def _read(self) -> object:
+        if self._lines is None:  # it was closed after an error
+            raise Failed(ENDED)
+        line = self._lines.read()
         while SLOW.match(line) or line.startswith(REDIRECTED):
             line = self._lines.read()
         if line.startswith("(error) "):
@@ -254,10 +277,14 @@ class Lines:
         )
 
     def ask(self, line: str) -> str:
+        self.write(f"{line}\n")
+        return self.read()
+
+    def write(self, lines: str) -> None:
         assert self._process.stdin is not None
         with _ended():
-            self._process.stdin.write(f"{line}\n")
-        return self.read()
+            self._process.stdin.write(lines)
+            self._process.stdin.flush()
 
     def read(self) -> str:
         assert self._process.stdout is not None
