@@ -52,8 +52,10 @@ def searched(search: Search) -> tuple[int, list[str]]:
     return count, broken
 
 
-def _leave_ctrl_c_to_the_parent() -> None:
+def _as_a_worker() -> None:
+    """Leaves Ctrl-C to the parent, and what keyfence says about thousands of clusters to nobody."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 
 
 def main() -> int:
@@ -77,7 +79,7 @@ def main() -> int:
     slices = options.jobs * math.ceil(seconds / SLICE_SECONDS)
     with (
         contextlib.suppress(KeyboardInterrupt),
-        multiprocessing.Pool(options.jobs, _leave_ctrl_c_to_the_parent) as pool,
+        multiprocessing.Pool(options.jobs, _as_a_worker) as pool,
     ):
         for played_now, broken_now in pool.imap_unordered(searched, [search] * slices):
             count += played_now
