@@ -350,6 +350,21 @@ def test_a_command_without_keys_goes_to_no_node_that_has_left(stage: Stage) -> N
     assert stage.taken(1) == encode.command(b"SUBSCRIBE", b"news")
 
 
+@pytest.mark.parametrize("is_lost_later", [False, True])
+def test_what_waits_for_a_node_that_has_left_goes_to_another_one(stage: Stage, is_lost_later: bool) -> None:
+    """A client that has only introduced itself waits for its node without end. This one never comes back."""
+    introduction = encode.command(b"CLIENT", b"SETINFO", b"LIB-NAME", b"x")
+    stage.own.send(PROFILE, [introduction])
+    stage.link(0).is_held = not is_lost_later
+    leaves(stage, 0)
+    stage.run_all()
+    if is_lost_later:
+        stage.link(0).is_held = True
+        stage.own.tick(1.0)
+    assert stage.link(0).is_closed
+    assert stage.taken(1) == introduction
+
+
 def test_a_watch_that_was_not_sent_goes_where_its_key_is_now(stage: Stage) -> None:
     stage.run_all()
     stage.ask(b"WATCH", KEYS[0])

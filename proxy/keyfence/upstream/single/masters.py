@@ -111,8 +111,8 @@ class Masters:
         return number in self._nodes and self._nodes[number].upstream.is_dead
 
     def is_away(self, number: int) -> bool:
-        """Whether this node cannot be reached, or is not known any more."""
-        return number not in self._nodes or self._nodes[number].upstream.up is False
+        """Whether this node cannot be reached, or has left the cluster."""
+        return self.has_left(number) or self._nodes[number].upstream.up is False
 
     def any(self) -> int:
         """The node for a command that any node may answer; NO_NODE: there is none."""

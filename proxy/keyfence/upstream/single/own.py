@@ -153,6 +153,8 @@ class OwnConnections(Owner):
             elif now - own.used_at > IDLE_SECONDS or number not in self._masters:
                 own.link.close()
                 del self._owns[number]
+        if self._due and self._masters.has_left(self._at):
+            self.topology_changed()  # its connection may have been lost only since
 
     def _forget(self) -> None:
         self._parts = Parts()
@@ -285,10 +287,8 @@ class OwnConnections(Owner):
         """The first key of an open transaction is at another node, and all replies have come: end it where it
         is, and then begin it there. The client does not see the replies."""
         assert self._transaction is not None
-        if not self._is_discarded:
-            chunks = [_DISCARD]
-        else:
-            chunks, self._at = list(self._transaction), node
+        chunks = list(self._transaction) if self._is_discarded else [_DISCARD]
+        self._at = node if self._is_discarded else self._at
         self._is_discarded = not self._is_discarded
         self._due += len(chunks)
         self._dropped += len(chunks)
