@@ -61,6 +61,7 @@ def described(policy: CompiledPolicy, modes: Modes) -> Described:
     bindings = digest(policy.bindings)
     claims = [home.claims for home in policy.homes]
     places = [_place(policy, target, homes, bindings) for target in policy.targets]
+    reach, channels = _of_all_services(policy)
     return {
         "services": list(policy.services),
         "places": places,
@@ -69,7 +70,12 @@ def described(policy: CompiledPolicy, modes: Modes) -> Described:
         "scripts": digest((policy.scripts, policy.functions, _of_unregistered(policy), bindings)),
         "rules": _of_rules(policy),
         "of": {
-            service: _of_service(policy, modes, number, service)
+            service: {
+                "grants": digest(policy.grants.get(number, ())),
+                "channels": digest((channels, _rights(policy.channels, number))),
+                "reach": digest((reach, _rights(policy.targets, number))),
+                **_of_modes(modes, number, service),
+            }
             for number, service in enumerate(policy.services)
         },
     }
@@ -158,21 +164,30 @@ def _of_rules(policy: CompiledPolicy) -> dict[str, str]:
     return {rule: digest((of_rules.get(rule), rule in policy.should)) for rule in RULES}
 
 
-def _of_service(policy: CompiledPolicy, modes: Modes, number: int, service: str) -> Described:
-    """What decides about one service's commands only."""
-
-    def right(target: Target) -> tuple[object, ...]:
-        return target.rights[number], target.denied[number], target.tenancy, target.written_by
-
-    channels = [(one.kind, one.pattern, one.home, *right(one), one.should) for one in policy.channels]
+def _of_all_services(policy: CompiledPolicy) -> tuple[str, str]:
+    """What decides about the reach of any service's patterns, and about its channels, but for its rights."""
+    channels = [
+        (one.kind, one.pattern, one.home, one.tenancy, one.written_by, one.should) for one in policy.channels
+    ]
     # A tracking service hears of all keys, if it may use the command.
-    reach = [(one.kind, one.pattern, one.is_open, *right(one)) for one in policy.targets]
+    reach = [(one.kind, one.pattern, one.is_open, one.tenancy, one.written_by) for one in policy.targets]
     restrictions = [one.entry.commands for one in policy.targets if one.entry is not None]
+    claims = [home.claims for home in policy.homes]
+    return (
+        digest((reach, restrictions, policy.bindings, claims)),
+        digest((channels, policy.bindings, policy.forbid, policy.allow)),
+    )
+
+
+def _rights(targets: Iterable[Target], service: int) -> list[tuple[int, ...]]:
+    """The rights of a service at each of these, and those that are denied to it."""
+    return [tuple(one.rights[service] for one in targets), tuple(one.denied[service] for one in targets)]
+
+
+def _of_modes(modes: Modes, number: int, service: str) -> Described:
+    """What the configuration says about one service's commands."""
     waivers = {rule: [digest(one) for one in modes.waivers_of(service, rule)] for rule in RULES}
     return {
-        "grants": digest(policy.grants.get(number, ())),
-        "channels": digest((channels, policy.bindings, policy.forbid, policy.allow)),
-        "reach": digest((reach, restrictions, policy.bindings, [home.claims for home in policy.homes])),
         "waivers": {rule: held for rule, held in waivers.items() if held},
         "disabled": [rule for rule in RULES if modes.mode(rule, number) == "disabled"],
         "kept_in": modes.keeps_in(service),
