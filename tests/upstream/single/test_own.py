@@ -350,6 +350,101 @@ def test_a_command_without_keys_goes_to_no_node_that_has_left(stage: Stage) -> N
     assert stage.taken(1) == encode.command(b"SUBSCRIBE", b"news")
 
 
+CROSSES = b"-CROSSSLOT Keys in request don't hash to the same slot\r\n"
+
+
+def moved(key: bytes, number: int) -> bytes:
+    return b"-MOVED %d %b:%d\r\n" % (hash_slot(key), HOST.encode(), 7000 + number)
+
+
+def test_a_watch_at_another_node_than_the_first_one_is_refused(stage: Stage) -> None:
+    stage.ask(b"WATCH", KEYS[0])
+    stage.answer(0, b"+OK\r\n")
+    stage.ask(b"WATCH", KEYS[1])
+    stage.answer(0, moved(KEYS[1], 1))
+    stage.run_all()
+    assert stage.got == b"+OK\r\n" + CROSSES
+    stage.taken(0)
+    for name in (b"MULTI", b"EXEC"):
+        stage.ask(name)
+    assert stage.taken(0) == encode.command(b"MULTI") + encode.command(b"EXEC")
+    assert not stage.upstreams[1].links
+
+
+def test_a_first_watch_is_followed_after_another_one_was_refused(stage: Stage) -> None:
+    stage.ask(b"WATCH", KEYS[0])
+    stage.answer(0, b"+OK\r\n")
+    stage.ask(b"WATCH", KEYS[1])
+    stage.answer(0, moved(KEYS[1], 1))
+    stage.ask(b"UNWATCH")
+    stage.answer(0, b"+OK\r\n")
+    stage.taken(0)
+    stage.ask(b"WATCH", KEYS[0])
+    stage.answer(0, moved(KEYS[0], 1))
+    stage.run_all()
+    assert stage.taken(1) == encode.command(b"WATCH", KEYS[0])
+
+
+ABORTS = encode.command(b"ECHO")
+WRONG = b"-ERR wrong number of arguments for 'echo' command\r\n"
+
+
+def begins_anew(stage: Stage, *requests: bytes) -> None:
+    """A key at the second node comes: the transaction ends at the first one, and these requests begin it at
+    the second one."""
+    stage.ask(b"SET", KEYS[1], b"1")
+    assert stage.taken(0) == encode.command(b"DISCARD")
+    stage.answer(0, b"+OK\r\n")
+    assert stage.taken(1) == b"".join(requests)
+
+
+def test_a_transaction_with_a_refused_command_is_aborted_where_it_begins_anew(stage: Stage) -> None:
+    stage.ask(b"MULTI")
+    stage.answer(0, b"+OK\r\n")
+    stage.own.send(PROFILE, [ABORTS])  # what the session sends for a command that the policy refuses
+    stage.answer(0, WRONG)
+    stage.ask(b"KEYS", b"*")
+    stage.answer(0, WRONG)
+    assert b"not supported in a transaction" in stage.got
+    stage.taken(0)
+    begins_anew(stage, encode.command(b"MULTI"), ABORTS, ABORTS)
+    stage.got = b""
+    stage.answer(1, b"+OK\r\n" + WRONG + WRONG)
+    assert stage.taken(1) == encode.command(b"SET", KEYS[1], b"1")
+    stage.answer(1, b"+QUEUED\r\n")
+    stage.ask(b"EXEC")
+    stage.answer(1, b"-EXECABORT x\r\n")
+    assert stage.got == b"+QUEUED\r\n-EXECABORT x\r\n"
+    assert not stage.lost
+
+
+def test_a_transaction_that_cannot_begin_at_the_node_of_its_key_ends_the_client(stage: Stage) -> None:
+    stage.ask(b"MULTI")
+    stage.answer(0, b"+OK\r\n")
+    stage.taken(0)
+    begins_anew(stage, encode.command(b"MULTI"))
+    stage.answer(1, b"-LOADING x\r\n")
+    assert "cannot be begun" in stage.lost
+
+
+@pytest.mark.parametrize("is_pipelined", [False, True])
+def test_a_key_whose_hash_slot_has_no_node_aborts_its_transaction(stage: Stage, is_pipelined: bool) -> None:
+    stage.has_slots((0, 5461), (5462, 10922), None)
+    stage.ask(b"MULTI")
+    if not is_pipelined:
+        stage.answer(0, b"+OK\r\n")
+    stage.ask(b"SET", KEYS[2], b"1")
+    stage.run_all()
+    if is_pipelined:
+        assert stage.got == b""
+        stage.answer(0, b"+OK\r\n")
+        stage.run_all()
+    assert stage.taken(0) == encode.command(b"MULTI") + ABORTS
+    stage.answer(0, WRONG)
+    assert stage.got == b"+OK\r\n-CLUSTERDOWN Hash slot not served\r\n"
+    begins_anew(stage, encode.command(b"MULTI"), ABORTS)
+
+
 @pytest.mark.parametrize("is_lost_later", [False, True])
 def test_what_waits_for_a_node_that_has_left_goes_to_another_one(stage: Stage, is_lost_later: bool) -> None:
     """A client that has only introduced itself waits for its node without end. This one never comes back."""

@@ -30,16 +30,13 @@ from .parts import Part, Parts, whole_part
 from .refusals import CROSSSLOT, LONGEST, NOT_SERVED, error_for, may_begin, pause_before, refusal_in
 from .splits import AtOnce, OneByOne, Whole
 from .spreading import Spread
+from .transaction import Transaction
 
 IDLE_SECONDS = 60.0  # after which a connection is closed
-MAX_KEPT = 64 * 1024  # bytes of a transaction without keys so far, which may still go to another node
 _PUSH, _ERROR = ord(">"), ord("-")
 MAX_EDITED = 1024 * 1024  # bytes of a reply that is edited
-_DISCARD, _PING = encode.command(b"DISCARD"), encode.command(b"PING")
-# In place of a command that cannot be queued. Its wrong arity makes Redis mark the transaction.
-_ABORT_MARKER = encode.command(b"ECHO")
+_PING = encode.command(b"PING")
 _SPREAD = (Reach.SHARDS, Reach.NODES, Reach.SCAN, Reach.NOBODY)
-_OF_TRANSACTION = (b"MULTI", b"EXEC", b"DISCARD", b"WATCH", b"UNWATCH")
 _SHAPING = (b"EVAL", b"FCALL", b"SCRIPT", b"FUNCTION")  # of commands whose replies a script words
 _NO_LINK: Any = None  # of an answer of keyfence's own
 
@@ -60,12 +57,7 @@ class OwnConnections(Owner):
         self._dropped = 0  # of these, the first ones that the client does not get
         self._again: Again | None = None  # the request under way, if it may be sent again
         self._stays = False  # every byte goes to one node
-        self._in_transaction = False
-        self._transaction_slot = NO_SLOT  # of the first key in it
-        self._transaction: list[bytes] | None = None  # what was sent of it, while it has no key
-        self._is_discarded = False  # it begins anew at another node
-        self._watches_at = NO_NODE  # the node with watched keys …
-        self._watched_slot = NO_SLOT  # … and their hash slot
+        self._transaction = Transaction()
         # The command under way, if several nodes answer it.
         self._spread: Spread | AtOnce | None = None
         self._scan: Step | None = None  # that is a SCAN
@@ -129,7 +121,7 @@ class OwnConnections(Owner):
         own = self._owns.get(self._at)
         if own is None or own.link.is_kept:
             return
-        if self._due or self._parts.is_within or self._in_transaction:
+        if self._due or self._parts.is_within or self._transaction.is_open:
             # What was sent there is not to have a reply.
             own.link.close()
             del self._owns[self._at]
@@ -147,8 +139,9 @@ class OwnConnections(Owner):
         self._now = now
         for number, own in list(self._owns.items()):
             is_used = number == self._at and not own.link.is_kept
+            is_used = is_used or number == self._transaction.watches_at
             is_used = is_used or (self._spread is not None and self._spread.awaits(number))
-            if is_used or number == self._watches_at or not own.used_at:  # 0: since before the first call
+            if is_used or not own.used_at:  # 0: since before the first call
                 own.used_at = now
             elif now - own.used_at > IDLE_SECONDS or number not in self._masters:
                 own.link.close()
@@ -161,8 +154,7 @@ class OwnConnections(Owner):
         self._queue.clear()
         self._due = self._dropped = 0
         self._again = None
-        self._stays = self._in_transaction = self._is_discarded = False
-        self._transaction, self._watches_at = None, NO_NODE
+        self._stays, self._transaction = False, Transaction()
         self._spread = self._scan = self._in_parts = None
         self._instead, self._collects = b"", ""
         self._framer, self._part = ReplyFramer(), b""
@@ -197,7 +189,8 @@ class OwnConnections(Owner):
         """Send what may be sent now."""
         while self._queue and self._owner is not None and self._timer is None:
             part = self._queue[0]
-            if part.begins and self._due and not self._in_transaction and not self._stays:
+            is_in_transaction = self._transaction.is_open
+            if part.begins and self._due and not is_in_transaction and not self._stays:
                 return
             if part.begins and part.ends and part.slot == NO_SLOT and part.name and not self._stays:
                 argv = arguments(part.data)
@@ -210,19 +203,21 @@ class OwnConnections(Owner):
             if self._divide(part):
                 continue
             node = self._node_of(part)
+            is_elsewhere = node != self._at or self._transaction.is_discarded
+            if is_in_transaction and self._due and part.begins and is_elsewhere:
+                return
             if node == NO_NODE:
                 self._wait_for_node(part)
                 return
-            if self._in_transaction and part.begins and (node != self._at or self._is_discarded):
-                if not self._due:
-                    self._begin_anew(node)
+            if is_in_transaction and part.begins and is_elsewhere:
+                self._begin_anew(node)
                 return
             self._queue.popleft()
             self._send(part, node)
 
     def _divide(self, part: Part) -> bool:
         """Send a command in parts, if its keys are in several hash slots."""
-        may_divide = part.name in self.splits and not self._in_transaction and not self._stays
+        may_divide = part.name in self.splits and not self._transaction.is_open and not self._stays
         cut = split(arguments(part.data)) if may_divide else None
         if cut is None:
             return False
@@ -242,12 +237,11 @@ class OwnConnections(Owner):
             return again.node(self._masters)
         if not part.begins or self._stays:
             return self._at
-        if self._in_transaction:
-            if self._transaction is None or part.slot == NO_SLOT or self._watches_at != NO_NODE:
-                return self._at
+        transaction = self._transaction
+        if transaction.binds(part):
+            return self._at if transaction.is_open else transaction.watches_at
+        if transaction.is_open:
             return self._masters.of_slot(part.slot)
-        if self._watches_at != NO_NODE and part.name in _OF_TRANSACTION:
-            return self._watches_at
         slot = part.slot
         if part.name == b"MULTI":
             slot = next((one.slot for one in self._queue if one.slot != NO_SLOT), NO_SLOT)
@@ -269,7 +263,9 @@ class OwnConnections(Owner):
             return
         self._again = None
         self._queue.popleft()
-        if part.ends:
+        if part.ends and self._transaction.is_open:
+            self._abort(NOT_SERVED[1:-2])
+        elif part.ends:
             self._give_soon(NOT_SERVED)
         elif self._owner is not None:
             self._owner.upstream_lost(_NO_LINK, "no node has its hash slot")
@@ -286,22 +282,22 @@ class OwnConnections(Owner):
     def _begin_anew(self, node: int) -> None:
         """The first key of an open transaction is at another node, and all replies have come: end it where it
         is, and then begin it there. The client does not see the replies."""
-        assert self._transaction is not None
-        chunks = list(self._transaction) if self._is_discarded else [_DISCARD]
-        self._at = node if self._is_discarded else self._at
-        self._is_discarded = not self._is_discarded
+        self._at = node if self._transaction.is_discarded else self._at
+        chunks = self._transaction.begun_anew()
         self._due += len(chunks)
         self._dropped += len(chunks)
         self._to(self._at, chunks)
 
     def _send(self, part: Part, node: int) -> None:
         self._at = node
-        is_alone = not self._in_transaction  # EXEC is not: replies to what is in the transaction come first
-        self._follow(part)
-        chunks = [part.data]
+        is_alone = not self._transaction.is_open  # EXEC is not: replies to what is in it come first
         again = self._again
-        if part.begins and part.ends and is_alone and not self._in_transaction and not self._stays:
-            if again is None or again.requests[0] is not part.data:
+        is_new = again is None or again.requests[0] is not part.data
+        self._stays = self._stays or (part.name in STAYS and is_alone)
+        self._transaction.sent(part, node, is_new=is_new)
+        chunks = [part.data]
+        if part.begins and part.ends and is_alone and not self._transaction.is_open and not self._stays:
+            if again is None or is_new:
                 self._again = Again(chunks, 0, part.name.startswith(_SHAPING))
             elif again.is_asking:
                 chunks = [again.data_asking]
@@ -313,29 +309,6 @@ class OwnConnections(Owner):
         self._to(self._at, chunks)
         if part.name.startswith(_SHAPING):
             self._owns[node].is_in_doubt = True
-
-    def _follow(self, part: Part) -> None:
-        """Note what a request leaves behind at its node."""
-        name, is_open = part.name, self._in_transaction
-        if name in STAYS and not is_open:
-            self._stays = True
-        elif name == b"MULTI" and part.is_bare and not is_open:
-            self._in_transaction, self._transaction, self._transaction_slot = True, [], NO_SLOT
-            if self._watches_at != NO_NODE:
-                self._transaction, self._transaction_slot = None, self._watched_slot
-        elif name == b"RESET" or (is_open and (name == b"EXEC" or (name == b"DISCARD" and part.is_bare))):
-            self._in_transaction, self._transaction = False, None
-            self._watches_at = NO_NODE
-        elif name == b"WATCH" and not is_open:
-            self._watches_at, self._watched_slot = self._at, part.slot
-        elif name == b"UNWATCH" and not is_open:
-            self._watches_at = NO_NODE
-        if self._in_transaction and self._transaction is not None:
-            self._transaction.append(part.data)
-            if part.slot != NO_SLOT or not part.ends or sum(map(len, self._transaction)) > MAX_KEPT:
-                self._transaction, self._transaction_slot = None, part.slot
-        elif not is_open and not self._in_transaction:
-            self._transaction_slot = NO_SLOT
 
     def _to(self, number: int, chunks: list[bytes]) -> None:
         own = self._owns.get(number)
@@ -365,12 +338,12 @@ class OwnConnections(Owner):
         if has_lost_its_node or (waits and again is None):  # what it waits for cannot go to another node
             own.link.close()
             self.upstream_lost(own.link, "its node has left the cluster, or is away")
-        elif waits and again is not None and not self._in_transaction:
+        elif waits and again is not None and not self._transaction.is_open:
             own.link.close()
             del self._owns[self._at]
             self._due = self._dropped = 0
-            if self._watches_at == self._at:  # by a WATCH that was not sent
-                self._watches_at = NO_NODE
+            if self._transaction.watches_at == self._at:
+                self._transaction.forget_watch()
             self._queue.appendleft(whole_part(again.requests[0], again.slot))
             self._go_on()
 
@@ -397,7 +370,7 @@ class OwnConnections(Owner):
                 passed = data  # the session reports it
             if passed:
                 owner.upstream_data(link, passed)
-            if not self._due or self._in_transaction:
+            if not self._due or self._transaction.is_open:
                 self._go_on()
 
     def _sorted(self, data: bytes) -> bytes:
@@ -434,10 +407,11 @@ class OwnConnections(Owner):
 
     def _reply(self, reply: bytes, begins: bool) -> bytes:
         """What the client gets of the last part of a reply; b"": nothing. `begins`: it is all of it."""
+        transaction, is_error = self._transaction, self._framer.kind == _ERROR
         if self._dropped:
             self._dropped -= 1
-            if self._in_transaction and reply.startswith(b"-") and self._owner is not None:
-                self._owner.upstream_lost(_NO_LINK, "a transaction cannot be begun at the node of its keys")
+            if transaction.is_open and transaction.has_failed(is_error):
+                self._lose("a transaction cannot be begun at the node of its keys")
             return b""
         again, self._again = self._again, None
         instead, self._instead = self._instead, b""
@@ -446,8 +420,8 @@ class OwnConnections(Owner):
         refusal = refusal_in(reply) if begins else None
         if refusal is None:
             return without_cluster(self._collects, reply) if self._collects and begins else reply
-        if again is None:
-            is_other = refusal.is_redirect and self._transaction_slot not in (NO_SLOT, refusal.slot)
+        if again is None or transaction.watches_more:
+            is_other = refusal.is_redirect and transaction.is_elsewhere(refusal.slot)
             return CROSSSLOT if is_other else error_for(reply)
         target = self._masters.target(refusal, self._at)
         if refusal.is_redirect:
@@ -489,10 +463,8 @@ class OwnConnections(Owner):
         """Have a command answered by the nodes that it concerns. No reply is due."""
         name = part.name.decode("ascii", "replace")
         row, topology = fan_out(argv), self._masters.topology
-        if self._in_transaction:
-            self._instead = row.refusal.encode() or NOT_QUEUED % part.name
-            self._due = 1
-            self._to(self._at, [_ABORT_MARKER])
+        if self._transaction.is_open:
+            self._abort(row.refusal.encode() or NOT_QUEUED % part.name)
         elif row.reach is Reach.SCAN:
             self._scan = Step(argv, topology) if topology.covered == SLOTS else None
             if self._scan is None or self._scan.answer:
@@ -505,6 +477,11 @@ class OwnConnections(Owner):
                 self._give_soon(found.refusal)
             else:
                 self._ask([one.id for one in found.nodes], part.data, row.join, name)
+
+    def _abort(self, error: bytes) -> None:
+        """A command of a transaction cannot be queued: the client gets this error. No reply is due."""
+        self._instead, self._due = error, 1
+        self._to(self._at, [self._transaction.abort()])
 
     def _ask(self, node_ids: Sequence[str], request: bytes, join: Join, name: str) -> None:
         numbers = {self._masters.number_of(one): one for one in node_ids}
@@ -573,8 +550,8 @@ class OwnConnections(Owner):
         number, spread = self._number_of(link), self._spread
         self._owns.pop(number, None)
         is_asked = spread is not None and spread.awaits(number)
-        is_bound = self._in_transaction or self._stays or (spread is None and self._due)
-        is_left = (number == self._at and is_bound) or number == self._watches_at != NO_NODE
+        is_bound = self._transaction.is_open or self._stays or (spread is None and self._due)
+        is_left = (number == self._at and is_bound) or number == self._transaction.watches_at != NO_NODE
         if is_asked and isinstance(spread, Spread) and not is_left:
             spread.lost(number)
             if spread.is_complete:

@@ -1,0 +1,104 @@
+"""What a client's requests leave behind at a node: an open transaction, and watched keys.
+
+Rule: the first key of a transaction decides about its node. Until then everything of it is kept, because it
+may have to begin anew at another node: also what stands for a refused command, so it is aborted there too. No
+I/O.
+"""
+
+from __future__ import annotations
+
+from keyfence.resp import encode
+
+from .cutting import NO_NODE, NO_SLOT
+from .parts import Part
+
+MAX_KEPT = 64 * 1024  # bytes of a transaction without keys so far, which may still go to another node
+_DISCARD = encode.command(b"DISCARD")
+# In place of a command that cannot be queued. Its wrong arity makes Redis mark the transaction.
+_ABORT_MARKER = encode.command(b"ECHO")
+_NAMES = (b"MULTI", b"EXEC", b"DISCARD", b"WATCH", b"UNWATCH")
+
+
+class Transaction:
+    """The open transaction of one client, and what it watches."""
+
+    def __init__(self) -> None:
+        self.is_open = False
+        self.slot = NO_SLOT  # of its first key
+        self.is_discarded = False  # it begins anew at another node
+        self.watches_at = NO_NODE  # the node with watched keys …
+        self._watched_slot = NO_SLOT  # … and their hash slot
+        self.watches_more = False  # the request under way is a WATCH after another one
+        self._kept: list[bytes] | None = None  # what was sent of it, while it has no key
+        self._is_begun = True  # the first reply to `begun_anew` has come
+
+    def binds(self, part: Part) -> bool:
+        """Whether a request goes to the node where something was left behind."""
+        if self.is_open:
+            return self._kept is None or part.slot == NO_SLOT or self.watches_at != NO_NODE
+        return self.watches_at != NO_NODE and part.name in _NAMES
+
+    def sent(self, part: Part, at: int, *, is_new: bool) -> None:
+        """Note a request that is sent to this node. `is_new`: it was not refused before."""
+        name, was_open = part.name, self.is_open
+        if not was_open:
+            self.slot = NO_SLOT
+        if name != b"WATCH":
+            self.watches_more = False
+        if name == b"RESET" or (was_open and (name == b"EXEC" or (name == b"DISCARD" and part.is_bare))):
+            self.is_open, self._kept, self.watches_at = False, None, NO_NODE
+        elif was_open:
+            self._keep(part)
+        elif name == b"MULTI" and part.is_bare:
+            self._begin(part)
+        elif name == b"WATCH":
+            self._watch(part, at, is_new)
+        elif name == b"UNWATCH":
+            self.watches_at = NO_NODE
+
+    def _begin(self, part: Part) -> None:
+        is_held = self.watches_at != NO_NODE
+        self.is_open = True
+        self._kept, self.slot = (None, self._watched_slot) if is_held else ([part.data], NO_SLOT)
+
+    def _keep(self, part: Part) -> None:
+        if self._kept is not None:
+            self._kept.append(part.data)
+            if part.slot != NO_SLOT or not part.ends or sum(map(len, self._kept)) > MAX_KEPT:
+                self._kept, self.slot = None, part.slot
+
+    def abort(self) -> bytes:
+        """A command of it cannot be queued. Returns what is sent in its place."""
+        if self._kept is not None:
+            self._kept.append(_ABORT_MARKER)
+        return _ABORT_MARKER
+
+    def _watch(self, part: Part, at: int, is_new: bool) -> None:
+        if is_new:
+            self.watches_more = self.watches_at != NO_NODE
+        if not self.watches_more:
+            self.watches_at, self._watched_slot = at, part.slot
+
+    def is_elsewhere(self, slot: int) -> bool:
+        """Whether a redirect for this hash slot, which is not followed, is about another one than the
+        transaction or the watched keys have."""
+        return (self._watched_slot if self.watches_more else self.slot) not in (NO_SLOT, slot)
+
+    def forget_watch(self) -> None:
+        """The WATCH was not sent after all."""
+        self.watches_at = NO_NODE
+
+    # -- beginning anew at another node
+
+    def begun_anew(self) -> list[bytes]:
+        """The next requests on the way there: first one that ends it where it is, then what was sent of it.
+        The client does not see the replies."""
+        assert self._kept is not None
+        self._is_begun, self.is_discarded = False, not self.is_discarded
+        return [_DISCARD] if self.is_discarded else list(self._kept)
+
+    def has_failed(self, is_error: bool) -> bool:
+        """Take one of these replies. Returns whether the transaction cannot begin anew. Errors but the first
+        one are those that the client got before."""
+        is_first, self._is_begun = not self._is_begun, True
+        return is_error and is_first
