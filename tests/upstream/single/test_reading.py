@@ -16,6 +16,7 @@ from keyfence.resp.limits import IDENTIFIED
 from keyfence.resp.requests import RequestReader
 from keyfence.upstream.exchange import Exchange
 from keyfence.upstream.replicas.sorting import Sorter
+from keyfence.upstream.single import reading
 from keyfence.upstream.single.reading import ReadingShares
 
 from .model import HOST, KEYS, SPLITS, Link, ModelClient, ModelCluster, Pools, Server, ignore
@@ -456,3 +457,46 @@ def test_a_long_reply_that_may_have_holes_is_held_or_read_from_the_master() -> N
             cluster.go_round()
     assert client.errors == []
     assert not client.expected
+
+
+def replies_of(
+    cluster: ReadingCluster, client: ModelClient, *requests: list[bytes], chunk: int
+) -> list[bytes]:
+    """What the client gets, as the replica sends its replies in pieces of this length."""
+    got: list[bytes] = []
+    client._check = lambda _argv, reply: got.append(reply)  # type: ignore[assignment,method-assign]
+    client.ask(*requests)
+    for server in cluster.replicas:
+        server.work()
+        while server.to_client:
+            server.deliver(chunk)
+    for _ in range(30):
+        cluster.go_round()
+    return got
+
+
+@pytest.mark.parametrize(("most", "chunk"), [(1_000, 1_000), (8, 6), (8, 5)])
+def test_a_long_reply_is_read_again_whole_whatever_was_read_after_it(
+    monkeypatch: pytest.MonkeyPatch, most: int, chunk: int
+) -> None:
+    monkeypatch.setattr(reading, "MOST_HELD", most)
+    cluster = cluster_of_one()
+    client, key, _ = away(cluster)
+    got = replies_of(cluster, client, [b"MGET", key, key], [b"GET", key], chunk=chunk)
+    assert got == [b"*2\r\n$1\r\n1\r\n$1\r\n1\r\n", b"$1\r\n1\r\n"]
+
+
+@pytest.mark.parametrize("later", [False, True])
+def test_a_key_that_moves_is_not_missing_whatever_was_read_after_it(later: bool) -> None:
+    cluster = cluster_of_one()
+    client, key, _ = away(cluster)
+    moved = key.replace(b"a:", b"b:")
+    giver = cluster.servers[cluster.node_of(key)]
+    taker = cluster.servers[(giver.number + 1) % 3]
+    giver.migrates[hash_slot(key)] = taker.number
+    taker.imports.add(hash_slot(key))
+    taker.keys[moved] = b"there"
+    requests = [[b"MGET", key, moved], *([[b"GET", key]] if later else [])]
+    first, *rest = replies_of(cluster, client, *requests, chunk=1_000)
+    assert first.startswith(b"-TRYAGAIN")
+    assert rest == [b"$1\r\n1\r\n"] * later

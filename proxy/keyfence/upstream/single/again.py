@@ -126,6 +126,10 @@ class Round:
         self.is_open = True
         self._refused.append(again)
 
+    def has(self, keys: frozenset[bytes]) -> bool:
+        """Whether one of these keys is one of a refused command."""
+        return any(not one.keys.isdisjoint(keys) for one in self._refused)
+
     def ran(self, keys: Collection[bytes], number: int) -> None:
         """Another command has run on these keys."""
         for key in keys:

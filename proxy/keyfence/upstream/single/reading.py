@@ -285,9 +285,11 @@ class ReadingShares(ClusterShares):
 
     def _is_kept(self, side: ReplicaSide, piece: bytes, is_end: bool) -> bool:
         """Whether the client does not get this of a replica's reply, of which it has nothing yet."""
+        # A read of a key that is read again: the client would see what was there before, after what is there.
+        follows = self.sends_again and self.retries.is_behind(side.next_request())
         if not is_end:
             is_dropped = side.refuses or side.is_too_long
-            if not is_dropped and not may_be_blank(piece, side.next_request):
+            if not (is_dropped or follows or may_be_blank(piece, side.next_request)):
                 return False
             side.is_too_long = side.is_too_long or len(piece) > MOST_HELD
             side.part = piece[:1] if is_dropped or side.is_too_long else piece
@@ -297,10 +299,11 @@ class ReadingShares(ClusterShares):
             side.refuses = True
             if why in _CHECKED:
                 self._doubt(side.replica, f"it answered {why}")
-        if not (side.refuses or side.is_too_long or is_blank(piece, side.next_request)):
+        if not (side.refuses or side.is_too_long or follows or is_blank(piece, side.next_request)):
             return False
+        is_whole = not side.is_too_long and (bool(why) or not side.refuses)
         side.is_too_long = False
-        self.retries.read_again(side, piece)
+        self.retries.read_again(side, piece if is_whole else b"")
         side.refuses = side.refuses and side.due > 0
         return True
 

@@ -11,7 +11,7 @@ from typing import Any
 from .again import Again, Round
 from .cutting import NO_NODE, keys_of, requests_in
 from .masters import Masters
-from .refusals import NOT_SERVED, error_for, refusal_in
+from .refusals import MOVING, NOT_SERVED, error_for, refusal_in
 from .sides import Sent, Side
 from .turns import Order, Turn, new_turn
 
@@ -36,6 +36,10 @@ class Retries:
     def ran(self, requests: list[bytes], number: int) -> None:
         """Other requests, the first of them with this number, have run."""
         self._round.ran(keys_of(requests), number)
+
+    def is_behind(self, request: bytes) -> bool:
+        """Whether a key of this request is one of a command that is to be sent again."""
+        return self._round.has(keys_of([request]))
 
     # -- what nodes refuse
 
@@ -132,11 +136,12 @@ class Retries:
     # -- what was not sent
 
     def read_again(self, side: Side, reply: bytes) -> None:
-        """A replica's reply to the next command does not count alone, so its master is asked."""
+        """A replica's reply to the next command does not count alone, so its master is asked. b"": not all of
+        the reply is there."""
         turn = side.turn
         assert turn is not None
         again = Again([side.next_request()], turn.number, False)
-        again.not_sent(reply)
+        again.not_sent(error_for(reply) if reply else MOVING)
         again.confirms = reply
         again.turn = self._cut_out(side, turn)
         self._shares.due -= 1
