@@ -64,7 +64,7 @@ class Nodes:
             return self.scan(words)
         reply = Joined(argv[0], row.join, [one.id for one in nodes])
         for node in nodes:
-            reply.replied(node.id, self.ask(node, encode.command(*words)))
+            reply.came(node.id, self.ask(node, encode.command(*words)), True)
         return without_cluster(argv[0], reply.reply())
 
     def scan(self, argv: Argv) -> bytes:

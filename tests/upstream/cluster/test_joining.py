@@ -121,7 +121,7 @@ def test_the_node_that_runs_a_script_answers(resp: int) -> None:
 def test_what_cannot_be_joined_is_an_error_that_names_the_command(join: Join, replies: list[bytes]) -> None:
     one = Joined("SOME COMMAND", join, ["a", "b"])
     for node, reply in zip("ab", replies, strict=True):
-        one.replied(node, reply)
+        one.came(node, reply, True)
     assert one.reply().startswith(b"-ERR keyfence cannot join the nodes' replies to SOME COMMAND: ")
 
 
@@ -131,14 +131,14 @@ def test_replies_come_in_any_order_and_are_joined_in_that_of_the_nodes() -> None
         one = Joined("KEYS", Join.CONCATENATED, list(replies))
         for node in order:
             assert not one.is_complete
-            one.replied(node, replies[node])
+            one.came(node, replies[node], True)
         assert one.is_complete
         assert one.reply() == array(bulk(b"1"), bulk(b"2"), bulk(b"3"))
 
 
 def test_a_node_that_cannot_be_asked_is_an_error() -> None:
     one = Joined("DBSIZE", Join.SUM, ["a", "b"])
-    one.replied("a", number(1))
+    one.came("a", number(1), True)
     one.unreachable("b")
     assert one.reply() == UNREACHABLE
 
@@ -146,28 +146,32 @@ def test_a_node_that_cannot_be_asked_is_an_error() -> None:
 def test_one_node_that_succeeds_is_enough_even_if_another_cannot_be_asked() -> None:
     one = Joined("SCRIPT KILL", Join.ONE_SUCCEEDS, ["a", "b"])
     one.unreachable("a")
-    one.replied("b", OK)
+    one.came("b", OK, True)
     assert one.reply() == OK
 
 
 def test_memory_is_bounded() -> None:
     one = Joined("KEYS", Join.CONCATENATED, ["a", "b", "c"], limit=30)
-    one.replied("a", array(bulk(b"x" * 10)))
-    assert one.room == 30 - 21
-    one.replied("b", array(bulk(b"x" * 10)))
-    assert one.room < 0
-    one.too_long("c")
+    one.came("a", array(bulk(b"x" * 10)), True)
+    assert one.held == 21
+    one.came("b", array(bulk(b"x" * 10))[:9], False)
+    one.came("c", array(bulk(b"x" * 10))[:1], False)
+    assert (one.held, one.is_complete) == (0, False)
+    one.came("b", array(bulk(b"x" * 10))[9:], True)
+    one.unreachable("c")
+    assert one.held == 0
     assert one.reply() == (
         b"-ERR the nodes' replies to KEYS are longer than 30 bytes together, which is what keyfence joins: "
         b"ask for less at once\r\n"
     )
 
 
-def test_a_reply_that_is_dropped_while_it_comes_is_the_same_error() -> None:
-    one = Joined("KEYS", Join.CONCATENATED, ["a", "b"], limit=30)
-    one.too_long("a")
-    one.replied("b", array())
-    assert b"longer than 30 bytes" in one.reply()
+def test_the_pieces_of_a_node_that_is_lost_are_dropped() -> None:
+    one = Joined("KEYS", Join.CONCATENATED, ["a", "b"])
+    one.came("a", b"*1\r\n$1", False)
+    one.unreachable("a")
+    one.came("b", array(), True)
+    assert one.reply() == UNREACHABLE
 
 
 INFO = (

@@ -119,6 +119,6 @@ def test_the_replies_of_parts_come_in_any_order_and_are_bounded() -> None:
     for limit, reply in ((1000, mget([b"a", b"b", b"a"])), (20, None)):
         joining = Joined("MGET", functools.partial(in_order, found), slots, limit)
         for part in reversed(found.parts):
-            joining.replied(part.slot, mget(keys_of(part.request)))
+            joining.came(part.slot, mget(keys_of(part.request)), True)
         assert joining.is_complete
         assert joining.reply() == reply if reply else b"longer than 20 bytes" in joining.reply()

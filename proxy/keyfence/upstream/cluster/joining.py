@@ -47,44 +47,46 @@ class Joined:
     ) -> None:
         """`name`: of the command, for errors. `nodes`: whatever names them, in the order of their replies."""
         self.waiting = set(nodes)  # those that have not answered
+        self.held = 0  # bytes of replies
         self._name = name
         self._join = functools.partial(joined, join) if isinstance(join, Join) else join
-        self.limit = limit
-        self._replies: dict[Hashable, bytes] = dict.fromkeys(nodes, b"")  # in the order of the nodes
-        self.room = limit  # bytes that may still come; negative: there were too many
+        self._limit = limit
+        self._is_too_long = False
+        self._pieces: dict[Hashable, list[bytes]] = {node: [] for node in nodes}  # in the order of the nodes
 
     @property
     def is_complete(self) -> bool:
         return not self.waiting
 
-    def replied(self, node: Hashable, reply: bytes) -> None:
-        """A node has given its complete reply."""
-        self.waiting.remove(node)
-        self.room -= len(reply)
-        if self.room >= 0:
-            self._replies[node] = reply
-        else:
-            self._replies.clear()
+    def came(self, node: Hashable, piece: bytes, is_end: bool) -> None:
+        """A node has sent a piece of its reply, which ends with it if that is said."""
+        if is_end:
+            self.waiting.remove(node)
+        if self._is_too_long:
+            return
+        self.held += len(piece)
+        self._pieces[node].append(piece)
+        if self.held > self._limit:
+            self._is_too_long, self.held = True, 0
+            self._pieces.clear()
 
     def unreachable(self, node: Hashable) -> None:
-        """A node cannot be asked: it did not get the command."""
-        self.replied(node, UNREACHABLE)
-
-    def too_long(self, node: Hashable) -> None:
-        """A node's reply is longer than `room`. The caller drops it."""
-        self.waiting.remove(node)
-        self.room = -1
-        self._replies.clear()
+        """A node cannot be asked. The error takes the place of its reply; a piece that has come is
+        dropped."""
+        if not self._is_too_long:
+            self.held -= sum(map(len, self._pieces[node]))
+            self._pieces[node].clear()
+        self.came(node, UNREACHABLE, True)
 
     def reply(self) -> bytes:
         """The joined reply; all nodes have answered."""
         assert self.is_complete
-        if self.room < 0:
+        if self._is_too_long:
             return encode.error(
-                f"ERR the nodes' replies to {self._name} are longer than {self.limit} bytes together, "
+                f"ERR the nodes' replies to {self._name} are longer than {self._limit} bytes together, "
                 "which is what keyfence joins: ask for less at once"
             )
-        replies = list(self._replies.values())
+        replies = [b"".join(one) for one in self._pieces.values()]
         try:
             return self._join(replies)
         except FrameError as exc:

@@ -34,11 +34,14 @@ class Whole:
         """`turn`: its place in the client's order, if it has one."""
         self.cut = cut
         self.turn = turn
-        self.held = 0  # bytes of replies
         self._joined = Joined(
             cut.name, functools.partial(in_order, cut), range(len(cut.parts)), limit or MOST_JOINED
         )
-        self._pieces: dict[int, list[bytes]] = {}  # of replies that have begun
+
+    @property
+    def held(self) -> int:
+        """Bytes of replies."""
+        return self._joined.held
 
     @property
     def is_complete(self) -> bool:
@@ -46,18 +49,7 @@ class Whole:
 
     def came(self, place: int, data: bytes, is_end: bool) -> None:
         """Take in a piece of the reply to a part."""
-        if self._joined.room < 0:
-            data = b""  # it was too much already
-        self.held += len(data)
-        if self.held > self._joined.limit:
-            self._joined.room = -1
-            self._pieces.clear()
-            self.held, data = 0, b""
-        if not is_end:
-            self._pieces.setdefault(place, []).append(data)
-        else:
-            pieces = self._pieces.pop(place, None)
-            self._joined.replied(place, data if pieces is None else b"".join((*pieces, data)))
+        self._joined.came(place, data, is_end)
 
     def reply(self) -> bytes:
         """What the client gets; all parts are answered."""
