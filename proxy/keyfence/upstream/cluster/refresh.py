@@ -157,7 +157,8 @@ class Refresh:
         self._whys[host_port(*question.address)] = why
         if self._left:
             return
-        known = {one.address for one in self.topology.nodes} if self.topology is not None else set()
+        nodes = self.topology.nodes if self.topology is not None else ()
+        known = {one.address for one in nodes if one.host}
         heard = len(known & self._older.keys())
         if self._older and (2 * heard > len(known) or not heard):
             self.take(max(self._older.values(), key=_newness), now)

@@ -235,6 +235,10 @@ class Masters:
         """A client asks for a hash slot that no node has."""
         self._noticed(Reason.CLUSTERDOWN)
 
+    def seems_old(self) -> None:
+        """A node knows another topology than this."""
+        self._noticed(Reason.MOVED)
+
     def refused(self, refusal: Refusal, asked: int) -> None:
         """The node `asked` has answered this. A node that MOVED names has the hash slot from now on."""
         self.followed[refusal.word] = self.followed.get(refusal.word, 0) + 1

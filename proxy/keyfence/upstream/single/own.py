@@ -533,7 +533,10 @@ class OwnConnections(Owner):
         scan, self._scan = self._scan, None
         if scan is not None:
             self._due = 0
-            self._give(scan.confirmed(text, host) if text else UNREACHABLE)
+            reply = scan.confirmed(text, host) if text else UNREACHABLE
+            if scan.is_stale:
+                self._masters.seems_old()
+            self._give(reply)
 
     def _lose(self, reason: str) -> None:
         if self._owner is not None:
