@@ -1,8 +1,8 @@
 """Compiles the hot modules with Cython, if there is a compiler; otherwise the install goes on without.
 
 Rule: a build never fails because a compiler is missing, unless KEYFENCE_COMPILED=required says that it must
-be there (for CI and release builds). KEYFENCE_PURE=1 compiles nothing. Nor does KEYFENCE_BUILT=1, because the
-extensions of this checkout are built. proxy/keyfence/_compiled.py lists the modules; pyproject.toml has all
+be there (for CI and release builds). KEYFENCE_PURE=1 compiles nothing. KEYFENCE_BUILT=1 says that this checkout
+has its extensions, or gets them meanwhile, so nothing is compiled either. proxy/keyfence/_compiled.py lists the modules; pyproject.toml has all
 other metadata.
 """
 
@@ -121,7 +121,8 @@ def translate_all(found: list[Extension]) -> list[Extension]:
 
 
 def translate_share(share: list[Extension]) -> None:
-    """Leaves the C files for `translate`, which comes again, and tells what fails."""
+    """Writes the C files. `translate_all` calls `translate` for each once more, and that call tells what
+    fails."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
     for extension in share:
         translate(extension)

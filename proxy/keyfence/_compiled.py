@@ -1,7 +1,7 @@
 """Which modules run compiled, and whether what was compiled is what stands in the source.
 
 Rule: an edited source never runs as an old extension. Each extension carries the SHA-256 of what it was
-built from; one that does not match is an error at start, and never chosen nor passed over in silence.
+built from. One that does not match stops the start: keyfence neither loads nor ignores it.
 
 The modules are ordinary Python; without their extensions they run the same, slower. `KEYFENCE_PURE=1` skips
 the extensions that are there. This module needs nothing but the standard library: setup.py loads it by its
@@ -147,7 +147,7 @@ def check(root: Path = _ROOT) -> None:
         found = _MARKED.search(built.read_bytes())
         if not has_shared or found is None or found[1].decode() != _hash_with(module, root, declarations):
             raise StaleExtensionError(
-                f"{built} was not built from {source(module, root).name} as it is now, or without {SHARED}: "
+                f"{built} does not match {source(module, root).name}, or {SHARED} is missing: "
                 f"run `make build`, or delete the file, or set {PURE_SWITCH}=1",
                 name=module,
                 path=str(built),

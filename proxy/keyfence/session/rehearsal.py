@@ -43,7 +43,7 @@ class _Queue:
     def __init__(self, of: Transaction | None) -> None:
         self.of = of
         self.first = b""
-        self.works = False  # it was counted as one that would do
+        self.works = False  # it was counted as one that would work
         self.crosses = False
 
 

@@ -28,7 +28,7 @@ web      not ready          N       3        1        –      –
 
 web: 2 commands and transactions with several keys share a hash slot
   breaks   MGET has keys in different hash slots: order and cart
-           3 times; 2 such would do
+           3 times; 2 others would work
            → write shop:order:{<user>}:<id> and shop:cart:{<user>}
   partial  DBSIZE reaches the keys of one node
            1 time

@@ -72,7 +72,7 @@ def _details(service: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> l
     lines = [f"\n{one_line(service['service'])}: {shared} with several keys share a hash slot"]
     for one in own:
         keys = " and ".join(dict.fromkeys(one_line(key["name"]) for key in one["keys"]))
-        works = f"; {one['works']} such would do" if one["works"] else ""
+        works = f"; {one['works']} others would work" if one["works"] else ""
         what = f"{one_line(one['command'])} {one['meaning']}{f': {keys}' if keys else ''}"
         lines.append(wrapped(what, f"  {one['level']:9}"))
         if one["script"]:

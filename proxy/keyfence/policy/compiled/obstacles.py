@@ -142,7 +142,7 @@ def _hides_keys(policy: CompiledPolicy, values: Values, script: Script) -> bool:
 
 
 class Seen(NamedTuple):
-    """How often a command met an obstacle, or (with `works`) would have done without it."""
+    """How often a command met an obstacle, or (with `works`) would work."""
 
     obstacle: str
     command: str

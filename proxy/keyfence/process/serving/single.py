@@ -105,7 +105,7 @@ class OneAddress(TopologyFollower[ServedNode]):
         """Have an upstream for each node of this topology."""
         self._faults = troubles_of(topology)
         for node in topology.nodes:
-            if node.host:
+            if node.has_address:
                 self._serve(node)
         upstreams = {
             one: self._open[one].served.upstream for one in topology.nodes_by_id if one in self._open

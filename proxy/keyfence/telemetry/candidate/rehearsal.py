@@ -1,5 +1,5 @@
-"""What a rehearsal of a cluster has seen: how often each service met each obstacle, and how often it would
-have done.
+"""What a rehearsal of a cluster has seen: how often each service met each obstacle, and how often a command
+of the same kind would work.
 
 Rule: rows hold names of entries and shapes of keys, never a key. The table is bounded; what comes beyond is
 counted without its keys.
@@ -50,7 +50,7 @@ class Count:
 
     def __init__(self) -> None:
         self.times = 0  # the obstacle was met
-        self.works = 0  # such a command would do
+        self.works = 0  # a command of the same kind would work
         self.links: dict[Link, int] = {}  # placeholders with one value in both keys, by how often
 
     def add(self, times: int, works: int, found: Iterable[tuple[Link, int]]) -> None:

@@ -27,7 +27,7 @@ class Comparisons:
         self._tallies: dict[str, Tally] = {}
 
     def absorb(self, more: Mapping[str, Any]) -> None:
-        """Add what a worker sends (`Changes.increments`). What belongs to another comparison is left out."""
+        """Add what a worker sends (`Changes.parts`). What belongs to another comparison is left out."""
         if more["number"] != self.number:
             return
         for service, times in more["commands"]:

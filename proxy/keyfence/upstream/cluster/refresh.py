@@ -4,9 +4,10 @@ Rule: one node is asked at a time, and the next one if it does not answer. What 
 topology asked for after a moment, in which more such signs come together.
 
 An answer counts by its epoch: each failover and each hash slot that comes to another node raises it. An
-answer that is older, of a node that is cut off or has not heard yet, does not replace a newer one. It does if
-all nodes have been asked, and more than half of those known have given older answers: then the cluster was
-made anew. An answer without hash slots never counts.
+answer that is older, of a node that is cut off or has not heard yet, does not replace a newer one. It counts
+only after all nodes were asked: if more than half of the known ones gave one, or if no known node gave one
+and a node of the configuration did. Then the cluster was made anew. An answer without hash slots never
+counts.
 """
 
 from __future__ import annotations

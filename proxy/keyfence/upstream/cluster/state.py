@@ -19,7 +19,8 @@ class NodeState(NamedTuple):
     node: str  # its address
     role: str  # master or replica
     primary: str  # of a replica: the address of the master that it copies; "": it has none
-    announced: str | None  # keyfence's address for it; "": there is none; None: nor for other nodes
+    # keyfence's address for it; "": there is none; None: no node has one (expose: single)
+    announced: str | None
     up: bool  # keyfence reaches it; of one without an address here: the cluster holds it for healthy
     slots: int  # the number of its hash slots
 

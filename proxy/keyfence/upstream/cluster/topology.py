@@ -6,8 +6,8 @@ keyfence asks for CLUSTER NODES. Of the three commands it alone names the nodes 
 node that gives slots away sends clients (ASK), and the configuration epochs, by which an old answer is known.
 All versions have it, and its addresses do not depend on `cluster-preferred-endpoint-type`. Lettuce and
 predixy ask for it too; redis-py, ioredis, node-redis and Envoy ask for CLUSTER SLOTS, because they need no
-more than the owners. What replies of CLUSTER SLOTS and CLUSTER SHARDS tell is read as well, for logins that
-may not ask for more.
+more than the owners. Replies to CLUSTER SLOTS are read as well, for the audit, and those to CLUSTER SHARDS,
+by which tests see what clients get.
 """
 
 from __future__ import annotations

@@ -11,7 +11,6 @@ from array import array
 from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol
 
-from keyfence.net.host_port import host_port
 from keyfence.policy.compiled.hash_slots import SLOTS
 from keyfence.upstream.cluster.refresh import Reason
 from keyfence.upstream.cluster.topology import NOT_NAMED, Topology
@@ -53,10 +52,6 @@ class Master:
         self.pools = Pools(upstream, size)
         self.has_left = False
 
-    @property
-    def shown(self) -> str:
-        return host_port(self.upstream.address.host, self.upstream.address.port)
-
 
 class Masters:
     """All nodes of the cluster, primaries and those that may become one."""
@@ -78,7 +73,6 @@ class Masters:
         self.later = later
         self.clock: Callable[[], float] = lambda: asyncio.get_running_loop().time()
         self.replicas: ShardReplicas | None = None  # None: nothing is read from any
-        self.followed: dict[str, int] = {}  # how often a command was sent again, by the error's word
         self.topology = Topology()
         # Asks the node with this id for CLUSTER NODES, and calls back with the text and the node's host.
         self.ask_nodes: Callable[[str, Callable[[bytes, str], None]], None] = lambda _id, tell: tell(b"", "")
@@ -137,11 +131,6 @@ class Masters:
 
     def of_slot(self, slot: int) -> int:
         return self.owners[slot]
-
-    def primaries(self) -> list[Master]:
-        """The nodes that have hash slots, in the order of these."""
-        numbers = [self._numbers.get(one.id) for one in self.topology.owners()]
-        return [self._nodes[one] for one in numbers if one is not None]
 
     def take(self, topology: Topology, upstreams: Mapping[str, Upstream]) -> None:
         """Use this topology from now on. `upstreams`: of its nodes, by id."""
@@ -241,7 +230,6 @@ class Masters:
 
     def refused(self, refusal: Refusal, asked: int) -> None:
         """The node `asked` has answered this. A node that MOVED names has the hash slot from now on."""
-        self.followed[refusal.word] = self.followed.get(refusal.word, 0) + 1
         if refusal.word == CLUSTERDOWN:
             self._noticed(Reason.CLUSTERDOWN)
         if not refusal.is_redirect:

@@ -1,8 +1,8 @@
 """Errors by which a node of a cluster says that it has not run a command, because another one has the key.
 
 Rule: such an error comes before the command runs, so the command may be sent again. A script can word one
-too. So a redirect counts only if it names the hash slot of the command and a node of the topology, and an
-error of a script that names neither is the script's own. No I/O.
+too. So a redirect counts only if it names the hash slot of the command, and in answer to a script also a node
+of the topology. TRYAGAIN and CLUSTERDOWN in answer to a script are taken for its own words. No I/O.
 """
 
 from __future__ import annotations

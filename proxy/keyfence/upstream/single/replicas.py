@@ -18,8 +18,6 @@ from keyfence.upstream.replicas.replicas import Replicas
 from keyfence.upstream.replicas.sorting import Sorter
 from keyfence.upstream.shared import SharedConnection
 
-NO_TOPOLOGY = Topology()
-
 
 class ShardReplicas:
     """The replicas of all masters."""
