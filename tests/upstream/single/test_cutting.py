@@ -59,7 +59,9 @@ def test_the_first_key_or_sharded_channel_decides(text: str, key: bytes) -> None
     assert slot_of(arguments(call(text))) == hash_slot(key)
 
 
-@pytest.mark.parametrize("text", ["PING", "EVAL script 0", "PUBLISH a b", "GET", "NOSUCH a", "MULTI"])
+@pytest.mark.parametrize(
+    "text", ["PING", "EVAL script 0", "EVAL script 0 arg", "PUBLISH a b", "GET", "NOSUCH a", "MULTI"]
+)
 def test_a_command_without_keys_has_no_hash_slot(text: str) -> None:
     assert slot_of(arguments(call(text))) == NO_SLOT
 

@@ -40,6 +40,9 @@ class Link:
     def send(self, chunks: list[bytes]) -> None:
         self.sent += b"".join(chunks)
 
+    def unsent(self) -> int:
+        return 0
+
     def move(self, reason: str) -> None:
         self.close()
         self.owner.upstream_lost(self, reason)
@@ -61,11 +64,13 @@ class Stage:
 
     def __init__(self) -> None:
         self.later = Later()
-        self.masters = Masters(1, 1.0, lambda _sign: None, self.later)
+        self.signs: list[object] = []  # that the topology has changed
+        self.masters = Masters(1, 1.0, self.signs.append, self.later)
         self.upstreams = [Upstream(7000 + number) for number in range(3)]
         self.has_slots((0, 5461), (5462, 10922), (10923, 16383))
         self.got = b""
         self.lost = ""
+        self.settled: list[tuple[bool, int]] = []  # whether a node was full, and how much waited, each time
         self.own = OwnConnections(self, self.masters)  # type: ignore[arg-type]
         self.own.splits = frozenset({b"MGET", b"DEL"})
 
@@ -114,6 +119,9 @@ class Stage:
 
     def upstream_lost(self, link: object, reason: str) -> None:  # noqa: ARG002
         self.lost = reason
+
+    def upstream_full(self, link: object, full: bool) -> None:  # noqa: ARG002
+        self.settled.append((full, self.own.unsent()))
 
 
 @pytest.fixture
@@ -348,6 +356,47 @@ def test_a_command_without_keys_goes_to_no_node_that_has_left(stage: Stage) -> N
     stage.run_all()
     stage.ask(b"SUBSCRIBE", b"news")
     assert stage.taken(1) == encode.command(b"SUBSCRIBE", b"news")
+
+
+def test_the_client_is_read_on_once_what_has_waited_is_sent(stage: Stage) -> None:
+    large = encode.command(b"SET", KEYS[0], b"x" * 2_000_000)
+    stage.own.send(PROFILE, [large, large])
+    assert stage.own.unsent() > 2_000_000
+    stage.answer(0, b"+OK\r\n")
+    assert stage.settled == [(False, 0)]
+    stage.own.upstream_full(stage.link(0), True)
+    stage.own.send(PROFILE, [large, large])
+    stage.answer(0, b"+OK\r\n")
+    assert stage.settled[-1] == (True, len(large))
+
+
+def test_the_client_is_read_on_if_a_transaction_has_begun_anew(stage: Stage) -> None:
+    stage.ask(b"MULTI")
+    stage.ask(b"SET", KEYS[1], b"x" * 2_000_000)
+    for number, reply in ((0, b"+OK\r\n"), (0, b"+OK\r\n"), (1, b"+OK\r\n")):
+        assert stage.own.unsent() > 2_000_000
+        stage.answer(number, reply)
+    assert stage.settled[-1] == (False, 0)
+
+
+def test_a_redirect_that_is_not_followed_has_the_topology_asked_for(stage: Stage) -> None:
+    stage.ask(b"MULTI")
+    stage.answer(0, b"+OK\r\n")
+    stage.ask(b"SET", KEYS[0], b"1")
+    stage.answer(0, moved(KEYS[0], 1))
+    assert stage.got.startswith(b"+OK\r\n-TRYAGAIN keyfence: the hash slot moves")
+    assert len(stage.signs) == 1
+
+
+def test_a_script_that_has_waited_for_a_node_words_its_own_errors(stage: Stage) -> None:
+    stage.has_slots(None, (5462, 10922), (10923, 16383))
+    stage.ask(b"EVAL", b"s", b"1", KEYS[0])
+    stage.has_slots((0, 5461), (5462, 10922), (10923, 16383))
+    stage.run_all()
+    stage.answer(0, b"-TRYAGAIN busy\r\n")
+    stage.run_all()
+    assert stage.got == b"-TRYAGAIN busy\r\n"
+    assert stage.taken(0).count(b"EVAL") == 1
 
 
 CROSSES = b"-CROSSSLOT Keys in request don't hash to the same slot\r\n"

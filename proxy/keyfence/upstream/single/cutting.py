@@ -236,8 +236,9 @@ def slot_of(argv: Sequence[bytes]) -> int:
         return hash_slot(access.key)
     row = lookup(argv)
     for spec in row.specs if row is not None else ():
-        for position in positions(spec, argv):
-            return hash_slot(argv[position])
+        if spec.find != "keynum":  # of EVAL with 0 keys, the arguments are none
+            for position in positions(spec, argv):
+                return hash_slot(argv[position])
     return NO_SLOT
 
 

@@ -68,6 +68,7 @@ class OwnConnections(Owner):
         self._part = b""  # the beginning of an error's line, of which the client has nothing yet
         self._timer: object = None
         self._is_paused = False
+        self._is_full = False  # the node in use reads too slowly
         self._now = 0.0
 
     # -- as `ClusterLinks` uses it
@@ -114,7 +115,7 @@ class OwnConnections(Owner):
         for chunk in chunks:
             self._queue.extend(self._parts.read(chunk))
         self._stays = self._stays or self._parts.is_unread
-        self._go_on()
+        self._send_on()
 
     def rest(self) -> None:
         """Nothing of the client is under way here, and it uses shared connections."""
@@ -186,6 +187,14 @@ class OwnConnections(Owner):
     # -- requests
 
     def _go_on(self) -> None:
+        """Something has come, or some time has passed: send what may be sent now. If the client is not read
+        because of what has waited here, it is again."""
+        if self._queue:
+            self._send_on()
+            if self._owner is not None:
+                self._owner.upstream_full(_NO_LINK, self._is_full)
+
+    def _send_on(self) -> None:
         """Send what may be sent now."""
         while self._queue and self._owner is not None and self._timer is None:
             part = self._queue[0]
@@ -255,7 +264,7 @@ class OwnConnections(Owner):
         """No node has the hash slot of a request: look again after a pause, but not for ever."""
         again = self._again
         if again is None:
-            again = self._again = Again([part.data], 0, False)
+            again = self._again = Again([part.data], 0, part.name.startswith(_SHAPING))
         again.not_served(NOT_SERVED)
         self._masters.not_served()
         if not again.ends(self._masters.patience):
@@ -421,6 +430,8 @@ class OwnConnections(Owner):
         if refusal is None:
             return without_cluster(self._collects, reply) if self._collects and begins else reply
         if again is None or transaction.watches_more:
+            if refusal.is_redirect:
+                self._masters.seems_old()
             is_other = refusal.is_redirect and transaction.is_elsewhere(refusal.slot)
             return CROSSSLOT if is_other else error_for(reply)
         target = self._masters.target(refusal, self._at)
@@ -572,6 +583,7 @@ class OwnConnections(Owner):
             self._owner.upstream_refused(link, reason)
 
     def upstream_full(self, link: object, full: bool) -> None:
+        self._is_full = full
         if self._owner is not None:
             self._owner.upstream_full(link, full)
 

@@ -111,11 +111,11 @@ class Retries:
         again.not_served(NOT_SERVED)
         self._add(again)
 
-    def not_served(self, data: bytes, is_transaction: bool = False) -> None:
-        """No node has the hash slot of these requests."""
+    def not_served(self, data: bytes, shapeable: bool, is_transaction: bool = False) -> None:
+        """No node has the hash slot of these requests. `shapeable`: the client's text might shape a reply."""
         requests = requests_in(data)
         for group in [requests] if is_transaction else [[one] for one in requests]:
-            again = Again(group, self._shares.number, False)
+            again = Again(group, self._shares.number, shapeable)
             turn = new_turn(None, len(group), self._shares.number, group[-1] is requests[-1], is_transaction)
             again.turn, again.is_transaction = turn, is_transaction
             again.not_served(NOT_SERVED * len(group))

@@ -183,7 +183,7 @@ class ClusterShares(Receiver):
                 parts.setdefault(run.node, []).append(data[run.begin : run.end])
                 totals[run.node] = totals.get(run.node, 0) + run.count
             else:
-                self.retries.not_served(data[run.begin : run.end])
+                self.retries.not_served(data[run.begin : run.end], shapeable)
         self._send_parts(parts, totals, shapeable)
 
     def _send_parts(self, parts: dict[int, list[bytes]], totals: dict[int, int], shapeable: bool) -> None:
@@ -262,7 +262,7 @@ class ClusterShares(Receiver):
         run = new_run(node, count, 0, len(data))
         self._expect(run, True, is_transaction)
         if node == _NO_NODE:
-            self.retries.not_served(data, is_transaction)
+            self.retries.not_served(data, shapeable, is_transaction)
         else:
             self._near = node
             self.send_to(self._sides[node], new_sent(data, count, shapeable, None))
