@@ -16,11 +16,13 @@ from keyfence.identity.client_facts import Evidence
 from keyfence.net.closures import HALF_CLOSED, OUTPUT, SERVICE_CONNECTIONS, SHUTDOWN, Closure
 from keyfence.net.host_port import host_port
 from keyfence.policy.verdict import Peer
+from keyfence.resp.profile import Profile
 from keyfence.resp.replies import ErrorPart
 from keyfence.session.conversation.context import ClientOrigin
 from keyfence.session.conversation.conversation import Conversation
 from keyfence.session.conversation.identity import Identity
 from keyfence.session.conversation.known_client import KnownClient
+from keyfence.session.conversation.reply_slots import Confirm
 from keyfence.session.passthrough import Passthrough, Unread
 from keyfence.session.session import Session
 from keyfence.telemetry.operator_log import notice, report_fault
@@ -258,6 +260,17 @@ class Client(Owner):
             self._close(None)  # Redis learned that the client is gone, and closed the connection
         else:
             self._guarded(self._session.conversation.upstream_lost, reason)
+
+    def current_profile(self) -> Profile:
+        return self._session.conversation.profile
+
+    def listens(self) -> bool:
+        replies = self._session.conversation.replies
+        return bool(replies.subscriptions) or replies.monitoring
+
+    def confirmation(self) -> object:
+        head = self._session.conversation.replies.slots.head
+        return head if isinstance(head, Confirm) else None
 
     def upstream_full(self, _link: object, full: bool) -> None:
         self._flow.upstream_is_full = full

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import cast
 
 from keyfence.net.closures import OTHER
+from keyfence.resp.profile import Profile
 from keyfence.resp.replies import ReplyError, ReplyFramer
 from keyfence.resp.role import REPLICA, role_in
 
@@ -48,6 +49,20 @@ class Owner(Sharer):
 
     def upstream_lost(self, link: DedicatedLink, reason: str) -> None:
         """The connection ended. Replies due on it will not come."""
+        raise NotImplementedError
+
+    # What a link has to know of its client if it leads to several nodes.
+
+    def current_profile(self) -> Profile:
+        """What its connection must have, as far as has been confirmed."""
+        raise NotImplementedError
+
+    def listens(self) -> bool:
+        """Whether messages may come at any time."""
+        raise NotImplementedError
+
+    def confirmation(self) -> object:
+        """What stands for the confirmation of a subscription, if that is the next reply that it awaits."""
         raise NotImplementedError
 
 

@@ -30,8 +30,9 @@ KEYS = [
 class Link:
     """A connection that is open, and keeps what is sent."""
 
-    def __init__(self, upstream: Any, owner: Any, settings: Any) -> None:  # noqa: ARG002
+    def __init__(self, upstream: Any, owner: Any, settings: Any) -> None:
         self.sent = b""
+        self.settings = settings
         self.is_closed = self.is_kept = self.is_held = False
         self.is_open = True
         self.owner = owner
@@ -70,6 +71,9 @@ class Stage:
         self.has_slots((0, 5461), (5462, 10922), (10923, 16383))
         self.got = b""
         self.lost = ""
+        self.profile = PROFILE
+        self.is_listening = False
+        self.awaited: object = None  # the confirmation that is due
         self.settled: list[tuple[bool, int]] = []  # whether a node was full, and how much waited, each time
         self.own = OwnConnections(self, self.masters)  # type: ignore[arg-type]
         self.own.splits = frozenset({b"MGET", b"DEL"})
@@ -119,6 +123,15 @@ class Stage:
 
     def upstream_lost(self, link: object, reason: str) -> None:  # noqa: ARG002
         self.lost = reason
+
+    def current_profile(self) -> Profile:
+        return self.profile
+
+    def listens(self) -> bool:
+        return self.is_listening
+
+    def confirmation(self) -> object:
+        return self.awaited
 
     def upstream_full(self, link: object, full: bool) -> None:  # noqa: ARG002
         self.settled.append((full, self.own.unsent()))
@@ -397,6 +410,59 @@ def test_a_script_that_has_waited_for_a_node_words_its_own_errors(stage: Stage) 
     stage.run_all()
     assert stage.got == b"-TRYAGAIN busy\r\n"
     assert stage.taken(0).count(b"EVAL") == 1
+
+
+def subscribes(stage: Stage, name: bytes, *, leaves: bool = False) -> None:
+    """The client subscribes, or leaves its last channel, and the node confirms it."""
+    stage.awaited = object()
+    stage.is_listening = not leaves or stage.is_listening
+    stage.ask(name, b"news")
+    stage.taken(0)
+    stage.awaited, stage.is_listening = None, not leaves
+    stage.answer(0, b">3\r\n$9\r\nsubscribe\r\n$4\r\nnews\r\n:1\r\n")
+    stage.got = b""
+
+
+def test_what_follows_a_subscription_waits_until_it_is_confirmed(stage: Stage) -> None:
+    stage.awaited, stage.is_listening = object(), True
+    stage.ask(b"SUBSCRIBE", b"news")
+    stage.ask(b"PING")
+    assert stage.taken(0) == encode.command(b"SUBSCRIBE", b"news")
+    stage.awaited = None
+    stage.answer(0, b"*3\r\n$9\r\nsubscribe\r\n$4\r\nnews\r\n:1\r\n")
+    assert stage.taken(0) == encode.command(b"PING")
+
+
+def test_a_client_that_has_left_its_channels_is_served_by_all_nodes(stage: Stage) -> None:
+    subscribes(stage, b"SUBSCRIBE")
+    stage.ask(b"BLPOP", KEYS[1], b"0")
+    assert stage.taken(0) == encode.command(b"BLPOP", KEYS[1], b"0")
+    subscribes(stage, b"UNSUBSCRIBE", leaves=True)
+    stage.ask(b"BLPOP", KEYS[1], b"0")
+    assert stage.taken(1) == encode.command(b"BLPOP", KEYS[1], b"0")
+
+
+@pytest.mark.parametrize("name", [b"DBSIZE", b"FLUSHALL", b"SCAN", b"SHUTDOWN"])
+def test_a_subscriber_gets_no_answer_of_one_node_about_all(stage: Stage, name: bytes) -> None:
+    stage.profile = PROFILE._replace(resp=3)
+    stage.own.send(stage.profile, [])
+    subscribes(stage, b"SUBSCRIBE")
+    stage.own.send(stage.profile, [encode.command(name, b"0")])
+    assert stage.taken(0) == ABORTS
+    stage.answer(0, b">3\r\n$7\r\nmessage\r\n$4\r\nnews\r\n$1\r\nx\r\n", WRONG)
+    message, _, error = stage.got.partition(b"x\r\n")
+    assert message.startswith(b">3")
+    assert error.startswith(b"-ERR %b is not supported" % name)
+
+
+def test_what_follows_hello_has_the_protocol_that_it_has_chosen(stage: Stage) -> None:
+    stage.ask(b"HELLO", b"3")
+    stage.ask(b"BLPOP", KEYS[1], b"0")
+    stage.profile = PROFILE._replace(resp=3)  # as soon as the session has the reply
+    stage.answer(0, b"%0\r\n")
+    assert stage.taken(1) == encode.command(b"BLPOP", KEYS[1], b"0")
+    assert stage.link(1).settings == [encode.command(b"HELLO", 3)]
+    assert stage.own._owns[0].profile.resp == 3
 
 
 CROSSES = b"-CROSSSLOT Keys in request don't hash to the same slot\r\n"

@@ -76,6 +76,10 @@ NOT_QUEUED = (
     b"ERR %b is not supported in a transaction: keyfence serves a whole cluster, and this concerns "
     b"several nodes"
 )
+NOT_WHOLE = (
+    b"ERR %b is not supported here: keyfence serves a whole cluster, and a client that has subscribed is "
+    b"served by one node"
+)
 
 _REACHES = {"": Reach.ONE, "all_shards": Reach.SHARDS, "all_nodes": Reach.NODES}
 _JOINS = {

@@ -11,12 +11,6 @@ from keyfence.resp.barrier import Barrier, Form
 from keyfence.resp.profile import Profile
 from keyfence.upstream.dedicated import DedicatedLink
 
-# From these on, replies do not show any more which request they belong to, so the client stays at one node.
-STAYS = (
-    *(b"SUBSCRIBE", b"PSUBSCRIBE", b"SSUBSCRIBE", b"UNSUBSCRIBE", b"PUNSUBSCRIBE", b"SUNSUBSCRIBE"),
-    *(b"MONITOR", b"SYNC", b"PSYNC", b"REPLCONF"),
-)
-
 
 class KeptLink:
     """The connection, and what is known of it."""

@@ -14,23 +14,22 @@ from typing import Any
 from keyfence.policy.compiled.hash_slots import SLOTS
 from keyfence.resp import encode
 from keyfence.resp.profile import Profile
-from keyfence.resp.replies import ErrorPart, ReplyError, ReplyFramer
-from keyfence.upstream.cluster.fan_out import NOT_QUEUED, Join, Reach, asked, fan_out
+from keyfence.resp.replies import ReplyError, ReplyFramer
+from keyfence.upstream.cluster.fan_out import NOT_QUEUED, NOT_WHOLE, Join, Reach, asked, fan_out
 from keyfence.upstream.cluster.joining import UNREACHABLE, Joined, without_cluster
 from keyfence.upstream.cluster.scanning import Step
 from keyfence.upstream.cluster.splitting import split
 from keyfence.upstream.dedicated import DedicatedLink, Owner
-from keyfence.upstream.exchange import Share
 
 from .again import Again
 from .cutting import NO_NODE, NO_SLOT, arguments
-from .kept import STAYS, KeptLink
+from .kept import KeptLink
 from .masters import Masters
 from .parts import Part, Parts, whole_part
 from .refusals import CROSSSLOT, LONGEST, NOT_SERVED, error_for, may_begin, pause_before, refusal_in
 from .splits import AtOnce, OneByOne, Whole
 from .spreading import Spread
-from .transaction import Transaction
+from .transaction import Subscriptions, Transaction
 
 IDLE_SECONDS = 60.0  # after which a connection is closed
 _PUSH, _ERROR = ord(">"), ord("-")
@@ -56,10 +55,9 @@ class OwnConnections(Owner):
         self._due = 0  # replies
         self._dropped = 0  # of these, the first ones that the client does not get
         self._again: Again | None = None  # the request under way, if it may be sent again
-        self._stays = False  # every byte goes to one node
+        self._subscriptions = Subscriptions()
         self._transaction = Transaction()
-        # The command under way, if several nodes answer it.
-        self._spread: Spread | AtOnce | None = None
+        self._spread: Spread | AtOnce | None = None  # the command that several nodes answer
         self._scan: Step | None = None  # that is a SCAN
         self._in_parts: OneByOne | None = None  # the command of which a part is under way
         self._instead = b""  # the text of the error in place of the next reply
@@ -67,8 +65,7 @@ class OwnConnections(Owner):
         self._framer = ReplyFramer()
         self._part = b""  # the beginning of an error's line, of which the client has nothing yet
         self._timer: object = None
-        self._is_paused = False
-        self._is_full = False  # the node in use reads too slowly
+        self._is_paused = self._is_full = False  # the client, or the node in use, reads too slowly
         self._now = 0.0
 
     # -- as `ClusterLinks` uses it
@@ -104,18 +101,20 @@ class OwnConnections(Owner):
 
     def send(self, profile: Profile, chunks: Sequence[bytes]) -> None:
         """Send requests. `profile` is what a new connection is given first."""
+        self._take(profile)
+        if self._parts.is_unread and not self._queue:
+            self._to(self._at, list(chunks))
+            return
+        for chunk in chunks:
+            self._queue.extend(self._parts.read(chunk))
+        self._send_on()
+
+    def _take(self, profile: Profile) -> None:
         if profile is not self._profile:
             own = self._owns.get(self._at)
             if own is not None:
                 own.profile = profile  # it has changed by what was sent there
             self._profile = profile
-        if self._stays and not self._queue:
-            self._to(self._at, list(chunks))
-            return
-        for chunk in chunks:
-            self._queue.extend(self._parts.read(chunk))
-        self._stays = self._stays or self._parts.is_unread
-        self._send_on()
 
     def rest(self) -> None:
         """Nothing of the client is under way here, and it uses shared connections."""
@@ -155,7 +154,7 @@ class OwnConnections(Owner):
         self._queue.clear()
         self._due = self._dropped = 0
         self._again = None
-        self._stays, self._transaction = False, Transaction()
+        self._transaction, self._subscriptions = Transaction(), Subscriptions()
         self._spread = self._scan = self._in_parts = None
         self._instead, self._collects = b"", ""
         self._framer, self._part = ReplyFramer(), b""
@@ -189,7 +188,8 @@ class OwnConnections(Owner):
     def _go_on(self) -> None:
         """Something has come, or some time has passed: send what may be sent now. If the client is not read
         because of what has waited here, it is again."""
-        if self._queue:
+        if self._queue and self._owner is not None:
+            self._take(self._owner.current_profile())  # HELLO may have been answered
             self._send_on()
             if self._owner is not None:
                 self._owner.upstream_full(_NO_LINK, self._is_full)
@@ -197,11 +197,13 @@ class OwnConnections(Owner):
     def _send_on(self) -> None:
         """Send what may be sent now."""
         while self._queue and self._owner is not None and self._timer is None:
+            if not self._subscriptions.are_confirmed(self._owner):
+                return
             part = self._queue[0]
             is_in_transaction = self._transaction.is_open
-            if part.begins and self._due and not is_in_transaction and not self._stays:
+            if part.begins and self._due and not is_in_transaction and not self._is_raw:
                 return
-            if part.begins and part.ends and part.slot == NO_SLOT and part.name and not self._stays:
+            if part.begins and part.ends and part.slot == NO_SLOT and part.name and not self._is_raw:
                 argv = arguments(part.data)
                 if fan_out(argv).reach in _SPREAD:
                     if self._due:
@@ -224,9 +226,20 @@ class OwnConnections(Owner):
             self._queue.popleft()
             self._send(part, node)
 
+    @property
+    def _is_bound(self) -> bool:
+        """Whether everything goes to the node in use."""
+        return self._parts.is_unread or self._subscriptions.is_held
+
+    @property
+    def _is_raw(self) -> bool:
+        """Whether replies are not counted: nothing is read, or messages cannot be told from replies."""
+        is_resp2 = self._profile is not None and self._profile.resp == 2
+        return self._parts.is_unread or (self._subscriptions.is_held and is_resp2)
+
     def _divide(self, part: Part) -> bool:
         """Send a command in parts, if its keys are in several hash slots."""
-        may_divide = part.name in self.splits and not self._transaction.is_open and not self._stays
+        may_divide = part.name in self.splits and not (self._transaction.is_open or self._is_bound)
         cut = split(arguments(part.data)) if may_divide else None
         if cut is None:
             return False
@@ -244,7 +257,7 @@ class OwnConnections(Owner):
         again = self._again
         if again is not None and again.word and again.requests[0] is part.data:
             return again.node(self._masters)
-        if not part.begins or self._stays:
+        if not part.begins or self._is_bound:
             return self._at
         transaction = self._transaction
         if transaction.binds(part):
@@ -273,11 +286,11 @@ class OwnConnections(Owner):
         self._again = None
         self._queue.popleft()
         if part.ends and self._transaction.is_open:
-            self._abort(NOT_SERVED[1:-2])
+            self._refuse(NOT_SERVED[1:-2])
         elif part.ends:
             self._give_soon(NOT_SERVED)
-        elif self._owner is not None:
-            self._owner.upstream_lost(_NO_LINK, "no node has its hash slot")
+        else:
+            self._lose("no node has its hash slot")
 
     def _later(self, pause: float) -> None:
         def go_on() -> None:
@@ -302,10 +315,11 @@ class OwnConnections(Owner):
         is_alone = not self._transaction.is_open  # EXEC is not: replies to what is in it come first
         again = self._again
         is_new = again is None or again.requests[0] is not part.data
-        self._stays = self._stays or (part.name in STAYS and is_alone)
+        subscribes = is_alone and self._owner is not None and self._subscriptions.sent(part, self._owner)
         self._transaction.sent(part, node, is_new=is_new)
         chunks = [part.data]
-        if part.begins and part.ends and is_alone and not self._transaction.is_open and not self._stays:
+        is_alone = is_alone and not self._transaction.is_open and not self._is_bound
+        if part.begins and part.ends and is_alone:
             if again is None or is_new:
                 self._again = Again(chunks, 0, part.name.startswith(_SHAPING))
             elif again.is_asking:
@@ -314,7 +328,7 @@ class OwnConnections(Owner):
         elif part.begins:
             self._again = None
         self._collects = part.name.decode() if part.name in (b"INFO", b"HELLO") else ""
-        self._due += part.begins and not self._stays
+        self._due += part.begins and not self._is_raw and not subscribes
         self._to(self._at, chunks)
         if part.name.startswith(_SHAPING):
             self._owns[node].is_in_doubt = True
@@ -343,7 +357,7 @@ class OwnConnections(Owner):
             return
         is_away = own.link.is_held and self._masters.is_away(self._at)
         waits = is_away and self._due > 0
-        has_lost_its_node = self._stays and (is_away or self._masters.has_left(self._at))
+        has_lost_its_node = self._is_bound and (is_away or self._masters.has_left(self._at))
         if has_lost_its_node or (waits and again is None):  # what it waits for cannot go to another node
             own.link.close()
             self.upstream_lost(own.link, "its node has left the cluster, or is away")
@@ -370,8 +384,9 @@ class OwnConnections(Owner):
                 return
         if own is None or own.link is not link:
             owner.upstream_unasked(link, data)
-        elif self._stays:
+        elif self._is_raw:
             owner.upstream_data(link, data)
+            self._go_on()
         else:
             try:
                 passed = self._sorted(data)
@@ -432,6 +447,8 @@ class OwnConnections(Owner):
         if again is None or transaction.watches_more:
             if refusal.is_redirect:
                 self._masters.seems_old()
+            if self._subscriptions.is_held:
+                return reply  # the session says why it is not followed
             is_other = refusal.is_redirect and transaction.is_elsewhere(refusal.slot)
             return CROSSSLOT if is_other else error_for(reply)
         target = self._masters.target(refusal, self._at)
@@ -453,20 +470,14 @@ class OwnConnections(Owner):
 
     def _give_soon(self, reply: bytes) -> None:
         """The client gets an answer of keyfence's own, and nothing else is sent until then."""
-
-        def give() -> None:
-            self._due = 0
-            self._give(reply)
-
         self._due = 1
-        self._masters.later(0.0, give)
+        self._masters.later(0.0, lambda: self._give(reply))
 
     def _give(self, reply: bytes) -> None:
-        if self._owner is not None:
-            passed = self._passed(reply, True)
-            if passed:
-                self._owner.upstream_data(_NO_LINK, passed)
-            self._go_on()
+        self._due = 0
+        if self._owner is not None and (passed := self._passed(reply, True)):
+            self._owner.upstream_data(_NO_LINK, passed)
+        self._go_on()
 
     # -- commands that several nodes answer
 
@@ -474,8 +485,9 @@ class OwnConnections(Owner):
         """Have a command answered by the nodes that it concerns. No reply is due."""
         name = part.name.decode("ascii", "replace")
         row, topology = fan_out(argv), self._masters.topology
-        if self._transaction.is_open:
-            self._abort(row.refusal.encode() or NOT_QUEUED % part.name)
+        if self._transaction.is_open or self._is_bound:
+            text = NOT_QUEUED if self._transaction.is_open else NOT_WHOLE
+            self._refuse(row.refusal.encode() or text % part.name)
         elif row.reach is Reach.SCAN:
             self._scan = Step(argv, topology) if topology.covered == SLOTS else None
             if self._scan is None or self._scan.answer:
@@ -489,8 +501,9 @@ class OwnConnections(Owner):
             else:
                 self._ask([one.id for one in found.nodes], part.data, row.join, name)
 
-    def _abort(self, error: bytes) -> None:
-        """A command of a transaction cannot be queued: the client gets this error. No reply is due."""
+    def _refuse(self, error: bytes) -> None:
+        """The client gets this error in place of a node's reply: so a transaction is aborted, and no message
+        to a subscriber is cut. No reply is due."""
         self._instead, self._due = error, 1
         self._to(self._at, [self._transaction.abort()])
 
@@ -536,14 +549,13 @@ class OwnConnections(Owner):
                 self._masters.ask_nodes(scan.owner, self._confirmed)
                 return
             reply = page
-        self._scan, self._due = None, 0
+        self._scan = None
         self._give(reply)
 
     def _confirmed(self, text: bytes, host: str) -> None:
         """A node has told its view of the cluster after the last page of its keys. b"": it has not."""
         scan, self._scan = self._scan, None
         if scan is not None:
-            self._due = 0
             reply = scan.confirmed(text, host) if text else UNREACHABLE
             if scan.is_stale:
                 self._masters.seems_old()
@@ -564,7 +576,7 @@ class OwnConnections(Owner):
         number, spread = self._number_of(link), self._spread
         self._owns.pop(number, None)
         is_asked = spread is not None and spread.awaits(number)
-        is_bound = self._transaction.is_open or self._stays or (spread is None and self._due)
+        is_bound = self._transaction.is_open or self._is_bound or (spread is None and self._due)
         is_left = (number == self._at and is_bound) or number == self._transaction.watches_at != NO_NODE
         if is_asked and isinstance(spread, Spread) and not is_left:
             spread.lost(number)
@@ -586,6 +598,3 @@ class OwnConnections(Owner):
         self._is_full = full
         if self._owner is not None:
             self._owner.upstream_full(link, full)
-
-    def shared_errors(self, link: Share, data: bytes, errors: list[ErrorPart], at: int) -> bytes:
-        raise NotImplementedError  # nothing is shared here

@@ -1,4 +1,4 @@
-"""What a client's requests leave behind at a node: an open transaction, and watched keys.
+"""What a client's requests leave behind at a node: an open transaction, watched keys, and subscriptions.
 
 Rule: the first key of a transaction decides about its node. Until then everything of it is kept, because it
 may have to begin anew at another node: also what stands for a refused command, so it is aborted there too. No
@@ -8,6 +8,7 @@ I/O.
 from __future__ import annotations
 
 from keyfence.resp import encode
+from keyfence.upstream.dedicated import Owner
 
 from .cutting import NO_NODE, NO_SLOT
 from .parts import Part
@@ -16,6 +17,8 @@ MAX_KEPT = 64 * 1024  # bytes of a transaction without keys so far, which may st
 _DISCARD = encode.command(b"DISCARD")
 # In place of a command that cannot be queued. Its wrong arity makes Redis mark the transaction.
 _ABORT_MARKER = encode.command(b"ECHO")
+_SUBSCRIBES = (b"SUBSCRIBE", b"PSUBSCRIBE", b"SSUBSCRIBE")  # they need a name
+_UNSUBSCRIBES = (b"UNSUBSCRIBE", b"PUNSUBSCRIBE", b"SUNSUBSCRIBE")
 _NAMES = (b"MULTI", b"EXEC", b"DISCARD", b"WATCH", b"UNWATCH")
 
 
@@ -102,3 +105,28 @@ class Transaction:
         one are those that the client got before."""
         is_first, self._is_begun = not self._is_begun, True
         return is_error and is_first
+
+
+class Subscriptions:
+    """Whether a client has subscribed, so that one node serves it with everything."""
+
+    def __init__(self) -> None:
+        self.is_held = False
+        self._awaited: object = None  # the confirmation that comes before anything else is sent
+
+    def sent(self, part: Part, client: Owner) -> bool:
+        """Note a request outside of a transaction. Returns whether it is one about subscriptions, which gets
+        confirmations in place of a reply."""
+        is_one = part.name in _UNSUBSCRIBES or (part.name in _SUBSCRIBES and not part.is_bare)
+        self.is_held = self.is_held or is_one
+        if is_one:
+            self._awaited = client.confirmation()
+        return is_one
+
+    def are_confirmed(self, client: Owner) -> bool:
+        """Whether the client has the confirmations, by which it is known whether anything is left."""
+        if self._awaited is not client.confirmation():
+            self._awaited = None
+        is_due = self._awaited is not None
+        self.is_held = self.is_held and (is_due or client.listens())
+        return not is_due
