@@ -348,7 +348,8 @@ for up to five seconds, but never what the connection itself has read or written
 
 This is what becomes of the commands without keys. All others without keys go to one primary, whose reply
 the client gets. If replies are joined, an error of one node is the answer, and so is `-CLUSTERDOWN` if a
-primary cannot be asked or a hash slot has no owner: a part of the truth would look like all of it. A
+node that should answer cannot be asked, or a hash slot has no owner: a part of the truth would look like all
+of it. A client that has subscribed gets an error for the commands that several nodes answer. A
 command that changes all nodes may then have changed some. Replies of more than 64 MiB together are an error
 too.
 
