@@ -30,6 +30,7 @@ admin: "127.0.0.1:0"
 findings: none
 modes: [{{mode: observe}}]
 """
+CRLF = "\r\n"
 KEYS = [f"app:{number}" for number in range(30)]
 TAGGED = [f"app:{{moves}}{number}" for number in range(15)]
 
@@ -255,6 +256,69 @@ def test_large_values_go_to_the_node_of_their_key(client: redis.Redis) -> None:
         client.set(key, large)
         assert client.get(key) == large
         client.delete(key)
+
+
+def test_large_values_in_a_pipeline_come_one_after_another(client: redis.Redis) -> None:
+    for transaction in (False, True):
+        pipe = client.pipeline(transaction=transaction)
+        for key in TAGGED[:4]:
+            pipe.set(key, "x" * 2_000_000)
+        assert pipe.execute() == [True] * 4
+
+
+def told(keyfence: Keyfence, *pieces: str) -> list[bytes]:
+    """The lines that a client gets, which sends each piece, and then waits for its end."""
+    lines = []
+    with keyfence.connect() as sock, sock.makefile("rb") as stream:
+        for number, piece in enumerate(pieces):
+            sock.sendall(f"{piece.replace('; ', CRLF)}{CRLF}ECHO end{number}{CRLF}".encode())
+            while (line := stream.readline()) != b"end%d\r\n" % number:
+                lines.append(line.removesuffix(b"\r\n"))
+    return lines
+
+
+def test_what_follows_hello_has_its_protocol_at_all_nodes(keyfence: Keyfence) -> None:
+    missing = "; ".join(f"GET {key}:missing" for key in KEYS)
+    assert told(keyfence, f"HELLO 3; {missing}")[-len(KEYS) - 1 : -1] == [b"_"] * len(KEYS)
+    assert told(keyfence, "HELLO 3", f"HELLO 2; {missing}")[-len(KEYS) - 1 : -1] == [b"$-1"] * len(KEYS)
+
+
+def test_a_client_that_has_left_its_channels_is_served_by_all_nodes(keyfence: Keyfence) -> None:
+    with keyfence.client() as other:
+        for key in KEYS:
+            other.set(key, "x")
+        size = other.dbsize()
+    lines = told(
+        keyfence, "SUBSCRIBE app:news; UNSUBSCRIBE; DBSIZE; " + "; ".join(f"GET {key}" for key in KEYS)
+    )
+    assert b":%d" % size in lines
+    assert lines.count(b"x") == len(KEYS)
+
+
+def test_a_subscriber_gets_no_half_truths(keyfence: Keyfence) -> None:
+    lines = told(keyfence, "HELLO 3", "SUBSCRIBE app:news", "DBSIZE; FLUSHALL; SCAN 0; PING")
+    errors = [line for line in lines if line.startswith(b"-")]
+    assert [line.partition(b" is not supported here")[0] for line in errors] == [
+        *(b"-ERR DBSIZE", b"-ERR FLUSHALL", b"-ERR SCAN"),
+    ]
+    assert b"+PONG" in lines
+
+
+def test_a_refused_command_aborts_a_transaction_wherever_it_runs(keyfence: Keyfence) -> None:
+    for key in KEYS[:6]:
+        with keyfence.connect() as sock, sock.makefile("rb") as stream:
+            for line in ("MULTI", "DBSIZE", f"SET {key} aborted", "EXEC"):
+                sock.sendall(f"{line}{CRLF}".encode())
+                answer = stream.readline()
+        assert answer.startswith(b"-EXECABORT")
+    with keyfence.client() as client:
+        assert all(client.get(key) != b"aborted" for key in KEYS[:6])
+
+
+def test_a_watch_at_another_node_is_refused(keyfence: Keyfence) -> None:
+    first, *others = KEYS
+    answers = {told(keyfence, f"WATCH {first}", f"WATCH {key}")[2] for key in others}
+    assert {answer[:10] for answer in answers} == {b"+OK", b"-CROSSSLOT"}
 
 
 def test_commands_about_all_keys_ask_all_nodes(client: redis.Redis) -> None:
