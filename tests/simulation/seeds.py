@@ -25,5 +25,6 @@ FOUND = {
 FOUND_BEFORE_CLUSTERS = {
     6: "CLUSTERDOWN within a transaction was taken for the answer to EXEC, which was sent again",
     9: "WATCH was redirected, and MULTI went to the node that had refused it",
+    92541126062874: "a pause counted in full though a change had cut it short: a command was given up early",
     112754140360323: "a client that had only introduced itself waited for a node that had left",
 }

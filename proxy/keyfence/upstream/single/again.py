@@ -2,7 +2,7 @@
 
 Rule: they are sent again once no reply is due, in the client's order, and nothing else is sent until then. A
 command is answered with its error if a later one on one of its keys has run since, or if it was refused too
-often. No I/O: the time is counted in pauses.
+often. No I/O: the time is counted in pauses, as far as they have passed.
 """
 
 from __future__ import annotations
@@ -114,6 +114,8 @@ class Round:
         self._refused: list[Again] = []
         self._ran: dict[bytes, int] = {}  # the last request that has run on each key, since it is open
         self._timer: Any = None
+        self._pause = 0.0  # seconds of the last one …
+        self._paused_at = 0.0  # … and when it began
 
     def stop(self) -> None:
         if self._timer is not None:
@@ -156,6 +158,7 @@ class Round:
                 return
             self._timer.cancel()
             self._timer = None
+            self._has_waited(min(self._masters.clock() - self._paused_at, self._pause))
         self._refused.sort(key=lambda one: one.number)
         left = []
         for one in self._refused:
@@ -175,18 +178,25 @@ class Round:
             self._went_on()
         pause = 0.0 if at_once else max(pause_before(one.word, one.hops) for one in left)
         if pause:
-            for one in left:
-                one.waited += pause
-            self._timer = self._masters.later(pause, self._send_all)
+            self._pause, self._paused_at = pause, self._masters.clock()
+            self._timer = self._masters.later(pause, self._pause_is_over)
         else:
             self._send_all()
+
+    def _pause_is_over(self) -> None:
+        self._timer = None
+        self._has_waited(self._pause)
+        self._send_all()
+
+    def _has_waited(self, seconds: float) -> None:
+        for one in self._refused:
+            one.waited += seconds
 
     def _was_overtaken(self, one: Again) -> bool:
         return any(self._ran.get(key, -1) > one.number for key in one.keys)
 
     def _send_all(self) -> None:
         """Send what can be sent. On each key, commands go to one node, one after another."""
-        self._timer = None
         refused, self._refused = self._refused, []
         node_of: dict[bytes, int] = {}
         sends = []

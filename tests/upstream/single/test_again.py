@@ -1,0 +1,64 @@
+"""When refused commands are sent again, and when they are given up, in virtual time."""
+
+from __future__ import annotations
+
+from keyfence.resp import encode
+from keyfence.upstream.single.again import Again, Round
+from keyfence.upstream.single.masters import Masters
+from keyfence.upstream.single.refusals import NOT_SERVED
+
+from .model import Later
+
+PATIENCE = 1.0
+
+
+class Stage:
+    """The refused commands of a client, and what becomes of them."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.later = Later()
+        masters = Masters(1, PATIENCE, lambda _sign: None, self.later)
+        masters.clock = lambda: self.now
+        masters.any = lambda: 0  # type: ignore[method-assign]
+        self.sent: list[Again] = []
+        self.answers: list[bytes] = []
+        self.round = Round(
+            masters,
+            lambda again, _node, _asking: self.sent.append(again),
+            lambda _again, reply: self.answers.append(reply),
+            lambda: None,
+        )
+
+    def is_refused(self, again: Again) -> None:
+        again.not_served(NOT_SERVED)
+        self.round.add(again)
+        self.round.begin()
+
+    def passes(self) -> None:
+        """The pause passes."""
+        self.now += self.later.waiting[0].seconds
+        self.later.run_next()
+
+
+def test_a_command_is_given_up_after_pauses_as_long_as_the_patience() -> None:
+    stage = Stage()
+    again = Again([encode.command(b"PING")], 0, False)
+    while not stage.answers:
+        stage.is_refused(again)
+        if stage.later.waiting:
+            stage.passes()
+    assert PATIENCE <= stage.now < 1.5 * PATIENCE
+    assert stage.answers == [NOT_SERVED]
+
+
+def test_a_pause_that_a_change_cuts_short_counts_as_long_as_it_was() -> None:
+    stage = Stage()
+    again = Again([encode.command(b"PING")], 0, False)
+    for number in range(1, 40):
+        stage.is_refused(again)
+        stage.now += 0.01
+        stage.round.begin(at_once=True)
+        assert len(stage.sent) == number
+    assert stage.answers == []
+    assert 0.3 < again.waited < 0.5
