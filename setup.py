@@ -1,9 +1,9 @@
 """Compiles the hot modules with Cython, if there is a compiler; otherwise the install goes on without.
 
 Rule: a build never fails because a compiler is missing, unless KEYFENCE_COMPILED=required says that it must
-be there (for CI and release builds). KEYFENCE_PURE=1 compiles nothing. KEYFENCE_BUILT=1 says that this checkout
-has its extensions, or gets them meanwhile, so nothing is compiled either. proxy/keyfence/_compiled.py lists the modules; pyproject.toml has all
-other metadata.
+be there (for CI and release builds). KEYFENCE_PURE=1 compiles nothing. KEYFENCE_BUILT=1 says that this
+checkout has its extensions, or gets them meanwhile, so nothing is compiled either.
+proxy/keyfence/_compiled.py lists the modules; pyproject.toml has all other metadata.
 """
 
 from __future__ import annotations
