@@ -10,7 +10,7 @@ from keyfence.policy.diagnostics import Diagnostic
 from keyfence.policy.enforcement.modes import mode_of
 from keyfence.policy.units import named
 
-from .limits import ANY_SERVICE
+from .limits import ClientSettings
 from .settings import Settings
 
 _CROSS = "slot.cross"
@@ -20,11 +20,11 @@ def advice(settings: Settings, policy: CompiledPolicy | None) -> list[Diagnostic
     """A warning about commands that may be sent in parts, if the policy refuses them before that."""
     if policy is None or not policy.cluster:
         return []
+    clients = ClientSettings(splits=settings.splits)
     refused = [
         name
         for name in policy.services
-        if settings.split.get(name, settings.split.get(ANY_SERVICE))
-        and mode_of(settings.modes, _CROSS, name) == "enforce"
+        if clients.split_for(name) and mode_of(settings.modes, _CROSS, name) == "enforce"
     ]
     return [_of_split(settings, refused)] if refused else []
 

@@ -62,7 +62,7 @@ class Spread:
 
     @property
     def is_complete(self) -> bool:
-        return all(one.is_complete for one in self._replies.values())
+        return self._joined.is_complete
 
     def reply(self) -> bytes:
         """What the client gets; all nodes have answered."""

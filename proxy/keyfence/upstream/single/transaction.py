@@ -125,8 +125,10 @@ class Subscriptions:
 
     def are_confirmed(self, client: Owner) -> bool:
         """Whether the client has the confirmations, by which it is known whether anything is left."""
+        if not self.is_held:
+            return True
         if self._awaited is not client.confirmation():
             self._awaited = None
         is_due = self._awaited is not None
-        self.is_held = self.is_held and (is_due or client.listens())
+        self.is_held = is_due or client.listens()
         return not is_due
