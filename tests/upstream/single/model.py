@@ -402,8 +402,9 @@ class ModelCluster:
         self.tell()
         self.clients = [ModelClient(self, b":%d" % number, splits=splits) for number in range(clients)]
 
-    def tell(self) -> None:
-        """keyfence learns who has the hash slots."""
+    def tell(self, *, without: int | None = None) -> None:
+        """keyfence learns who has the hash slots. `without`: this node has left."""
+        there = [one for one in self.servers if one.number != without]
         nodes = [
             Node(
                 f"n{one.number}",
@@ -411,13 +412,13 @@ class ModelCluster:
                 7000 + one.number,
                 slots=tuple((slot, slot) for slot in self.slots if self.owner[slot] == one.number),
             )
-            for one in self.servers
+            for one in there
         ]
-        upstreams: dict[str, Any] = {f"n{one.number}": one.upstream for one in self.servers}
+        upstreams: dict[str, Any] = {f"n{one.number}": one.upstream for one in there}
         self.masters.take(Topology(nodes), upstreams)
-        for number, server in enumerate(self.servers):
+        for server in there:
             pools: Any = Pools(server)
-            self.masters[number].pools = pools
+            self.masters[server.number].pools = pools
 
     def node_of(self, key: bytes) -> int:
         return self.owner[hash_slot(key)]

@@ -213,6 +213,25 @@ def test_a_hash_slot_without_a_node_is_waited_for_and_then_an_error(in_parts: bo
     assert client.errors == [b"-CLUSTERDOWN Hash slot not served\r\n"]
 
 
+def test_a_node_that_has_left_gets_nothing_more_also_if_it_had_no_hash_slot_left() -> None:
+    cluster = ModelCluster(1, clients=1)
+    (client,) = cluster.clients
+    slot = cluster.slots[0]
+    client.ask([b"GET", next(key for key in KEYS if hash_slot(key) == slot) + client.name])
+    played(cluster, [0])
+    cluster.owner = dict.fromkeys(cluster.slots, 1)
+    cluster.tell()
+    client.ask([b"PING"])
+    played(cluster, [0])
+    assert client.replies == 2
+    cluster.tell(without=0)
+    client.ask([b"PING"])
+    played(cluster, [0])
+    assert client.replies == 2
+    played(cluster, [1])
+    assert client.replies == 3
+
+
 def test_commands_in_parts_are_held_until_they_are_whole_and_closed_if_they_are_too_many(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

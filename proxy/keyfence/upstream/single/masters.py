@@ -168,7 +168,7 @@ class Masters:
         if number is not None:
             self._nodes[number].has_left = True
             self._nodes[number].pools.retire()
-            self._tell_soon()
+            self._changed()  # also if it had no hash slot any more: clients may still use it for PING
 
     def died(self, node_id: str, reason: str) -> None:
         """What stands on this node must leave it. Clients that wait for a reply there are closed."""
