@@ -17,7 +17,10 @@ SEEDS = 3000 if os.environ.get("KEYFENCE_LONG") else 90
 
 @pytest.mark.parametrize("in_parts", [False, True], ids=["whole", "in parts"])
 @pytest.mark.parametrize("block", range(6))
-def test_random_schedules_keep_the_order(block: int, in_parts: bool) -> None:
+def test_random_schedules_keep_the_order(block: int, in_parts: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if block % 2:  # few requests are sent at once
+        monkeypatch.setattr(shares, "FIRST_SIZE", 20)
+        monkeypatch.setattr(shares, "MOST_ASKED", 60)
     for seed in range(block * SEEDS // 6, (block + 1) * SEEDS // 6, 1 + in_parts):
         cluster = ModelCluster(seed, splits=in_parts)
         for _ in range(300):
@@ -65,6 +68,40 @@ def test_replies_that_wait_for_an_earlier_one_are_held_and_then_sending_stops(
     played(cluster, [0, 1, 2])
     played(cluster, [0, 1, 2])
     assert client.replies == 1 + 2 * len(others)
+
+
+def test_large_replies_are_asked_for_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shares, "FIRST_SIZE", 1_000)
+    monkeypatch.setattr(shares, "MOST_ASKED", 10_000)
+    cluster = ModelCluster(1, clients=1)
+    (client,) = cluster.clients
+    keys = [one + client.name for one in KEYS]
+    for one in keys:
+        cluster.servers[cluster.node_of(one)].keys[one] = client.values[one] = b"x" * 2_400
+    client.ask(*([b"GET", one] for one in keys * 4))
+    under_way = []
+    while client.replies < 4 * len(keys):
+        under_way.append(client.shares.due)
+        played(cluster, [0, 1, 2])
+    assert under_way[0] == 10, "as many as have room if each is of the first size"
+    assert {*under_way[1:-1]} == {4}, "as many as have room by the size that was seen"
+    for one in keys:
+        cluster.servers[cluster.node_of(one)].keys[one] = client.values[one] = b"x"
+    for _ in range(30):
+        client.ask([b"GET", keys[0]])
+        played(cluster, [0, 1, 2])
+    client.ask(*([b"GET", one] for one in keys))
+    assert client.shares.due == len(keys), "what was large once does not count for ever"
+
+
+def test_a_transaction_is_sent_whole_however_large_the_replies_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shares, "FIRST_SIZE", 10_000)
+    monkeypatch.setattr(shares, "MOST_ASKED", 10_000)
+    cluster = ModelCluster(1, clients=1)
+    (client,) = cluster.clients
+    key = KEYS[0] + client.name
+    client.ask([b"MULTI"], [b"SET", key, b"1"], [b"GET", key], [b"EXEC"])
+    assert client.shares.due == 4
 
 
 def test_what_was_sent_together_is_answered_together_unless_some_of_it_takes_long() -> None:

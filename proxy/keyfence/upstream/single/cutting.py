@@ -223,6 +223,17 @@ def requests_in(data: bytes) -> list[bytes]:
     return found
 
 
+def end_of(data: bytes, count: int) -> int:
+    """Where the first `count` of these requests end. A transaction that begins them stays whole."""
+    reader = RequestReader(LIMITS)
+    reader.feed(data)
+    for _ in range(count):
+        argv = reader.next()
+        if argv is None or (len(argv) == 1 and argv[0].upper() == _MULTI):
+            return len(data)
+    return reader.end
+
+
 def arguments(request: bytes) -> list[bytes]:
     """The arguments of one complete request."""
     reader = RequestReader(LIMITS)

@@ -27,6 +27,8 @@ cdef class ClusterShares(Receiver):
     cdef readonly Order _order
     cdef readonly object _queue
     cdef public long long due
+    cdef long long _size
+    cdef long long _received
     cdef public long long number
     cdef readonly object retries
     cdef readonly object _splits
@@ -39,6 +41,8 @@ cdef class ClusterShares(Receiver):
     @cython.locals(index=Py_ssize_t)
     cpdef object send(self, list chunks, list counts, bint shapeable)
     cpdef bint _may_send(self) except -1
+    cpdef object _send_some(self, bytes data, long long count, bint shapeable)
+    cdef object _take_size(self, long long size)
     @cython.locals(node=int, side=Side)
     cdef bint _deal(self, bytes data, long long count) except -1
     @cython.locals(

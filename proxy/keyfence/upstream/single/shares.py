@@ -30,6 +30,7 @@ from .cutting import (
     SEVERAL,
     UNFIT,
     Run,
+    end_of,
     new_run,
     requests_in,
 )
@@ -41,8 +42,12 @@ from .sides import Receiver, Sent, Side, new_sent
 from .splits import Splits
 from .turns import Order, Turn, new_turn
 
+# Bytes of replies that are asked for at once, by the size of the last ones: a node may send all of its own
+# before another one sends the first.
+MOST_ASKED = 32 * MIB
+FIRST_SIZE = MIB  # bytes that a reply may have while none has come
 MAX_HELD = MIB  # bytes of replies that wait for their turn; with more, nothing more is sent for the client …
-MOST_HELD = 32 * MIB  # … and with more than this, which is what was under way, the client is closed
+MOST_HELD = 64 * MIB  # … and with more than this, which is what was under way, the client is closed
 # Bytes of whole replies that are merged at once. With more, they are assigned to turns as they come.
 MOST_MERGED = 64 * 1024
 MOST_SIDES = 256  # that a deal can name
@@ -70,6 +75,8 @@ class ClusterShares(Receiver):
         self._order = Order(self._deliver)
         self._queue: deque[Any] = deque()  # what `_send` gets, as it was sent together
         self.due = 0  # replies
+        self._size = FIRST_SIZE  # bytes of a reply, as the next ones may be
+        self._received = 0  # bytes since one ended
         self.number = 0  # of the next request
         self.retries = Retries(self, masters, self._order)
         self._splits: Splits | None = None  # None: no command is sent in parts
@@ -108,7 +115,9 @@ class ClusterShares(Receiver):
             if self._queue or not self._may_send():
                 self._queue.append((chunks[index], counts[index], shapeable))
             else:
-                self._send(chunks[index], counts[index], shapeable)
+                self._send_some(chunks[index], counts[index], shapeable)
+        if self._queue:
+            self._go_on()
 
     def works_elsewhere(self) -> None:
         """The client has used connections of its own since the last request."""
@@ -138,6 +147,8 @@ class ClusterShares(Receiver):
     def _may_send(self) -> bool:
         if self.sends_again or self._order.held + self._deals.held > MAX_HELD:
             return False
+        if self.due and (self.due + 1) * self._size > MOST_ASKED:
+            return False
         if self._version != self._cutter.version:
             if self.due:
                 return False  # a later command must not overtake an earlier one that has the former node
@@ -156,7 +167,21 @@ class ClusterShares(Receiver):
 
     def _go_on(self) -> None:
         while self._queue and self._client is not None and self._may_send():
-            self._send(*self._queue.popleft())
+            self._send_some(*self._queue.popleft())
+
+    def _send_some(self, data: bytes, count: int, shapeable: bool) -> None:
+        """Send as many of these requests as may be asked for at once. The others come next."""
+        if (self.due + count) * self._size > MOST_ASKED:
+            most = self._most()
+            end = end_of(data, most)
+            if end < len(data):
+                self._queue.appendleft((data[end:], count - most, shapeable))
+                data, count = data[:end], most
+        self._send(data, count, shapeable)
+
+    def _most(self) -> int:
+        """How many requests may be sent now, at least one."""
+        return max(int(MOST_ASKED // self._size - self.due), 1)
 
     def _send(self, data: bytes, count: int, shapeable: bool) -> None:
         if not shapeable and self._order.head is None and self._deal(data, count):
@@ -306,6 +331,9 @@ class ClusterShares(Receiver):
     def came(self, side: Side, data: bytes, completed: int, whole: bool) -> None:
         """A side has received bytes, in which so many replies end."""
         self._link = side.link
+        self._received += len(data)
+        if completed:
+            self._take_size(self._received // completed)
         if self._deals.head is not None:
             if whole and self._deals.held + len(data) <= MOST_MERGED:
                 self.due -= completed
@@ -322,6 +350,11 @@ class ClusterShares(Receiver):
         self._order.settle(is_partial)
         if self._order.held > MOST_HELD and self._client is not None:
             self._client.shared_lost(self._link, upstream_sent("too many replies before an earlier one"))
+
+    def _take_size(self, size: int) -> None:
+        """Replies of this size have come. A larger one is remembered for a while."""
+        self._received = 0
+        self._size = size if size > self._size else self._size - (self._size - size) // 16
 
     def error_came(self, side: Side) -> None:
         """An error was noted in what comes next from a side: it may have refused a command."""
