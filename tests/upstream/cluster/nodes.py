@@ -55,13 +55,14 @@ class Nodes:
     def call(self, *argv: str) -> bytes:
         """A client's reply to a command without keys."""
         words = tuple(one.encode() for one in argv)
-        row, found = fan_out(words), asked(words, self.topology)
-        if found.refusal:
-            return found.refusal
-        assert row.reach is not Reach.CLIENT
-        nodes = found.nodes[:1] if found.is_any else found.nodes
+        row = fan_out(words)
+        if row.reach is Reach.NOBODY:
+            return encode.error(row.refusal)
         if row.reach is Reach.SCAN:
             return self.scan(words)
+        nodes = asked(row, self.topology)
+        if row.reach is Reach.ONE:
+            nodes = nodes[:1]
         reply = Joined(argv[0], row.join, [one.id for one in nodes])
         for node in nodes:
             reply.came(node.id, self.ask(node, encode.command(*words)), True)

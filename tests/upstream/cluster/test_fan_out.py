@@ -9,10 +9,7 @@ import pytest
 
 from keyfence.commands.table import COMMANDS, KNOWN_COMMANDS
 from keyfence.upstream.cluster.fan_out import (
-    CROSS_SLOT,
-    NOT_SERVED,
     ROWS,
-    Asked,
     FanOut,
     Join,
     Reach,
@@ -25,7 +22,7 @@ from tests.servers import PROJECT
 from .replies import FIRST, REPLICA, SECOND, THIRD, topology
 
 REPLIES = sorted((PROJECT / "tools" / "command_replies").glob("*.json"))
-DISABLED = b"-ERR This instance has cluster support disabled\r\n"
+DISABLED = "ERR This instance has cluster support disabled"
 
 
 def call(text: str) -> list[bytes]:
@@ -33,11 +30,7 @@ def call(text: str) -> list[bytes]:
 
 
 def ids(text: str, nodes: Topology | None = None) -> list[str]:
-    return [one.id for one in asked(call(text), nodes or topology()).nodes]
-
-
-def refusal(text: str) -> bytes:
-    return asked(call(text), topology()).refusal
+    return [one.id for one in asked(fan_out(call(text)), nodes or topology())]
 
 
 def names(entries: list[list[object]]) -> Iterator[str]:
@@ -54,8 +47,7 @@ def test_each_command_of_a_server_has_an_answer(path: object) -> None:
     assert found <= ROWS.keys()
     for name in found:
         row = fan_out(name.encode().split())
-        answer = asked(name.encode().split(), topology())
-        assert bool(answer.nodes) != bool(answer.refusal) or row.reach is Reach.CLIENT, name
+        assert bool(row.refusal) == (row.reach is Reach.NOBODY), name
 
 
 def test_the_table_has_a_row_for_each_command_and_no_other() -> None:
@@ -127,15 +119,15 @@ def test_who_gets_a_command(text: str, reach: Reach, join: Join) -> None:
     "text", ["CLUSTER SLOTS", "cluster nodes", "CLUSTER", "CLUSTER NEW", "READONLY", "READWRITE", "ASKING"]
 )
 def test_a_plain_client_sees_a_redis_without_a_cluster(text: str) -> None:
-    assert refusal(text) == DISABLED
+    assert fan_out(call(text)).refusal == DISABLED
 
 
 @pytest.mark.parametrize(
     "text", ["MONITOR", "SHUTDOWN", "DEBUG SLEEP 0", "CLIENT KILL ID 1", "CLIENT TRACKING on"]
 )
 def test_what_one_node_cannot_answer_for_all_is_an_error_that_names_the_command(text: str) -> None:
-    error = refusal(text).decode()
-    assert error.startswith("-ERR ")
+    error = fan_out(call(text)).refusal
+    assert error.startswith("ERR ")
     assert "is not supported: keyfence serves a whole cluster, and " in error
     assert error.split()[1] == text.split(maxsplit=1)[0]
 
@@ -143,16 +135,6 @@ def test_what_one_node_cannot_answer_for_all_is_an_error_that_names_the_command(
 def test_the_nodes_of_each_reach() -> None:
     assert ids("DBSIZE") == [FIRST, SECOND, THIRD]
     assert ids("CONFIG SET x y") == [FIRST, SECOND, THIRD, REPLICA]
-    assert asked(call("TIME"), topology()).is_any
-    assert asked(call("AUTH x"), topology()) == Asked()
-
-
-def test_a_channel_has_a_hash_slot() -> None:
-    assert ids("SPUBLISH foo message") == [THIRD]  # the hash slot 12182
-    assert ids("SSUBSCRIBE foo") == [THIRD]
-    assert ids("SSUBSCRIBE a{foo} b{foo}") == [THIRD]
-    assert refusal("SSUBSCRIBE foo bar") == CROSS_SLOT
-    assert asked(call("SUNSUBSCRIBE"), topology()).is_any
 
 
 def nodes(*, failed: str = "", lost: str = "") -> Topology:
@@ -171,15 +153,12 @@ def test_a_replica_that_is_down_is_left_out_and_a_primary_is_not() -> None:
     assert ids("SCRIPT LOAD x", nodes(failed="d")) == ["a", "b", "c"]
     assert ids("SCRIPT LOAD x", nodes(failed="b")) == ["a", "b", "c", "d"]
     assert ids("DBSIZE", nodes(failed="b")) == ["a", "b", "c"]
-    assert ids("TIME", nodes(failed="b")) == ["a", "c"]
 
 
 def test_all_keys_cannot_be_meant_while_hash_slots_have_no_owner() -> None:
     lost = nodes(lost="a")
-    for text in ("KEYS *", "FLUSHALL", "SCRIPT LOAD x", "SCAN 0", "SPUBLISH bar x"):
-        assert asked(call(text), lost).refusal == NOT_SERVED, text
-    assert ids("TIME", lost) == ["b", "c"]
-    assert asked(call("TIME"), Topology()).refusal == NOT_SERVED
+    for text in ("KEYS *", "FLUSHALL", "SCRIPT LOAD x"):
+        assert ids(text, lost) == [], text
 
 
 def test_a_row_says_what_it_is() -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from keyfence.resp import encode
+from keyfence.upstream.cluster.fan_out import NOT_SERVED
 from keyfence.upstream.single.again import Again, Round
 from keyfence.upstream.single.masters import Masters
-from keyfence.upstream.single.refusals import NOT_SERVED
 
 from .model import Later
 

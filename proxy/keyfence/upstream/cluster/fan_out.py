@@ -15,11 +15,9 @@ from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Final, NamedTuple
 
-from keyfence.commands.extract import positions
 from keyfence.commands.facts import each, together
 from keyfence.commands.table import COMMANDS, Row, lookup
-from keyfence.policy.compiled.hash_slots import SLOTS, hash_slot
-from keyfence.resp import encode
+from keyfence.policy.compiled.hash_slots import SLOTS
 
 from .topology import Node, Topology
 
@@ -61,16 +59,7 @@ class FanOut(NamedTuple):
     why: str = ""  # it is not as the tips say, or what a client should know
 
 
-class Asked(NamedTuple):
-    """The nodes for one call."""
-
-    nodes: tuple[Node, ...] = ()
-    is_any: bool = False  # one of them is enough
-    refusal: bytes = b""  # the client's answer; empty: none yet
-
-
 NOT_SERVED = b"-CLUSTERDOWN Hash slot not served\r\n"  # as Redis words it
-CROSS_SLOT = b"-CROSSSLOT Keys in request don't hash to the same slot\r\n"  # as Redis words it
 DISABLED = "ERR This instance has cluster support disabled"  # as Redis words it
 NOT_QUEUED = (
     b"ERR %b is not supported in a transaction: keyfence serves a whole cluster, and this concerns "
@@ -207,45 +196,22 @@ _UNKNOWN = FanOut(Reach.ONE)  # the node answers, with an error or because a mod
 
 
 def fan_out(argv: Sequence[bytes]) -> FanOut:
-    """The row of a call that names no keys. Call `asked` for its nodes."""
+    """The row of a call that names no keys."""
     row = lookup(argv)
     return ROWS[row.command.name] if row is not None else _UNKNOWN
 
 
-def asked(argv: Sequence[bytes], topology: Topology) -> Asked:
-    """The nodes that get a call that names no keys, or the answer if there are none.
+def asked(row: FanOut, topology: Topology) -> tuple[Node, ...]:
+    """The nodes of a row with SHARDS or NODES. None if a hash slot has no node: the joined reply would lack
+    its part.
 
-    The answer to CLIENT is neither: the session has it. `scanning.Step` says which node gets a SCAN. A
-    primary that has hash slots is always asked, even if it seems to be down: without it the joined reply
-    would lack its part. Other nodes are left out while they are down.
+    A primary that has hash slots is always asked, even if it seems to be down, for the same reason. Other
+    nodes are left out while they are down.
     """
-    row = fan_out(argv)
-    owners = tuple(topology.owners())
-    if row.reach is Reach.NOBODY:
-        return Asked(refusal=encode.error(row.refusal))
-    if row.reach is Reach.CLIENT:
-        return Asked()
-    if row.reach is Reach.CHANNEL:
-        return _for_channels(argv, topology)
-    if row.reach is Reach.ONE:
-        healthy = tuple(one for one in owners if one.is_healthy)
-        return Asked(healthy or owners, is_any=True) if owners else Asked(refusal=NOT_SERVED)
     if topology.covered < SLOTS:
-        return Asked(refusal=NOT_SERVED)
-    if row.reach is Reach.NODES:
-        others = (one for one in topology.nodes if not one.slots and one.host and one.is_healthy)
-        return Asked((*owners, *others))
-    return Asked(owners)
-
-
-def _for_channels(argv: Sequence[bytes], topology: Topology) -> Asked:
-    """Channels of sharded Pub/Sub are routed as keys are. SUNSUBSCRIBE may name none."""
-    row = lookup(argv)
-    assert row is not None
-    found = {hash_slot(argv[at]) for spec in row.specs for at in positions(spec, argv)}
-    if not found:
-        return Asked(tuple(topology.owners()), is_any=True)
-    if len(found) > 1:
-        return Asked(refusal=CROSS_SLOT)
-    owner = topology.owner(found.pop())
-    return Asked((owner,)) if owner is not None else Asked(refusal=NOT_SERVED)
+        return ()
+    owners = tuple(topology.owners())
+    if row.reach is not Reach.NODES:
+        return owners
+    others = (one for one in topology.nodes if not one.slots and one.host and one.is_healthy)
+    return (*owners, *others)

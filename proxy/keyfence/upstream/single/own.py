@@ -15,7 +15,7 @@ from keyfence.policy.compiled.hash_slots import SLOTS
 from keyfence.resp import encode
 from keyfence.resp.profile import Profile
 from keyfence.resp.replies import ReplyError, ReplyFramer
-from keyfence.upstream.cluster.fan_out import NOT_QUEUED, NOT_WHOLE, Join, Reach, asked, fan_out
+from keyfence.upstream.cluster.fan_out import NOT_QUEUED, NOT_SERVED, NOT_WHOLE, Join, Reach, asked, fan_out
 from keyfence.upstream.cluster.joining import UNREACHABLE, Joined, without_cluster
 from keyfence.upstream.cluster.scanning import Step
 from keyfence.upstream.cluster.splitting import split
@@ -26,7 +26,7 @@ from .cutting import NO_NODE, NO_SLOT, arguments
 from .kept import KeptLink
 from .masters import Masters
 from .parts import Part, Parts, whole_part
-from .refusals import CROSSSLOT, LONGEST, NOT_SERVED, error_for, may_begin, pause_before, refusal_in
+from .refusals import CROSSSLOT, LONGEST, error_for, may_begin, pause_before, refusal_in
 from .splits import AtOnce, OneByOne, Whole
 from .spreading import Spread
 from .transaction import Subscriptions, Transaction
@@ -488,6 +488,8 @@ class OwnConnections(Owner):
         if self._transaction.is_open or self._is_bound:
             text = NOT_QUEUED if self._transaction.is_open else NOT_WHOLE
             self._refuse(row.refusal.encode() or text % part.name)
+        elif row.reach is Reach.NOBODY:
+            self._give_soon(encode.error(row.refusal))
         elif row.reach is Reach.SCAN:
             self._scan = Step(argv, topology) if topology.covered == SLOTS else None
             if self._scan is None or self._scan.answer:
@@ -495,11 +497,7 @@ class OwnConnections(Owner):
             else:
                 self._ask([self._scan.node], self._scan.request, Join.FIRST, name)
         else:
-            found = asked(argv, topology)
-            if found.refusal:
-                self._give_soon(found.refusal)
-            else:
-                self._ask([one.id for one in found.nodes], part.data, row.join, name)
+            self._ask([one.id for one in asked(row, topology)], part.data, row.join, name)
 
     def _refuse(self, error: bytes) -> None:
         """The client gets this error in place of a node's reply: so a transaction is aborted, and no message
@@ -509,7 +507,7 @@ class OwnConnections(Owner):
 
     def _ask(self, node_ids: Sequence[str], request: bytes, join: Join, name: str) -> None:
         numbers = {self._masters.number_of(one): one for one in node_ids}
-        if NO_NODE in numbers:
+        if NO_NODE in numbers or not numbers:
             self._give_soon(NOT_SERVED)
             return
         # WAIT concerns the writes of its own connection. Any command before it brings that up to the newest.

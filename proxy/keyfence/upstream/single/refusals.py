@@ -32,7 +32,6 @@ ELSEWHERE: Final = (
     b"-ERR a key or channel of another node is not supported here: keyfence serves a whole cluster, and a "
     b"client that has subscribed or monitors is served by one node\r\n"
 )
-NOT_SERVED: Final = b"-CLUSTERDOWN Hash slot not served\r\n"
 
 
 class Refusal(NamedTuple):

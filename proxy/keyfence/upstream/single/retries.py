@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from keyfence.upstream.cluster.fan_out import NOT_SERVED
+
 from .again import Again, Round
 from .cutting import NO_NODE, keys_of, requests_in
 from .masters import Masters
-from .refusals import MOVING, NOT_SERVED, error_for, refusal_in
+from .refusals import MOVING, error_for, refusal_in
 from .sides import Sent, Side
 from .turns import Order, Turn, new_turn
 

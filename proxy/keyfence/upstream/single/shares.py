@@ -415,10 +415,6 @@ class ClusterShares(Receiver):
     def _take(self, side: Side, turn: Turn, piece: bytes, done: int, looks: bool) -> None:
         """Take in replies of a turn, or a part of one. If it `looks`, that is at most one reply, from its
         beginning on."""
-        if turn.part is not None:
-            assert self._splits is not None
-            self._splits.take(side, turn, piece, bool(done), looks)
-            return
         is_error = looks and piece.startswith(b"-") and not turn.is_whole
         if is_error and done and self.retries.is_refused(side, piece):
             return
@@ -439,6 +435,9 @@ class ClusterShares(Receiver):
             assert sent is not None
             sent.again.skips = not done  # the reply to ASKING
             turn.count -= done
+        elif turn.part is not None:
+            assert self._splits is not None
+            self._splits.came(turn.part, piece, bool(done))
         else:
             self._order.came(turn, piece, done)
         if request and not is_skipped:

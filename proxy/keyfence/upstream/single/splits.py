@@ -19,8 +19,8 @@ from keyfence.upstream.cluster.splitting import Split, in_order, split
 
 from .cutting import NO_NODE, arguments
 from .masters import Masters
-from .refusals import LONGEST, error_for, refusal_in
-from .sides import Sent, Side, new_sent
+from .refusals import LONGEST, refusal_in
+from .sides import Side, new_sent
 from .turns import Order, Turn, new_turn
 
 _PUSH, _ERROR = ord(">"), ord("-")
@@ -176,29 +176,6 @@ class Splits:
             self._shares.send_to(side, new_sent(b"".join(parts), len(parts), shapeable, None))
         if waits:
             self._shares.retries.wait()
-
-    def take(self, side: Side, turn: Turn, piece: bytes, is_end: bool, begins: bool) -> None:
-        """Take in a piece of the reply to a part, from the reply's beginning on if it `begins`."""
-        sent: Sent | None = side.sent
-        is_skipped = sent is not None and sent.again is not None and sent.again.skips
-        if is_end and begins and not is_skipped and piece.startswith(b"-"):
-            if self._shares.retries.is_refused(side, piece):
-                return
-            piece = error_for(piece)
-        request = side.next_request() if is_end and not is_skipped and self._shares.sends_again else b""
-        if is_end:
-            self._shares.due -= 1
-            side.answered(1)
-            if turn.count == 1:
-                side.next_turn()
-        if not is_skipped:
-            self.came(turn.part, piece, is_end)
-        elif is_end:  # that was the reply to ASKING
-            assert sent is not None
-            sent.again.skips = False
-            turn.count -= 1
-        if request:
-            self._shares.retries.ran([request], turn.number)
 
     def came(self, part: Part, data: bytes, is_end: bool) -> None:
         """A piece of the reply to a part. `Order.settle` follows."""
