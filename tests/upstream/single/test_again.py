@@ -5,11 +5,14 @@ from __future__ import annotations
 from keyfence.resp import encode
 from keyfence.upstream.cluster.fan_out import NOT_SERVED
 from keyfence.upstream.single.again import Again, Round
+from keyfence.upstream.single.cutting import NO_NODE
 from keyfence.upstream.single.masters import Masters
+from keyfence.upstream.single.refusals import MOST_HOPS, MOVED, TRYAGAIN, Refusal
 
 from .model import Later
 
 PATIENCE = 1.0
+REDIRECT = Refusal(MOVED, 7, "10.0.0.9", 6379)
 
 
 class Stage:
@@ -62,3 +65,27 @@ def test_a_pause_that_a_change_cuts_short_counts_as_long_as_it_was() -> None:
         assert len(stage.sent) == number
     assert stage.answers == []
     assert 0.3 < again.waited < 0.5
+
+
+def test_a_command_waits_for_a_node_that_is_named_and_not_known_yet() -> None:
+    again = Again([encode.command(b"GET", b"k")], 0, False)
+    for _ in range(MOST_HOPS + 1):
+        again.refused(REDIRECT, NO_NODE, b"-error")
+    assert not again.ends(PATIENCE)
+    again.waited = PATIENCE
+    assert again.ends(PATIENCE)
+
+
+def test_refusals_by_nodes_that_are_known_count_from_the_end_of_the_wait_on() -> None:
+    for wait in (
+        lambda again: again.refused(REDIRECT, NO_NODE, b"-error"),
+        lambda again: again.not_served(NOT_SERVED),
+    ):
+        again = Again([encode.command(b"GET", b"k")], 0, False)
+        for _ in range(MOST_HOPS + 1):
+            wait(again)
+        for _ in range(MOST_HOPS):
+            again.refused(Refusal(TRYAGAIN), NO_NODE, b"-error")
+            assert not again.ends(PATIENCE)
+        again.refused(Refusal(TRYAGAIN), NO_NODE, b"-error")
+        assert again.ends(PATIENCE)

@@ -46,8 +46,8 @@ class Again:
         self.error = b""  # what the client gets if it is not sent again
         self.confirms = b""  # the reply of a replica that this shows to be right, if it is the same
         self.word = ""  # of the last error
-        self.hops = 0  # how often it was refused …
-        self.waited = 0.0  # … and how long it has waited since, in seconds
+        self.hops = 0  # how often it was refused in a row
+        self.waited = 0.0  # how long it has waited in all, in seconds
         self._target = NO_NODE  # where the last error leads
 
     @property
@@ -61,8 +61,9 @@ class Again:
 
     def refused(self, refusal: Refusal, target: int, error: bytes) -> None:
         """A node has refused it for one that may be known as `target`."""
-        self.hops += 1
+        has_waited = self._waits
         self.word, self._target, self.error = refusal.word, target, error
+        self.hops = 1 if has_waited and not self._waits else self.hops + 1
 
     def not_served(self, error: bytes) -> None:
         """No node has its hash slot."""
@@ -89,9 +90,15 @@ class Again:
         return masters.of_slot(self.slot) if self.slot != NO_SLOT else masters.any()
 
     def ends(self, patience: float) -> bool:
-        """Whether it was refused too often. A transaction waits until its hash slot has moved."""
-        waits = self.word == CLUSTERDOWN or self.is_transaction
-        return self.waited >= patience if waits else self.hops > MOST_HOPS
+        """Whether it has waited for too long, or was refused too often since."""
+        return self.waited >= patience if self._waits else self.hops > MOST_HOPS
+
+    @property
+    def _waits(self) -> bool:
+        """Whether it waits for a node that has its hash slot, or that is not known yet. A transaction waits
+        until its hash slot has moved."""
+        leads_nowhere = self.word in (MOVED, ASK) and self._target == NO_NODE
+        return self.word == CLUSTERDOWN or leads_nowhere or self.is_transaction
 
 
 class Round:
