@@ -235,6 +235,30 @@ def test_a_value_that_reads_as_a_refusal_is_none_where_it_begins_a_piece() -> No
     assert client.errors == []
 
 
+def test_no_part_of_a_redirect_is_passed_on_behind_an_error_that_came_in_pieces() -> None:
+    for first in range(1, 60):
+        cluster = ModelCluster(1, clients=1)
+        (client,) = cluster.clients
+        key, other = KEYS[0] + client.name, KEYS[-1] + client.name
+        here, slot = cluster.node_of(key), hash_slot(key)
+        there = (here + 1) % 3
+        for server in cluster.servers:
+            server.owners[slot] = there
+        client.ask([b"MGET", key, other], [b"GET", key])
+        server = cluster.servers[here]
+        server.take_in()
+        server.work()
+        server.work()
+        server.deliver(first)
+        server.deliver(len(server.to_client) - 20)
+        played(cluster, [here, there])
+        while cluster.later.waiting:
+            cluster.later.run_next()
+            played(cluster, [here, there])
+        assert client.replies == 2
+        assert client.errors == [b"-CROSSSLOT Keys in request don't hash to the same slot\r\n"]
+
+
 @pytest.mark.parametrize("in_parts", [False, True], ids=["whole", "in parts"])
 def test_a_hash_slot_without_a_node_is_waited_for_and_then_an_error(in_parts: bool) -> None:
     cluster = ModelCluster(1, clients=1, splits=in_parts)

@@ -381,9 +381,11 @@ class ClusterShares(Receiver):
         while at < len(data) and self._client is not None:
             turn = side.turn
             assert turn is not None
-            looks = side.is_looked_at or self.sends_again or turn.is_whole or turn.part is not None
             begin = at
             begins = framer.at_boundary or bool(side.part)
+            # One by one, if any of them may be a refusal: also behind a line of which a part was kept back.
+            looks = side.is_looked_at or self.sends_again or turn.is_whole or turn.part is not None
+            looks = looks or bool(side.part)
             at = framer.advance(data, begin, 1 if looks else turn.count)
             done = framer.completed
             if not looks and done and framer.at_boundary and not side.part:
