@@ -304,3 +304,23 @@ async def test_at_its_end_a_connection_is_closed_with_those_who_wait(patch: pyte
     shared.connection.login_ends(at_once=True)
     assert [one.lost for one in shared.clients] == ["upstream fake: the login ends", ""]
     assert lost(shared.clients[0].lost).closure is CREDENTIALS
+
+
+@in_loop
+async def test_a_fault_in_one_client_ends_no_other(patch: pytest.MonkeyPatch) -> None:
+    shared = Shared(patch, 3)
+    await shared.open()
+    failed: list[Exception] = []
+
+    def fault(*_: object) -> None:
+        raise AssertionError("a fault of keyfence")
+
+    first = shared.clients[0]
+    patch.setattr(first, "shared_replies", fault)
+    patch.setattr(first, "shared_failed", lambda _link, exc: failed.append(exc))
+    shared.all_send(1)
+    await asyncio.sleep(0)
+    shared.connection.data_received(b":1\r\n:2\r\n:3\r\n")
+    assert [one.replies for one in shared.clients[1:]] == [[(b":2\r\n", 1, True)], [(b":3\r\n", 1, True)]]
+    assert not shared.connection.is_closed
+    assert len(failed) == 1

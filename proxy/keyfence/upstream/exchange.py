@@ -58,6 +58,10 @@ class Sharer:
         """The connection ended while replies to this client were due."""
         raise NotImplementedError
 
+    def shared_failed(self, link: Share, exc: Exception) -> None:  # noqa: ARG002
+        """What was passed has met a fault of keyfence's. It may end this client, and no other."""
+        raise exc
+
     def upstream_refused(self, link: object, reason: str) -> None:
         """The connection failed, and the bytes sent were dropped. The next request tries again."""
         raise NotImplementedError
@@ -220,8 +224,12 @@ class Exchange:
         notified, self._notified = self._notified, []
         for share in notified:
             share.is_notified = False
-            if share.sharer is not None:
-                share.sharer.shared_turn(share)
+            sharer = share.sharer
+            if sharer is not None:
+                try:
+                    sharer.shared_turn(share)
+                except Exception as exc:
+                    sharer.shared_failed(share, exc)
 
     def _hand_out(self, data: bytes) -> str:
         """Do the work of `receive`. Raises ReplyError.
@@ -272,7 +280,12 @@ class Exchange:
         """A part of the replies to a client has noted errors. Returns what the client gets in its place."""
         errors = self._framer.take_errors()
         if share is not None and share.sharer is not None:
-            return share.sharer.shared_errors(share, piece, errors, at)
+            sharer = share.sharer
+            try:
+                return sharer.shared_errors(share, piece, errors, at)
+            except Exception as exc:
+                sharer.shared_failed(share, exc)
+                return piece
         for error in errors:
             if not error.is_rest:
                 self._on_dropped(error.word)
@@ -281,9 +294,13 @@ class Exchange:
     def _deliver(self, share: Share, piece: bytes, completed: int, whole: bool) -> None:
         """Pass a part of its replies to a client that is still there."""
         share.awaited -= completed
-        if share.sharer is None:
+        sharer = share.sharer
+        if sharer is None:
             return
-        share.sharer.shared_replies(share, piece, completed, whole)
+        try:
+            sharer.shared_replies(share, piece, completed, whole)
+        except Exception as exc:
+            sharer.shared_failed(share, exc)
         if not share.is_notified:
             share.is_notified = True
             self._notified.append(share)

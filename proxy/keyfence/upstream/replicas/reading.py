@@ -213,6 +213,10 @@ class ReadingLinks(Sharer):
         if self._client is not None:
             self._client.shared_lost(link, reason)
 
+    def shared_failed(self, link: Share, exc: Exception) -> None:
+        if self._client is not None:
+            self._client.shared_failed(link, exc)
+
     def upstream_refused(self, link: object, reason: str) -> None:
         self._queue.clear()
         self._due = self._until_written = 0

@@ -543,6 +543,10 @@ class ClusterShares(Receiver):
         if self._client is not None:
             self._client.shared_lost(link, reason)
 
+    def failed(self, link: Share, exc: Exception) -> None:
+        if self._client is not None:
+            self._client.shared_failed(link, exc)
+
     def refused(self, side: Side, reason: str) -> None:
         """A node refuses the connection: nothing was sent there."""
         self._hand_over()
