@@ -299,6 +299,17 @@ async def test_a_client_that_reads_slowly_from_the_start_pauses_its_upstream() -
 
 
 @in_loop
+async def test_a_client_that_is_closed_and_does_not_read_is_cut_off(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(client_module, "CLOSING_SECONDS", 0.2)
+    async with Stage(answer_all, limits=ClientLimits(idle=0.1)) as stage:
+        reader, writer = await stage.client()
+        reader._transport.pause_reading()  # type: ignore[attr-defined]
+        writer.write(REFUSED * 50_000)
+        await stage.nobody_is_left()
+        assert stage.telemetry.counters.closures == {"idle": 1}
+
+
+@in_loop
 async def test_a_client_that_does_not_read_is_closed_at_the_limit() -> None:
     async with Stage(answer_all, limits=ClientLimits(output=MIB)) as stage:
         reader, writer = await stage.client()

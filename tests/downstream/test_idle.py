@@ -21,7 +21,11 @@ class Looked:
     partial_since: float = 0.0
     ended: Closure | None = None
 
+    def leaves(self, _now: float) -> bool:
+        return self.ended is not None
+
     def give_up(self, why: Closure) -> None:
+        assert self.ended is None, "it is closed once"
         self.ended = why
 
 

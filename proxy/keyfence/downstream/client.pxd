@@ -11,7 +11,7 @@ from keyfence.session.conversation.reply_queue cimport ReplyQueue
 from keyfence.session.passthrough cimport Passthrough
 from keyfence.telemetry.traffic cimport Traffic
 
-cdef int _ARRIVING, _HALF_CLOSED, _DISMISSED
+cdef int _ARRIVING, _HALF_CLOSED, _DISMISSED, _CLOSING
 cdef int _SERVE, _REJECT, _END, _DISMISS, _LEAVE, _LOSE
 cdef int _TAKES_REQUESTS, _TAKES_REPLIES, _IS_CLIENT
 
@@ -33,6 +33,7 @@ cdef class Client(Owner):
     cdef object _half_closed
     cdef public double idle_since
     cdef public double partial_since
+    cdef long long _unread
     cdef object _timed
     # Integers stand together, so that no space is left between them.
     cdef int _port

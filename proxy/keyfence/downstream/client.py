@@ -41,6 +41,9 @@ from .timing import FIRST_TIMED, RETRIED_AFTER, TIMED_EACH, Phase, TimedRequest
 _ARRIVING = int(Life.ARRIVING)
 _HALF_CLOSED = int(Life.HALF_CLOSED)
 _DISMISSED = int(Life.DISMISSED)
+_CLOSING = int(Life.CLOSING)
+# A client that is closed gets what was written for it. It is cut off if it reads nothing for so many seconds.
+CLOSING_SECONDS = 10.0
 _SERVE, _REJECT, _END = int(Event.SERVE), int(Event.REJECT), int(Event.END)
 _DISMISS, _LEAVE, _LOSE = int(Event.DISMISS), int(Event.LEAVE), int(Event.LOSE)
 # What states admit, as bits.
@@ -89,6 +92,7 @@ class Client(Owner):
         self.active = True  # since the last check
         self.idle_since = 0.0
         self.partial_since = 0.0  # when the incomplete request began; 0.0: there is none
+        self._unread = -1  # CLOSING: bytes that the client had not read when seen last; -1: not seen yet
         self._until_timed = FIRST_TIMED
         self._timed: TimedRequest | None = None
         self._asks = False  # whether a question of the session awaits its answer
@@ -297,6 +301,9 @@ class Client(Owner):
             self._flush()
         except Exception as exc:
             self._failed(exc)
+
+    def shared_failed(self, _link: object, exc: Exception) -> None:
+        self._failed(exc)
 
     def shared_lost(self, _link: object, reason: str) -> None:
         self._guarded(self._session.conversation.upstream_lost, reason)
@@ -523,6 +530,17 @@ class Client(Owner):
     def holds_back(self) -> bool:
         """Whether keyfence delays requests that the client has sent."""
         return self._session.conversation.holds_back or not self._flow.is_reading
+
+    def leaves(self, now: float) -> bool:
+        """Whether the client is closed already. One that reads nothing of what was written is cut off."""
+        if self._life != _CLOSING or self._transport is None:
+            return False
+        unread = self._transport.get_write_buffer_size()
+        if self._unread < 0 or unread < self._unread:
+            self._unread, self.idle_since = unread, now
+        elif now - self.idle_since >= CLOSING_SECONDS:
+            self._transport.abort()
+        return True
 
     def give_up(self, why: Closure) -> None:
         """Close the client, because it has exceeded a time limit, or Redis is gone."""

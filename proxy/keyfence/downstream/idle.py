@@ -1,4 +1,5 @@
-"""Closes idle clients, and clients that take too long to send a request.
+"""Closes idle clients, clients that take too long to send a request, and those that do not read their last
+replies.
 
 Rule: a client that waits for a reply is not idle, and clients are not charged for delays of keyfence or
 Redis.
@@ -30,6 +31,7 @@ class Watched(Protocol):
     def waits(self) -> bool: ...
     @property
     def holds_back(self) -> bool: ...
+    def leaves(self, now: float) -> bool: ...
     def give_up(self, why: Closure) -> None: ...
 
 
@@ -43,6 +45,8 @@ def look(clients: Iterable[Watched], limits: ClientLimits, now: float) -> None:
     """Note which clients are idle. Close those that have been so too long, or take too long to send a
     request."""
     for client in list(clients):
+        if client.leaves(now):
+            continue
         if client.active or (limits.idle and client.waits):
             client.active = False
             client.idle_since = now
