@@ -48,6 +48,18 @@ def enforced(service: str = "CubeProxy", *, sharing: bool = False) -> tuple[Sess
 # -- redirects
 
 
+@pytest.mark.parametrize("pieces", [[READ_ONLY + MOVED], [READ_ONLY[:20], READ_ONLY[20:] + MOVED]])
+def test_a_redirect_behind_another_error_reaches_no_client_in_enforce(pieces: list[bytes]) -> None:
+    one, observer = enforced()
+    one.from_client(ADMITTED * 2)
+    for piece in pieces:
+        one.from_upstream(piece)
+    first, refusal = replies(sent(one))
+    assert first == READ_ONLY
+    assert is_refusal(refusal, "redis.address")
+    assert [(rule, action) for _, _, rule, action in observer.found] == [("redis.address", "refused")]
+
+
 @pytest.mark.parametrize("redirect", [MOVED, ASK, REDIRECT])
 def test_a_redirect_reaches_no_client_in_enforce(redirect: bytes) -> None:
     one, observer = enforced()

@@ -107,6 +107,17 @@ def test_without_an_upstream_every_request_gets_an_error_in_its_place() -> None:
     assert passed(one) == ADMITTED
 
 
+@pytest.mark.parametrize("mode", ["observe", "enforce"])
+@pytest.mark.parametrize("words", ["INFO", "CLUSTER SLOTS", "CLUSTER NODES", "CLIENT ID", "HELLO 3"])
+def test_what_keyfence_answers_by_redis_reply_gets_an_error_too(words: str, mode: str) -> None:
+    one = session(rules=[ModeRule(mode)], sharing=True)  # type: ignore[arg-type]
+    one.from_client(cmd(words))
+    passed(one)
+    one.upstream_refused("away")
+    assert sent(one) == b"-ERR keyfence: away\r\n"
+    assert not one.closing
+
+
 def test_a_transaction_whose_multi_failed_is_not_carried_out_in_part() -> None:
     """The next commands of such a client would run outside of the transaction."""
     one = session()

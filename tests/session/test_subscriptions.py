@@ -205,6 +205,28 @@ def test_a_shard_channel_that_moves_away_ends_its_subscription_unasked() -> None
     assert not one.closing
 
 
+@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize("size", [1, 7, 1000])
+def test_shard_channels_that_redis_has_ended_are_not_awaited_again(version: int, size: int) -> None:
+    one = session(rules=OPEN)
+    if version == 3:
+        one.from_client(cmd("HELLO 3"))
+        one.from_upstream(b"%1\r\n$2\r\nid\r\n:7\r\n")
+    one.from_client(cmd("SSUBSCRIBE", "s", "t"))
+    begin = b"*" if version == 2 else b">"
+    confirmed = frame(b"ssubscribe", b"s", 1) + frame(b"ssubscribe", b"t", 2)
+    one.from_upstream(confirmed.replace(b"*3", begin + b"3"))
+    sent(one)
+    ended = (frame(b"sunsubscribe", b"s", 1) + frame(b"sunsubscribe", b"t", 0)).replace(b"*3", begin + b"3")
+    for at in range(0, len(ended), size):
+        one.from_upstream(ended[at : at + size])
+    assert sent(one) == ended
+    one.from_client(cmd("SUNSUBSCRIBE"))
+    one.from_upstream(begin + b"3\r\n$12\r\nsunsubscribe\r\n$-1\r\n:0\r\n")
+    assert one.outstanding == 0
+    assert not one.closing
+
+
 def test_reset_ends_every_subscription() -> None:
     one = subscribed(2, b"a", b"b")
     one.from_client(cmd("RESET") + cmd("UNSUBSCRIBE"))

@@ -183,7 +183,8 @@ class KnownClient(Identity):
             if self._exchange is None:
                 self._exchange = Exchange(cluster.redirect)
             data = self._exchange.take(data, errors, at)
-        is_ruled = errors[0].is_rest or cluster is not None
+        goes_on = errors[0].is_rest and errors[0].word in REDIRECTS  # one that was ruled on
+        is_ruled = goes_on or cluster is not None
         for error in errors:
             if not error.is_rest:
                 self.observer.upstream_error(error.word)

@@ -5,7 +5,7 @@ from keyfence.session.conversation.reply_slots cimport Confirm, Drop, Forward, I
 from keyfence.session.conversation.identity cimport Identity
 from keyfence.resp.replies cimport ReplyFramer
 
-cdef int _PUSH, _STATUS, _UNDECIDED, _PASSED, _ANSWER, _DROPPED, _WHOLE, _SILENCED
+cdef int _PUSH, _STATUS, _UNDECIDED, _PASSED, _ANSWER, _DROPPED, _WHOLE, _SILENCED, _ENDED
 cdef ReplyFramer _UNUSED
 
 

@@ -18,7 +18,7 @@ from keyfence.resp.replies import ReplyFramer
 
 from .identity import Identity
 from .reply_slots import Confirm, Drop, Forward, Inspect, Local, Replace, ReplySlots
-from .subscriptions import Subscriptions, is_unasked, leading_word
+from .subscriptions import SHARD_CHANNEL_ENDED, Subscriptions, is_unasked, leading_word
 
 # The largest reply that is inspected (to AUTH or HELLO, or to EXEC with either) or replaced, in bytes.
 MAX_INSPECTED = 1024 * 1024
@@ -33,6 +33,7 @@ _ANSWER = 2  # for the head slot, and passed on as it comes
 _DROPPED = 3  # for the head slot, and dropped
 _WHOLE = 4  # for the head slot, and collected
 _SILENCED = 5  # a message, which is dropped
+_ENDED = 6  # the end of a subscription that Redis has ended by itself: passed on, and collected
 
 # MONITOR's line for each command that Redis carries out (`src/replication.c`, replicationFeedMonitors).
 _MONITOR_LINE = re.compile(rb"\+[0-9]{1,20}\.[0-9]{6} \[[0-9]")
@@ -99,9 +100,10 @@ class ReplyQueue:
         """The next reply is dropped, and the client gets `reply` instead."""
         self.slots.add(Replace(b"" if self._is_silent() else reply))
 
-    def drop(self, seen: Callable[[bytes], None] | None = None) -> None:
-        """The next reply is for keyfence, which has sent a command of its own."""
-        self.slots.add(Replace(b"", seen))
+    def drop(self, seen: Callable[[bytes], None] | None = None, *, answers: bool = False) -> None:
+        """The next reply is for keyfence. `answers`: `seen` answers the client by it, so the client gets an
+        error if it does not come."""
+        self.slots.add(Replace(b"", seen, answers))
 
     def drop_unless_error(self, seen: Callable[[bytes], None]) -> None:
         """As `drop`, but if the reply is an error, the client gets it."""
@@ -111,12 +113,15 @@ class ReplyQueue:
                 self.to_client.append(reply)
             seen(reply)
 
-        self.drop(answered)
+        self.drop(answered, answers=True)
 
     def edit(self, edited: Callable[[bytes], bytes]) -> None:
         """The next reply is the client's as `edited` returns it."""
         is_silent = self._is_silent()
-        self.drop(None if is_silent else lambda reply: self.to_client.append(edited(reply)))
+        if is_silent:
+            self.drop()
+        else:
+            self.drop(lambda reply: self.to_client.append(edited(reply)), answers=True)
 
     def local(self, reply: bytes) -> None:
         """The client gets `reply` in its turn."""
@@ -213,6 +218,8 @@ class ReplyQueue:
                 self.to_client.append(error)
             elif isinstance(slot, Local | Replace) and slot.data:
                 self.to_client.append(slot.data)
+            elif isinstance(slot, Replace) and slot.answers:
+                self.to_client.append(error)
         self._captured.clear()
 
     # -- from a shared connection
@@ -384,7 +391,7 @@ class ReplyQueue:
         piece = self._piece(data, at, end, client)
         if self._frame == _UNDECIDED and not self._captured and self._is_message(piece):
             self._frame = _PASSED
-        if self._frame in (_UNDECIDED, _WHOLE):
+        if self._frame in (_UNDECIDED, _WHOLE, _ENDED):
             self._captured += piece
         elif self._frame not in (_DROPPED, _SILENCED):
             self.to_client.append(piece)
@@ -395,7 +402,7 @@ class ReplyQueue:
             self._frame = owner
             if owner in (_PASSED, _ANSWER):
                 self.to_client.append(bytes(self._captured))
-            if owner != _WHOLE:
+            if owner not in (_WHOLE, _ENDED):
                 self._captured.clear()
         if len(self._captured) > MAX_INSPECTED:
             self.closing = upstream_sent("an oversized reply")
@@ -431,9 +438,12 @@ class ReplyQueue:
         kind = self._framer.kind
         if isinstance(head, Confirm) and word == head.word:
             return _ANSWER
+        subscribed = bool(self.subscriptions) or isinstance(head, Confirm)
+        is_ours = self.subscriptions is not None and (kind == _PUSH or self.resp == 2)
+        if is_ours and word == SHARD_CHANNEL_ENDED:
+            return _ENDED
         if kind == _PUSH:
             return _kind_of_push(word, client)
-        subscribed = bool(self.subscriptions) or isinstance(head, Confirm)
         if self.resp == 2 and subscribed and is_unasked(word):
             return _PASSED
         if isinstance(head, Drop):
@@ -449,6 +459,14 @@ class ReplyQueue:
             reply = bytes(self._captured)
             self._captured.clear()
             self._captured_reply(reply)
+        elif owner == _ENDED:
+            frame = bytes(self._captured)
+            self._captured.clear()
+            self.to_client.append(frame)
+            assert self.subscriptions is not None
+            self.subscriptions.ended(frame)
+            if self.slots:
+                self._slot_done()
         elif owner == _DROPPED and isinstance(head, Drop):
             if self.slots.answered(head, 1):
                 self._slot_done()

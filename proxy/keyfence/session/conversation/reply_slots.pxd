@@ -26,6 +26,7 @@ cdef class Local(ReplySlot):
 cdef class Replace(ReplySlot):
     cdef readonly bytes data
     cdef readonly object seen
+    cdef readonly bint answers
 
 
 @cython.final

@@ -57,15 +57,18 @@ class Local(ReplySlot):
 class Replace(ReplySlot):
     """One upstream reply is dropped, and `data` is sent in its place (nothing if it is empty).
 
-    `seen`, if given, is called with the dropped reply.
+    `seen`, if given, is called with the dropped reply. `answers`: it then answers the client.
     """
 
-    __slots__ = ("data", "seen")
+    __slots__ = ("answers", "data", "seen")
 
-    def __init__(self, data: bytes, seen: Callable[[bytes], None] | None = None) -> None:
+    def __init__(
+        self, data: bytes, seen: Callable[[bytes], None] | None = None, answers: bool = False
+    ) -> None:
         self.held = SLOT_BYTES + len(data)
         self.data = data
         self.seen = seen
+        self.answers = answers
 
 
 class Inspect(ReplySlot):

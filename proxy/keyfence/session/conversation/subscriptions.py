@@ -28,7 +28,9 @@ COMMANDS: dict[bytes, tuple[bytes, str, bool]] = {
     b"SUNSUBSCRIBE": (b"sunsubscribe", "shard channels", False),
 }
 # Unrequested arrays in RESP2 begin with these: messages, and the end of shard channels that have moved.
-_UNASKED = frozenset({b"message", b"pmessage", b"smessage", b"sunsubscribe"})
+SHARD_CHANNEL_ENDED = b"sunsubscribe"
+_UNASKED = frozenset({b"message", b"pmessage", b"smessage", SHARD_CHANNEL_ENDED})
+_ENDED = re.compile(rb"[*>]3\r\n[$+](?:12\r\n)?sunsubscribe\r\n\$([0-9]{1,10})\r\n")
 
 _LEADING_WORD = re.compile(
     rb"(?:[*>][0-9]{1,10}\r\n\$[0-9]{1,10}\r\n|>[0-9]{1,10}\r\n\+)([A-Za-z_]{1,16})\r\n"
@@ -93,6 +95,12 @@ class Subscriptions:
         self.count -= len(self._names[kind])
         self._names[kind].clear()
         self._bytes[kind] = 0
+
+    def ended(self, frame: bytes) -> None:
+        """Redis has ended the subscription to a shard channel by itself, because its hash slot has moved."""
+        begin = _ENDED.match(frame)
+        if begin is not None:
+            self._remove("shard channels", frame[begin.end() : begin.end() + int(begin[1])])
 
     def clear(self) -> None:
         """RESET ends all subscriptions."""

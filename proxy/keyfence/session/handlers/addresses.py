@@ -69,7 +69,7 @@ def _ask(executor: Executor) -> None:
             executor.count_forwarded()
             executor.conversation.replies.local(reply)
 
-    ask_redis(executor, executor.request, answered)
+    ask_redis(executor, executor.request, answered, answers=True)
 
 
 def info(executor: Executor, _argv: Argv) -> None:

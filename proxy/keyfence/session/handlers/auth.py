@@ -45,14 +45,16 @@ def auth(executor: Executor, argv: Argv) -> None:
 
 
 def auth_shared(executor: Executor, argv: Argv) -> bool:
-    """Answers a login as a user that keyfence checks itself. Returns False for any other user."""
+    """Answers a login as a user that keyfence checks itself, once no reply is due: what is due may come over
+    connections of the service before. Returns False for any other user."""
     credentials = auth_credentials(argv)
     if credentials is None:
         return False
     service = executor.client.context.identities.check(*credentials)
     if service is Login.NOT_MINE:
         return False
-    _checked_here(executor, service, credentials[0])
+    user = credentials[0]
+    executor.conversation.when_answered(lambda: _checked_here(executor, service, user))
     return True
 
 

@@ -44,9 +44,11 @@ def hold_for(executor: Executor, seen: Callable[[bytes], None], edit: Edit = Non
     executor.conversation.hold()
 
 
-def ask_redis(executor: Executor, request: bytes, seen: Callable[[bytes], None]) -> None:
+def ask_redis(
+    executor: Executor, request: bytes, seen: Callable[[bytes], None], *, answers: bool = False
+) -> None:
     """Send a request of keyfence's own. The reply goes to `seen` only, and nothing more is evaluated until
-    it has arrived."""
+    it has arrived. `answers`: it then answers the client."""
     conversation = executor.conversation
 
     def release(reply: bytes) -> None:
@@ -55,7 +57,7 @@ def ask_redis(executor: Executor, request: bytes, seen: Callable[[bytes], None])
 
     conversation.hold()
     conversation.to_upstream.append(request)
-    conversation.replies.drop(release)
+    conversation.replies.drop(release, answers=answers)
 
 
 def hold_for_proof(

@@ -27,10 +27,12 @@ def open_transaction(conversation: Conversation, transaction: OpenTransaction, m
     """Sends a MULTI. The commands after it are queued in `transaction`."""
 
     def answered(reply: bytes) -> None:
-        """If Redis refuses MULTI (NOAUTH, NOPERM), there is no transaction."""
+        """If Redis refuses MULTI (NOAUTH, NOPERM), there is no transaction: what was to be queued has run."""
         transaction.is_confirmed = True
         if reply.startswith(b"-") and conversation.transaction is transaction:
             conversation.transaction = None
+            if transaction.is_shapeable:
+                conversation.doubt_replies()
 
     conversation.to_upstream.append(multi)
     conversation.replies.inspect(answered)
