@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from pathlib import Path
 
 import pytest
@@ -188,3 +189,19 @@ def test_a_log_that_cannot_be_written_is_reported_at_the_start(tmp_path: Path) -
     )  # fmt: skip
     assert code == 2
     assert f"the command log {tmp_path} cannot be written: Is a directory" in err
+
+
+def test_a_file_that_cannot_be_opened_anew_stays_the_one_that_is_open(tmp_path: Path) -> None:
+    """Its number would become that of somebody's socket, which the next command would close."""
+    folder = tmp_path / "log"
+    folder.mkdir()
+    recorder = Recorder(str(folder / "commands.log"))
+    send(recorder, "GET a:x")
+    folder.rename(tmp_path / "away")
+    send(recorder, "SET a:x 1")
+    first, second = socket.socketpair()
+    with first, second:
+        send(recorder, "DEL a:x")
+        first.send(b"x")
+        assert second.recv(1) == b"x"
+    recorder.close()

@@ -126,8 +126,8 @@ class Recorder:
             if mine.st_size + more <= self._max_bytes:
                 return
             os.replace(self.path, self.path + ".1")
-        os.close(self._file)
-        self._file = self._open()
+        full, self._file = self._file, self._open()  # if that fails, the former file stays open
+        os.close(full)
 
     def close(self) -> None:
         """Write what no line represents yet, and close the file."""

@@ -24,6 +24,7 @@ from keyfence.upstream.own_commands import PTTL, SELECT, SIZES
 from keyfence.upstream.patience import at_most
 
 LOOK_SECONDS = 0.5  # between two checks
+UNUSED_SECONDS = 60.0  # after which a connection is closed
 BATCH = 500  # keys in one write
 MAX_LINE = 64 * 1024  # bytes of a reply that is one line
 MAX_REASONS = 100  # reasons that are reported
@@ -60,6 +61,7 @@ class TtlWatch:
         self._upstream_of = upstream_of
         # With the move of the upstream before each was opened, and its login.
         self._links: dict[Upstream, tuple[_Link, tuple[float, Login | None]]] = {}
+        self._asked_at: dict[Upstream, float] = {}  # when each was asked last, by the loop's clock
 
     async def watch_forever(self) -> None:
         """Check the due keys twice a second. Cancelling closes the connections."""
@@ -94,6 +96,9 @@ class TtlWatch:
             for upstream, of_some in self._by_upstream(sizes):
                 for database, of_size in _batches(of_some):
                     await self._ask_sizes(upstream, database, of_size)
+        now = asyncio.get_running_loop().time()
+        for upstream in [one for one, at in self._asked_at.items() if now - at > UNUSED_SECONDS]:
+            self._close(upstream)  # such as a node that has left its cluster
 
     def _by_upstream(self, due: Sequence[_Open]) -> Iterable[tuple[Upstream, list[_Open]]]:
         found: dict[Upstream, list[_Open]] = {}
@@ -191,6 +196,7 @@ class TtlWatch:
         if upstream in self._links:
             link, stood = self._links[upstream]
             if stood == stands and not link.lost:
+                self._asked_at[upstream] = asyncio.get_running_loop().time()
                 return link
             self._close(upstream)  # it leads to the former primary, or has a former login
         if upstream.up is False or upstream.must_wait:
@@ -198,9 +204,11 @@ class TtlWatch:
         link = _Link(upstream.address.greeting(), upstream.address.database)
         await upstream.attempt(lambda: link)
         self._links[upstream] = link, stands
+        self._asked_at[upstream] = asyncio.get_running_loop().time()
         return link
 
     def _close(self, upstream: Upstream) -> None:
+        self._asked_at.pop(upstream, None)
         if upstream in self._links:
             self._links.pop(upstream)[0].close()
 
