@@ -53,6 +53,13 @@ def one_line(text: str) -> str:
     return "".join(char if char.isprintable() else "\ufffd" for char in text)
 
 
+def cell(text: str) -> str:
+    """Returns a text from outside as a cell of a CSV file: what a spreadsheet would take for a formula begins
+    with an apostrophe."""
+    text = one_line(text)
+    return f"'{text}" if text.startswith(("=", "+", "-", "@")) else text
+
+
 def anchor(name: str) -> str:
     """Returns the anchor of a name of the policy in the exported document: `shop/lock` is `shop-lock`."""
     return re.sub(r"[^A-Za-z0-9_.-]", "-", name)

@@ -161,3 +161,14 @@ def test_all_faults_come_in_the_file_s_order() -> None:
     error = FileError([Diagnostic(Place("f", line, 1), "error", "x") for line in (3, 1, 2)])
     assert [one.place.line for one in error.diagnostics] == [1, 2, 3]
     assert str(error) == "f:1:1: error: x\nf:2:1: error: x\nf:3:1: error: x"
+
+
+def test_an_emoji_may_be_written_as_json_writes_it() -> None:
+    assert Source("f", 'a: "\\ud83d\\ude00 caf\\u00e9"').data == {"a": "\U0001f600 caf\u00e9"}
+
+
+@pytest.mark.parametrize("text", ['a: "x\\ud83d"', '"\\ude00": b', 'a: "\\ude00\\ud83d"'])
+def test_half_a_character_is_a_fault_with_its_place(text: str) -> None:
+    (fault,) = faults(text)
+    assert fault.startswith("f:1:")
+    assert "an escape is one half of a character" in fault

@@ -54,9 +54,15 @@ def validate(model: type[_Model], source: Source) -> _Model:
         if other is not None:
             message = f"this is {_kinds[other]}; expected {_kinds[model].partition(',')[0]}"
             raise FileError([source.error((), message)]) from None
+        errors = exc.errors(include_url=False, include_input=True)
+        # A file without what each such file has is another one, and its content may be nobody's business.
+        is_foreign = any(one["type"] == "missing" and len(one["loc"]) == 1 for one in errors)
         found: dict[tuple[Any, ...], Diagnostic] = {}
-        for error in exc.errors(include_url=False, include_input=True):
+        for error in errors:
             diagnostic = _diagnostic(model, source, error)
+            is_telling = error["type"] == "missing" or "; did you mean" in diagnostic.message
+            if is_foreign and not is_telling:
+                continue
             # A value that fits no branch of a union has a fault for each branch; one is enough.
             whole = diagnostic.message if error["type"] in ("missing", "extra_forbidden") else ""
             found.setdefault((diagnostic.place, whole, error["loc"][:-1]), diagnostic)

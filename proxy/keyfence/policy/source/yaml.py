@@ -205,6 +205,17 @@ def tokens(text: str) -> list[yaml.Token]:
     return list(yaml.scan(text, Loader=yaml.SafeLoader))
 
 
+def _joined(text: str, at: Any) -> str:
+    """A scalar without halves of characters: JSON writes an emoji as two escapes (`\\ud83d\\ude00`). Raises
+    ComposerError for one half alone."""
+    if text.isascii():
+        return text
+    try:
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le")
+    except UnicodeDecodeError:
+        raise ComposerError(None, None, "an escape is one half of a character (a surrogate)", at) from None
+
+
 class _Composer:
     """Makes the tree of nodes from a parser's events, to a bounded depth.
 
@@ -242,7 +253,7 @@ class _Composer:
         node: yaml.Node
         if isinstance(event, ScalarEvent):
             plain_tag = _MERGE if event.implicit[0] and event.value == "<<" else _STR
-            node = yaml.ScalarNode(tag or plain_tag, event.value, start, end)
+            node = yaml.ScalarNode(tag or plain_tag, _joined(event.value, start), start, end)
             self._anchor(event, node)
             return node
         if depth > MAX_DEPTH:
