@@ -57,3 +57,14 @@ def test_nothing_is_told_where_the_policy_allows_several_hash_slots(tmp_path: Pa
     settings = load_settings(str(file), Overrides())
     assert advice(settings, parse_policy(POLICY)) == []
     assert advice(settings, None) == []
+
+
+def test_a_line_of_modes_that_an_earlier_one_hides_is_told(tmp_path: Path) -> None:
+    (found,) = texts(tmp_path, "modes: [{mode: observe}, {mode: enforce, rule: scope.write, service: web}]")
+    assert found == (
+        "line 2 of modes never decides: line 1 matches all that it matches, and the first one that matches "
+        "decides; move it up"
+    )
+    of_service = "{mode: observe, service: web}"
+    assert texts(tmp_path, f"modes: [{of_service}, {{mode: enforce, rule: scope.write}}]") == []
+    assert texts(tmp_path, "modes: [{mode: enforce}, {mode: enforce, rule: scope.write}]") == []

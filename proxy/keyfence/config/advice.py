@@ -1,4 +1,4 @@
-"""Warnings about settings that are valid, and that the policy in force defeats.
+"""Warnings about settings that are valid, and that another setting or the policy in force defeats.
 
 Rule: advice is a warning. It refuses nothing, and names the setting to change.
 """
@@ -17,6 +17,29 @@ _CROSS = "slot.cross"
 
 
 def advice(settings: Settings, policy: CompiledPolicy | None) -> list[Diagnostic]:
+    """What the settings say and what will not happen."""
+    return _of_modes(settings) + _of_splits(settings, policy)
+
+
+def _of_modes(settings: Settings) -> list[Diagnostic]:
+    """Warnings about lines of `modes` that never decide."""
+    found = []
+    for index, one in enumerate(settings.modes):
+        before = [
+            place
+            for place, other in enumerate(settings.modes[:index])
+            if other.rule in ("", one.rule) and other.service in ("", one.service)
+        ]
+        if before and settings.modes[before[0]].mode != one.mode:
+            text = (
+                f"line {index + 1} of modes never decides: line {before[0] + 1} matches all that it matches, "
+                "and the first one that matches decides; move it up"
+            )
+            found.append(settings.fault(("modes", index), text)._replace(level="warning"))
+    return found
+
+
+def _of_splits(settings: Settings, policy: CompiledPolicy | None) -> list[Diagnostic]:
     """A warning about commands that may be sent in parts, if the policy refuses them before that."""
     if policy is None or not policy.cluster:
         return []

@@ -10,6 +10,7 @@ import ipaddress
 import os
 import re
 from typing import Annotated, Any
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
 
@@ -51,6 +52,8 @@ def parse_network(text: str) -> str:
 
 
 def _number_or_none(value: Any) -> Any:
+    if value in (0, "0"):
+        raise ValueError("0 admits nothing; write none for no limit")
     return 0 if value == NONE else value
 
 
@@ -109,6 +112,8 @@ def parse_store(text: str) -> str:
         raise ValueError(f"{text!r} has two slashes; write sqlite:///FILE, or sqlite:////PATH/FILE")
     if kind == "sqlite" and len(rest) == 1:
         raise ValueError(f"{text!r} names no file; write {_STORES}")
+    if kind != "sqlite" and not _names_host(text):
+        raise ValueError(f"that names no host and port; write {_STORES}")
     return text
 
 
@@ -118,10 +123,19 @@ def _store_or_none(value: str) -> str:
 
 def parse_web_url(text: str) -> str:
     """The URL of a webhook, unchanged. Raises ValueError, which does not show it: it may be a secret."""
-    scheme, _, rest = text.partition("://")
-    if scheme not in ("http", "https") or not rest.partition("/")[0] or any(one.isspace() for one in text):
+    scheme = text.partition("://")[0]
+    if scheme not in ("http", "https") or not _names_host(text) or any(one.isspace() for one in text):
         raise ValueError("this is not a URL of a webhook; write https://HOST/PATH")
     return text
+
+
+def _names_host(url: str) -> bool:
+    """Whether a URL names a host, and a port that can be one, if any."""
+    try:
+        parts = urlsplit(url)
+        return bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
 
 
 def parse_environment(text: str) -> str:

@@ -130,7 +130,7 @@ def _settings(model: ConfigModel, source: Resolved | None, flags: Overrides, fol
         admin_names=(*model.admin.names, *([admin.host_port[0]] if admin and admin.host_port[0] else [])),
         metrics=_address(flags.metrics or model.metrics),
         decision_log=log,
-        findings=_store(flags.findings or model.findings.url, source, folder),
+        findings=_store(flags.findings or model.findings.url, source, Path() if flags.findings else folder),
         findings_are_default=not (flags.findings or model.findings.url),
         findings_keep=model.findings.keep / 1000,
         notify=model.notify,

@@ -50,7 +50,7 @@ SECRETS: tuple[PathKey, ...] = (
     ("identify", "passwords", "*", "password", "*"),
 )
 URLS: tuple[PathKey, ...] = (("upstream",), ("upstream", "url"))
-STORE_URLS: tuple[PathKey, ...] = (("policy", "redis"),)
+STORE_URLS: tuple[PathKey, ...] = (("policy", "redis"), ("findings",), ("findings", "url"))
 # Settings that must be references: a configuration may hold a password's hash, but no password.
 ONLY_ELSEWHERE: tuple[PathKey, ...] = (
     ("identify", "passwords", "*", "password"),
@@ -155,7 +155,8 @@ class Resolved(Source):
             if _is_one_of(path, URLS):
                 value = resolved_url(text, self._folder)
             else:
-                is_url = _is_one_of(path, STORE_URLS)
+                # The URL of a SQLite file is a path, which is not unquoted.
+                is_url = _is_one_of(path, STORE_URLS) and not text.startswith("sqlite:")
                 value = resolved(text, self._folder, may_be_file=may_be_file, is_url=is_url)
         except BadReference as exc:
             self.faults.append(self.error(path, str(exc)))

@@ -217,6 +217,12 @@ class CredentialsModel(BaseModel):
         return FromCommand(argv, username=username, where=where)
 
 
+def _some_time(value: int) -> int:
+    if not value:
+        raise ValueError("in no time nothing connects; write a duration such as 5s")
+    return value
+
+
 class UpstreamModel(BaseModel):
     """The Redis that keyfence connects to. Without a URL, Sentinels or a cluster, keyfence starts one of its
     own."""
@@ -241,7 +247,7 @@ class UpstreamModel(BaseModel):
     key: str = ""  # … and its key
     server_name: str = ""  # the name in a rediss:// server's certificate, if it is not the URL's host
     verify: Flag = True  # check a rediss:// server's certificate and name
-    connect_timeout: Duration = 5000
+    connect_timeout: Annotated[Duration, AfterValidator(_some_time)] = 5000
     # shared: commands that leave no state on a connection use connections that clients share.
     mode: Literal["shared", "dedicated"] = "shared"
     # HOST:PORT of each, or the word sentinel: those that the Sentinels name. Services that `reads` names use

@@ -101,8 +101,11 @@ class Database:
     def __init__(self, url: str, *, create: bool = True) -> None:
         """Connects, and makes or upgrades the tables. Without `create`, a missing database is an error.
         Raises StoreError."""
-        parsed = make_url(url)
-        self.shown = parsed.render_as_string(hide_password=True)
+        try:
+            parsed = make_url(url)
+        except (SQLAlchemyError, ValueError):
+            raise StoreError("the URL of the findings store cannot be read") from None  # it may hold a secret
+        self.shown = parsed.set(query={}).render_as_string(hide_password=True)
         self._path = Path(str(parsed.database))
         self._opened: os.stat_result | None = None
         self._beside: dict[Path, os.stat_result] = {}
