@@ -288,6 +288,37 @@ def test_what_is_left_is_written_at_the_end(fixture: Fixture) -> None:
     assert [one.total for one in Reader(Database(f"sqlite:///{fixture.path}")).findings()] == [1]
 
 
+def test_what_cannot_be_written_at_the_end_is_said_to_be_lost(
+    fixture: Fixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def main() -> None:
+        fixture.lock()
+        fixture.count(row())
+        await fixture.writer.close()
+
+    run(main)
+    *_, last = capsys.readouterr().err.splitlines()
+    assert f"1 finding that waited for the findings store sqlite:///{fixture.path} is lost" in last
+
+
+def test_a_batch_that_is_a_fault_of_keyfences_does_not_end_the_writing(
+    fixture: Fixture, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def main() -> None:
+        fixture.count(row())
+        with monkeypatch.context() as patch:
+            patch.setattr(Store, "write", lambda *_: "\ud83d".encode())
+            await fixture.writer.write()
+        fixture.now += 60
+        fixture.count(row())
+        await fixture.writer.write()
+
+    run(main)
+    assert [one.total for one in fixture.reader.findings()] == [1]
+    assert fixture.counters.findings_write_failures == 1
+    assert "what was counted since the last write to the findings store is lost" in capsys.readouterr().err
+
+
 def test_a_write_that_is_cancelled_at_the_end_loses_nothing(fixture: Fixture) -> None:
     """The job that writes each second is cancelled at any moment, also while the thread has not begun."""
 

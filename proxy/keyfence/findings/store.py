@@ -206,7 +206,7 @@ class Store:
     # -- evidence and spans
 
     def _write_uses(self, connection: Connection, batch: Batch) -> None:
-        new = [key for key in batch.uses if key not in self._uses]
+        new = sorted(key for key in batch.uses if key not in self._uses)  # in one order, as above
         if new:
             columns = ("service", "kind", "name", "basis")
             values = [dict(zip(columns, key, strict=True)) | {"last": 0.0} for key in new]
@@ -399,7 +399,8 @@ class Store:
 
 
 def _with_ids(seen: dict[Key, Seen]) -> list[tuple[str, Key]]:
-    return [(finding_id(key), key) for key in seen]
+    # In one order in all instances, so that none waits for another one that waits for it.
+    return sorted((finding_id(key), key) for key in seen)
 
 
 def _new_values(one: str, key: Key, seen: Seen) -> dict[str, Any]:

@@ -19,8 +19,9 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.enforcement.modes import Modes
+from keyfence.policy.units import counted
 from keyfence.telemetry.counters import Counters
-from keyfence.telemetry.operator_log import Changes, elapsed
+from keyfence.telemetry.operator_log import Changes, elapsed, report_fault
 from keyfence.telemetry.tally import Key
 
 from .batch import Batch
@@ -171,6 +172,11 @@ class Writer:
                 self._batch = batch
                 self._failed(exc)
                 return
+            except Exception as exc:  # a fault of keyfence's own, which this batch would meet again
+                self._counters.findings_write_failures += 1
+                report_fault(exc)
+                self._changes.add("what was counted since the last write to the findings store is lost")
+                return
             self._succeeded(batch)
         if changes:
             self._on_change(changes)
@@ -296,12 +302,23 @@ class Writer:
     async def close(self) -> None:
         """Write what is left, and close the database."""
         await self.write()
+        self._say_what_is_lost()
         if self._reported is not None:
             with contextlib.suppress(*_FAILURES):  # others see that it is silent
                 loop = asyncio.get_running_loop()
                 await loop.run_in_executor(self._thread, self._store.leave, self._reported.id)
         self._thread.shutdown()
         self._store.database.close()
+
+    def _say_what_is_lost(self) -> None:
+        """The process ends, and the store could not be written."""
+        lost = [counted(len(self._batch.seen), "finding")] if self._batch.seen else []
+        if self._book is not None and self._book.has_waiting:
+            lost.append("the newest rows of the history")
+        if lost:
+            store, is_one = self._store.database.shown, len(self._batch.seen) == len(lost) == 1
+            verb = "is" if is_one else "are"
+            self._changes.add(f"{' and '.join(lost)} that waited for the findings store {store} {verb} lost")
 
 
 def open_store(url: str, instance: str) -> Store:
