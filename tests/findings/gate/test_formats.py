@@ -206,7 +206,7 @@ def test_the_keys_of_the_json_are_stable() -> None:
     answer = json.loads(as_json(judged(finding())))
     assert list(answer) == [
         *("outcome", "exit_code", "commands", "since", "baseline", "new", "should", "known"),
-        *("waived", "quiet", "resolved", "unseen", "asked", "unjudged"),
+        *("waived", "quiet", "resolved", "unseen", "asked", "unjudged", "dropped"),
     ]
     assert answer["new"][0]["id"] == finding().id
     assert answer["asked"][1] == {"service": "shop", "rule": "scope.write", "commands": 80}

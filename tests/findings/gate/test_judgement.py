@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from keyfence.findings.finding import DAY, State
+from keyfence.findings.gate.formats import as_junit, headline
 from keyfence.findings.gate.judgement import Outcome, blocking, judge
 from tests.findings.gate.findings import NOON, evidence, finding, judged, unjudged
 
@@ -118,3 +119,14 @@ def test_each_rule_that_was_asked_of_a_service_is_a_case() -> None:
         ("shop", "scope.write"): [finding()],
         ("shop", "ttl.required"): [late],
     }
+
+
+def test_a_log_that_leaves_violations_out_proves_nothing() -> None:
+    judgement = judged(dropped=5)
+    assert judgement.outcome is Outcome.UNKNOWN
+    assert judgement.outcome.exit_code == 3
+    assert headline(judgement).startswith(
+        "not known: no new findings, but the decision log leaves out 5 violations"
+    )
+    assert "leaves out 5 violations" in as_junit(judgement)
+    assert judged(finding(), dropped=5).outcome is Outcome.NEW

@@ -89,10 +89,13 @@ def headline(judgement: Judgement) -> str:
     found = counted(new, "new finding") if new else "no new findings"
     found += _since(judgement)
     if judgement.outcome is Outcome.UNKNOWN:
-        found = f"not known: {found}, but the policy has changed since some commands were seen"
+        why = "the policy has changed since some commands were seen"
+        if judgement.evidence.dropped:
+            why = f"the decision log leaves out {counted(judgement.evidence.dropped, 'violation')}"
+        found = f"not known: {found}, but {why}"
     number = judgement.evidence.commands
     if number is None:
-        return f"{found} in the decision log"
+        return found if judgement.outcome is Outcome.UNKNOWN else f"{found} in the decision log"
     since = ""
     if judgement.since is not None:  # the store counts commands by the hour
         since = f" since {clock_text(judgement.since // HOUR * HOUR)}"
@@ -255,6 +258,7 @@ def as_object(judgement: Judgement) -> dict[str, Any]:
         "unseen": [one.model_dump() for one in judgement.unseen],
         "asked": [{"service": service, "rule": rule, "commands": n} for (service, rule), n in asked],
         "unjudged": [one._asdict() for one in judgement.evidence.unjudged],
+        "dropped": judgement.evidence.dropped,
     }
 
 
@@ -288,10 +292,11 @@ def as_junit(judgement: Judgement) -> str:
             elif why := unknown.get((service, rule)):
                 _failure(case, why, Outcome.UNKNOWN, ())
         tests, failures = tests + len(cases), failures + int(suite.get("failures", "0"))
-    if judgement.outcome is Outcome.SILENT:
+    is_cut = judgement.outcome is Outcome.UNKNOWN and judgement.evidence.dropped
+    if judgement.outcome is Outcome.SILENT or is_cut:
         suite = _suite(root, "keyfence", 1, 1)
         case = ElementTree.SubElement(suite, "testcase", classname="keyfence", name="traffic", time="0")
-        _failure(case, headline(judgement), "no traffic", ())
+        _failure(case, headline(judgement), judgement.outcome, ())
         tests, failures = tests + 1, failures + 1
     root.set("tests", str(tests))
     root.set("failures", str(failures))

@@ -25,7 +25,7 @@ class Outcome(enum.StrEnum):
     CLEAN = "clean"
     NEW = "new findings"
     SILENT = "no traffic"  # no command was evaluated
-    UNKNOWN = "not known"  # the policy has changed since commands were evaluated
+    UNKNOWN = "not known"  # the policy has changed since commands were evaluated, or a log is not whole
 
     @property
     def exit_code(self) -> int:
@@ -90,7 +90,7 @@ def _outcome(new: Sequence[Finding], evidence: Evidence) -> Outcome:
         return Outcome.NEW
     if evidence.is_silent:
         return Outcome.SILENT
-    return Outcome.UNKNOWN if evidence.unjudged else Outcome.CLEAN
+    return Outcome.UNKNOWN if evidence.unjudged or evidence.dropped else Outcome.CLEAN
 
 
 def _is_new(finding: Finding, evidence: Evidence, since: float | None, known: Collection[str]) -> bool:

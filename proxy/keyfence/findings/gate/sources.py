@@ -33,6 +33,7 @@ class Evidence:
     is_silent: bool
     reopened: Mapping[str, float] = dataclasses.field(default_factory=dict)
     unjudged: Sequence[Unjudged] = ()  # of a decision log, this is not known
+    dropped: int = 0  # violations that a decision log leaves out
 
 
 def of_store(reader: Reader, since: float) -> Evidence:
@@ -66,14 +67,15 @@ def _evidence(findings: Sequence[Finding], answer: Mapping[str, Any], since: flo
     )
 
 
-def of_rows(rows: Iterable[Row], since: float) -> Evidence:
-    """What a decision log has, by the rows of `telemetry.reports.by_command`."""
+def of_rows(rows: Iterable[Row], since: float, dropped: int = 0) -> Evidence:
+    """What a decision log has, by the rows of `telemetry.reports.by_command`. `dropped`: violations that it
+    leaves out."""
     findings = [of_row(row, after_violations(None, row["actions"])[0]) for row in rows]
     seen = [one for one in findings if one.last >= since]
     asked: dict[tuple[str, str], int] = {}
     for one in seen:
         asked[one.service, one.rule] = asked.get((one.service, one.rule), 0) + one.total
-    return Evidence(findings, asked, None, not seen)
+    return Evidence(findings, asked, None, not seen, dropped=dropped)
 
 
 def _from_object(value: Mapping[str, Any]) -> Finding:
