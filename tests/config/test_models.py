@@ -94,6 +94,18 @@ FAULTS = {
         "keyfence.yaml:2:44: '5' is not a duration; write a number and its unit, "
         "as 500ms, 60s, 10m, 1h or 7d",
     ],
+    "policy: p\nupstream: {connect_timeout: 0s}\nlimits: {connections_per_service: {CubeProxy: 0}}": [
+        "keyfence.yaml:2:29: in no time nothing connects; write a duration such as 5s",
+        "keyfence.yaml:3:47: 0 admits nothing; write none for no limit",
+    ],
+    'policy: p\nnotify: {webhook: "https://[hooks/x"}\nfindings: "postgresql://u:SECRET@h:54a32/db"': [
+        "keyfence.yaml:2:19: this is not a URL of a webhook; write https://HOST/PATH",
+        "keyfence.yaml:3:11: that names no host and port; write sqlite:////PATH/FILE, "
+        "postgresql://USER@HOST/DATABASE, or none",
+    ],
+    'policy: p\nnotify: {webhook: "https://hooks:99999/x"}': [
+        "keyfence.yaml:2:19: this is not a URL of a webhook; write https://HOST/PATH",
+    ],
     "policy: p\nidentify: {networks: {10.0.0.1/8: CubeMaster, 10.0.0.0/33: CubeMaster}, users: {a: Nope}}": [
         "keyfence.yaml:2:35: '10.0.0.1/8' has bits behind the prefix; write 10.0.0.0/8",
         "keyfence.yaml:2:60: '10.0.0.0/33' is not a network; write it as 10.0.0.0/8 or fd00::/8",

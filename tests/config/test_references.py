@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from sqlalchemy import make_url
 
 from keyfence.admin.token import token_warnings
 from keyfence.config.loading import load_settings
@@ -68,6 +69,17 @@ def test_a_login_can_come_from_references(text: str, tmp_path: Path, monkeypatch
     settings = load(tmp_path, text)
     assert login(settings) == ("redis.example", "kf", SECRET)
     assert SECRET not in repr(settings.upstream)
+
+
+def test_the_password_of_a_findings_store_may_hold_any_character(tmp_path: Path) -> None:
+    settings = load(tmp_path, 'findings: "postgresql://kf:${KF_PASSWORD}@${KF_HOST}/db"')
+    url = make_url(settings.findings)
+    assert (url.host, url.password) == ("redis.example", SECRET)
+
+
+def test_the_path_of_a_sqlite_file_is_taken_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KF_FOLDER", "/a b/c")
+    assert load(tmp_path, "findings: 'sqlite:///${KF_FOLDER}/x@y.db'").findings == "sqlite:////a b/c/x@y.db"
 
 
 def test_a_file_below_the_credentials_of_systemd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

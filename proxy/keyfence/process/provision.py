@@ -74,7 +74,8 @@ class Provision:
         is_new = source.answered(answer, time.time(), asked.etag, has_asked_to_wait=wait > 0)
         if trouble:
             self._changes.add(f"{source.server.shown} answers again")
-        if source is self.source and source.offered is None and source.held is not None:
+        is_written = not self.copy_trouble
+        if source is self.source and is_written and source.offered is None and source.held is not None:
             with contextlib.suppress(OSError):  # it was not written, which was said
                 await asyncio.to_thread(confirm_copy, self.path, source.held.confirmed)
         return is_new

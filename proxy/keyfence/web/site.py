@@ -29,6 +29,7 @@ from keyfence.admin.queries import query
 from keyfence.admin.server import SiteRoute
 from keyfence.findings.filter import MAX_LIMIT
 from keyfence.policy.diagnostics import FileError
+from keyfence.policy.show import cell
 from keyfence.policy.units import clock_text
 
 from .actions import ACTIONS, ROLES, Outcome, required
@@ -45,7 +46,6 @@ _FORM = "application/x-www-form-urlencoded"
 _COLUMNS = ("id", "state", "service", "rule", "command", "entry", "shape", "severity", "total", "observed")
 _MORE_COLUMNS = ("refused", "waived", "late", "first", "last", "owner", "example", "hint")
 _SIGN_IN = "/sign-in"
-_FORMULA = ("=", "+", "-", "@")  # what a spreadsheet takes for a formula
 
 
 class Page:
@@ -337,7 +337,7 @@ def _as_csv(findings: Iterable[Mapping[str, Any]]) -> str:
 
 
 def _cells(one: Mapping[str, Any]) -> list[str]:
-    """A finding as cells of a spreadsheet. A cell that begins like a formula gets an apostrophe."""
+    """A finding as cells of a spreadsheet."""
     examples = one["examples"]
     more = {
         **{action: one["counts"].get(action, 0) for action in ("observed", "refused", "waived", "late")},
@@ -345,5 +345,4 @@ def _cells(one: Mapping[str, Any]) -> list[str]:
         "last": clock_text(one["last"]),
         "example": examples[0]["key"] if examples else "",
     }
-    texts = [inert({**one, **more}[name]) for name in (*_COLUMNS, *_MORE_COLUMNS)]
-    return [f"'{text}" if text.startswith(_FORMULA) else text for text in texts]
+    return [cell(inert({**one, **more}[name])) for name in (*_COLUMNS, *_MORE_COLUMNS)]

@@ -101,6 +101,16 @@ def test_a_policy_with_faults_or_failing_tests_is_not_stored(shop: Shop) -> None
     assert not shop.store.exists()
 
 
+def test_a_file_that_no_instance_would_find_is_not_pushed(shop: Shop) -> None:
+    other = shop.policy.rename(shop.policy.with_suffix(".policy"))
+    code, out, err = keyfence("push", other, "--key", shop.key, "--to", shop.store)
+    assert (code, out) == (2, "")
+    assert (
+        err == f"keyfence: {other} does not end in .yaml or .yml, so no instance would find it; rename it\n"
+    )
+    assert not shop.store.exists()
+
+
 def test_a_rollback_publishes_old_content_as_a_new_version(shop: Shop) -> None:
     shop.push()
     shop.policy.write_text(POLICY + "# two\n")

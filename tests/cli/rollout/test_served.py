@@ -39,7 +39,7 @@ KEPT = {
         "connect_timeout",
         "shared_connections",
     ),
-    *("upstream", "expose", "split", "upstream_ca", "upstream_cert", "upstream_key", "upstream_verify"),
+    *("upstream", "upstream_ca", "upstream_cert", "upstream_key", "upstream_verify"),
 }
 
 
@@ -66,6 +66,8 @@ def test_only_what_decides_about_commands_comes_from_the_configuration(tmp_path:
         "news": None,
         "workers": 0,
         "announce": None,
+        "expose": None,
+        "split": {},
         "replicas": (),
         "reads": {},
         "drain": 1.0,

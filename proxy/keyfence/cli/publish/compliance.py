@@ -17,7 +17,7 @@ from keyfence.cli.terminal.output import fail, say
 from keyfence.findings.history.book import POLICY
 from keyfence.findings.history.chain import chains_of, faults
 from keyfence.findings.spans import span_text
-from keyfence.policy.show import one_line
+from keyfence.policy.show import cell, one_line
 from keyfence.policy.units import clock_text, counted
 
 from .history import BROKEN, fault_text, read
@@ -131,11 +131,9 @@ def _print_csv(wrong: Sequence[str], found: Sequence[Any]) -> None:
         writer.writerow(["service", "rule", "always_enforced", *seconds_of, "gaps", *counts])
     for one in found:
         seconds = [ms / 1000 for ms in one.times.values()]
-        service = one_line(one.service)
-        service = (
-            f"'{service}" if service[:1] in "=+-@" else service
-        )  # else a spreadsheet takes it as a formula
-        writer.writerow([service, one.rule, one.is_always_enforced, *seconds, one.gaps, *one.counts.values()])
+        writer.writerow(
+            [cell(one.service), one.rule, one.is_always_enforced, *seconds, one.gaps, *one.counts.values()]
+        )
 
 
 def _data(

@@ -29,7 +29,7 @@ from keyfence.fleet.store import Store, Version
 from keyfence.fleet.store import history as versions_of
 from keyfence.policy.diagnostics import FileError
 from keyfence.policy.loading.load import load_policy
-from keyfence.policy.source.files import Reading
+from keyfence.policy.source.files import POLICY_ENDS, Reading
 from keyfence.policy.units import counted
 
 from .keys import TRUST_HELP, signer_of, trusted
@@ -80,6 +80,8 @@ def push(policy: str, place: str, name: str, key: str, sequence: int, **more: An
     Exit code 0: it is stored; 1: it has faults, a test fails, somebody else has pushed meanwhile, or the
     store does not answer; 2: wrong usage.
     """
+    if not os.path.isdir(policy) and not policy.endswith(POLICY_ENDS):
+        fail(f"{policy} does not end in .yaml or .yml, so no instance would find it; rename it")
     signer = signer_of(key)
     with Reading():  # so that all that follows is about the same bytes
         own, tested = _checked(policy)

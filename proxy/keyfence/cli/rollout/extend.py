@@ -35,6 +35,7 @@ from keyfence.authoring.learn.text import plain
 from keyfence.cli.terminal.output import fail, say
 from keyfence.policy.loading.load import load_policy
 from keyfence.policy.show import one_line
+from keyfence.policy.source.files import replacing
 from keyfence.policy.units import counted as count
 
 SUFFIX = ".answers.json"
@@ -144,7 +145,8 @@ class _Questions:
                 if answer is None:
                     break
                 self.answers[one.id] = answer
-                self.file.write_text(json.dumps(self.answers, indent=1), encoding="utf-8")
+                with replacing(self.file, json.dumps(self.answers, indent=1)):
+                    pass
         return Extension(self.text, self.taken, self.dropped, []), self.waived
 
     def _question(self, one: Proposal, place: str) -> dict[str, Any] | None:

@@ -18,7 +18,7 @@ from keyfence.cli.terminal.asking import ask_admin, checked_answer
 from keyfence.cli.terminal.options import admin_option, checked, format_option, print_json, value_option
 from keyfence.cli.terminal.output import fail, fits, print_table, say, table_of, wrapped
 from keyfence.findings.filter import states
-from keyfence.policy.show import one_line
+from keyfence.policy.show import cell, one_line
 from keyfence.policy.units import clock_text, counted
 from keyfence.telemetry.clients import text_of
 
@@ -119,7 +119,7 @@ def _print_csv(rows: list[dict[str, Any]]) -> None:
     writer.writerow(["id", "state", "severity", "service", "rule", "command", "entry", "shape", "count"])
     names = ("id", "state", "severity", "service", "rule", "command", "entry", "shape", "total")
     for row in rows:
-        writer.writerow([one_line(str(row[name])) for name in names])
+        writer.writerow([cell(str(row[name])) for name in names])
 
 
 def _single(one: str, admin: str, form: str) -> None:

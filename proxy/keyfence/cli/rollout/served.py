@@ -89,6 +89,8 @@ def for_a_command(settings: Settings, services: Sequence[str], store: str, log: 
         decision_log=log,
         workers=0,
         announce=None,
+        expose=None,
+        split={},
         replicas=(),
         reads={},
         drain=min(settings.drain, DRAIN_SECONDS),
