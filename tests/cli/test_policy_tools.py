@@ -476,6 +476,18 @@ def test_a_configuration_is_checked_together_with_its_policy(file: Write) -> Non
     assert f"{config}:2:37: error: 'on' is not a service of the policy; did you mean one?" in out
 
 
+def test_a_configuration_is_checked_without_the_policy_that_a_server_has(file: Write) -> None:
+    text = 'policy: {url: "https://policies.example/p.yaml"}\nlisteners: [{listen: ":0", service: one}]\n'
+    config = file("keyfence.yaml", text)
+    code, out, err = keyfence("check", config)
+    unchecked = "the policy of https://policies.example/p.yaml is not checked: no copy of it is here"
+    assert (code, out, err) == (0, f"{config}: 0 errors; {unchecked}\n", "")
+    config.write_text(text + "listners: []\n")
+    code, out, _ = keyfence("check", config)
+    assert code == 1
+    assert f"{config}:3:1: error: unknown key 'listners'" in out
+
+
 def test_a_setting_that_works_against_the_policy_is_a_warning(file: Write) -> None:
     file("p.yaml", PLAIN + "cluster: true\n")
     text = "policy: p.yaml\nupstream: {cluster: [h:6379], expose: single}\nsplit: {one: MGET}\n"

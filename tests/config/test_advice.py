@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from keyfence.config.advice import advice
+from keyfence.config.advice import advice, hidden_modes
 from keyfence.config.loading import load_settings
 from keyfence.config.settings import Overrides
 from keyfence.policy.loading.load import parse_policy
@@ -59,12 +59,18 @@ def test_nothing_is_told_where_the_policy_allows_several_hash_slots(tmp_path: Pa
     assert advice(settings, None) == []
 
 
+def hidden(folder: Path, text: str) -> list[str]:
+    file = folder / "keyfence.yaml"
+    file.write_text(UPSTREAM + text)
+    return [str(one) for one in hidden_modes(load_settings(str(file), Overrides()))]
+
+
 def test_a_line_of_modes_that_an_earlier_one_hides_is_told(tmp_path: Path) -> None:
-    (found,) = texts(tmp_path, "modes: [{mode: observe}, {mode: enforce, rule: scope.write, service: web}]")
+    (found,) = hidden(tmp_path, "modes:\n- {mode: observe}\n- {mode: enforce, rule: scope.write}\n")
     assert found == (
-        "line 2 of modes never decides: line 1 matches all that it matches, and the first one that matches "
-        "decides; move it up"
+        f"{tmp_path}/keyfence.yaml:5:3: warning: line 2 of modes never decides: line 1 matches all that it "
+        "matches, and the first one that matches decides; move it up"
     )
     of_service = "{mode: observe, service: web}"
-    assert texts(tmp_path, f"modes: [{of_service}, {{mode: enforce, rule: scope.write}}]") == []
-    assert texts(tmp_path, "modes: [{mode: enforce}, {mode: enforce, rule: scope.write}]") == []
+    assert hidden(tmp_path, f"modes: [{of_service}, {{mode: enforce, rule: scope.write}}]") == []
+    assert hidden(tmp_path, "modes: [{mode: enforce}, {mode: enforce, rule: scope.write}]") == []

@@ -9,10 +9,11 @@ import os
 from pathlib import Path
 
 from keyfence.authoring.lint import check_policy
-from keyfence.config.advice import advice
-from keyfence.config.loading import named_files
+from keyfence.config.advice import advice, hidden_modes
+from keyfence.config.loading import load_policy_server, named_files
 from keyfence.config.models import ConfigModel
 from keyfence.config.settings import Overrides
+from keyfence.config.state_file import policy_copy
 from keyfence.policy.diagnostics import Diagnostic, FileError
 from keyfence.policy.source.model import PolicyModel
 from keyfence.policy.source.validate import other_kind
@@ -47,7 +48,12 @@ def _check_configuration(path: str) -> Checked:
     except FileError as exc:
         found, policy = exc.diagnostics, named_files(path, Overrides())[0]
     else:
-        found, policy = advice(settings, compiled), settings.policy
+        found, policy = advice(settings, compiled) + hidden_modes(settings), settings.policy
+    server, copy = _server_without_copy(path)
+    if server:
+        own = [one for one in found if one.place.file != copy]
+        unchecked = f"the policy of {server} is not checked: no copy of it is here"
+        return own, [], f"{path}: {_errors(own)}; {unchecked}"
     if not policy:
         return found, [], f"{path}: {_errors(found)}"
     errors, warnings, summary = check_policy(policy)
@@ -56,6 +62,17 @@ def _check_configuration(path: str) -> Checked:
     advised = [one for one in own if one.level == "warning"]
     own_summary = _errors(faults) + (f", {counted(len(advised), 'warning')}" if advised else "")
     return [*faults, *errors], [*advised, *warnings], f"{path}: {own_summary}\n{summary}"
+
+
+def _server_without_copy(path: str) -> tuple[str, str]:
+    """The server that has the policy, if there is no copy of it on this machine, and the name that the copy
+    would have; "" otherwise."""
+    try:
+        server = load_policy_server(path, Overrides())
+    except FileError:
+        server = None
+    copy = str(policy_copy(path))
+    return (server.shown, copy) if server is not None and not os.path.exists(copy) else ("", "")
 
 
 def _errors(found: list[Diagnostic]) -> str:

@@ -17,12 +17,21 @@ _CROSS = "slot.cross"
 
 
 def advice(settings: Settings, policy: CompiledPolicy | None) -> list[Diagnostic]:
-    """What the settings say and what will not happen."""
-    return _of_modes(settings) + _of_splits(settings, policy)
+    """A warning about commands that may be sent in parts, if the policy refuses them before that."""
+    if policy is None or not policy.cluster:
+        return []
+    clients = ClientSettings(splits=settings.splits)
+    refused = [
+        name
+        for name in policy.services
+        if clients.split_for(name) and mode_of(settings.modes, _CROSS, name) == "enforce"
+    ]
+    return [_of_split(settings, refused)] if refused else []
 
 
-def _of_modes(settings: Settings) -> list[Diagnostic]:
-    """Warnings about lines of `modes` that never decide."""
+def hidden_modes(settings: Settings) -> list[Diagnostic]:
+    """Warnings about lines of `modes` that never decide. The page leaves such lines when it writes others
+    before them, so they are no advice for a keyfence that runs."""
     found = []
     for index, one in enumerate(settings.modes):
         before = [
@@ -37,19 +46,6 @@ def _of_modes(settings: Settings) -> list[Diagnostic]:
             )
             found.append(settings.fault(("modes", index), text)._replace(level="warning"))
     return found
-
-
-def _of_splits(settings: Settings, policy: CompiledPolicy | None) -> list[Diagnostic]:
-    """A warning about commands that may be sent in parts, if the policy refuses them before that."""
-    if policy is None or not policy.cluster:
-        return []
-    clients = ClientSettings(splits=settings.splits)
-    refused = [
-        name
-        for name in policy.services
-        if clients.split_for(name) and mode_of(settings.modes, _CROSS, name) == "enforce"
-    ]
-    return [_of_split(settings, refused)] if refused else []
 
 
 def _of_split(settings: Settings, services: list[str]) -> Diagnostic:

@@ -23,7 +23,7 @@ from .cutting import ANY_NODE, NO_NODE, PARTS, Run, arguments, end_of
 from .masters import Masters
 from .missing import MOST_HELD, is_blank, may_be_blank
 from .refusals import refuses_reading
-from .shares import ClusterShares
+from .shares import ClusterShares, most_at_once
 from .sides import Sent, Side, new_sent
 from .turns import Turn, new_turn
 
@@ -101,20 +101,15 @@ class ReadingShares(ClusterShares):
                 self._void()
             elif not self.due and any(one.master.has_left for one in self._places):
                 self._leave_gone()
-            self._cut_first()
-            if not self._send_piece(*self._queue[0]):
-                return
-
-    def _cut_first(self) -> None:
-        """Leave the first piece of the queue so many requests as may be sent now."""
-        piece, shapeable = self._queue[0]
-        most = self._most()
-        if piece.replies > most:
-            end = end_of(piece.data, most)
-            if end < len(piece.data):
+            piece, shapeable = self._queue[0]
+            most = most_at_once(self._size, self.due)
+            if piece.replies > most and (end := end_of(piece.data, most)) < len(piece.data):
                 rest = Piece(piece.data[end:], piece.replies - most, piece.reads)
+                piece = Piece(piece.data[:end], most, piece.reads)
                 self._queue[0] = (rest, shapeable)
-                self._queue.appendleft((Piece(piece.data[:end], most, piece.reads), shapeable))
+                self._queue.appendleft((piece, shapeable))
+            if not self._send_piece(piece, shapeable):
+                return
 
     def _send_piece(self, piece: Piece, shapeable: bool) -> bool:
         """Send the first piece of the queue. Returns whether that was possible now."""

@@ -27,7 +27,7 @@ cdef class ClusterShares(Receiver):
     cdef readonly Order _order
     cdef readonly object _queue
     cdef public long long due
-    cdef long long _size
+    cdef readonly long long _size
     cdef long long _received
     cdef public long long number
     cdef readonly object retries
@@ -41,16 +41,16 @@ cdef class ClusterShares(Receiver):
     @cython.locals(index=Py_ssize_t)
     cpdef object send(self, list chunks, list counts, bint shapeable)
     cpdef bint _may_send(self) except -1
-    cpdef object _send_some(self, bytes data, long long count, bint shapeable)
-    cdef object _take_size(self, long long size)
     @cython.locals(node=int, side=Side)
     cdef bint _deal(self, bytes data, long long count) except -1
     @cython.locals(
         raw="const char *", places="unsigned char *", begin="long long", end="long long", index="long long",
-        first="long long", each="long long", node=int, side=Side, parts=list, part=bytes,
+        first="long long", each="long long", node=int, side=Side, one=Side, parts=list, part=bytes,
     )
     cdef bint _deal_to_several(self, bytes data, long long count) except -1
-    @cython.locals(run=Run, runs=list, parts=dict, totals=dict, pieces=list, cutter=Cutter)
+    @cython.locals(
+        run=Run, runs=list, parts=dict, totals=dict, pieces=list, cutter=Cutter, most="long long", end=Py_ssize_t
+    )
     cpdef object _send(self, bytes data, long long count, bint shapeable)
     cdef object _send_parts(self, dict parts, dict totals, bint shapeable)
     cdef int _any(self) except -9
@@ -60,7 +60,7 @@ cdef class ClusterShares(Receiver):
     @cython.locals(side=Side, made=Side)
     cpdef Side side(self, int node)
     cpdef object send_to(self, Side side, Sent sent)
-    @cython.locals(head=Turn, other=Side, is_partial=bint)
+    @cython.locals(head=Turn, other=Side, is_partial=bint, size="long long")
     cpdef object came(self, Side side, bytes data, long long completed, bint whole)
     cpdef object turn_is_over(self)
     cpdef object _pass_on(self)

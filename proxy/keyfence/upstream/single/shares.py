@@ -59,6 +59,11 @@ _NODES, _ENDS = NODES, ENDS
 _PLACES = bytearray(MOST_DEALT)  # of the requests that are dealt out
 
 
+def most_at_once(size: int, due: int) -> int:
+    """How many requests may be sent while so many are due, if replies have this size. At least one."""
+    return max(MOST_ASKED // size - due, 1)
+
+
 class ClusterShares(Receiver):
     """The shares of one client."""
 
@@ -115,7 +120,7 @@ class ClusterShares(Receiver):
             if self._queue or not self._may_send():
                 self._queue.append((chunks[index], counts[index], shapeable))
             else:
-                self._send_some(chunks[index], counts[index], shapeable)
+                self._send(chunks[index], counts[index], shapeable)
         if self._queue:
             self._go_on()
 
@@ -167,23 +172,16 @@ class ClusterShares(Receiver):
 
     def _go_on(self) -> None:
         while self._queue and self._client is not None and self._may_send():
-            self._send_some(*self._queue.popleft())
+            self._send(*self._queue.popleft())
 
-    def _send_some(self, data: bytes, count: int, shapeable: bool) -> None:
+    def _send(self, data: bytes, count: int, shapeable: bool) -> None:
         """Send as many of these requests as may be asked for at once. The others come next."""
         if (self.due + count) * self._size > MOST_ASKED:
-            most = self._most()
+            most = most_at_once(self._size, self.due)
             end = end_of(data, most)
             if end < len(data):
                 self._queue.appendleft((data[end:], count - most, shapeable))
                 data, count = data[:end], most
-        self._send(data, count, shapeable)
-
-    def _most(self) -> int:
-        """How many requests may be sent now, at least one."""
-        return max(int(MOST_ASKED // self._size - self.due), 1)
-
-    def _send(self, data: bytes, count: int, shapeable: bool) -> None:
         if not shapeable and self._order.head is None and self._deal(data, count):
             return
         self._hand_over()
@@ -254,7 +252,9 @@ class ClusterShares(Receiver):
                 index += 1
             side = self.side(node)
             if side.place >= _MOST_SIDES:
-                self._drop_parts()
+                for one in self._places:
+                    one.part_count = 0
+                    one.parts.clear()
                 return False
             for each in range(first, index):
                 places[each] = side.place
@@ -275,11 +275,6 @@ class ClusterShares(Receiver):
                 parts.clear()
                 self.send_to(side, sent)
         return True
-
-    def _drop_parts(self) -> None:
-        for side in self._places:
-            side.part_count = 0
-            side.parts.clear()
 
     def _send_run(self, node: int, data: bytes, count: int, shapeable: bool, is_transaction: bool) -> None:
         if node == _ANY_NODE:
@@ -332,8 +327,9 @@ class ClusterShares(Receiver):
         """A side has received bytes, in which so many replies end."""
         self._link = side.link
         self._received += len(data)
-        if completed:
-            self._take_size(self._received // completed)
+        if completed:  # a large reply is remembered for a while
+            size, self._received = self._received // completed, 0
+            self._size = size if size > self._size else self._size - (self._size - size) // 16
         if self._deals.head is not None:
             if whole and self._deals.held + len(data) <= MOST_MERGED:
                 self.due -= completed
@@ -350,11 +346,6 @@ class ClusterShares(Receiver):
         self._order.settle(is_partial)
         if self._order.held > MOST_HELD and self._client is not None:
             self._client.shared_lost(self._link, upstream_sent("too many replies before an earlier one"))
-
-    def _take_size(self, size: int) -> None:
-        """Replies of this size have come. A larger one is remembered for a while."""
-        self._received = 0
-        self._size = size if size > self._size else self._size - (self._size - size) // 16
 
     def error_came(self, side: Side) -> None:
         """An error was noted in what comes next from a side: it may have refused a command."""
