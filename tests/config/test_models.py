@@ -100,7 +100,7 @@ FAULTS = {
     ],
     'policy: p\nnotify: {webhook: "https://[hooks/x"}\nfindings: "postgresql://u:SECRET@h:54a32/db"': [
         "keyfence.yaml:2:19: this is not a URL of a webhook; write https://HOST/PATH",
-        "keyfence.yaml:3:11: that names no host and port; write sqlite:////PATH/FILE, "
+        "keyfence.yaml:3:11: its host and port cannot be read; write sqlite:////PATH/FILE, "
         "postgresql://USER@HOST/DATABASE, or none",
     ],
     'policy: p\nnotify: {webhook: "https://hooks:99999/x"}': [

@@ -77,6 +77,11 @@ def test_the_password_of_a_findings_store_may_hold_any_character(tmp_path: Path)
     assert (url.host, url.password) == ("redis.example", SECRET)
 
 
+@pytest.mark.parametrize("url", ["postgresql:///db", "postgresql://kf@/db?host=/run/postgresql"])
+def test_a_findings_store_may_be_reached_by_its_socket(url: str, tmp_path: Path) -> None:
+    assert load(tmp_path, f'findings: "{url}"').findings == url
+
+
 def test_the_path_of_a_sqlite_file_is_taken_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KF_FOLDER", "/a b/c")
     assert load(tmp_path, "findings: 'sqlite:///${KF_FOLDER}/x@y.db'").findings == "sqlite:////a b/c/x@y.db"

@@ -112,8 +112,8 @@ def parse_store(text: str) -> str:
         raise ValueError(f"{text!r} has two slashes; write sqlite:///FILE, or sqlite:////PATH/FILE")
     if kind == "sqlite" and len(rest) == 1:
         raise ValueError(f"{text!r} names no file; write {_STORES}")
-    if kind != "sqlite" and not _names_host(text):
-        raise ValueError(f"that names no host and port; write {_STORES}")
+    if kind != "sqlite" and _host_of(text) is None:  # "": PostgreSQL's own socket
+        raise ValueError(f"its host and port cannot be read; write {_STORES}")
     return text
 
 
@@ -124,18 +124,18 @@ def _store_or_none(value: str) -> str:
 def parse_web_url(text: str) -> str:
     """The URL of a webhook, unchanged. Raises ValueError, which does not show it: it may be a secret."""
     scheme = text.partition("://")[0]
-    if scheme not in ("http", "https") or not _names_host(text) or any(one.isspace() for one in text):
+    if scheme not in ("http", "https") or not _host_of(text) or any(one.isspace() for one in text):
         raise ValueError("this is not a URL of a webhook; write https://HOST/PATH")
     return text
 
 
-def _names_host(url: str) -> bool:
-    """Whether a URL names a host, and a port that can be one, if any."""
+def _host_of(url: str) -> str | None:
+    """The host that a URL names, "" if it names none; None: its host or port cannot be one."""
     try:
         parts = urlsplit(url)
-        return bool(parts.hostname) and parts.port != 0
+        return None if parts.port == 0 else parts.hostname or ""
     except ValueError:
-        return False
+        return None
 
 
 def parse_environment(text: str) -> str:
