@@ -131,6 +131,18 @@ def test_a_long_key_is_not_held_for_a_later_line_and_its_mask_is_still_right(tmp
     assert {line["key"] for line in book.lines()} == {"sha256:" + hashlib.sha256(key).hexdigest()[:12]}
 
 
+def test_a_long_key_that_waits_is_not_shown_once_keys_are_masked(book: Book) -> None:
+    key = b"customer-4711:" + b"k" * 50_000
+    for _ in range(module.GROUP_BURST + 2):
+        book.record(violation=violation(key))
+    before = len(book.lines())
+    book.log.mask(True)
+    book.log.close()
+    (late,) = book.lines()[before:]
+    assert (late["key"], late["merged"]) == ("", 1)
+    assert "4711" not in json.dumps(late)
+
+
 def test_a_line_is_pure_ascii_whatever_the_key_held(book: Book) -> None:
     book.record(violation=violation("ключ\x1b[31m\n".encode()))
     data = book.path.read_bytes()

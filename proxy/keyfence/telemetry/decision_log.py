@@ -144,7 +144,12 @@ class DecisionLog(Sink):
         self._file.flush()
 
     def mask(self, mask_keys: bool) -> None:
-        # Lines that wait to be written are masked too.
+        # Lines that wait to be written are masked too. Of a long key only the beginning is left, so it has no
+        # mask: nothing of it is shown.
+        if mask_keys and not self._mask_keys:
+            for one in self._groups.values():
+                if one.violation.key is None and not script_in(one.violation.rule, one.violation.shape):
+                    one.violation = one.violation._replace(shown="", hint="", message="")
         self._mask_keys = mask_keys
 
     def reopen(self) -> None:
