@@ -29,6 +29,27 @@ def test_a_database_is_made_once_and_opened_again(url: str) -> None:
     again.close()
 
 
+class Busy:
+    """A connection to a file that others open at the same time, which happens too rarely for a test."""
+
+    def __init__(self, times: int) -> None:
+        self.left = times
+
+    def execute(self, _statement: str) -> None:
+        self.left -= 1
+        if self.left >= 0:
+            raise sqlite3.OperationalError("database is locked")
+
+
+def test_a_file_that_others_open_at_the_same_time_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = Busy(3)
+    module._use_wal(one)
+    assert one.left == -1
+    monkeypatch.setattr(module, "BUSY_SECONDS", 0.05)
+    with pytest.raises(sqlite3.OperationalError):
+        module._use_wal(Busy(1_000_000))
+
+
 def test_a_newer_schema_is_refused_and_not_touched(database: Database, url: str) -> None:
     with database.writing() as connection:
         connection.execute(meta.update().values(version=VERSION + 1))

@@ -217,6 +217,19 @@ def _prepare_file(path: Path, create: bool) -> None:
     os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
 
 
+def _use_wal(connection: Any) -> None:
+    """Write ahead. SQLite does not wait here, as it does elsewhere, for another one that opens the file."""
+    until = time.monotonic() + BUSY_SECONDS
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode=WAL")
+            return
+        except sqlite3.OperationalError:
+            if time.monotonic() >= until:
+                raise
+            time.sleep(0.02)
+
+
 def _engine(url: URL) -> Engine:
     if url.get_backend_name() == "postgresql":
         url = url.set(drivername="postgresql+psycopg")
@@ -235,7 +248,7 @@ def _engine(url: URL) -> Engine:
     @event.listens_for(engine, "connect")
     def _connected(connection: Any, _record: object) -> None:
         connection.isolation_level = None
-        connection.execute("PRAGMA journal_mode=WAL")
+        _use_wal(connection)
         connection.execute("PRAGMA synchronous=NORMAL")
 
     @event.listens_for(engine, "begin")
