@@ -152,6 +152,17 @@ def test_once_nothing_is_subscribed_an_array_is_a_reply_whatever_it_begins_with(
     assert one.outstanding == 0
 
 
+def test_once_nothing_is_subscribed_a_list_may_begin_with_the_word_that_ends_shard_channels() -> None:
+    one = subscribed(2, b"a")
+    one.from_client(cmd("UNSUBSCRIBE"))
+    one.from_upstream(frame(b"unsubscribe", b"a", 0))
+    one.from_client(ADMITTED)
+    sent(one)
+    one.from_upstream(frame(b"sunsubscribe", b"s", b"t"))
+    assert sent(one) == frame(b"sunsubscribe", b"s", b"t")
+    assert one.outstanding == 0
+
+
 def test_too_many_names_cannot_be_followed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("keyfence.session.conversation.subscriptions.MAX_BYTES", 1000)
     monkeypatch.setattr("keyfence.session.conversation.subscriptions.MAX_NAMES", 3)

@@ -18,7 +18,7 @@ from keyfence.resp.replies import ReplyFramer
 
 from .identity import Identity
 from .reply_slots import Confirm, Drop, Forward, Inspect, Local, Replace, ReplySlots
-from .subscriptions import SHARD_CHANNEL_ENDED, Subscriptions, is_unasked, leading_word
+from .subscriptions import SHARD_CHANNEL_ENDED, Subscriptions, is_message, leading_word
 
 # The largest reply that is inspected (to AUTH or HELLO, or to EXEC with either) or replaced, in bytes.
 MAX_INSPECTED = 1024 * 1024
@@ -117,8 +117,7 @@ class ReplyQueue:
 
     def edit(self, edited: Callable[[bytes], bytes]) -> None:
         """The next reply is the client's as `edited` returns it."""
-        is_silent = self._is_silent()
-        if is_silent:
+        if self._is_silent():
             self.drop()
         else:
             self.drop(lambda reply: self.to_client.append(edited(reply)), answers=True)
@@ -439,12 +438,11 @@ class ReplyQueue:
         if isinstance(head, Confirm) and word == head.word:
             return _ANSWER
         subscribed = bool(self.subscriptions) or isinstance(head, Confirm)
-        is_ours = self.subscriptions is not None and (kind == _PUSH or self.resp == 2)
-        if is_ours and word == SHARD_CHANNEL_ENDED:
+        if word == SHARD_CHANNEL_ENDED and subscribed and (kind == _PUSH or self.resp == 2):
             return _ENDED
         if kind == _PUSH:
             return _kind_of_push(word, client)
-        if self.resp == 2 and subscribed and is_unasked(word):
+        if self.resp == 2 and subscribed and is_message(word):
             return _PASSED
         if isinstance(head, Drop):
             return _DROPPED

@@ -27,9 +27,9 @@ COMMANDS: dict[bytes, tuple[bytes, str, bool]] = {
     b"SSUBSCRIBE": (b"ssubscribe", "shard channels", True),
     b"SUNSUBSCRIBE": (b"sunsubscribe", "shard channels", False),
 }
-# Unrequested arrays in RESP2 begin with these: messages, and the end of shard channels that have moved.
+# Unrequested arrays in RESP2 begin with these: messages, or the end of a shard channel that has moved.
 SHARD_CHANNEL_ENDED = b"sunsubscribe"
-_UNASKED = frozenset({b"message", b"pmessage", b"smessage", SHARD_CHANNEL_ENDED})
+_MESSAGES = frozenset({b"message", b"pmessage", b"smessage"})
 _ENDED = re.compile(rb"[*>]3\r\n[$+](?:12\r\n)?sunsubscribe\r\n\$([0-9]{1,10})\r\n")
 
 _LEADING_WORD = re.compile(
@@ -113,6 +113,6 @@ def needs_names(argv: Sequence[bytes]) -> bool:
     return COMMANDS[fold(argv[0])][2]
 
 
-def is_unasked(word: bytes) -> bool:
-    """Whether an array that begins with this word is not a reply to a subscribed RESP2 client."""
-    return word in _UNASKED
+def is_message(word: bytes) -> bool:
+    """Whether an array that begins with this word is a message to a subscribed RESP2 client, and no reply."""
+    return word in _MESSAGES
