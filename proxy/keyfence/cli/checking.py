@@ -46,14 +46,14 @@ def _check_configuration(path: str) -> Checked:
     try:
         settings, compiled = Origin(path).load()
     except FileError as exc:
+        server, copy = _server_without_copy(path)
+        if server:
+            own = [one for one in exc.diagnostics if one.place.file != copy]
+            unchecked = f"the policy of {server} is not checked: no copy of it is here"
+            return own, [], f"{path}: {_errors(own)}; {unchecked}"
         found, policy = exc.diagnostics, named_files(path, Overrides())[0]
     else:
         found, policy = advice(settings, compiled) + hidden_modes(settings), settings.policy
-    server, copy = _server_without_copy(path)
-    if server:
-        own = [one for one in found if one.place.file != copy]
-        unchecked = f"the policy of {server} is not checked: no copy of it is here"
-        return own, [], f"{path}: {_errors(own)}; {unchecked}"
     if not policy:
         return found, [], f"{path}: {_errors(found)}"
     errors, warnings, summary = check_policy(policy)

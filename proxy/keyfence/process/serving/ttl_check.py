@@ -61,7 +61,6 @@ class TtlWatch:
         self._upstream_of = upstream_of
         # With the move of the upstream before each was opened, and its login.
         self._links: dict[Upstream, tuple[_Link, tuple[float, Login | None]]] = {}
-        self._asked_at: dict[Upstream, float] = {}  # when each was asked last, by the loop's clock
 
     async def watch_forever(self) -> None:
         """Check the due keys twice a second. Cancelling closes the connections."""
@@ -97,7 +96,9 @@ class TtlWatch:
                 for database, of_size in _batches(of_some):
                     await self._ask_sizes(upstream, database, of_size)
         now = asyncio.get_running_loop().time()
-        for upstream in [one for one, at in self._asked_at.items() if now - at > UNUSED_SECONDS]:
+        for upstream in [
+            one for one, (link, _) in self._links.items() if now - link.asked_at > UNUSED_SECONDS
+        ]:
             self._close(upstream)  # such as a node that has left its cluster
 
     def _by_upstream(self, due: Sequence[_Open]) -> Iterable[tuple[Upstream, list[_Open]]]:
@@ -196,7 +197,6 @@ class TtlWatch:
         if upstream in self._links:
             link, stood = self._links[upstream]
             if stood == stands and not link.lost:
-                self._asked_at[upstream] = asyncio.get_running_loop().time()
                 return link
             self._close(upstream)  # it leads to the former primary, or has a former login
         if upstream.up is False or upstream.must_wait:
@@ -204,11 +204,9 @@ class TtlWatch:
         link = _Link(upstream.address.greeting(), upstream.address.database)
         await upstream.attempt(lambda: link)
         self._links[upstream] = link, stands
-        self._asked_at[upstream] = asyncio.get_running_loop().time()
         return link
 
     def _close(self, upstream: Upstream) -> None:
-        self._asked_at.pop(upstream, None)
         if upstream in self._links:
             self._links.pop(upstream)[0].close()
 
@@ -226,16 +224,19 @@ class _Link(asyncio.Protocol):
         self._lines: list[bytes] = []
         self._wanted = 0
         self._answer: asyncio.Future[list[bytes]] | None = None
+        self.asked_at = 0.0  # when it was used last, by the loop's clock
 
     async def ask(self, database: int, commands: Sequence[bytes]) -> list[bytes]:
         """Send commands about one database, each with a reply of one line. Raises CannotAsk."""
         if self._transport is None or self.lost:
             raise CannotAsk("the connection was lost")
+        loop = asyncio.get_running_loop()
+        self.asked_at = loop.time()
         changes = database != self._database
         if changes:
             commands = [SELECT.request(database), *commands]
         self._wanted = len(commands)
-        self._answer = asyncio.get_running_loop().create_future()
+        self._answer = loop.create_future()
         self._transport.write(b"".join(commands))
         lines = await self._answer
         if changes and lines[0] != b"+OK":
