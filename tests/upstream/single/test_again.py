@@ -64,7 +64,8 @@ def test_a_pause_that_a_change_cuts_short_counts_as_long_as_it_was() -> None:
         stage.round.begin(at_once=True)
         assert len(stage.sent) == number
     assert stage.answers == []
-    assert 0.3 < again.waited < 0.5
+    assert not again.ends(0.5)
+    assert again.ends(0.3)
 
 
 def test_a_command_waits_for_a_node_that_is_named_and_not_known_yet() -> None:
@@ -72,7 +73,20 @@ def test_a_command_waits_for_a_node_that_is_named_and_not_known_yet() -> None:
     for _ in range(MOST_HOPS + 1):
         again.refused(REDIRECT, NO_NODE, b"-error")
     assert not again.ends(PATIENCE)
-    again.waited = PATIENCE
+    again.has_waited(PATIENCE)
+    assert again.ends(PATIENCE)
+
+
+def test_each_reason_to_wait_has_its_own_patience() -> None:
+    again = Again([encode.command(b"GET", b"k")], 0, False)
+    again.not_served(NOT_SERVED)
+    again.has_waited(PATIENCE)
+    assert again.ends(PATIENCE)
+    again.refused(REDIRECT, NO_NODE, b"-error")
+    assert not again.ends(PATIENCE)
+    again.has_waited(PATIENCE)
+    assert again.ends(PATIENCE)
+    again.not_served(NOT_SERVED)
     assert again.ends(PATIENCE)
 
 

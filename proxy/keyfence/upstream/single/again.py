@@ -20,6 +20,7 @@ from .refusals import (
     CROSSSLOT,
     MOST_HOPS,
     MOVED,
+    TRYAGAIN,
     Refusal,
     error_for,
     pause_before,
@@ -47,7 +48,7 @@ class Again:
         self.confirms = b""  # the reply of a replica that this shows to be right, if it is the same
         self.word = ""  # of the last error
         self.hops = 0  # how often it was refused in a row
-        self.waited = 0.0  # how long it has waited in all, in seconds
+        self._waited: dict[str, float] = {}  # how long it has waited for each reason, in seconds
         self._target = NO_NODE  # where the last error leads
 
     @property
@@ -61,9 +62,9 @@ class Again:
 
     def refused(self, refusal: Refusal, target: int, error: bytes) -> None:
         """A node has refused it for one that may be known as `target`."""
-        has_waited = self._waits
+        has_waited = self._waits_for
         self.word, self._target, self.error = refusal.word, target, error
-        self.hops = 1 if has_waited and not self._waits else self.hops + 1
+        self.hops = 1 if has_waited and not self._waits_for else self.hops + 1
 
     def not_served(self, error: bytes) -> None:
         """No node has its hash slot."""
@@ -89,16 +90,26 @@ class Again:
             return self._target
         return masters.of_slot(self.slot) if self.slot != NO_SLOT else masters.any()
 
+    def has_waited(self, seconds: float) -> None:
+        """A pause has passed."""
+        reason = self._waits_for
+        self._waited[reason] = self._waited.get(reason, 0.0) + seconds
+
     def ends(self, patience: float) -> bool:
-        """Whether it has waited for too long, or was refused too often since."""
-        return self.waited >= patience if self._waits else self.hops > MOST_HOPS
+        """Whether it has waited for too long for the same reason, or was refused too often since. A failover
+        may end while a new node is not known yet, so each reason has its own patience."""
+        reason = self._waits_for
+        return self._waited.get(reason, 0.0) >= patience if reason else self.hops > MOST_HOPS
 
     @property
-    def _waits(self) -> bool:
-        """Whether it waits for a node that has its hash slot, or that is not known yet. A transaction waits
-        until its hash slot has moved."""
-        leads_nowhere = self.word in (MOVED, ASK) and self._target == NO_NODE
-        return self.word == CLUSTERDOWN or leads_nowhere or self.is_transaction
+    def _waits_for(self) -> str:
+        """Why it waits: no node has its hash slot, a node is not known yet, or a transaction needs all of its
+        hash slot. "": it does not wait."""
+        if self.word == CLUSTERDOWN:
+            return CLUSTERDOWN
+        if self.word in (MOVED, ASK) and self._target == NO_NODE:
+            return MOVED
+        return TRYAGAIN if self.is_transaction else ""
 
 
 class Round:
@@ -197,7 +208,7 @@ class Round:
 
     def _has_waited(self, seconds: float) -> None:
         for one in self._refused:
-            one.waited += seconds
+            one.has_waited(seconds)
 
     def _was_overtaken(self, one: Again) -> bool:
         return any(self._ran.get(key, -1) > one.number for key in one.keys)

@@ -298,7 +298,7 @@ class OwnConnections(Owner):
             self._go_on()
 
         if self._again is not None:
-            self._again.waited += pause
+            self._again.has_waited(pause)
         self._timer = self._masters.later(pause, go_on)
 
     def _begin_anew(self, node: int) -> None:
