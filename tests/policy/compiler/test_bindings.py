@@ -159,6 +159,22 @@ def test_a_fault_of_a_binding_is_reported_at_its_place(text: str, message: str) 
     assert message in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "keys: {k: {key: 'p:<ns...>', writers: one}}",
+        "keys: {k: {key: 'p:<ns...>:k', writers: one}}",
+        "channels: {c: {channel: 'p:<ns...>', publishers: one}}",
+        "keys: {k: {key: 'p:k', writers: one}}\nlegacy: {keys: {'old:<ns...>': k}}",
+        "keys: {k: {key: 'p:k', writers: one}}\ninstead: {'old:<ns...>': k}",
+    ],
+)
+def test_a_bound_placeholder_of_several_segments_is_an_error(line: str) -> None:
+    text = f"policy: p\nclaims: ['p:']\nservices: [one, two]\nbind: {{ns: {{one: [a], two: [b]}}}}\n{line}\n"
+    with pytest.raises(FileError, match=r"keys do not show whose value <ns\.\.\.> stands for; write <ns>"):
+        parse_policy(text)
+
+
 def test_a_key_may_not_stand_for_too_many_patterns() -> None:
     values = ", ".join(f"v{number}" for number in range(40))
     text = f"policy: p\nservices: [a]\nbind: {{x: {{a: [{values}]}}, y: {{a: [{values}]}}}}\n"

@@ -237,6 +237,37 @@ def test_a_form_under_instead_inside_the_claims_is_an_error() -> None:
         parse_policy(f'{HEAD}instead: {{"p:x:<id>": k}}\n')
 
 
+def test_an_empty_list_of_services_lets_nobody_use_a_form() -> None:
+    policy = legacy("{allow: [read], keys: {'p:old:<id>': {entry: k, services: []}}}")
+    assert rules(policy, "reader", "GET p:old:a")[0][0] == "key.legacy"
+
+
+AROUND = """policy: p
+claims: ["p:"]
+services: [a, b]
+placeholders: {id: "[a-z]+"}
+scopes: {s: {prefix: "p:s:", writers: b, deny_read: a, deny_write: a, commands: {never: delete}}}
+keys: {k: {key: "p:k:<id>", writers: [a, b]}}
+"""
+
+
+def test_a_form_is_denied_what_the_scope_around_it_denies() -> None:
+    policy = parse_policy(AROUND + "legacy: {allow: [read, delete, write], keys: {'p:s:<id>': k}}\n")
+    assert [rules(policy, "a", command)[0][0] for command in ("GET p:s:x", "SET p:s:x 1")] == [
+        "key.legacy"
+    ] * 2
+    assert rules(policy, "b", "SET p:s:x 1") == []
+    assert rules(policy, "b", "DEL p:s:x")[0][0] == "command.forbidden"
+    assert rules(policy, "b", "DEL p:k:x") == []
+
+
+def test_a_form_that_is_partly_in_a_scope_with_denials_is_an_error() -> None:
+    with pytest.raises(
+        FileError, match=r"some keys of 'p:<id>:old', such as 'p:s:old', are under the prefix"
+    ):
+        parse_policy(AROUND + "legacy: {allow: [read], keys: {'p:<id>:old': k}}\n")
+
+
 # -- denials
 
 DENIALS = """policy: p

@@ -231,6 +231,62 @@ def test_an_entry_may_repeat_a_scope_s_denial(denials: str) -> None:
     assert "scope.write" in told(policy, "b", "SET ac:dev:k 1")
 
 
+RESTRICTED = """policy: p
+services: [a]
+placeholders: {st: "stg|dev", id: "[a-z]+"}
+scopes:
+  d: {prefix: "d:", writers: a}
+  stg: {prefix: "d:stg:", writers: a, commands: {never: delete, forbid: APPEND}}
+"""
+
+
+@pytest.mark.parametrize("key", ["d:<st>:<id>", "d:<id...>"])
+def test_an_entry_that_is_partly_in_a_scope_that_restricts_commands_is_an_error(key: str) -> None:
+    with pytest.raises(FileError) as caught:
+        parse_policy(f"{RESTRICTED}keys: {{k: {{key: '{key}'}}}}\n")
+    remedy = "which restricts their commands; repeat its forbid and never here, or use the same placeholder"
+    assert remedy in str(caught.value)
+
+
+def test_an_entry_may_repeat_a_scope_s_restrictions() -> None:
+    commands = "{never: delete, forbid: APPEND}"
+    policy = parse_policy(f"{RESTRICTED}keys: {{k: {{key: 'd:<st>:<id>', commands: {commands}}}}}\n")
+    assert policy.target(b"d:stg:a") is not None
+
+
+FAMILY = """policy: p
+claims: ["ac:"]
+services: [web, base]
+placeholders: {stage: "stg|dev", id: "[a-z]+"}
+scopes:
+  base: {prefix: "ac:", writers: base}
+  web: {prefix: "ac:<stage>:web:", writers: web, unregistered: allow}
+keys: {conf: {key: "ac:stg:<id>"}}
+"""
+
+
+def test_the_beginning_of_an_entry_takes_no_key_of_a_scope_with_a_longer_prefix() -> None:
+    policy = parse_policy(FAMILY)
+    kinds = {
+        key: policy.target(key) for key in (b"ac:dev:web:x", b"ac:stg:web:x", b"ac:stg:x:y", b"ac:stg:x")
+    }
+    assert [one.kind if one is not None else "" for one in kinds.values()] == [
+        "scope",
+        "scope",
+        "malformed",
+        "entry",
+    ]
+
+
+@pytest.mark.parametrize("field", ["writers", "readers", "consumers"])
+def test_an_entry_that_lists_no_service_is_an_error(field: str) -> None:
+    with pytest.raises(FileError, match="an entry that lists no service has the rights around it"):
+        parse_policy(
+            f"policy: p\nservices: [a]\nscopes: {{s: {{prefix: 's:', writers: a}}}}\n"
+            f"keys: {{k: {{key: 's:k', {field}: []}}}}\n"
+        )
+
+
 def test_a_scope_with_a_bound_prefix_expands_in_keys() -> None:
     """A regression: there were 24 errors, one for each pair of a scope and a value."""
     policy = parse_policy(

@@ -151,6 +151,10 @@ def bound_texts(
     context: CompilerContext, text: str, path: Sequence[str | int], *, is_pattern: bool = True
 ) -> list[Bound]:
     """Returns every pattern (or literal text) that a text stands for; without bound placeholders, itself."""
+    for name in context.bound:
+        if is_pattern and f"<{name}...>" in text:
+            message = f"keys do not show whose value <{name}...> stands for; write <{name}>"
+            context.error(path, f"{text!r}: {message}", of_key=path[0] in ("legacy", "instead"))
     names = [name for name in context.bound if f"<{name}>" in text]
     if not names:
         return [Bound(text, ())]

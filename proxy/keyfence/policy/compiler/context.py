@@ -100,7 +100,7 @@ class CompilerContext:
         self.scopes: list[Scope] = []
         self.by_prefix: dict[str, Scope] = {}  # the scopes with a literal prefix
         self.families: PrefixIndex[Scope] = PrefixIndex()  # the others
-        self.denying: PrefixIndex[Scope] = PrefixIndex()  # those with denials
+        self.restricting: PrefixIndex[Scope] = PrefixIndex()  # those that deny, or restrict commands
         # By entry: the values of bound placeholders and of <scope>, and the index among the entries.
         self.members: dict[str, list[tuple[Values, int]]] = {}
         self.standards: dict[tuple[str, Values], Any] = {}  # found by `families`

@@ -9,7 +9,7 @@ import operator
 from collections.abc import Container, Iterable, Iterator, Sequence
 
 from keyfence.commands.model import DELETE, GROUP, READ, WRITE
-from keyfence.policy.compiled.policy import TOP, Target
+from keyfence.policy.compiled.policy import TOP, Entry, Target
 from keyfence.policy.compiled.tenants import Tenancy
 from keyfence.policy.diagnostics import did_you_mean
 from keyfence.policy.patterns.patterns import KeyPattern
@@ -97,7 +97,9 @@ def _find_places(context: CompilerContext) -> None:
 def _inherit_denials(context: CompilerContext) -> None:
     """Applies a scope's denials to all keys with its prefix, those of inner scopes included."""
     own = {id(scope): scope.denied for scope in context.scopes if any(scope.denied)}
-    context.denying = PrefixIndex((one.pattern, one) for one in context.scopes if id(one) in own)
+    context.restricting = PrefixIndex(
+        (one.pattern, one) for one in context.scopes if id(one) in own or _restricted(one.asked)
+    )
     asked = {id(scope): scope.asked for scope in context.scopes}
     restricts = any(one is not None and one.commands is not None for one in asked.values())
     for scope in context.scopes if own or restricts else ():
@@ -108,24 +110,31 @@ def _inherit_denials(context: CompilerContext) -> None:
             if around is not None and scope.asked is not None and outer is not scope:
                 scope.asked = in_outer_scope(scope.asked, around)
         if not scope.pattern.is_prefix:
-            admitted = tuple(map(_without, scope.rights, scope.denied))
-            _check_denials(context, scope.pattern, scope.prefix, admitted, ("scopes", scope.name, "prefix"))
+            rights, path = (scope.rights, scope.denied), ("scopes", scope.name, "prefix")
+            check_partly_inside(context, scope.pattern, scope.prefix, rights, scope.asked, path)
 
 
-def _without(held: int, denied: int) -> int:
-    return held & ~denied
+def _restricted(asked: Entry | None) -> frozenset[str]:
+    """What no command may do on any key under a scope's prefix."""
+    commands = asked.commands if asked is not None else None
+    return commands.forbid | commands.never if commands is not None else frozenset()
 
 
-def _check_denials(
-    context: CompilerContext, pattern: KeyPattern, text: str, admitted: Sequence[int], path: tuple[str, ...]
+def check_partly_inside(
+    context: CompilerContext,
+    pattern: KeyPattern,
+    text: str,
+    rights: tuple[Sequence[int], Sequence[int]],
+    asked: Entry | None,
+    path: tuple[str, ...],
 ) -> None:
-    """Records a pattern of which only some keys are under a prefix with denials."""
-    for prefix, scope in context.denying.near(pattern):
-        if (
-            not any(map(operator.and_, admitted, scope.denied))
-            or prefix == pattern
-            or lies_in(pattern, prefix)
-        ):
+    """Records a pattern of which only some keys are under the prefix of a scope that denies or restricts
+    more. `rights` are those that the services have on the pattern, and those that they are denied."""
+    admitted = [held & ~denied for held, denied in zip(*rights, strict=True)]
+    for prefix, scope in context.restricting.near(pattern):
+        denies = any(map(operator.and_, admitted, scope.denied))
+        restricts = not _restricted(scope.asked) <= _restricted(asked)
+        if not (denies or restricts) or prefix == pattern or lies_in(pattern, prefix):
             continue
         if path[0] == "scopes" and length(prefix) > length(pattern):
             continue  # its own target decides there
@@ -133,8 +142,12 @@ def _check_denials(
         if key is not None:
             under = f"are under the prefix of the scope {scope.name}"
             message = f"some keys of {text!r}, such as {printable(key)!r}, {under}"
-            remedy = "repeat its deny_write and deny_read here, or use the same placeholder"
-            context.error(path, f"{message}, which denies what this allows; {remedy}")
+            why, lists = "denies what this allows", "deny_write and deny_read"
+            if not denies:
+                why, lists = "restricts their commands", "forbid and never"
+            context.error(
+                path, f"{message}, which {why}; repeat its {lists} here, or use the same placeholder"
+            )
 
 
 def text_of(prefix: bytes) -> str:
@@ -180,11 +193,10 @@ def build_entries(context: CompilerContext) -> None:
                 whose = holders(context, one.values)
                 if tenancy is not None:
                     tenancy = tenancy._replace(reading=held_by(reading, reading, whose))
-                _check_denials(context, pattern, one.text, tuple(map(_without, held, denied)), (*path, "key"))
+                asked = in_scope(context, requirements, one.text, pattern, home)
+                check_partly_inside(context, pattern, one.text, (held, denied), asked, (*path, "key"))
                 family = (*one.values, *(((SCOPE_HOLE, scope[0].name.encode()),) if scope else ()))
                 hash_tag, should = context.asked(model, home)
-                if not is_claimed(context.claims, pattern):
-                    hash_tag = model.hash_tag or "any"
                 context.entries.append(
                     Target(
                         kind="entry",
@@ -193,11 +205,11 @@ def build_entries(context: CompilerContext) -> None:
                         rights=held_by(held, reading, whose),
                         tenancy=tenancy,
                         denied=denied,
-                        entry=in_scope(context, requirements, one.text, pattern, home),
+                        entry=asked,
                         text=one.text,
                         secrets=context.secrets_in(pattern),
                         should=should,
-                        hash_tag=hash_tag,
+                        hash_tag=hash_tag if is_claimed(context.claims, pattern) else model.hash_tag or "any",
                         bound=one.values,
                         alike=alike(context, one.values),
                         written_by=scripts or (home.written_by if home is not None else scripts),
@@ -273,9 +285,12 @@ def _scope_of(context: CompilerContext, pattern: KeyPattern) -> Scope | None:
     return min(scopes_around(context, pattern), key=lambda scope: order(scope.pattern), default=None)
 
 
+_HOLDING = frozenset({"writers", "readers", "consumers"})
+
+
 def _has_rights(model: EntryModel) -> bool:
     """Whether an entry sets its own rights, which replace those around it."""
-    return bool(model.writers or model.readers or model.consumers)
+    return any(getattr(model, field) for field in _HOLDING)
 
 
 def _reading(context: CompilerContext, model: EntryModel, home: Scope | None) -> Sequence[int]:
@@ -309,6 +324,10 @@ def _entry_rights(
     held, denied = own
     around, denied_around = (home.rights, home.denied) if isinstance(home, Scope) else home
     if not _has_rights(model):
+        for field in sorted(_HOLDING & model.model_fields_set):
+            message = "an entry that lists no service has the rights around it, those of its scope"
+            remedy = "list services, or deny_write and deny_read, or take the empty list out"
+            context.error((*path, field), f"{message}; {remedy}")
         if not isinstance(home, Scope) and not any(around):
             message = (
                 "in no scope and without writers or readers, so no service could use it; write them here, or"

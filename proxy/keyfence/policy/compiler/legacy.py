@@ -1,7 +1,7 @@
 """Compiles legacy forms, older versions of entries (`replaces`) and wrong forms that are in use (`instead`).
 
-Rule: a legacy form allows at most what its entry's rights allow. An end date refuses nothing unless
-`on_expiry: refuse` is set.
+Rule: a legacy form allows at most what its entry's rights allow, and what the scopes around the form itself
+do not deny. An end date refuses nothing unless `on_expiry: refuse` is set.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ from keyfence.policy.patterns.patterns import KeyPattern
 
 from .bindings import alike, tenancy_of
 from .context import CompilerContext
-from .entries import ALL_RIGHTS, scopes_around, text_of
+from .entries import ALL_RIGHTS, check_partly_inside, scopes_around, text_of
 from .families import read_member, standard_of, texts_of_family
 from .prefixes import beginnings
+from .requirements import in_outer_scope
 
 
 def end_of(day: datetime.date | None) -> float | None:
@@ -40,7 +41,9 @@ def build_legacy(context: CompilerContext) -> None:
     for text, model in context.model.legacy.keys.items():
         path = ("legacy", "keys", text)
         granted = legacy_rights(section.allow if model.allow is None else model.allow)
-        admitted = _services(context, model.services, (*path, "services")) if model.services else everybody
+        admitted = everybody
+        if model.services is not None:
+            admitted = _services(context, model.services, (*path, "services"))
         until = model.until or section.until
         refuses = (model.on_expiry or section.on_expiry) == "refuse"
         for one in _replaced(context, text, model.entry, path, model.member):
@@ -49,6 +52,7 @@ def build_legacy(context: CompilerContext) -> None:
             )
             ends = end_of(until) if refuses else None
             tenancy = one.tenancy.limited_to(granted, admitted) if one.tenancy is not None else None
+            check_partly_inside(context, one.pattern, one.text, (rights, one.denied), one.entry, path)
             context.legacy.append(dataclasses.replace(one, rights=rights, tenancy=tenancy, ends=ends))
 
 
@@ -133,14 +137,19 @@ def _replaced(
         unshown = _unshown(whose, pattern)
         reading = whose.reading if whose is not None else (0,) * len(context.services)
         tenancy = tenancy_of(context, pattern, _left(reading, unshown), path)
+        denied, asked = standard.denied, standard.target.entry
+        for scope in scopes_around(context, pattern):
+            denied = tuple(map(operator.or_, denied, scope.denied))
+            if asked is not None and scope.asked is not None:
+                asked = in_outer_scope(asked, scope.asked)
         yield Target(
             kind="legacy",
             name=entry,
             pattern=pattern,
             rights=_left(standard.rights, unshown),
             tenancy=tenancy,
-            denied=standard.denied,
-            entry=standard.target.entry,
+            denied=denied,
+            entry=asked,
             text=one,
             secrets=context.secrets_in(pattern),
             standard=standard.pattern,

@@ -1,7 +1,7 @@
 """Orders the targets of one file: everything that a key can be, in the order in which it decides.
 
-Rule: entries come first, then legacy forms, then keys that begin like an entry, then scopes, then claims. So
-one key has one answer. See docs/policy.md, "Which rule fires".
+Rule: entries come first, then legacy forms. Then come keys that begin like an entry, and scopes, of which the
+longest beginning decides; then claims. So one key has one answer. See docs/policy.md, "Which rule fires".
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from keyfence.policy.patterns.patterns import KeyPattern, Literal, prefix_patter
 
 from .bindings import alike
 from .context import CompilerContext, Scope, one_of
-from .prefixes import PrefixIndex, begins, behind, fixed_parts, order
+from .prefixes import PrefixIndex, begins, behind, fixed_parts, length, order
 
 
 def build_targets(context: CompilerContext) -> list[Target]:
@@ -28,14 +28,21 @@ def build_targets(context: CompilerContext) -> list[Target]:
         *entries,
         *legacy,
         *strays,
-        *_malformed(context),
-        *_scope_targets(context),
+        *_by_beginning(context),
         *_claim_targets(context),
     ]
 
 
-def _malformed(context: CompilerContext) -> list[Target]:
-    """Returns targets for keys that begin like an entry but break its form; the longest beginning decides."""
+def _by_beginning(context: CompilerContext) -> list[Target]:
+    """Returns targets for keys that begin like an entry but break its form, and for those in a scope. The
+    longest beginning decides; of equally long ones, that of an entry."""
+    both = [*_malformed(context), *((length(one.pattern), one) for one in _scope_targets(context))]
+    return [target for _, target in sorted(both, key=lambda one: one[0], reverse=True)]
+
+
+def _malformed(context: CompilerContext) -> list[tuple[tuple[int, int], Target]]:
+    """Returns targets for keys that begin like an entry but break its form, each with the length of the
+    beginning; the more specific one of equally long ones first."""
     begun = [
         (_beginning(target, home), target)
         for target, home in zip(context.entries, context.homes, strict=True)
@@ -58,12 +65,13 @@ def _malformed(context: CompilerContext) -> list[Target]:
             secrets=secrets[beginning],
             standard=target.pattern,
         )
-        targets.append(broken)
+        targets.append((length(beginning), broken))
         *before, last = fixed_parts(beginning)
         if isinstance(last, Literal) and last.text.endswith(b":"):  # a key without the id and its colon
             cut = [Literal(last.text[:-1])] if len(last.text) > 1 else []
             short = (*before, *cut)
-            targets.append(dataclasses.replace(broken, pattern=KeyPattern(written(short), short)))
+            pattern = KeyPattern(written(short), short)
+            targets.append((length(beginning), dataclasses.replace(broken, pattern=pattern)))
     return targets
 
 
