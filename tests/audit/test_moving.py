@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import redis
 
-from keyfence.audit.moving import MAX_COMPARED, Fate, Mover, Outcome
+from keyfence.audit.moving import MAX_COMPARED, Fate, Mover, Outcome, _Copied, _Old
 from keyfence.audit.renames import Rename
 from keyfence.audit.servers.links import Endpoint, Link
 from keyfence.audit.servers.nodes import Topology
@@ -180,10 +180,11 @@ class Meanwhile(Mover):
         self._before = before
         self._after = after
 
-    def _copy(self, link: Link, one: Rename, new: bytes) -> None:
+    def _copy(self, link: Link, one: Rename, new: bytes, old: _Old) -> _Copied | None:
         self._before()
-        super()._copy(link, one, new)
+        copied = super()._copy(link, one, new, old)
         self._after()
+        return copied
 
 
 def meanwhile(
@@ -191,8 +192,9 @@ def meanwhile(
     *,
     before: Callable[[], object] = lambda: None,
     after: Callable[[], object] = lambda: None,
+    one: Rename | None = None,
 ) -> Outcome:
-    return Meanwhile(router, before=before, after=after).move(rename())
+    return Meanwhile(router, before=before, after=after).move(one or rename())
 
 
 AGAIN = "it changed meanwhile; run it again"
@@ -238,6 +240,128 @@ def test_a_copy_that_somebody_writes_to_stays_with_the_old_key(client: redis.Red
     outcome = meanwhile(router, after=lambda: client.append(NEW, "!"))
     assert outcome.why == "the copy differs: the new key was changed meanwhile; compare both keys"
     assert client.mget(OLD, NEW) == ["old", "old!"]
+
+
+BOTH = "both keys changed meanwhile; compare them and remove one"
+
+
+def test_a_write_to_the_copy_survives_a_change_of_the_old_key(client: redis.Redis, router: Router) -> None:
+    client.set(OLD, "first")
+    outcome = meanwhile(router, after=lambda: client.mset({NEW: "theirs", OLD: "second"}))
+    assert outcome == Outcome(Fate.LEFT, BOTH)
+    assert client.mget(OLD, NEW) == ["second", "theirs"]
+
+
+def test_a_time_to_live_that_somebody_gives_the_copy_is_a_write_to_it(
+    client: redis.Redis, router: Router
+) -> None:
+    client.set(OLD, "first")
+    outcome = meanwhile(router, after=lambda: (client.expire(NEW, 600), client.set(OLD, "second")))
+    assert outcome == Outcome(Fate.LEFT, BOTH)
+    assert client.ttl(NEW) > 500
+
+
+def test_nothing_is_taken_back_if_somebody_has_removed_the_copy(client: redis.Redis, router: Router) -> None:
+    client.set(OLD, "first")
+    outcome = meanwhile(router, after=lambda: (client.delete(NEW), client.set(OLD, "second")))
+    assert outcome == Outcome(Fate.LEFT, AGAIN)
+    assert client.keys() == [OLD]
+
+
+@pytest.mark.parametrize("kind", MAKE)
+def test_an_unchanged_copy_of_each_type_is_taken_back(client: redis.Redis, router: Router, kind: str) -> None:
+    MAKE[kind](client)
+    outcome = meanwhile(router, after=lambda: client.expire(OLD, 600), one=rename(kind=kind))
+    assert outcome == Outcome(Fate.LEFT, AGAIN)
+    assert client.keys() == [OLD]
+
+
+def test_a_large_copy_is_never_taken_back(client: redis.Redis, router: Router) -> None:
+    client.hset(OLD, mapping={str(number): "x" * 1000 for number in range(2000)})
+    outcome = meanwhile(router, after=lambda: client.hset(OLD, "1", "y"), one=rename(kind="hash"))
+    assert outcome.fate is Fate.LEFT
+    assert outcome.why.startswith("it changed meanwhile, and its copy is too large to be sure of; compare")
+    assert (client.hget(OLD, "1"), client.hget(NEW, "1")) == ("y", "x" * 1000)
+
+
+def test_a_key_that_ends_before_the_copy_is_gone(client: redis.Redis, router: Router) -> None:
+    client.set(OLD, "x")
+    assert meanwhile(router, before=lambda: client.delete(OLD)) == Outcome(Fate.GONE)
+
+
+def test_a_key_that_somebody_else_moves_before_the_copy_is_moved(client: redis.Redis, router: Router) -> None:
+    client.set(OLD, "x")
+    assert meanwhile(router, before=lambda: client.rename(OLD, NEW)) == Outcome(Fate.DONE)
+    assert client.get(NEW) == "x"
+
+
+def test_a_new_key_that_appears_meanwhile_gets_no_time_to_live(client: redis.Redis, router: Router) -> None:
+    client.set(OLD, "old")
+    one = rename(ttl=600_000, sets_ttl=True)
+    outcome = meanwhile(router, before=lambda: client.set(NEW, "new"), one=one)
+    assert outcome == Outcome(Fate.LEFT, "the new key exists already")
+    assert client.ttl(NEW) == -1
+
+
+class Killed(Exception):
+    """The end of the program, between two steps."""
+
+
+def killed() -> None:
+    raise Killed
+
+
+def test_an_interruption_leaves_no_copy_without_its_time_to_live(client: redis.Redis, router: Router) -> None:
+    client.set(OLD, "x")
+    one = rename(ttl=600_000, sets_ttl=True)
+    with pytest.raises(Killed):
+        meanwhile(router, after=killed, one=one)
+    assert client.exists(OLD, NEW) == 2
+    assert 500_000 < client.pttl(NEW) <= 600_000
+    assert Mover(router, apply=True).move(one) == Outcome(Fate.MOVED)
+    assert client.keys() == [NEW]
+
+
+def test_a_copy_that_only_lacks_its_time_to_live_gets_it(client: redis.Redis, router: Router) -> None:
+    client.mset({OLD: "x", NEW: "x"})
+    one = rename(ttl=600_000, sets_ttl=True)
+    assert Mover(router, apply=False).move(one) == Outcome(Fate.MOVABLE)
+    assert client.ttl(NEW) == -1
+    assert Mover(router, apply=True).move(one) == Outcome(Fate.MOVED)
+    assert client.keys() == [NEW]
+    assert 500_000 < client.pttl(NEW) <= 600_000
+
+
+@pytest.mark.parametrize("right", ["copy", "pexpire", "dump"])
+def test_a_user_who_may_not_make_the_whole_copy_makes_none(
+    start_redis: Callable[..., RedisServer], right: str
+) -> None:
+    server = start_redis(acl=[f"mover on >secret ~* +@all -{right}"])
+    with server.client(decode_responses=True) as client:
+        client.set(OLD, "x")
+        router = Router(Topology(Endpoint(parse_upstream(f"unix://mover:secret@{server.socket_path}"))))
+        outcome = Mover(router, apply=True).move(rename(ttl=600_000, sets_ttl=True))
+        router.close()
+        assert outcome.fate is Fate.LEFT
+        assert f"'{right}'" in outcome.why
+        assert client.keys() == [OLD]
+
+
+def test_a_server_without_copy_restores_a_dump(
+    client: redis.Redis, router: Router, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link = router.link(b"", 0, guard=True)
+    ask = link.ask
+    renamed = {b"COPY": b"KOPY"}
+    monkeypatch.setattr(
+        link, "ask", lambda asked: ask([(renamed.get(one[0], one[0]), *one[1:]) for one in asked])
+    )
+    client.mset({OLD: "x", "order-8": "x"})
+    mover = Mover(router, apply=True)
+    assert mover.move(rename(ttl=600_000, sets_ttl=True)) == Outcome(Fate.MOVED)
+    assert 500_000 < client.pttl(NEW) <= 600_000
+    assert mover.move(rename("order-8", "shop:main:order:8")) == Outcome(Fate.MOVED)
+    assert client.ttl("shop:main:order:8") == -1
 
 
 def test_a_user_who_may_not_remove_keys_copies_none(start_redis: Callable[..., RedisServer]) -> None:
@@ -312,6 +436,33 @@ def test_a_missing_time_to_live_is_set_in_another_slot_too(
     many.set(OLD, "x")
     assert cluster_mover.move(rename(ttl=600_000, sets_ttl=True)).fate is Fate.MOVED
     assert 500 < many.ttl(NEW) <= 600
+
+
+def test_a_write_to_a_copy_in_another_slot_survives(many: redis.RedisCluster, cluster: Cluster) -> None:
+    router = Router(Topology(Endpoint(parse_upstream(cluster.url))))
+    many.set(OLD, "first")
+    own = meanwhile(router, after=lambda: many.set(OLD, "second"))
+    assert (own, many.exists(NEW)) == (Outcome(Fate.LEFT, AGAIN), 0)
+    theirs = meanwhile(router, after=lambda: (many.set(NEW, "theirs"), many.set(OLD, "third")))
+    assert theirs == Outcome(Fate.LEFT, BOTH)
+    assert (many.get(OLD), many.get(NEW)) == (b"third", b"theirs")
+    router.close()
+
+
+def test_a_key_whose_slot_has_moved_is_left(
+    many: redis.RedisCluster, cluster: Cluster, cluster_mover: Mover, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    many.set("{a}old", "x")
+    other = next(
+        server
+        for server in cluster.masters
+        if server.port not in (cluster.port_of(hash_slot(b"a")), cluster.masters[0].port)
+    )
+    topology = cluster_mover._router._topology
+    master = next(one.id for one in topology.cluster.owners() if one.address[1] == other.port)
+    monkeypatch.setattr(topology, "master_of", lambda _key: master)
+    outcome = cluster_mover.move(rename("{a}old", "{a}new"))
+    assert outcome == Outcome(Fate.LEFT, "its hash slot has moved; run it again")
 
 
 def test_an_existing_key_in_another_slot_is_never_overwritten(

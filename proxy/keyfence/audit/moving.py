@@ -1,20 +1,23 @@
 """Moves one key to its new name: COPY, verify, DEL.
 
 Rule: the old key goes only in a transaction that Redis refuses if the key has changed since before it was
-copied. The new key is never overwritten, and a copy is taken back only if nobody has changed it. Whatever is
-in doubt is left as it is, with the reason.
+copied. The new key is never overwritten. A copy has its time to live from its beginning. It is taken back
+only if it still is what was copied. Whatever is in doubt is left as it is, with the reason.
 """
 
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from redis.exceptions import ResponseError
 
+from keyfence.policy.compiled.ttl import NO_TTL
+
 from .judge import type_name
 from .renames import Rename
-from .servers.links import Link, Request
+from .servers.links import SLOT_MOVES, Link, Request
 from .servers.router import Router
 
 MAX_COMPARED = 1024 * 1024  # bytes of memory; of a larger key only type, length and time to live are compared
@@ -58,11 +61,22 @@ class _Left(Exception):
     """The key is left; the message says why, without the key."""
 
 
+class _NoCommand(_Left):
+    """The server does not know a command."""
+
+
 class _Old(NamedTuple):
     """The old key as it was before the copy."""
 
-    size: int  # bytes of memory
+    is_small: bool  # enough to compare its content
     has_copy: bool  # the new key exists already
+
+
+class _Copied(NamedTuple):
+    """The copy as it was made."""
+
+    dump: bytes | None  # None: it is too large to be compared
+    ttl: int  # milliseconds; below 0: it does not expire
 
 
 class Mover:
@@ -84,17 +98,21 @@ class Mover:
             if isinstance(found, Outcome):
                 return found
             if found.has_copy and not self._is_copy(link, one, one.new, found):
-                raise _Left("the new key exists already")
+                raise _Left(_EXISTS)
             if not self._apply:
                 return Outcome(Fate.MOVABLE)
-            if not found.has_copy:
-                self._copy(link, one, one.new)
-            return self._finish(link, one, one.new, found)
+            if found.has_copy:
+                self._set_ttl(one, one.new)
+                return self._finish(link, one, one.new, found)
+            copied = self._copy(link, one, one.new, found)
+            if copied is None:
+                return self._why_not_copied(link, one, one.new)
+            return self._finish(link, one, one.new, found, copied)
         except _Left as exc:
             return Outcome(Fate.LEFT, str(exc))
 
     def _check(self, link: Link, one: Rename, new: bytes) -> _Old | Outcome:
-        """Looks whether both keys are as the plan says; from here on the old one is watched."""
+        """Looks whether both keys are as the plan says; from here on both are watched."""
         # Before anything is copied, Redis says whether the user may remove the old key. DISCARD also ends the
         # watch over the key before, if that was left.
         trial: list[Request] = [(b"MULTI",), (b"UNLINK", one.old), (b"DISCARD",), (b"WATCH", one.old)]
@@ -102,70 +120,88 @@ class Mover:
         *tried, kind, ttl, size = link.ask([*(trial if self._apply else []), *old])
         for reply in tried:
             _sure(reply)
-        unwatch: list[Request] = [(b"UNWATCH",)] if self._apply else []
-        exists = _sure(self._guard(one, new).ask([*unwatch, (b"EXISTS", new)])[-1])
+        watch: list[Request] = [(b"UNWATCH",), (b"WATCH", new)] if self._apply else []
+        exists = [_sure(reply) for reply in self._guard(one, new).ask([*watch, (b"EXISTS", new)])][-1]
         if _sure(kind) == b"none" or _sure(ttl) == -2:
             return Outcome(Fate.DONE if exists else Fate.GONE)
         if type_name(kind.decode("utf-8", "replace")) != one.type:
             raise _Left("its type is not as in the plan; audit again")
         if (ttl >= 0) != (one.ttl is not None and not one.sets_ttl):
             raise _Left("its time to live is not as in the plan; audit again")
-        return _Old(size if isinstance(size, int) else MAX_COMPARED + 1, bool(exists))
+        return _Old(isinstance(size, int) and size <= MAX_COMPARED, bool(exists))
 
     def _is_copy(self, link: Link, one: Rename, new: bytes, old: _Old) -> bool:
         """Whether the new key is all that the old one is: a move was interrupted after its copy."""
-        if old.size > MAX_COMPARED:
-            return False
-        return not self._difference(link, self._guard(one, new), one, new, is_small=True)
+        return old.is_small and not self._difference(link, one, new, old)
 
     def _guard(self, one: Rename, new: bytes) -> Link:
         return self._router.link(new, one.database, guard=True)
 
-    def _copy(self, link: Link, one: Rename, new: bytes) -> None:
-        guard = self._guard(one, new)
+    def _copy(self, link: Link, one: Rename, new: bytes, old: _Old) -> _Copied | None:
+        """Copies the key, with the time to live that the new key is to have; None if Redis has not copied it.
+        One transaction does it all, so an interruption leaves no half of it."""
+        look: list[Request] = [(b"PTTL", new), *([(b"DUMP", new)] if old.is_small else [])]
         if self._can_copy and self._router.may_copy(one.old, new):
-            reply = link.ask([(b"COPY", one.old, new)])[0]
-            if not (isinstance(reply, ResponseError) and "unknown command" in str(reply).lower()):
-                if not _sure(reply):
-                    raise _Left("the new key exists already")
-                self._set_ttl(guard, one, new)
-                return
-            self._can_copy = False
+            making: list[Request] = [(b"COPY", one.old, new)]
+            making += [(b"PEXPIRE", new, one.ttl)] if one.sets_ttl and one.ttl is not None else []
+            try:
+                return _copied(_together(self._guard(one, new), [*making, *look]), len(making))
+            except _NoCommand:
+                self._can_copy = False
         payload, ttl = (_sure(reply) for reply in link.ask([(b"DUMP", one.old), (b"PTTL", one.old)]))
         if payload is None:
-            raise _Left("it went meanwhile")
+            return None
         lasts = one.ttl if one.sets_ttl else max(ttl, 0)
-        reply = guard.ask([(b"RESTORE", new, lasts or 0, payload)])[0]
-        if isinstance(reply, ResponseError) and str(reply).startswith("BUSYKEY"):
-            raise _Left("the new key exists already")
-        _sure(reply)
+        return _copied(_together(self._guard(one, new), [(b"RESTORE", new, lasts or 0, payload), *look]), 1)
 
-    def _set_ttl(self, guard: Link, one: Rename, new: bytes) -> None:
-        if one.sets_ttl and one.ttl is not None:
-            _sure(guard.ask([(b"PEXPIRE", new, one.ttl)])[0])
+    def _why_not_copied(self, link: Link, one: Rename, new: bytes) -> Outcome:
+        """One of the keys is not any more what it was: looks at both again."""
+        found = self._check(link, one, new)
+        if isinstance(found, Outcome):
+            return found
+        raise _Left(_EXISTS if found.has_copy else _AGAIN)
 
-    def _finish(self, link: Link, one: Rename, new: bytes, old: _Old) -> Outcome:
-        """Verifies the copy and removes the old key; or takes the copy back, if the old key has changed."""
-        guard = self._guard(one, new)
-        problem = self._difference(link, guard, one, new, is_small=old.size <= MAX_COMPARED)
+    def _set_ttl(self, one: Rename, new: bytes) -> None:
+        """Gives a copy of an interrupted move the time to live that it may lack."""
+        if not one.sets_ttl or one.ttl is None:
+            return
+        if _together(self._guard(one, new), [(b"PEXPIRE", new, one.ttl)]) is None:
+            raise _Left(_DIFFERS)
+
+    def _finish(
+        self, link: Link, one: Rename, new: bytes, old: _Old, copied: _Copied | None = None
+    ) -> Outcome:
+        """Verifies the copy and removes the old key; or takes the copy back, if the old key has changed.
+        `copied`: this move has made the copy."""
+        problem = self._difference(link, one, new, old)
         last = (b"EXISTS" if problem else b"UNLINK", one.old)
-        is_unchanged = _sure(link.ask([(b"MULTI",), last, (b"EXEC",)])[-1]) is not None
+        is_unchanged = _together(link, [last]) is not None
         if is_unchanged and not problem:
             return Outcome(Fate.MOVED)
         if is_unchanged:
             raise _Left(problem)
-        if old.has_copy:
+        if copied is None:
             raise _Left("it changed meanwhile, and the new key exists already")
-        if _sure(guard.ask([(b"MULTI",), (b"UNLINK", new), (b"EXEC",)])[-1]) is None:
-            raise _Left("both keys changed meanwhile; compare them and remove one")
-        raise _Left("it changed meanwhile; run it again")
+        raise _Left(self._taken_back(one, new, copied))
 
-    def _difference(self, link: Link, guard: Link, one: Rename, new: bytes, *, is_small: bool) -> str:
+    def _taken_back(self, one: Rename, new: bytes, copied: _Copied) -> str:
+        """Removes the copy, which is watched, if it still is what was copied. Returns why the key is left."""
+        guard = self._guard(one, new)
+        if copied.dump is None:
+            return _TOO_LARGE if _sure(guard.ask([(b"EXISTS", new)])[0]) else _AGAIN
+        dump, ttl = (_sure(reply) for reply in guard.ask([(b"DUMP", new), (b"PTTL", new)]))
+        if dump is None:  # it went
+            return _AGAIN
+        is_own = dump == copied.dump and _is_same_ttl(copied.ttl, ttl)
+        return _AGAIN if is_own and _together(guard, [(b"UNLINK", new)]) is not None else _BOTH_CHANGED
+
+    def _difference(self, link: Link, one: Rename, new: bytes, old: _Old) -> str:
         """What distinguishes the copy from the old key, in words; "" if nothing does. From here on the copy
         is watched."""
+        guard = self._guard(one, new)
         length = _LENGTHS.get(one.type)
         asked = [b"TYPE", b"PTTL", *([length] if length else [])]
-        compares = is_small or not length
+        compares = old.is_small or not length
         asked += [b"DUMP"] if compares else []
         before = [_sure(reply) for reply in link.ask([(name, one.old) for name in asked])]
         watch: list[Request] = [(b"WATCH", new)] if self._apply else []
@@ -173,7 +209,7 @@ class Mover:
         after = [_sure(reply) for reply in replies][len(watch) :]
         if before[0] != after[0] or (length and before[2] != after[2]):
             return _DIFFERS
-        if not _is_right_ttl(one, before[1], after[1]):
+        if not _is_right_ttl(one, before[1], after[1], may_lack=old.has_copy):
             return "the copy's time to live differs; compare both keys"
         # Equal content may be stored in another order; then the dumps differ.
         if not compares or before[-1] == after[-1] or self._is_same(link, guard, one, new):
@@ -190,7 +226,36 @@ class Mover:
         return bool(_content(one.type, before) == _content(one.type, after))
 
 
+_AGAIN = "it changed meanwhile; run it again"
+_BOTH_CHANGED = "both keys changed meanwhile; compare them and remove one"
 _DIFFERS = "the copy differs: the new key was changed meanwhile; compare both keys"
+_EXISTS = "the new key exists already"
+_TOO_LARGE = "it changed meanwhile, and its copy is too large to be sure of; compare both keys and remove one"
+
+
+def _together(link: Link, requests: Sequence[Request]) -> list[Any] | None:
+    """The replies to requests that Redis carries out in one transaction; None if a watched key has changed.
+    Then, and if one of them is refused, Redis carries out none."""
+    *queued, replies = link.ask([(b"MULTI",), *requests, (b"EXEC",)])
+    for reply in queued:
+        if isinstance(reply, ResponseError) and "unknown command" in str(reply).lower():
+            raise _NoCommand(f"Redis refuses: {reply}")
+        _sure(reply)
+    return None if _sure(replies) is None else list(replies)
+
+
+def _copied(replies: list[Any] | None, making: int) -> _Copied | None:
+    """What the replies say of a copy: the first `making` are of its making. None if it was not made: the new
+    key exists, or the old one has gone."""
+    if replies is None or replies[0] == 0 or _is_busy(replies[0]):
+        return None
+    _, *more = (_sure(reply) for reply in replies)
+    ttl, *dump = more[making - 1 :]
+    return _Copied(dump[0] if dump else None, ttl)
+
+
+def _is_busy(reply: Any) -> bool:
+    return isinstance(reply, ResponseError) and str(reply).startswith("BUSYKEY")
 
 
 def _content(kind: str, reply: Any) -> Any:
@@ -200,16 +265,20 @@ def _content(kind: str, reply: Any) -> Any:
     return set(reply) if kind == "set" else reply
 
 
-def _is_right_ttl(one: Rename, before: int, after: int) -> bool:
+def _is_right_ttl(one: Rename, before: int, after: int, *, may_lack: bool) -> bool:
+    """`may_lack`: the time to live of the copy may still have to be set."""
     if one.sets_ttl:
-        return one.ttl is not None and 0 < after <= one.ttl
+        return one.ttl is not None and (0 < after <= one.ttl or (may_lack and after == NO_TTL))
+    return _is_same_ttl(before, after)
+
+
+def _is_same_ttl(before: int, after: int) -> bool:
     return after < 0 if before < 0 else abs(after - before) <= SLACK
 
 
 def _sure(reply: Any) -> Any:
+    if isinstance(reply, SLOT_MOVES):
+        raise _Left("its hash slot has moved; run it again")
     if isinstance(reply, ResponseError):
-        text = str(reply)
-        if text.startswith(("MOVED", "ASK ")):
-            raise _Left("its hash slot has moved; run it again")
-        raise _Left(f"Redis refuses: {text}")
+        raise _Left(f"Redis refuses: {reply}")
     return reply

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import hiredis
 import redis
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import AskError, MovedError, RedisError, ResponseError, TryAgainError
 
 from keyfence.upstream.address import UpstreamAddress
 from keyfence.upstream.handshake import describe
@@ -24,6 +24,9 @@ Word = bytes | str | int
 Request = tuple[Word, ...]
 
 _pack: Any = hiredis.pack_command  # redis-py's own way takes twice as long
+
+# Error replies of a cluster's server about a key whose hash slot moves. redis-py takes the first word off.
+SLOT_MOVES = (MovedError, AskError, TryAgainError)
 
 READ_SECONDS = 60.0  # a reply that takes longer does not come
 
