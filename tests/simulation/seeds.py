@@ -28,6 +28,7 @@ FOUND_BEFORE_CLUSTERS = {
     92541126062874: "a pause counted in full though a change had cut it short: a command was given up early",
     196011496843095: "an error that came in pieces had the beginning of MOVED behind it, which was passed on",
     29554512968544: "a command was given up after six hops, while the node that they named was not known yet",
+    280916263960143: "a command with keys of several hash slots was taken for overtaken: no CROSSSLOT",
     144878072737535: "a command that had waited for a failover had no patience left for a node not known yet",
     38663365273979: "a client sent PING to a node that had left, if it had no hash slot any more",
     112754140360323: "a client that had only introduced itself waited for a node that had left",

@@ -77,6 +77,17 @@ def test_a_command_waits_for_a_node_that_is_named_and_not_known_yet() -> None:
     assert again.ends(PATIENCE)
 
 
+def test_a_command_that_no_node_runs_is_not_overtaken() -> None:
+    for words, answers in (((b"MGET", b"a", b"b"), []), ((b"MGET", b"{a}", b"a"), [NOT_SERVED])):
+        stage = Stage()
+        again = Again([encode.command(*words)], 0, False)
+        again.not_sent(NOT_SERVED)
+        stage.round.add(again)
+        stage.round.ran([b"a"], 1)
+        stage.round.begin()
+        assert stage.answers == answers
+
+
 def test_each_reason_to_wait_has_its_own_patience() -> None:
     again = Again([encode.command(b"GET", b"k")], 0, False)
     again.not_served(NOT_SERVED)

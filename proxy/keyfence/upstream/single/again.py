@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
+from keyfence.policy.compiled.hash_slots import hash_slot
 from keyfence.resp import encode
 
 from .cutting import NO_NODE, NO_SLOT, arguments, keys_of, requests_in, slot_of
@@ -40,7 +41,7 @@ class Again:
         self.number = number
         self.shapeable = shapeable
         self.is_transaction = len(requests) > 1
-        self.keys = keys_of(requests)
+        self.keys = _ordered(requests)
         self.slot = slot_in(requests)
         self.turn: Turn | None = None  # its place in the client's order, while it is not sent
         self.skips = False  # the next reply is that to ASKING
@@ -234,6 +235,13 @@ class Round:
         if not sends:
             self._masters.not_served()
             self.begin()
+
+
+def _ordered(requests: Sequence[bytes]) -> frozenset[bytes]:
+    """The keys on which these requests keep their place in the client's order. No node runs what has keys of
+    several hash slots, so that has no place."""
+    keys = keys_of(requests)
+    return keys if len({hash_slot(key) for key in keys}) == 1 else frozenset()
 
 
 def slot_in(requests: Sequence[bytes]) -> int:
