@@ -57,6 +57,31 @@ def cluster_binary() -> ServerBinary | None:
     return next((one for one in server_binaries() if int(one.version.partition(".")[0]) >= 7), None)
 
 
+@contextlib.contextmanager
+def half_moved(cluster: Cluster, key: str) -> Iterator[None]:
+    """While the body runs, the hash slot of this key moves to another master, and the key is there already:
+    that master lists it, and answers only who asks as the cluster says."""
+    with redis.RedisCluster.from_url(cluster.url) as client:
+        slot = client.keyslot(key)
+    owner = cluster.port_of(slot)
+    giver = next(one for one in cluster.masters if one.port == owner)
+    taker = next(one for one in cluster.masters if one.port != owner)
+    with giver.client() as old, taker.client() as new:
+        old_id, new_id = (one.execute_command("CLUSTER", "MYID") for one in (old, new))
+        new.execute_command("CLUSTER", "SETSLOT", slot, "IMPORTING", old_id)
+        old.execute_command("CLUSTER", "SETSLOT", slot, "MIGRATING", new_id)
+        with new.pipeline(transaction=False) as pipeline:
+            pipeline.execute_command("ASKING")
+            pipeline.set(key, "x")
+            pipeline.execute()
+        try:
+            yield
+        finally:
+            for one in (old, new):
+                one.execute_command("CLUSTER", "SETSLOT", slot, "STABLE")
+            new.flushall()
+
+
 def moves_at_once(binary: ServerBinary) -> bool:
     """Whether it moves hash slots with all their keys at once: Redis from 8.4 on, Valkey from 9.0 on."""
     first = (9,) if binary.name == "valkey" else (8, 4)

@@ -9,7 +9,7 @@ from keyfence.audit.servers.links import Endpoint
 from keyfence.audit.servers.nodes import Topology, inspect
 from keyfence.upstream.address import parse_upstream
 from tests.audit.shop import endpoint
-from tests.cluster import Cluster
+from tests.cluster import Cluster, half_moved
 from tests.servers import RedisServer
 
 
@@ -59,6 +59,16 @@ def test_all_masters_of_a_cluster_are_read(cluster: Cluster) -> None:
             client.set(f"held:{number}", "x")
     servers = [inspect(one) for one in Topology(Endpoint(parse_upstream(cluster.url))).masters()]
     assert len({one.key for one in held_keys(servers, 0) if one.key.startswith(b"held:")}) == 60
+
+
+def test_a_key_whose_hash_slot_moves_is_left_out(cluster: Cluster) -> None:
+    with redis.RedisCluster.from_url(cluster.url) as client:
+        client.set("held:1", "x")
+    left_out: list[bytes] = []
+    with half_moved(cluster, "held:2"):
+        servers = [inspect(one) for one in Topology(Endpoint(parse_upstream(cluster.url))).masters()]
+        found = [one.key for one in held_keys(servers, 0, left_out=left_out.append)]
+    assert (found, left_out) == ([b"held:1"], [b"held:2"])
 
 
 def test_a_server_that_refuses_scan_is_named(client: redis.Redis, redis_server: RedisServer) -> None:

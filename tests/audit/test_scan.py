@@ -17,7 +17,7 @@ from keyfence.audit.servers.nodes import Server, Topology, inspect
 from keyfence.audit.sums import Group
 from keyfence.upstream.address import parse_upstream
 from tests.audit.shop import endpoint, fill, judge
-from tests.cluster import Cluster
+from tests.cluster import Cluster, half_moved
 from tests.servers import RedisServer
 
 ALL = Options()
@@ -280,6 +280,19 @@ def test_every_master_of_a_cluster_is_looked_at(cluster: Cluster) -> None:
     assert all(sum(server.keys.values()) for server in servers)
     result = Audit(judge(), servers, Options(), NOTHING).run()
     assert group(result, "order").keys == 300
+
+
+def test_a_key_whose_hash_slot_moves_is_left_out_and_counted(cluster: Cluster) -> None:
+    with cluster.client() as client:
+        for number in range(30):
+            client.hset(f"shop:main:order:{number}", "state", "paid")
+    with half_moved(cluster, "shop:main:stock:v2:1"):
+        servers = in_order(map(inspect, of(cluster).masters()))
+        result = Audit(judge(), servers, Options(), NOTHING).run()
+    assert (result.seen, result.moving, result.gone) == (31, 1, 0)
+    assert group(result, "order").keys == 30
+    assert group(result, "order").size > 0
+    assert result.notes == {}
 
 
 def test_a_master_without_a_replica_is_named(cluster: Cluster) -> None:

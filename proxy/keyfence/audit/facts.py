@@ -1,7 +1,7 @@
 """Asks Redis about keys: type, time to live, memory, idle time, fields and size, in pipelines.
 
 Rule: only commands that read are sent, and no value is kept. What Redis does not answer is left out, and said
-once.
+once. A key whose hash slot moves is left out and counted: one server lists it, and another one answers.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from keyfence.policy.compiled.sizes import Question
 from keyfence.policy.compiled.ttl import GONE, NO_TTL
 
 from .judge import Facts, Judge, Look, type_name
-from .servers.links import CannotAsk, Link, Request
+from .servers.links import SLOT_MOVES, CannotAsk, Link, Request
 from .servers.nodes import Server
 
 MAX_FIELDS = 100  # of a hash
@@ -43,31 +43,35 @@ class Asker:
         self._asks_memory = True
         self._asks_idle = server.tracks_idle
         self._asks_fields = True
+        self.moving = 0  # keys that were left out, because their hash slots move
         # So that HSCAN does not make keys look used. Older servers do not know it.
         link.attempt("CLIENT", "NO-TOUCH", "ON")
 
     def ask(self, looks: Sequence[tuple[bytes, Look]]) -> list[Facts | None]:
-        """The facts about each key; None for one that has gone."""
-        requests: list[Request] = []
-        for key, _ in looks:
-            requests += [(b"TYPE", key), (b"PTTL", key)]
-            if self._asks_memory:
-                requests.append((b"MEMORY", b"USAGE", key))
-            if self._asks_idle:
-                requests.append((b"OBJECT", b"IDLETIME", key))
+        """The facts about each key; None for one that has gone, or whose hash slot moves."""
         memory, idle = self._asks_memory, self._asks_idle
-        replies = iter(self._link.ask(requests))
-        found: list[Facts | None] = []
-        for _ in looks:
-            kind, ttl = self._sure(next(replies)), self._sure(next(replies))
-            size = self._number(next(replies), "memory") if memory else 0
-            since = self._number(next(replies), "idle") if idle else -1
-            if kind == b"none" or ttl == GONE:
-                found.append(None)
-            else:
-                found.append(Facts(type_name(kind.decode("utf-8", "replace")), ttl, size, since))
+        commands: list[Request] = [(b"TYPE",), (b"PTTL",)]
+        commands += [(b"MEMORY", b"USAGE")] if memory else []
+        commands += [(b"OBJECT", b"IDLETIME")] if idle else []
+        replies = self._link.ask([(*command, key) for key, _ in looks for command in commands])
+        found = [
+            self._facts(replies[at : at + len(commands)], memory=memory, idle=idle)
+            for at in range(0, len(replies), len(commands))
+        ]
         self._ask_more(looks, found)
         return found
+
+    def _facts(self, replies: Sequence[Any], *, memory: bool, idle: bool) -> Facts | None:
+        """The facts about a key in the replies about it."""
+        if any(isinstance(reply, SLOT_MOVES) for reply in replies):
+            self.moving += 1
+            return None
+        kind, ttl = self._sure(replies[0]), self._sure(replies[1])
+        size = self._number(replies[2], "memory") if memory else 0
+        since = self._number(replies[-1], "idle") if idle else -1
+        if kind == b"none" or ttl == GONE:
+            return None
+        return Facts(type_name(kind.decode("utf-8", "replace")), ttl, size, since)
 
     def _ask_more(self, looks: Sequence[tuple[bytes, Look]], found: list[Facts | None]) -> None:
         """Asks for fields and sizes where the policy limits them, and once more for a time to live that is
@@ -94,7 +98,8 @@ class Asker:
 
     def _with_fields(self, facts: Facts, reply: Any) -> Facts:
         if isinstance(reply, ResponseError):
-            if not str(reply).startswith("WRONGTYPE"):  # the key is another one by now
+            # The key may be another one by now, or elsewhere.
+            if not (isinstance(reply, SLOT_MOVES) or str(reply).startswith("WRONGTYPE")):
                 self._asks_fields = False
                 self._notes[f"fields are not known: Redis says {str(reply)!r}"] = None
             return facts

@@ -58,6 +58,7 @@ class Result:
     seconds: float = 0.0  # of work, interruptions aside
     seen: int = 0  # keys
     gone: int = 0  # keys that went before Redis was asked about them
+    moving: int = 0  # keys that were left out, because their hash slots moved
     databases: dict[int, int] = dataclasses.field(default_factory=dict)  # keys seen, by database
     notes: dict[str, None] = dataclasses.field(default_factory=dict)
     plan_open: int = 0
@@ -145,7 +146,8 @@ class Audit:
                 for at in range(0, len(keys), MOST_AT_ONCE)
                 for one in self._asked(asker, keys[at : at + MOST_AT_ONCE])
             ]
-            self._count(looked, database)
+            self._count(looked, database, asker.moving)
+            asker.moving = 0
             cursor = after.decode()
             if cursor == "0":
                 self._at = (index + 1, "0")
@@ -167,8 +169,10 @@ class Audit:
         facts = dict(zip((key for key, _ in chosen), asker.ask(chosen) if chosen else (), strict=True))
         return [_Looked(key, look, key in facts, facts.get(key)) for key, look in looks]
 
-    def _count(self, looked: Sequence[_Looked], database: int) -> None:
+    def _count(self, looked: Sequence[_Looked], database: int, moving: int) -> None:
         result = self.result
+        result.moving += moving
+        result.gone -= moving  # they are without facts too
         for key, look, was_asked, facts in looked:
             if facts is None:
                 if was_asked:
@@ -191,7 +195,7 @@ class Audit:
         result = self.result
         result.sums.take(kept["groups"])
         result.began, result.seconds = float(kept["began"]), float(kept["seconds"])
-        result.seen, result.gone = int(kept["seen"]), int(kept["gone"])
+        result.seen, result.gone, result.moving = (int(kept[name]) for name in ("seen", "gone", "moving"))
         result.databases = {int(name): int(number) for name, number in kept["databases"].items()}
         result.notes = dict.fromkeys(kept["notes"])
         result.plan_renames, result.plan_open = kept["renames"]
@@ -211,6 +215,7 @@ class Audit:
                 "seconds": result.seconds + time.monotonic() - self._began,
                 "seen": result.seen,
                 "gone": result.gone,
+                "moving": result.moving,
                 "databases": result.databases,
                 "notes": list(result.notes),
                 "plan": written,

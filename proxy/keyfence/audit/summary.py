@@ -51,6 +51,7 @@ def summary(
         "seconds": round(result.seconds, 3),
         "keys": result.seen,
         "gone": result.gone,
+        "moving": result.moving,
         "bytes": sum(one.estimate(one.size) for one in groups),
         "sample": options.sample,
         "rate": options.rate,

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from keyfence.cli.keyspace.report import WIDTH, size_text
+from keyfence.cli.keyspace.report import WIDTH, as_markdown, as_text, size_text
 from keyfence.findings.finding import AT_REST
 from tests.audit.shop import POLICY, fill
 from tests.cli.test_main import Result, keyfence
@@ -74,6 +74,15 @@ def test_json_has_every_number(policy: Path, shop: RedisServer) -> None:
     assert {"key.unregistered", "key.format", "key.legacy", "value.size", "key.members"} <= rules
     biggest = [one["biggest"]["bytes"] for one in found["unregistered"]]
     assert all(biggest)
+
+
+def test_the_report_counts_the_keys_whose_hash_slots_move(policy: Path, shop: RedisServer) -> None:
+    found = json.loads(audit(policy, shop, "--format", "json").out)
+    assert found["moving"] == 0
+    assert "hash slots move" not in as_text(found)
+    found["moving"] = 2
+    for text in (as_text(found), as_markdown(found)):
+        assert "2 keys left out, because their hash slots move; audit again when they" in text
 
 
 def test_markdown_is_a_page_of_tables(policy: Path, shop: RedisServer) -> None:

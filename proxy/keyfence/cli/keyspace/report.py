@@ -171,6 +171,9 @@ def _notes(found: Row) -> Iterator[str]:
             yield f"database {one['database']} was not looked at: {counted(one['keys'], 'key')}"
     if found["gone"]:
         yield f"{counted(found['gone'], 'key')} went before Redis was asked"
+    if found["moving"]:
+        moving = counted(found["moving"], "key")
+        yield f"{moving} left out, because their hash slots move; audit again when they have moved"
     yield from map(one_line, found["notes"])
 
 
