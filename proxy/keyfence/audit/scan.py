@@ -105,12 +105,14 @@ class Audit:
         self._stopped = True
 
     def run(self) -> Result:
-        """Walks to the end. Raises LinkError, CannotAsk, Interrupted, CheckpointError, PlanError."""
+        """Walks to the end. The checkpoint stays, so that the report is not lost: it is removed by whoever has
+        given the report. Raises LinkError, CannotAsk, Interrupted, CheckpointError, PlanError."""
         self._checkpoint.resume(self._resume)
         if self._open_plan is not None:
             self._plan = self._open_plan(self._written)
         try:
             self._walk()
+            self._save()
             self._finish()
         except (LinkError, CannotAsk, Interrupted):  # between two batches: what is counted is complete
             self._save()
@@ -118,7 +120,6 @@ class Audit:
         finally:
             if self._plan is not None:
                 self._plan.close()
-        self._checkpoint.remove()
         return self.result
 
     def _walk(self) -> None:

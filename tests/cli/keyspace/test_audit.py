@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from sqlalchemy.exc import OperationalError
 
 from keyfence.cli.keyspace.report import WIDTH, as_markdown, as_text, size_text
 from keyfence.findings.finding import AT_REST
@@ -184,6 +185,44 @@ def test_a_second_audit_resolves_what_is_gone(policy: Path, shop: RedisServer, t
     connection.close()
     assert ("key.members", "queue", "resolved", 0) in rows
     assert ("key.unregistered", "", "new", 2) in rows
+
+
+def test_a_store_that_cannot_be_opened_is_said_before_redis_is_read(policy: Path, shop: RedisServer) -> None:
+    with shop.client() as client:
+        client.config_resetstat()
+        code, out, err = audit(policy, shop, "--store", f"sqlite:///{policy}/findings.db")
+        assert (code, out) == (2, "")
+        assert f"{policy}/findings.db" in err
+        assert "cmdstat_scan" not in client.info("commandstats")
+
+
+def test_a_store_that_cannot_be_written_costs_neither_the_report_nor_the_walk(
+    policy: Path, shop: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state = tmp_path / "state"
+    store = ("--store", f"sqlite:///{tmp_path / 'findings.db'}", "--resume", state, "--format", "json")
+
+    def refuse(*_arguments: object, **_more: object) -> None:
+        raise OperationalError("", {}, sqlite3.OperationalError("disk I/O error"))
+
+    with monkeypatch.context() as broken:
+        broken.setattr("keyfence.audit.at_rest.write_audit", refuse)
+        code, out, err = audit(policy, shop, *store)
+    assert code == 2
+    assert "cannot be written: disk I/O error" in err
+    assert err.endswith(f"; --resume {state} writes it without a new audit\n")
+    with shop.client() as client:
+        client.config_resetstat()
+        code, again, err = audit(policy, shop, *store)
+        assert "cmdstat_scan" not in client.info("commandstats")
+    assert (code, err) == (1, "")
+    first, second = json.loads(out), json.loads(again)
+    assert {**first, "seconds": 0} == {**second, "seconds": 0}
+    assert not state.exists()
+    with sqlite3.connect(tmp_path / "findings.db") as connection:
+        (rows,) = connection.execute("SELECT count(*) FROM keyfence_findings").fetchone()
+    connection.close()
+    assert rows > 0
 
 
 def test_findings_at_rest_fail_no_gate(policy: Path, shop: RedisServer, tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
 """The work of `keyfence audit`: which keys a Redis holds, and what the policy says about them.
 
-Rule: Redis is only read. Exit code 0 means that no key breaks a rule, 1 that some do, 2 wrong usage or a
-Redis that cannot be asked, 130 an interruption.
+Rule: Redis is only read, and what was found is given before anything else may fail. Exit code 0 means that no
+key breaks a rule, 1 that some do, 2 wrong usage or a Redis or a store that cannot be used, 130 an
+interruption.
 """
 
 from __future__ import annotations
@@ -36,19 +37,22 @@ def run_audit(asked: Request) -> NoReturn:
     settings = settings_of(asked.config, asked.policy, asked.source)
     store = _store_url(asked.store, settings.findings)
     judge = Judge(load_policy(settings.policy))
+    if store:
+        _open_store(store)
     with opened(settings, asked.source) as endpoint:
         try:
-            found, result = _audited(asked, judge, endpoint)
+            found, result, checkpoint = _audited(asked, judge, endpoint)
         except (LinkError, CannotAsk, CheckpointError, PlanError) as exc:
             fail(str(exc))
-    if store:
-        _write_findings(store, found)
     _print(found, result, asked)
+    if store:
+        _write_findings(store, found, checkpoint)
+    checkpoint.remove()
     sys.exit(1 if found["must"] else 0)
 
 
-def _audited(asked: Request, judge: Judge, endpoint: Endpoint) -> tuple[dict[str, Any], Result]:
-    """The summary of an audit, and its result."""
+def _audited(asked: Request, judge: Judge, endpoint: Endpoint) -> tuple[dict[str, Any], Result, Checkpoint]:
+    """The summary of an audit, its result, and the checkpoint to remove when both were given."""
     shown = asked.source if is_file(asked.source) else endpoint.address.shown
     databases = asked.databases or ((endpoint.address.database,) if endpoint.address.database else ())
     options = Options(asked.rate, asked.sample, databases, is_file(asked.source))
@@ -59,7 +63,7 @@ def _audited(asked: Request, judge: Judge, endpoint: Endpoint) -> tuple[dict[str
     result = _run(judge, servers, options, checkpoint, opens)
     if options.is_file and (expired := expired_keys(endpoint)):
         result.notes[f"{counted(expired, 'key')} of the file had expired; the audit leaves them out"] = None
-    return summary(judge.policy, shown, servers, options, result), result
+    return summary(judge.policy, shown, servers, options, result), result, checkpoint
 
 
 def _store_url(store: str, configured: str) -> str:
@@ -96,7 +100,18 @@ def _run(
             return one.run()
 
 
-def _write_findings(url: str, found: dict[str, Any]) -> None:
+def _open_store(url: str) -> None:
+    """Opens a findings store and closes it: a walk over all keys is not to end at a store that cannot be
+    opened. Such a store ends the command."""
+    from keyfence.findings.database import Database, StoreError
+
+    try:
+        Database(url).close()
+    except StoreError as exc:
+        fail(str(exc))
+
+
+def _write_findings(url: str, found: dict[str, Any], checkpoint: Checkpoint) -> None:
     """Writes the violations into a findings store. A store that cannot be written ends the command."""
     from sqlalchemy.exc import SQLAlchemyError
 
@@ -107,16 +122,17 @@ def _write_findings(url: str, found: dict[str, Any]) -> None:
     rows = [AtRest(*(one[name] for name in names)) for one in found["violations"]]
     is_all = found["sample"] == 1 and not found["moving"]
     whole = is_all and all(one["audited"] for one in found["databases"])
+    again = f"; --resume {checkpoint.path} writes it without a new audit" if checkpoint.path else ""
     try:
         database = Database(url)
         try:
             write_audit(database, rows, found["source"], found["revision"], time.time(), whole=whole)
         except SQLAlchemyError as exc:
-            fail(f"the findings store {database.shown} cannot be written: {reason(exc)}")
+            fail(f"the findings store {database.shown} cannot be written: {reason(exc)}{again}")
         finally:
             database.close()
     except StoreError as exc:
-        fail(str(exc))
+        fail(f"{exc}{again}")
 
 
 def _print(found: dict[str, Any], result: Result, asked: Request) -> None:
