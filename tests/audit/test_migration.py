@@ -11,7 +11,7 @@ import redis
 from keyfence.audit.checkpoint import Checkpoint
 from keyfence.audit.migration import MAX_REASONS, Migration, Moves
 from keyfence.audit.moving import Fate, Mover, Outcome
-from keyfence.audit.plan import Header, Plan, PlanWriter
+from keyfence.audit.plan import Header, Plan, PlanError, PlanWriter
 from keyfence.audit.renames import Rename
 from keyfence.audit.scan import Interrupted
 from keyfence.audit.servers.links import LinkError
@@ -143,6 +143,25 @@ def test_a_lost_connection_ends_it_and_keeps_the_progress(fresh_redis: RedisServ
     assert kept is not None
     assert kept["lines"] == 2
     router.close()
+
+
+def test_a_full_disk_ends_it_and_keeps_the_progress(
+    client: redis.Redis, router: Router, tmp_path: Path
+) -> None:
+    client.mset({f"order-{number}": "x" for number in range(4)})
+    plan = planned(tmp_path / "plan", *map(rename, range(4)))
+    log, state = tmp_path / "log", Checkpoint(str(tmp_path / "state"), "migrate", {})
+    log.symlink_to("/dev/full")
+    with pytest.raises(PlanError, match="log cannot be written: no space left on device"):
+        Migration(plan, [Mover(router, apply=True)], 0, state, str(log)).run()
+    kept = state.load()
+    assert kept is not None
+    assert kept["lines"] == 0  # the log does not have it
+    log.unlink()
+    moves = Migration(plan, [Mover(router, apply=True)], 0, state, str(log)).run()
+    assert (moves.fates["done"], moves.fates["moved"]) == (1, 3)
+    assert len(log.read_text().splitlines()) == 4
+    assert not (tmp_path / "state").exists()
 
 
 def test_reasons_are_bounded() -> None:

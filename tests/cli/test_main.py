@@ -157,6 +157,21 @@ def test_a_closed_pipe_is_not_an_error() -> None:
     assert run.stdout.splitlines()[0].strip() == "modes of cubesandbox"
 
 
+@pytest.mark.parametrize("command", [("modes", "--policy", POLICY), ("check", POLICY), ("--help",)])
+def test_a_full_disk_is_one_line_and_exit_code_2(command: tuple[str, ...]) -> None:
+    with open("/dev/full", "wb") as full:
+        run = subprocess.run(
+            [sys.executable, "-m", "keyfence", *command],
+            cwd=PROJECT,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert run.returncode == 2
+    assert run.stderr == "keyfence: the output cannot be written: no space left on device\n"
+
+
 # -- run
 
 

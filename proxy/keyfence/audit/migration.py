@@ -7,6 +7,7 @@ other relies on. A line may be carried out twice: the second time finds the key 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -26,6 +27,7 @@ from .servers.links import LinkError
 
 MAX_REASONS = 200
 MAX_EXAMPLES = 3
+_BY_LINE = 1  # buffering: each line of the log is written at once
 
 
 @dataclasses.dataclass(slots=True)
@@ -100,15 +102,16 @@ class Migration:
     def run(self) -> Moves:
         """Goes to the end of the plan. Raises LinkError, Interrupted, CheckpointError, PlanError."""
         resumes = self._checkpoint.resume(self._resume)
+        self._log = self._opened(resumes=resumes)
         try:
-            self._log = self._opened(resumes=resumes)
             self._carry_out(self.moves.lines)
-        except (LinkError, Interrupted):
+        except (LinkError, Interrupted, PlanError):
             self._save()
             raise
         finally:
             if self._log is not None:
-                self._log.close()
+                with contextlib.suppress(OSError):  # a line that could not be written is tried once more
+                    self._log.close()
         self.moves.seconds += self._clock() - self._began
         self._checkpoint.remove()
         return self.moves
@@ -134,12 +137,13 @@ class Migration:
             raise Interrupted
 
     def _conclude(self, most: int) -> None:
-        """Waits until at most this many lines are under way, and counts the others. Raises LinkError."""
+        """Waits until at most this many lines are under way, and counts the others. What the log lacks is not
+        counted: the next run carries it out again. Raises LinkError, PlanError."""
         while len(self._under_way) > most:
             one, moving = self._under_way.popleft()
             outcome = moving.result()
-            self.moves.add(one, outcome)
             self._write(one, outcome)
+            self.moves.add(one, outcome)
             self._watch(self.moves.lines, self._total)
             if self._checkpoint.is_due:
                 self._save()
@@ -149,9 +153,12 @@ class Migration:
             return None
         flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | (os.O_APPEND if resumes else os.O_TRUNC)
         try:
-            return os.fdopen(os.open(self._log_path, flags, 0o600), "w", encoding="utf-8")
+            return os.fdopen(os.open(self._log_path, flags, 0o600), "w", _BY_LINE, encoding="utf-8")
         except OSError as exc:
-            raise PlanError(f"{self._log_path} cannot be written: {(exc.strerror or '').lower()}") from None
+            raise self._unwritable(exc) from None
+
+    def _unwritable(self, exc: OSError) -> PlanError:
+        return PlanError(f"{self._log_path} cannot be written: {(exc.strerror or '').lower()}")
 
     def _write(self, one: Rename, outcome: Outcome) -> None:
         if self._log is None:
@@ -160,7 +167,10 @@ class Migration:
         line |= {"new": _text(one.new)} if one.new is not None else {}
         line |= {"database": one.database, "outcome": str(outcome.fate)}
         line |= {"why": outcome.why} if outcome.why else {}
-        self._log.write(json.dumps(line) + "\n")
+        try:
+            self._log.write(json.dumps(line) + "\n")
+        except OSError as exc:
+            raise self._unwritable(exc) from None
 
     def _resume(self, kept: dict[str, Any]) -> None:
         moves = Moves(**kept)
@@ -168,8 +178,6 @@ class Migration:
         self.moves = moves
 
     def _save(self) -> None:
-        if self._log is not None:
-            self._log.flush()
         kept = self.moves.as_object()
         kept["seconds"] += self._clock() - self._began
         self._checkpoint.save(kept)

@@ -7,6 +7,7 @@ what only others need.
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import sys
@@ -100,14 +101,26 @@ def cli() -> None:
     """A Redis proxy that holds every key of every command against a written namespace policy."""
 
 
+# A disk takes nothing more: it is full, the user's share of it is, or the file is as large as it may be.
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def _drop_output() -> None:
+    """Lets the end of the program write the rest of the output to nowhere, without another error."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def main() -> None:
     """Runs the command line; the entry point of the console script."""
     try:
         cli(prog_name="keyfence")
     except BrokenPipeError:  # the reader of the output has closed it, as in `keyfence modes | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         sys.exit(1)
     except Exception as exc:
+        if isinstance(exc, OSError) and exc.errno in _FULL:
+            _drop_output()
+            fail(f"the output cannot be written: {os.strerror(exc.errno).lower()}")
         if os.environ.get("KEYFENCE_DEBUG"):
             raise
         fail(
