@@ -78,10 +78,53 @@ def test_keys_that_no_entry_covers_are_recorded_by_their_kinds(tmp_path: Path) -
     assert sum(key.endswith(":cart") for key in keys) == sum(key.endswith(":seen") for key in keys) == 9
 
 
+def test_keys_with_addresses_tokens_and_letters_of_all_scripts_are_of_their_kinds(tmp_path: Path) -> None:
+    kinds = {
+        "mail:user{0}@example.com:seen": "mail:<email>:seen",
+        "invite:user{0}@example.com": "invite:<email>",
+        "bounce::{0}": "bounce::<int>",
+        "ключ:{0}": "ключ:<int>",
+        "page..GET.d41d8cd98f00b204e9800998ecf84{0}": "page..GET.<hex>",
+        "sess:7jPSNmkKySjHC_see08J{0}": "sess:<id>",
+    }
+    file = tmp_path / "log"
+    recorder = Recorder(str(file))
+    for form, kind in kinds.items():
+        for number in range(100, 200):
+            assert command_recorder.kind_of(form.format(number).encode()) == kind
+            send(recorder, f"GET {form.format(number)}")
+    recorder.close()
+    assert len(lines(file)) == 9 * len(kinds)  # 1, 2, 3, 6, 12, 24, 48, 96, and the last one
+
+
+def test_words_beside_an_id_belong_to_the_kind_unless_they_may_be_a_part_of_the_id() -> None:
+    kinds = {
+        "user-V1StGXR8Z5jdHi6B": "user-<id>",
+        "UserProfile-V1StGXR8Z5jdHi6B": "UserProfile-<id>",
+        "a:DwU-MX5DYxl3iFX-rAmcmw:b": "a:<id>:b",
+    }
+    assert {key: command_recorder.kind_of(key.encode()) for key in kinds} == kinds
+
+
+def test_many_tokens_leave_room_for_other_kinds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command_recorder, "MAX_KINDS", 4)
+    monkeypatch.setattr(command_recorder, "MAX_BEGINNINGS", 2)
+    file = tmp_path / "log"
+    recorder = Recorder(str(file))
+    for first in "abcdefgh":
+        send(recorder, f"GET s:t:{first}")
+    for kind in ("cart:a:data", "seen:b", "cart:a:other", "more:c"):
+        send(recorder, f"GET {kind}", 2)
+    recorder.close()
+    recorded = [" ".join(map(str, line["argv"])) for line in lines(file)]  # type: ignore[call-overload]
+    assert recorded.count("GET cart:a:data") == 2
+    assert {"GET seen:b", "GET more:c"} <= {*recorded}
+
+
 def test_many_names_of_keys_leave_room_for_other_commands(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(command_recorder, "MAX_SKELETONS", 3)
+    monkeypatch.setattr(command_recorder, "MAX_KINDS", 3)
     file = tmp_path / "log"
     recorder = Recorder(str(file))
     for name in ("ann", "bob", "carol", "dora", "emil", "fritz", "gerda", "hanna"):
