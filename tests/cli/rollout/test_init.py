@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from keyfence.authoring.lint import check_policy
-from tests.cli.test_main import keyfence
+from tests.cli.test_main import Result, keyfence
 from tests.servers import Keyfence, RedisServer
 
 
@@ -61,6 +61,41 @@ def test_keyfence_runs_with_the_configuration(redis_server: RedisServer, tmp_pat
         client = running.client("web")
         assert client.set("shop:web:example:1", "x", ex=60)
         client.close()
+
+
+def init(folder: Path, redis: str) -> Result:
+    arguments = ("--name", "shop", "--services", "web", "--by", "user", "--document")
+    return keyfence("init", folder, *arguments, "--redis", redis)
+
+
+def modes(folder: Path) -> dict[str, str]:
+    return {one.name: f"{one.stat().st_mode & 0o777:o}" for one in folder.glob("*.yaml")}
+
+
+def test_only_its_owner_can_read_a_file_with_a_password(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("REDIS_PASSWORD", "secret")
+    code, out, err = init(tmp_path / "far", "redis://u:se%2F\\cret@redis.shop:6379")
+    assert (code, "secret" in out + err) == (0, False)
+    assert err == (
+        "keyfence: the password is in keyfence.yaml and keyfence.container.yaml, which only you can read, "
+        "and no container's user; write ${NAME} or file:PATH in its place\n"
+    )
+    far = modes(tmp_path / "far")
+    assert {name for name, mode in far.items() if mode == "600"} == {
+        "keyfence.yaml",
+        "keyfence.container.yaml",
+    }
+    # The container has a Redis of its own.
+    assert (
+        "the password is in keyfence.yaml, which" in init(tmp_path / "near", "redis://:secret@127.0.0.1").err
+    )
+    near = modes(tmp_path / "near")
+    assert {name for name, mode in near.items() if mode == "600"} == {"keyfence.yaml"}
+    for name, url in (("none", "redis://redis.shop"), ("variable", "redis://u:${REDIS_PASSWORD}@redis.shop")):
+        assert init(tmp_path / name, url).err == ""
+        assert "600" not in modes(tmp_path / name).values()
 
 
 def test_no_file_is_overwritten(tmp_path: Path) -> None:

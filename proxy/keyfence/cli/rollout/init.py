@@ -1,7 +1,7 @@
 """`keyfence init`: five questions, and the files to begin with.
 
 Rule: every file works as it is written: the policy passes `check`, its tests pass, and keyfence runs with the
-configuration. No file that exists is overwritten.
+configuration. No file that exists is overwritten. Only its owner can read a file with a password.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from keyfence.authoring.export.render import code_templates
 from keyfence.authoring.learn.requirements import quoted
 from keyfence.cli.terminal.options import is_given, parsed
 from keyfence.cli.terminal.output import fail, say
+from keyfence.config.references import FILE
 from keyfence.config.upstream import upstream_of
 from keyfence.policy.loading.load import load_policy
 from keyfence.policy.services import UNKNOWN
@@ -123,8 +124,7 @@ def init(
         fail(f"{where / there[0]} exists; name another folder{keep if there[0] == 'policy.yaml' else ''}")
     try:
         where.mkdir(parents=True, exist_ok=True)
-        for file, text in files.items():
-            (where / file).write_text(text, encoding="utf-8")
+        secret = [file for file, text in files.items() if _write(where / file, text, _secret_in(redis))]
     except OSError as exc:
         fail(f"{exc.filename}: {exc.strerror}")
     config = where / "keyfence.yaml"
@@ -135,6 +135,26 @@ def init(
     else:
         say(f"  keyfence run --config {config} --record {where / 'commands.log'}     # for some days")
         say(f"  keyfence draft {where / 'commands.log'} --name {name} -o {where / (name + '.yaml')}")
+    if secret:
+        text = (
+            f"the password is in {' and '.join(secret)}, which only you can read, and no container's user; "
+        )
+        say(f"keyfence: {text}write ${{NAME}} or file:PATH in its place", err=True)
+
+
+def _secret_in(redis: str) -> str:
+    """The URL as files have it, if a password is written in it; "" if not: a variable or a file has it."""
+    password = "" if redis.startswith(FILE) else urlsplit(redis).password or ""
+    return "" if not password or "${" in password else quoted(redis)
+
+
+def _write(path: Path, text: str, secret: str) -> bool:
+    """Writes a new file. Returns whether it holds the secret, if there is one. Raises OSError."""
+    is_secret = bool(secret) and secret in text
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    with os.fdopen(os.open(path, flags, 0o600 if is_secret else 0o666), "w", encoding="utf-8") as file:
+        file.write(text)
+    return is_secret
 
 
 def _files(
