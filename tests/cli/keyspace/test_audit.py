@@ -253,6 +253,11 @@ def test_a_plan_goes_to_standard_output_or_to_a_file(policy: Path, shop: RedisSe
         (("audit",), "keyfence: command line:1:1: error: no policy; name one with policy: or --policy"),
         (("audit", "--policy", "%P"), "keyfence: name a Redis: redis://HOST:PORT, or --config with"),
         (("audit", "redis://127.0.0.1:1", "--policy", "%P"), "cannot be reached: connection refused"),
+        (("audit", "localhost:1", "--policy", "%P"), "the URL of a Redis; write redis://localhost:1"),
+        (
+            ("migrate", "%P", "[::1]:1"),
+            "[::1]:1 is neither a file nor the URL of a Redis; write redis://[::1]:1",
+        ),
         (("audit", "nowhere.rdb", "--policy", "%P"), "nowhere.rdb cannot be read: no such file"),
         (("audit", "%P", "--policy", "%P"), "is not an RDB file"),
         (("audit", "redis://h", "--policy", "%P", "--rate", "fast"), "is not a rate"),

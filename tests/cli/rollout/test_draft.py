@@ -116,6 +116,14 @@ def test_a_source_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     assert (code, "No such file or directory" in err) == (2, True)
 
 
+def test_an_address_without_a_scheme_may_have_meant_a_redis() -> None:
+    code, _, err = keyfence("draft", "127.0.0.1:1")
+    assert code == 1
+    assert err.startswith("keyfence: http://127.0.0.1:1/report: no keyfence answers there (")
+    assert err.endswith("; write redis://127.0.0.1:1 for the keys of a Redis\n")
+    assert "redis://" not in keyfence("draft", "http://127.0.0.1:1").err
+
+
 def test_clients_without_a_service_get_one_as_a_suggestion(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_bytes(line("SET a:1 x", "unknown") + line("SET a:2 x", "unknown"))

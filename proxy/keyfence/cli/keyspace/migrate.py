@@ -31,10 +31,10 @@ from .source import opened, settings_of
 
 def run_migration(asked: Move) -> NoReturn:
     """Carries out a plan, prints what became of the keys, and ends the program."""
+    settings = settings_of(asked.config, "", asked.url, needs_policy=False)
     if is_file(asked.url):
         fail("a file holds no keys to move; name a Redis: redis://HOST:PORT")
     applies = not asked.dry_run
-    settings = settings_of(asked.config, "", asked.url, needs_policy=False)
     try:
         read = Plan(asked.plan)
         with opened(settings, asked.url) as endpoint:

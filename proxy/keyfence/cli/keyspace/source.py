@@ -9,10 +9,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import os
 from collections.abc import Iterator
 
 from keyfence.audit.servers.links import Endpoint
 from keyfence.audit.servers.rdb import loaded
+from keyfence.cli.terminal.asking import source_url
 from keyfence.cli.terminal.output import fail
 from keyfence.config.loading import load_settings
 from keyfence.config.settings import Overrides, Settings
@@ -26,6 +28,8 @@ from .asked import is_file
 
 def settings_of(config: str, policy: str, source: str, *, needs_policy: bool = True) -> Settings:
     """The settings that name policy and Redis. A fault ends the command."""
+    if source_url(source) and is_file(source) and not os.path.lexists(source):
+        fail(f"{source} is neither a file nor the URL of a Redis; write redis://{source}")
     url = "" if is_file(source) else source
     settings = load_settings(config, Overrides(policy=policy, upstream=url), needs_policy=needs_policy)
     if settings.upstream is None and not is_file(source):

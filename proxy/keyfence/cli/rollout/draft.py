@@ -17,12 +17,12 @@ from typing import Any
 
 import click
 
-from keyfence.admin.client import AskError
+from keyfence.admin.client import AskError, ask
 from keyfence.authoring.learn.applications import in_one_folder
 from keyfence.authoring.learn.draft import Draft, DraftError, draft
 from keyfence.authoring.learn.seen import Evidence
 from keyfence.authoring.learn.typos import Typo
-from keyfence.cli.terminal.asking import ask_admin, checked_answer, is_url, source_url
+from keyfence.cli.terminal.asking import checked_answer, is_url, source_url
 from keyfence.cli.terminal.options import admin_option, value_option
 from keyfence.cli.terminal.output import fail, say
 from keyfence.cli.terminal.policies import POLICY, shipped_policies
@@ -162,7 +162,7 @@ def evidence_of(sources: Iterable[str]) -> Evidence:
         elif source.startswith(_REDIS):
             add_keys(evidence, source)
         elif url := (source if is_url(source) else "" if os.path.exists(source) else source_url(source)):
-            _add_running(evidence, url)
+            _add_running(evidence, url, source)
         else:
             _add_file(evidence, source)
         evidence.sources.append(_shown_name(source))
@@ -179,14 +179,22 @@ def _shown_name(source: str) -> str:
     )
 
 
-def _add_running(evidence: Evidence, url: str) -> None:
+def _add_running(evidence: Evidence, url: str, source: str) -> None:
     """Adds the findings of a running keyfence; its report, if it keeps no findings."""
     with checked_answer(url):
         try:
             rows: list[Mapping[str, Any]] = list(findings_of(url))
         except AskError:
-            rows = list(rows_from_snapshot(ask_admin(url, "/report")))
+            rows = list(rows_from_snapshot(_report_of(url, source)))
         _add_rows(evidence, rows)
+
+
+def _report_of(url: str, source: str) -> Any:
+    """The report of a running keyfence. A source without a scheme may have meant a Redis."""
+    try:
+        return ask(url, "/report")
+    except AskError as exc:
+        fail(f"{exc}{'' if is_url(source) else f'; write redis://{source} for the keys of a Redis'}", 1)
 
 
 def _add_file(evidence: Evidence, path: str) -> None:
