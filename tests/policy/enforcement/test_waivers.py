@@ -283,9 +283,10 @@ def test_only_waivers_of_script_unregistered_name_a_script(tmp_path: Path) -> No
     ]
 
 
-def test_an_unknown_placeholder_in_keys_is_an_error(tmp_path: Path) -> None:
-    [fault] = faults(tmp_path, text_of(GOOD | {"keys": "a:<uid>"}))
-    assert "<uid> is not a placeholder; write <uuid>, <ip>," in fault
+@pytest.mark.parametrize("name", ["uid", "Int", "user_id", ""])
+def test_an_unknown_placeholder_in_keys_is_an_error(name: str, tmp_path: Path) -> None:
+    [fault] = faults(tmp_path, text_of(GOOD | {"keys": f"a:<{name}>"}))
+    assert f"<{name}> is not a placeholder; write <uuid>, <ip>," in fault
 
 
 def test_a_baseline_of_an_empty_report_is_a_valid_file(tmp_path: Path) -> None:

@@ -111,6 +111,18 @@ def test_a_faulty_configuration_hides_neither_policy_nor_waivers(tmp_path: Path)
     assert {line.partition(":")[0] for line in told} == {"keyfence.yaml", "policy.yaml"}
 
 
+@pytest.mark.parametrize(("databases", "url"), [("[1]", "redis://h:1"), ("[0, 2]", "redis://h:1/1")])
+def test_the_policy_must_admit_the_database_in_which_clients_begin(
+    databases: str, url: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "policy.yaml"
+    path.write_text(f"policy: p\nservices: [a]\ndatabases: {databases}\n")
+    with pytest.raises(FileError, match=r"clients begin in database [01], and the policy admits .* only"):
+        Origin("", Overrides(policy=str(path), upstream=url)).load()
+    path.write_text("policy: p\nservices: [a]\ndatabases: [0, 1]\n")
+    Origin("", Overrides(policy=str(path), upstream=url)).load()
+
+
 def test_settings_that_need_a_restart_stay_and_are_named(tmp_path: Path) -> None:
     path = tmp_path / "keyfence.yaml"
 

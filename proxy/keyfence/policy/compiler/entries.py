@@ -70,6 +70,8 @@ def _check_claims(context: CompilerContext) -> None:
         *((("claims", index), claim) for index, claim in enumerate(claims)),
         *((("delegates", index), claim) for index, claim in enumerate(delegated)),
     ]:
+        if not claim:
+            context.error(path, "an empty claim covers every key; write a prefix, or take claims out")
         hole = context.placeholder_in(claim)
         if hole:
             message = f"{claim!r}: a claim is plain text, so {hole} means just this text"

@@ -296,6 +296,9 @@ def _writers_by_script(context: CompilerContext) -> set[str]:
 
 def _check_databases(contexts: Sequence[CompilerContext]) -> None:
     given = [context for context in contexts if context.model.databases is not None]
+    for context in given:
+        if not context.model.databases:
+            context.error(("databases",), "no database is listed; list those that may be used")
     for context in given[1:]:
         if set(context.model.databases or ()) != set(given[0].model.databases or ()):
             place = given[0].source.place(("databases",))

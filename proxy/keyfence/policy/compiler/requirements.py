@@ -172,6 +172,8 @@ def _ttl(context: CompilerContext, model: TtlModel | None, path: tuple[str, ...]
         context.error(path, "none excludes or_none: write one of the two")
     elif model.at == "write" and (model.none or model.or_none):
         context.error((*path, "at"), "at: write needs a time to live that is required")
+    if model.max == 0:
+        context.error((*path, "max"), "no time to live is 0; write a longer one, or take max out")
     if model.min is not None and model.max is not None and model.min > model.max:
         context.error(path, "min is above max: no time to live can fit")
     if model.default is not None and not (model.min or 0) <= model.default <= (model.max or model.default):

@@ -60,7 +60,7 @@ KINDS: dict[str, Node] = {
 }
 # Placeholders for parts of keys whose form is unknown. They admit more than was seen.
 _WIDE = frozenset({"*", "more", "bytes"})
-_TOKEN = re.compile(r"\\.|<(?P<name>\*|[a-z]{2,12})>", re.DOTALL)
+_TOKEN = re.compile(r"\\.|<(?P<name>[^<>]*)>", re.DOTALL)
 _OPAQUE = _WIDE | {"id"}
 
 
@@ -81,7 +81,7 @@ def _of_glob(text: str) -> list[Node]:
 
 
 def _placeholders(text: str) -> list[re.Match[str]]:
-    return [token for token in _TOKEN.finditer(text) if token["name"]]
+    return [token for token in _TOKEN.finditer(text) if token["name"] is not None]
 
 
 @lru_cache(maxsize=10_000)

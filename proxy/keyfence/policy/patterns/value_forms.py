@@ -224,7 +224,7 @@ def parse_range(text: str) -> NumberRange:
         ends = float(low or "-inf"), float(high or "inf")
     except ValueError:
         dots = ""
-    if not dots or not low + high:
+    if not dots or not low + high or "_" in text:
         raise ValueError(f"{text!r} is not a range; write both ends, as in 0..100, or one, as in 0..")
     if not ends[0] <= ends[1]:
         raise ValueError(f"{text!r} contains no number")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple, TypeVar
 
 from keyfence.admin.token import tokens_of
@@ -111,8 +111,20 @@ def load(settings: Settings) -> CompiledPolicy:
     with without_collections():
         policy = load_policy(settings.policy, name_services=settings.name_services)
     wrong = waiver_faults(settings.waivers, settings.waivers_source, policy)
-    settings.check_against(policy.services, wrong)
+    settings.check_against(policy.services, [*wrong, *_database_faults(settings, policy)])
     return policy
+
+
+def _database_faults(settings: Settings, policy: CompiledPolicy) -> Iterator[Diagnostic]:
+    """Every client begins in the database of the upstream, without a command that could be refused."""
+    begins = settings.upstream.database if settings.upstream is not None else 0
+    if policy.databases is not None and begins not in policy.databases:
+        listed = ", ".join(map(str, sorted(policy.databases)))
+        message = f"clients begin in database {begins}, and the policy admits {listed} only"
+        remedy = f"list {begins} under databases, or let the URL of the upstream end in another one"
+        yield settings.fault(
+            ("upstream",), f"{message}; {remedy}, as in redis://HOST:PORT/{max(policy.databases)}"
+        )
 
 
 def load_signed(settings: Settings, signed: Signed) -> CompiledPolicy:
