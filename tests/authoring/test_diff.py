@@ -126,6 +126,65 @@ CHANGES: list[tuple[str, str, list[str]]] = [
 ]
 
 
+FULL = """policy: p
+claims: ["a:"]
+services: [one, two]
+placeholders: {id: "[a-z]{1,9}", token: {is: "[a-z]{1,16}", secret: true}}
+scopes: {s: {prefix: "a:", writers: [one], readers: [two], unregistered: allow}}
+keys:
+  k: {key: "a:k:<id>", type: hash}
+  l: {key: "a:l:<id>", type: zset, scores: "0..100"}
+  x: {key: "a:x", type: stream, maxlen: "~1000"}
+  t: {key: "a:t:<token>"}
+legacy: {allow: [read], until: 2099-06-30, keys: {"old:<id>": k}}
+instead: {"bad:<id>": k}
+grants: {two: {commands: [SET], keys: ["a:*"], owner: o, reason: r, until: 2099-06-30}}
+scripts: {f: {sha1: [aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa], keys: 1}}
+"""
+SETTINGS: list[tuple[str, str, str]] = [
+    ("type: hash", "type: hash, should: [scope.write]", "k: rules that only report: scope.write, was none"),
+    (
+        "unregistered: allow",
+        "unregistered: allow, should: [scope.write]",
+        "rules that only report: scope.write",
+    ),
+    ("type: hash", "type: hash, hash_tag: required", "k: hash tag: required, was none"),
+    ("type: hash", "type: hash, written_by: f", "k: only these scripts write: f, was none"),
+    ("secret: true", "secret: false", "t: secret placeholders: none, was token"),
+    ("secret: true", "secret: true, secret_from: 4", "secrets masked from: 4 bytes, was "),
+    (
+        "2099-06-30}}",
+        "2099-06-30, on_expiry: refuse}}",
+        "the grant to two: SET on a:*, refused from 2099-07-01",
+    ),
+    (
+        "2099-06-30, keys",
+        "2099-06-30, on_expiry: refuse, keys",
+        "legacy forms refused from: 2099-07-01, was none",
+    ),
+    ('instead: {"bad:<id>": k}\n', "", "the form to use instead of bad:<id> is gone: a:k:<id>"),
+    ('"bad:<id>": k', '"bad:<id>": l', "the form to use instead of bad:<id> is a:l:<id>, was a:k:<id>"),
+    ("readers: [two],", "readers: [two], deny_write: [two],", "no grant gives: write to two, was none"),
+    ('"0..100"', '"0..100.5"', "l: scores is 0..100.5, was 0..100"),
+    ('"~1000"', '"1000"', "x: maxlen is 1000, was ~1000"),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "expected"), SETTINGS, ids=[row[2] for row in SETTINGS])
+def test_a_change_of_a_setting_is_reported_in_both_directions(old: str, new: str, expected: str) -> None:
+    assert old in FULL
+    before, after = parse_policy(FULL), parse_policy(FULL.replace(old, new, 1))
+    found = [change.sentence for change in Difference(before, after).changes]
+    assert [one for one in found if expected in one], found
+    assert Difference(after, before).changes
+
+
+def test_a_should_of_the_whole_file_is_reported_once() -> None:
+    new = FULL.replace("services:", "should: [scope.write]\nservices:")
+    found = [change.sentence for change in Difference(parse_policy(FULL), parse_policy(new)).changes]
+    assert found == ["only a should now: scope.write"]
+
+
 @pytest.mark.parametrize(("old", "new", "expected"), CHANGES, ids=[new[:40] for _, new, _ in CHANGES])
 def test_a_change_is_reported_with_an_example(old: str, new: str, expected: list[str]) -> None:
     assert sentences(old, new) == expected

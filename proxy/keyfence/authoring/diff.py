@@ -184,6 +184,11 @@ class Difference:
                 if gone or come:
                     example = printable((after or before)[0].pattern.example())
                     yield texts_change("catalogue", f"{section} {name}", gone, come, example)
+        before_forms, after_forms = _instead(self.old), _instead(self.new)
+        for text in dict.fromkeys((*before_forms, *after_forms)):
+            was, now = before_forms.get(text, []), after_forms.get(text, [])
+            if was != now:
+                yield texts_change("catalogue", f"the form to use instead of {text}", was, now)
 
     def _content(self) -> Iterator[Change]:
         """Yields changes of entries' requirements beyond rights and form."""
@@ -192,16 +197,29 @@ class Difference:
             old, new = self._targets(pair)
             if old is None or new is None or old.kind != new.kind or old.kind not in ("entry", "scope"):
                 continue
-            before, after = _requirements(old.entry), _requirements(new.entry)
-            for what in dict.fromkeys((*before, *after)):
-                was, now = before.get(what, ""), after.get(what, "")
+            for what, was, now, words in self._changes_between(old, new):
                 name = new.name or old.name
-                if was == now or (name, what, was, now) in reported:
+                if (name, what, was, now) in reported:
                     continue
                 reported.add((name, what, was, now))
                 example = shown_in(self.new, key, new)
-                sentence = f"{name}: {what.replace('_', ' ')} {_from_to(was, now)}, for example {example}"
-                yield Change("content", sentence, (), was, now, example)
+                yield Change("content", f"{name}: {words}, for example {example}", (), was, now, example)
+
+    def _changes_between(self, old: Target, new: Target) -> Iterator[tuple[str, str, str, str]]:
+        """Yields what is different between two targets beyond rights and form: (what, was, now, words)."""
+        before, after = _requirements(old.entry), _requirements(new.entry)
+        for what in dict.fromkeys((*before, *after)):
+            was, now = before.get(what, ""), after.get(what, "")
+            if was != now:
+                yield what, was, now, f"{what.replace('_', ' ')} {_from_to(was, now)}"
+        # A rule that becomes a should in the whole file is a change of the policy.
+        of_file = self.old.home(old).should ^ self.new.home(new).should
+        settings = _settings(new, self.new)
+        for what, found in _settings(old, self.old).items():
+            left, right = found - of_file, settings[what] - of_file
+            if left != right:
+                was, now = ", ".join(sorted(left)), ", ".join(sorted(right))
+                yield what, was, now, f"{what}: {now or 'none'}, was {was or 'none'}"
 
     # -- channels and commands
 
@@ -345,7 +363,7 @@ def _meaning(target: Target, policy: CompiledPolicy) -> Any:
         dict(zip(policy.services, tenancy.reading, strict=False)),
     )
     bound = (target.bound, target.alike, whose)
-    others = (target.written_by, target.should, *bound, *forms, target.secrets)
+    others = (_settings(target, policy), *bound, *forms)
     return (
         target.kind,
         target.name,
@@ -357,15 +375,36 @@ def _meaning(target: Target, policy: CompiledPolicy) -> Any:
     )
 
 
+def _settings(target: Target, policy: CompiledPolicy) -> dict[str, frozenset[str]]:
+    """Returns the settings of a target beside rights, form and requirements, in the words of a change."""
+    hash_tag = frozenset() if target.hash_tag == "any" else frozenset({target.hash_tag})
+    return {
+        "rules that only report": target.should,
+        "only these scripts write": target.written_by,
+        "hash tag": hash_tag,
+        "secret placeholders": target.secrets,
+        "no grant gives": frozenset(_denied_despite_grants(target, policy)),
+    }
+
+
+def _denied_despite_grants(target: Target, policy: CompiledPolicy) -> Iterator[str]:
+    for number in policy.grants:
+        for name, right in (("read", READ), ("write", WRITE)):
+            if target.denied[number] & right:
+                yield f"{name} to {policy.services[number]}"
+
+
 def _requirements(entry: Entry | None) -> dict[str, str]:
     """Returns an entry's requirements beyond rights and form: attribute → text, without empty ones."""
     if entry is None:
         return {}
-    skipped = {"name", "text", "is_plain"}
+    skipped = {"name", "text", "is_plain", "maxlen_exact"}
     names = [one.name for one in dataclasses.fields(entry) if one.compare and one.name not in skipped]
     found = {name: text for name in names if (text := plain(getattr(entry, name)))}
     if entry.max_value is not None:
         found["max_value"] = size_text(entry.max_value)
+    if entry.maxlen is not None:
+        found["maxlen"] = f"{'' if entry.maxlen_exact else '~'}{entry.maxlen}"
     return found
 
 
@@ -393,4 +432,13 @@ def _by_name(policy: CompiledPolicy, kind: str) -> dict[str, list[Target]]:
     for target in policy.targets:
         if target.kind == kind:
             found.setdefault(target.name, []).append(target)
+    return found
+
+
+def _instead(policy: CompiledPolicy) -> dict[str, list[str]]:
+    """Returns the forms under `instead`: text → the form to use."""
+    found: dict[str, list[str]] = {}
+    for target in policy.targets:
+        if target.kind == "stray" and target.standard is not None:
+            found.setdefault(target.text, []).append(target.standard.text)
     return found

@@ -7,6 +7,8 @@ effect.
 from __future__ import annotations
 
 import dataclasses
+import datetime
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -15,9 +17,9 @@ from keyfence.policy.compiled.names import Names
 from keyfence.policy.compiled.policy import CompiledPolicy, Fields, Grant, Home
 from keyfence.policy.compiled.scripts import Template
 from keyfence.policy.compiled.ttl import TtlRule
-from keyfence.policy.patterns.value_forms import Form
+from keyfence.policy.patterns.value_forms import Form, NumberRange
 from keyfence.policy.show import printable
-from keyfence.policy.units import duration_text
+from keyfence.policy.units import counted, duration_text
 
 MAX_LISTED = 4
 
@@ -52,6 +54,8 @@ def plain(value: Any) -> str:
         return "; ".join([*checks, *limits])
     if isinstance(value, TtlRule):
         return _ttl_text(value)
+    if isinstance(value, NumberRange):
+        return f"{_number_text(value.low)}..{_number_text(value.high)}"
     if isinstance(value, bytes):
         return printable(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -67,6 +71,13 @@ def plain(value: Any) -> str:
     if isinstance(value, (tuple, list)):
         return ", ".join(map(plain, value))
     return "" if callable(value) else str(value)
+
+
+def _number_text(number: float) -> str:
+    """Returns an end of a range as a policy writes it; "" for no end."""
+    if math.isinf(number):
+        return ""
+    return str(int(number)) if number.is_integer() else str(number)
 
 
 def _ttl_text(rule: TtlRule) -> str:
@@ -120,6 +131,8 @@ def changes_of_policy(old: CompiledPolicy, new: CompiledPolicy) -> Iterator[Chan
         ("unregistered scripts", _unregistered(old), _unregistered(new)),
         ("placeholders bound to callers", _bindings(old), _bindings(new)),
         ("end dates", plain(dict(_ends(old))), plain(dict(_ends(new)))),
+        ("legacy forms refused from", _refused_from(old), _refused_from(new)),
+        ("secrets masked from", _masked_from(old), _masked_from(new)),
     ):
         if was != now:
             yield Change("policy", f"{what}: {now or 'none'}, was {was or 'none'}", (), was, now)
@@ -171,6 +184,22 @@ def _ends(policy: CompiledPolicy) -> Iterator[tuple[str, str]]:
         yield f"{what} {number + 1}", str(until)
 
 
+def _refused_from(policy: CompiledPolicy) -> str:
+    """Returns the days from which legacy forms with `on_expiry: refuse` are refused."""
+    ends = {one.ends for one in policy.targets if one.kind == "legacy" and one.ends is not None}
+    return ", ".join(map(_day_text, sorted(ends)))
+
+
+def _day_text(seconds: float) -> str:
+    return str(datetime.datetime.fromtimestamp(seconds, datetime.UTC).date())
+
+
+def _masked_from(policy: CompiledPolicy) -> str:
+    """Returns the lengths from which values of secret placeholders are masked."""
+    secrets = () if policy.secrecy is None else policy.secrecy.secrets
+    return ", ".join(counted(size, "byte") for size in sorted({one.shortest for one in secrets}))
+
+
 def changes_of_grants(old: CompiledPolicy, new: CompiledPolicy) -> Iterator[Change]:
     """Yields changes of the keys on which grants hold.
 
@@ -193,7 +222,8 @@ def _granted(policy: CompiledPolicy) -> dict[str, str]:
 def _grant_text(grant: Grant) -> str:
     keys = [*map(printable, grant.texts), *(["legacy keys"] if grant.legacy else [])]
     channels = f" and the channels {', '.join(map(printable, grant.channels))}" if grant.channels else ""
-    return f"{_joined(grant.selectors)} on {', '.join(keys) or 'no keys'}{channels}"
+    end = "" if grant.ends is None else f", refused from {_day_text(grant.ends)}"
+    return f"{_joined(grant.selectors)} on {', '.join(keys) or 'no keys'}{channels}{end}"
 
 
 def changes_of_scripts(old: CompiledPolicy, new: CompiledPolicy) -> Iterator[Change]:
