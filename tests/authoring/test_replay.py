@@ -65,6 +65,15 @@ def test_a_removed_right_is_a_new_violation() -> None:
     assert found == [("breaks", "two", "HGETALL", "scope.read", 7)]
 
 
+def test_a_should_that_becomes_a_must_is_a_new_violation() -> None:
+    lenient = OLD_TEXT.replace("type: stream,", "type: stream, should: [scope.write],")
+    logged = line("two", "XADD a:log MAXLEN ~ 90 * f v", 3)
+    for old, new, what in ((lenient, OLD_TEXT, "breaks"), (OLD_TEXT, lenient, "mends")):
+        replay = Replay(parse_policy(old), parse_policy(new))
+        replay.feed([logged], pytest.fail)
+        assert [(row.what, row.rule, row.count) for row in replay.rows()] == [(what, "scope.write", 3)]
+
+
 def test_an_added_right_mends_a_violation() -> None:
     new = changed(("writers: [one]", "writers: [one, two]"))
     assert replayed(new, line("two", "DEL a:cart:x")) == [("mends", "two", "DEL", "scope.write", 1)]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from keyfence.commands.effects import effect_of
 from keyfence.commands.model import Access, Touches
@@ -21,7 +21,7 @@ from keyfence.policy.engine.asker import Asker
 from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.reach.callers import depends_on_the_caller, makes_keys_of_arguments
 from keyfence.policy.rules import RULES
-from keyfence.policy.verdict import Verdict
+from keyfence.policy.verdict import Severity, Verdict
 from keyfence.policy.wording.command_log import Recorded, feed_lines, from_line
 from keyfence.policy.wording.masking import shown_in
 
@@ -42,6 +42,16 @@ class Row:
     what: str  # breaks, mends, undecided
     count: int
     example: str
+
+
+class _Break(NamedTuple):
+    """How a command breaks a rule."""
+
+    entry: str
+    severity: Severity
+
+
+_Broken = dict[str, _Break]  # by rule
 
 
 class Replay:
@@ -92,14 +102,19 @@ class Replay:
             self._row(one, "scan.scope", "", "undecided", one.times)
             return
         before, after = _broken(self._old, one), _broken(self._new, one)
-        for rule, entry in after.items():
-            if rule not in before:
-                self._row(one, rule, entry, "breaks", one.times)
-        for rule, entry in before.items():
-            if rule not in after:
-                self._row(one, rule, entry, "mends", one.times)
+        self._compare(one, before, after)
         if one.has_values and not after:
             self._values(one)
+
+    def _compare(self, one: Recorded, before: _Broken, after: _Broken) -> None:
+        """Counts the rules that only one policy has broken. A should that becomes a must is broken by it, as
+        the command is refused then; a must that becomes a should is mended."""
+        for rule, (entry, severity) in after.items():
+            if rule not in before or (severity == "must" and before[rule].severity == "should"):
+                self._row(one, rule, entry, "breaks", one.times)
+        for rule, (entry, severity) in before.items():
+            if rule not in after or (severity == "must" and after[rule].severity == "should"):
+                self._row(one, rule, entry, "mends", one.times)
 
     def _values(self, one: Recorded) -> None:
         """Counts the command as undecided if the two policies have different requirements on its values."""
@@ -164,8 +179,13 @@ def _values_text(entry: Entry | None) -> str:
     )
 
 
-def _broken(evaluator: Evaluator, one: Recorded) -> dict[str, str]:
-    return {violation.rule: violation.entry for violation in verdict_on(evaluator, one).violations}
+def _broken(evaluator: Evaluator, one: Recorded) -> _Broken:
+    """Returns the rules that a command breaks. A rule that it breaks as a must and as a should is a must."""
+    found: _Broken = {}
+    for violation in verdict_on(evaluator, one).violations:
+        if violation.rule not in found or violation.severity == "must":
+            found[violation.rule] = _Break(violation.entry, violation.severity)
+    return found
 
 
 def row_named(command: str) -> CommandRow | None:
