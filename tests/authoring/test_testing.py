@@ -105,6 +105,27 @@ HOLDS = [
       - {command: "EXPIRE a:lock:x 60 GT", ttl: {"a:lock:x": 1m, "a:lock:y": none}}
       - {command: "RENAME a:lock:x a:lock:z", ttl: {"a:lock:x": gone, "a:lock:z": 1m}}""",
     """service: one
+    sequence:
+      - {command: "SELECT 1"}
+      - {command: MULTI}
+      - {command: "HSET a:lease:x f v"}
+      - {command: RESET}
+      - {command: "HSET a:lease:y f v"}
+      - {command: "EXPIRE a:lease:y 10", ttl: {"a:lease:x": gone, "a:lease:y": 10s}}
+      - {command: "SELECT 0", ttl: {"a:lease:y": 10s}}""",
+    """service: one
+    mode: observe
+    given: {"a:lock:x": 10s}
+    sequence:
+      - {command: "FLUSHALL", verdict: violation, ttl: {"a:lock:x": gone}}
+      - {command: "SET a:lock:x v EX 10", ttl: {"a:lock:x": 10s}}
+      - {command: "SELECT 1"}
+      - {command: "FLUSHDB", verdict: violation}
+      - {command: "SELECT 0", ttl: {"a:lock:x": 10s}}""",
+    """service: one
+    given: {"a:lock:x": 10s}
+    sequence: [{command: "FLUSHALL", verdict: violation, ttl: {"a:lock:x": 10s}}]""",
+    """service: one
     mode: observe
     sequence:
       - {command: "SET a:lock:x v", rule: ttl.required, ttl: {"a:lock:x": none}}""",
@@ -193,6 +214,14 @@ FAULTS = {
     "{service: one, command: PING, ttl: {k: soon}}": [
         "3:44: error: 'soon' is not a duration; write a number and its unit, as 500ms, 60s, 10m, 1h or 7d, "
         "or none, or gone"
+    ],
+    "{service: one, sequence: [{after: 6s, verdict: violation, rule: ttl.required, entry: lease}]}": [
+        f"3:{column}: error: {field!r} is about a command, and this step has none; write what is found as "
+        "time passes as 'late: ttl.required'"
+        for field, column in (("verdict", 43), ("rule", 63), ("entry", 83))
+    ],
+    "{service: one, sequence: [{rules: [scope.write]}]}": [
+        "3:32: error: 'rules' is about a command, and this step has none; add 'command'"
     ],
     "{service: one, comand: PING}": ["3:20: error: unknown key 'comand'; did you mean command?"],
 }

@@ -96,6 +96,9 @@ class Simulator:
             self._begin(Transaction())
         elif name == "DISCARD":
             self._begin(None)
+        elif name == "RESET" and not refused:  # it is not queued
+            self._begin(None)
+            self._database = 0
         elif name == "EXEC" and self._transaction is not None:
             queued, aborts = self._queued, self._aborted or refused
             self._begin(None)
@@ -110,8 +113,13 @@ class Simulator:
         return False
 
     def _run(self, touches: Touches) -> None:
-        if touches.command is not None and touches.command.name == "SELECT" and touches.databases:
+        name = touches.command.name if touches.command is not None else ""
+        if name == "SELECT" and touches.databases:
             self._database = touches.databases[0][1]
+        elif name == "FLUSHALL":
+            self._keyspaces.clear()
+        elif name == "FLUSHDB":
+            self._keyspaces.pop(self._database, None)
         self._keyspace(self._database).run(touches, self.now)
 
     def _begin(self, transaction: Transaction | None) -> None:

@@ -129,6 +129,8 @@ class CaseFile:
         service, caller = model.service, _caller(model, NOBODY)
         for at, one in self._expectations(model, path):
             service, caller = one.service or service, _caller(one, caller)
+            if one.command is None and one is not model:
+                self._without_command(one, at)
             if one.command is not None and not service:
                 self._fault(at, "'service' is missing: which service sends this?")
             steps.append(self._step(one, at, service, caller))
@@ -155,6 +157,17 @@ class CaseFile:
             self._fault((*path, "sequence"), "an empty sequence tests nothing")
             steps.append((path, model))
         return steps
+
+    def _without_command(self, step: ExpectationModel, path: tuple[str | int, ...]) -> None:
+        """Finds expectations of a command in a step that sends none."""
+        remedy = "add 'command'"
+        if step.after:
+            rule = step.rule or (step.rules or ["ttl.required"])[0]
+            remedy = f"write what is found as time passes as 'late: {rule}'"
+        for field in ("verdict", "rule", "rules", "entry"):
+            if field in step.model_fields_set:
+                message = f"{field!r} is about a command, and this step has none; {remedy}"
+                self._fault((*path, field), message, of_key=True)
 
     def _step(
         self, model: ExpectationModel, path: tuple[str | int, ...], service: str, caller: Caller
