@@ -153,6 +153,7 @@ class _Lint:
         could satisfy are then skipped.
         """
         self._overlaps()
+        self._tied_channels()
         self._shadowed()
         self._separators()
         self._expiries()
@@ -205,13 +206,7 @@ class _Lint:
                 continue
             example = printable(key)
             if len(kinds) == 1:
-                self._error(
-                    self._path(right),
-                    f"{right.text!r} and {left.text!r} are equally specific and both match {example!r}; "
-                    "make one of them more specific",
-                    of_key=right.kind == "legacy",
-                    example=example,
-                )
+                self._tie(self._path(right), left, right, example)
             else:
                 self._warn(
                     "legacy-overlap",
@@ -220,6 +215,28 @@ class _Lint:
                     of_key=True,
                     example=example,
                 )
+
+    def _tied_channels(self) -> None:
+        """Finds channels of which the order would decide who may publish."""
+        channels = self.policy.channels
+        for one, other in overlapping_pairs(self.policy.channel_classifier.automaton):
+            left, right = channels[one], channels[other]
+            if not left.kind == right.kind == "channel" or right.home != self.home:
+                continue
+            if left.pattern.specificity != right.pattern.specificity:
+                continue
+            name = overlap(left.pattern, right.pattern)
+            if name is not None:
+                self._tie(("channels", right.name, "channel"), left, right, printable(name))
+
+    def _tie(self, path: tuple[str, ...], left: Target, right: Target, example: str) -> None:
+        self._error(
+            path,
+            f"{right.text!r} and {left.text!r} are equally specific and both match {example!r}; "
+            "make one of them more specific",
+            of_key=right.kind == "legacy",
+            example=example,
+        )
 
     def _tied_scopes(self, left: Target, right: Target) -> None:
         """Finds two families of prefixes that are equally long and begin the same key."""
