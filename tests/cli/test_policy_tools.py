@@ -253,6 +253,13 @@ def test_an_unusable_sequence_is_an_error(arguments: tuple[str, ...], stdin: str
     assert err.startswith(f"keyfence: {message}")
 
 
+def test_a_sequence_that_is_too_large_is_an_error_and_not_cut() -> None:
+    common = ("explain", "--policy", POLICY, "--service", "CubeMaster", "--file", "-")
+    code, out, err = keyfence(*common, stdin="PING\n" + "#" * 4 * 1024 * 1024)
+    assert (code, out) == (2, "")
+    assert err.startswith("keyfence: -: cannot be read: it has more than 4194304 bytes")
+
+
 # -- test
 
 

@@ -118,7 +118,7 @@ def explain(
 
 def _explain_file(policy: CompiledPolicy, service: str, caller: Caller, file: str, form: str) -> NoReturn:
     try:
-        data = sys.stdin.buffer.read(MAX_BYTES) if file == "-" else read_file(file)
+        data = _read_input() if file == "-" else read_file(file)
         text = data.decode("utf-8", "surrogateescape")
         explained = explain_sequence(
             policy, read_sequence(text, service, caller), now=int(time.time() * 1000)
@@ -131,6 +131,14 @@ def _explain_file(policy: CompiledPolicy, service: str, caller: Caller, file: st
     else:
         _print_sequence(explained)
     sys.exit(1 if any(one.get("violations") or one["late"] for one in _with_late(explained)) else 0)
+
+
+def _read_input() -> bytes:
+    """Returns the standard input. Raises Unreadable if it is too large, as for a file."""
+    data = sys.stdin.buffer.read(MAX_BYTES + 1)
+    if len(data) > MAX_BYTES:
+        raise Unreadable(f"cannot be read: it has more than {MAX_BYTES} bytes; give a shorter sequence")
+    return data
 
 
 def _with_late(explained: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
