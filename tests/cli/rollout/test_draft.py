@@ -15,7 +15,7 @@ import pytest
 from keyfence.authoring.lint import check_policy
 from keyfence.policy.loading.load import load_policy
 from tests.authoring.learn.traffic import BLANK, commands_of
-from tests.cli.test_main import keyfence
+from tests.cli.test_main import keyfence, process
 from tests.clients.running import eventually
 from tests.servers import Keyfence, RedisServer
 
@@ -274,6 +274,29 @@ def test_extend_prints_a_patch(shop: Path, more: Path) -> None:
         assert check_policy(shop)[:2] == ([], [])
         code, out, err = keyfence("draft", "--extend", shop, more)
         assert (code, out, "lacks nothing of what was seen" in err) == (0, "", True)
+
+
+@pytest.mark.skipif(shutil.which("patch") is None, reason="needs the program patch")
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_the_patch_has_the_line_ends_of_the_file(end: str, more: Path, tmp_path: Path) -> None:
+    policy = tmp_path / "shop.yaml"
+    policy.write_bytes(SHOP.replace("\n", end).encode())
+    code, out, _ = process("draft", "--extend", str(policy), str(more))
+    assert code == 0
+    subprocess.run(["patch", "-s", str(policy)], input=out.encode(), check=True)
+    assert policy.read_bytes().count(end.encode()) == policy.read_bytes().count(b"\n")
+    assert keyfence("draft", "--extend", policy, more).out == ""
+
+
+@pytest.mark.skipif(shutil.which("patch") is None, reason="needs the program patch")
+def test_the_patch_names_a_file_with_its_spaces(
+    more: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("the shop.yaml").write_text(SHOP)
+    patch = keyfence("draft", "--extend", "the shop.yaml", more).out
+    subprocess.run(["patch", "-s", "-p0"], input=patch.encode(), check=True)
+    assert keyfence("draft", "--extend", "the shop.yaml", more).out == ""
 
 
 def test_extend_leaves_the_keys_of_applications_to_their_policies(shop: Path, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import difflib
 import hashlib
 import json
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,7 @@ from keyfence.policy.source.files import replacing
 from keyfence.policy.units import counted as count
 
 SUFFIX = ".answers.json"
+_LINES = re.compile(r"[^\n]*\n|[^\n]+")
 _WAIVED_FOR = datetime.timedelta(days=90)
 _CHOICES = {"a": "accept", "e": "edit", "l": "legacy", "w": "waive", "s": "skip", "q": "quit"}
 
@@ -68,10 +70,12 @@ def extend(path: str, evidence: Evidence, shipped: Mapping[str, str], *, asks: b
 
 
 def print_patch(path: str, before: str, after: str) -> None:
-    """Prints what is different in a file, as `patch` takes it."""
-    lines = difflib.unified_diff(
-        before.splitlines(keepends=True), after.splitlines(keepends=True), f"{path}", f"{path}", n=2
-    )
+    """Prints what is different in a file, as `patch` takes it. The texts have `\\n` where the file may have
+    `\\r\\n`."""
+    end = "\r\n" if b"\r\n" in Path(path).read_bytes() else "\n"
+    old, new = (_LINES.findall(text.replace("\n", end)) for text in (before, after))
+    name = f"{path}\t" if " " in path else path  # without the tab, `patch` reads up to the space
+    lines = difflib.unified_diff(old, new, name, name, n=2)
     patch = "".join(
         line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines
     )
