@@ -13,7 +13,7 @@ from redis.retry import Retry
 
 from keyfence.resp import encode
 from keyfence.upstream.embedded import EmbeddedRedisError
-from tests.clients.running import ROUTE, ask, configure, eventually, metric
+from tests.clients.running import POLICY, ROUTE, ask, configure, eventually, metric
 from tests.servers import Certificates, Keyfence, RedisServer, ServerBinary, running_redis
 
 ACL = ["CubeMaster on >m ~* &* +@all", "sidecar on >s ~* &* +@all", "nobody on >n ~* &* +@all"]
@@ -159,6 +159,14 @@ def with_tls(
         pytest.skip("this server was built without TLS")
 
 
+def admitting(database: int, config: Path) -> Path:
+    """The configuration, with a policy that admits this database, in which clients begin."""
+    policy = config.with_name("policy.yaml")
+    policy.write_text(POLICY.read_text().replace("databases: [0]", f"databases: [{database}]"))
+    config.write_text(config.read_text().replace(str(POLICY), policy.name))
+    return config
+
+
 def test_a_tls_upstream_with_a_private_authority(
     start_one: Callable[..., RedisServer],
     start_keyfence: Start,
@@ -168,7 +176,8 @@ def test_a_tls_upstream_with_a_private_authority(
     server = with_tls(start_one, certificates, acl=["svc on >p@ss ~* &* +@all"])
     url = server.url.replace("127.0.0.1", "svc:p%40ss@127.0.0.1") + "/3"
     upstream = f'upstream: {{url: "{url}", ca: {certificates.ca}}}'
-    keyfence = start_keyfence("--config", configure(tmp_path, "", upstream, mode="observe"))
+    config = admitting(3, configure(tmp_path, "", upstream, mode="observe"))
+    keyfence = start_keyfence("--config", config)
     assert "p%40ss" not in " ".join(keyfence.lines)
     assert ask(keyfence, "/readyz")[0] == 200
     value = b"x" * 3_000_000
@@ -204,7 +213,7 @@ def test_reset_keeps_the_upstream_s_user_and_database(
 ) -> None:
     server = start_one(tcp=True, acl=["svc on >pw ~* &* +@all"], password="secret")
     url = server.url.replace("127.0.0.1", "svc:pw@127.0.0.1") + "/5"
-    keyfence = start_keyfence("--config", configure(tmp_path, url, mode="observe"))
+    keyfence = start_keyfence("--config", admitting(5, configure(tmp_path, url, mode="observe")))
     with keyfence.connect("CubeMaster") as connection:
         connection.sendall(b"SET a 1\r\nRESET\r\nSET b 1\r\nACL WHOAMI\r\nQUIT\r\n")
         data = b""
