@@ -105,8 +105,10 @@ class Audit:
         self._stopped = True
 
     def run(self) -> Result:
-        """Walks to the end. The checkpoint stays, so that the report is not lost: whoever gives the report
-        removes it. Raises LinkError, CannotAsk, Interrupted, CheckpointError, PlanError."""
+        """Walks to the end. The checkpoint stays. The caller removes it once the report is given.
+
+        Raises LinkError, CannotAsk, Interrupted, CheckpointError, PlanError.
+        """
         self._checkpoint.resume(self._resume)
         if self._open_plan is not None:
             self._plan = self._open_plan(self._written)

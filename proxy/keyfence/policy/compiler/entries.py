@@ -98,22 +98,30 @@ def _find_places(context: CompilerContext) -> None:
 
 def _inherit_denials(context: CompilerContext) -> None:
     """Applies a scope's denials to all keys with its prefix, those of inner scopes included."""
-    own = {id(scope): scope.denied for scope in context.scopes if any(scope.denied)}
     context.restricting = PrefixIndex(
-        (one.pattern, one) for one in context.scopes if id(one) in own or _restricted(one.asked)
+        (one.pattern, one) for one in context.scopes if any(one.denied) or _restricted(one.asked)
     )
-    asked = {id(scope): scope.asked for scope in context.scopes}
-    restricts = any(one is not None and one.commands is not None for one in asked.values())
-    for scope in context.scopes if own or restricts else ():
-        for outer in scopes_around(context, scope.pattern):
-            if id(outer) in own:
-                scope.denied = tuple(map(operator.or_, scope.denied, own[id(outer)]))
-            around = asked[id(outer)]
-            if around is not None and scope.asked is not None and outer is not scope:
-                scope.asked = in_outer_scope(scope.asked, around)
+    inherits = any(
+        any(one.denied) or (one.asked is not None and one.asked.commands is not None)
+        for one in context.scopes
+    )
+    for scope in context.scopes if inherits else ():
+        scope.denied, scope.asked = within_scopes(context, scope.pattern, scope.denied, scope.asked)
         if not scope.pattern.is_prefix:
             rights, path = (scope.rights, scope.denied), ("scopes", scope.name, "prefix")
             check_partly_inside(context, scope.pattern, scope.prefix, rights, scope.asked, path)
+
+
+def within_scopes(
+    context: CompilerContext, pattern: KeyPattern, denied: tuple[int, ...], asked: Entry | None
+) -> tuple[tuple[int, ...], Entry | None]:
+    """Returns denials and requirements on the keys of a pattern, with those of the scopes around it that hold
+    for all keys under their prefix."""
+    for scope in scopes_around(context, pattern):
+        denied = tuple(map(operator.or_, denied, scope.denied))
+        if asked is not None and scope.asked is not None:
+            asked = in_outer_scope(asked, scope.asked)
+    return denied, asked
 
 
 def _restricted(asked: Entry | None) -> frozenset[str]:

@@ -20,10 +20,9 @@ from keyfence.policy.patterns.patterns import KeyPattern
 
 from .bindings import alike, tenancy_of
 from .context import CompilerContext
-from .entries import ALL_RIGHTS, check_partly_inside, scopes_around, text_of
+from .entries import ALL_RIGHTS, check_partly_inside, scopes_around, text_of, within_scopes
 from .families import read_member, standard_of, texts_of_family
 from .prefixes import beginnings
-from .requirements import in_outer_scope
 
 
 def end_of(day: datetime.date | None) -> float | None:
@@ -137,11 +136,7 @@ def _replaced(
         unshown = _unshown(whose, pattern)
         reading = whose.reading if whose is not None else (0,) * len(context.services)
         tenancy = tenancy_of(context, pattern, _left(reading, unshown), path)
-        denied, asked = standard.denied, standard.target.entry
-        for scope in scopes_around(context, pattern):
-            denied = tuple(map(operator.or_, denied, scope.denied))
-            if asked is not None and scope.asked is not None:
-                asked = in_outer_scope(asked, scope.asked)
+        denied, asked = within_scopes(context, pattern, standard.denied, standard.target.entry)
         yield Target(
             kind="legacy",
             name=entry,
