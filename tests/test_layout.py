@@ -55,7 +55,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         *(TABLES - {"policy.source"}),
         *("shapes", "policy.enforcement", "policy.reach", "policy.wording"),
     },
-    "policy.remedies": TABLES | {"policy.compiler", "policy.engine", "policy.wording"},
+    "policy.remedies": TABLES | {"policy.compiler", "policy.engine", "policy.loading", "policy.wording"},
     "authoring": {
         *TABLES,
         *("policy.compiler", "policy.loading", "policy.enforcement"),

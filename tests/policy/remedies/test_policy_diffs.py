@@ -91,6 +91,20 @@ def test_a_file_that_is_gone_or_too_large_leaves_the_lines(policy: CompiledPolic
     assert one["diff"] == ""
 
 
+def test_lines_that_make_the_policy_faulty_are_said_to_do_so(tmp_path: Path) -> None:
+    """A list of writers gives a right that a scope inside denies; the policy is then refused."""
+    (tmp_path / "p.yaml").write_text(
+        "policy: p\nservices: [shop, pricing]\nplaceholders: {st: 'a|b'}\n"
+        "scopes:\n  all: {prefix: 'hb:', writers: shop}\n"
+        "  inner: {prefix: 'hb:a:', writers: shop, deny_write: pricing}\n"
+        "keys: {thing: {key: 'hb:<st>:x'}}\n"
+    )
+    policy = load_policy(str(tmp_path / "p.yaml"))
+    (one,) = remedies_of(policy, "pricing", "SET hb:b:x 1")
+    assert "; but then check says: some keys of 'hb:<st>:x', such as 'hb:a:x', are under" in one["text"]
+    assert one["diff"] == ""
+
+
 def test_among_several_files_the_one_that_has_the_entry_changes(tmp_path: Path) -> None:
     (tmp_path / "shop.yaml").write_text(FILE)
     (tmp_path / "other.yaml").write_text(

@@ -6,7 +6,7 @@ Rule: a policy is loaded as a whole or not at all, and all faults of its files a
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from keyfence.policy.compiled.policy import CompiledPolicy
@@ -97,6 +97,11 @@ def load_policy(path: str | Path, *, name_services: bool = True) -> CompiledPoli
 
 def parse_policy(text: str, file: str = "<policy>") -> CompiledPolicy:
     """Loads a policy from text. Raises FileError."""
-    source = Source(file, text)
-    model = validate(PolicyModel, source)
-    return compile_policies([(model, source)], model.policy)
+    return parse_policies({file: text})
+
+
+def parse_policies(texts: Mapping[str, str]) -> CompiledPolicy:
+    """Loads a policy from the texts of its files, by their names. Raises FileError."""
+    sources = [Source(file, text) for file, text in texts.items()]
+    read = [(validate(PolicyModel, source), source) for source in sources]
+    return compile_policies(read, read[0][0].policy)
