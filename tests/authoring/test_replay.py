@@ -198,6 +198,14 @@ def test_a_logged_violation_may_become_another_one() -> None:
     ]
 
 
+def test_a_logged_should_that_becomes_a_must_is_broken_by_it_and_the_reverse_is_mended() -> None:
+    loose = changed(("writers: [one]", "writers: [one], should: [scope.write]"))
+    change = ("two", "HSET", "scope.write", 5)
+    assert replayed(OLD, decision(severity="should")) == [("breaks", *change)]
+    assert replayed(loose, decision(severity="must")) == [("mends", *change)]
+    assert replayed(loose, decision(severity="should")) == replayed(OLD, decision(severity="must")) == []
+
+
 @pytest.mark.parametrize(
     "more", [{"key": "sha256:aa"}, {"key": None}, {"rule": "value.invalid"}, {"key": "a:…"}]
 )

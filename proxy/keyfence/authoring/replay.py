@@ -21,7 +21,7 @@ from keyfence.policy.engine.asker import Asker
 from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.reach.callers import depends_on_the_caller, makes_keys_of_arguments
 from keyfence.policy.rules import RULES
-from keyfence.policy.verdict import Severity, Verdict
+from keyfence.policy.verdict import Severity, Verdict, Violation
 from keyfence.policy.wording.command_log import Recorded, feed_lines, from_line
 from keyfence.policy.wording.masking import shown_in
 
@@ -101,7 +101,7 @@ class Replay:
             self.undecided += one.times
             self._row(one, "scan.scope", "", "undecided", one.times)
             return
-        before, after = _broken(self._old, one), _broken(self._new, one)
+        before, after = (_broken(verdict_on(each, one).violations) for each in (self._old, self._new))
         self._compare(one, before, after)
         if one.has_values and not after:
             self._values(one)
@@ -149,12 +149,12 @@ class Replay:
         touches = Touches(None, (access,))
         argv = [command.encode("utf-8", "surrogateescape")]
         verdict = evaluator.evaluate(Asker(evaluator.policy.number(service)), argv, touches)
-        now = {one.rule: one.entry for one in verdict.violations if one.rule.startswith(("scope.", "key."))}
-        recorded = Recorded(service, command, [command, str(key)], touches, count, False)
-        if rule not in now:
-            self._row(recorded, rule, str(line.get("entry", "")), "mends", count)
-            for newly, entry in now.items():
-                self._row(recorded, newly, entry, "breaks", count)
+        logged: Severity = "should" if line.get("severity") == "should" else "must"
+        before = {rule: _Break(str(line.get("entry", "")), logged)}
+        after = _broken(one for one in verdict.violations if one.rule.startswith(("scope.", "key.")))
+        if rule in after:  # a line shows one violation; whether the others are new is unknown
+            after = {rule: after[rule]}
+        self._compare(Recorded(service, command, [command, str(key)], touches, count, False), before, after)
 
     def _row(self, one: Recorded, rule: str, entry: str, what: str, count: int) -> None:
         at = (one.service, one.command, rule, entry, what)
@@ -179,10 +179,10 @@ def _values_text(entry: Entry | None) -> str:
     )
 
 
-def _broken(evaluator: Evaluator, one: Recorded) -> _Broken:
+def _broken(violations: Iterable[Violation]) -> _Broken:
     """Returns the rules that a command breaks. A rule that it breaks as a must and as a should is a must."""
     found: _Broken = {}
-    for violation in verdict_on(evaluator, one).violations:
+    for violation in violations:
         if violation.rule not in found or violation.severity == "must":
             found[violation.rule] = _Break(violation.entry, violation.severity)
     return found
