@@ -92,6 +92,11 @@ def file_of(text: str, folder: Path) -> str:
     return str(folder / _filled(text.removeprefix(FILE))) if text.startswith(FILE) else ""
 
 
+def variables_in(text: str) -> list[str]:
+    """The names of the environment's variables that a text refers to, each once."""
+    return list(dict.fromkeys(name for escape, name, _ in _VARIABLE.findall(text) if not escape))
+
+
 def _filled(text: str, quoted: range = range(0)) -> str:
     def value(found: re.Match[str]) -> str:
         escape, name, end = found.groups()

@@ -98,6 +98,22 @@ def test_only_its_owner_can_read_a_file_with_a_password(
         assert "600" not in modes(tmp_path / name).values()
 
 
+def test_the_container_gets_the_variables_that_the_address_of_redis_refers_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("REDIS_USER", "web")
+    monkeypatch.setenv("REDIS_PASSWORD", "secret")
+    for url, variables in (
+        ("redis://${REDIS_USER}:${REDIS_PASSWORD}@redis.shop", ["REDIS_USER", "REDIS_PASSWORD"]),
+        ("redis://:${REDIS_PASSWORD}@127.0.0.1", None),  # the container has a Redis of its own
+        ("redis://redis.shop", None),
+    ):
+        folder = tmp_path / str(len(url))
+        assert init(folder, url).code == 0
+        compose = yaml.safe_load((folder / "compose.yaml").read_text())
+        assert compose["services"]["keyfence"].get("environment") == variables
+
+
 def test_no_file_is_overwritten(tmp_path: Path) -> None:
     made(tmp_path, "--by", "user", "--document")
     code, _, err = keyfence("init", tmp_path, "--name", "other", "--services", "a", "--by", "user",

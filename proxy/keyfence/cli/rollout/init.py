@@ -19,7 +19,7 @@ from keyfence.authoring.export.render import code_templates
 from keyfence.authoring.learn.requirements import quoted
 from keyfence.cli.terminal.options import is_given, parsed
 from keyfence.cli.terminal.output import fail, say
-from keyfence.config.references import FILE
+from keyfence.config.references import FILE, variables_in
 from keyfence.config.upstream import upstream_of
 from keyfence.policy.loading.load import load_policy
 from keyfence.policy.services import UNKNOWN
@@ -166,6 +166,16 @@ def _files(
     is_local = urlsplit(redis).hostname in _LOCAL
     here = {"redis": redis, "host": "127.0.0.1", "admin": "127.0.0.1:9464"}
     inside = {"redis": _INSIDE if is_local else redis, "host": "0.0.0.0", "admin": "0.0.0.0:9464"}
+    answers = {
+        "name": name,
+        "services": services,
+        "by": by,
+        "document": document,
+        "policy": policy or "policy.yaml",
+        "ports": ports,
+        "is_local": is_local,
+        "variables": variables_in(inside["redis"]),
+    }
     for file, template, place in (
         ("policy.yaml", "policy.yaml", here),
         ("policy.test.yaml", "policy.test.yaml", here),
@@ -175,7 +185,4 @@ def _files(
     ):
         if policy and file.startswith("policy."):
             continue
-        answers = {"name": name, "services": services, "by": by, "document": document}
-        shown = templates.get_template(f"{template}.jinja")
-        shown_policy = policy or "policy.yaml"
-        yield file, shown.render(**answers, **place, policy=shown_policy, ports=ports, is_local=is_local)
+        yield file, templates.get_template(f"{template}.jinja").render(**answers, **place)
