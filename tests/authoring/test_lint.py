@@ -49,6 +49,18 @@ def test_check_reports_these_faults_and_warnings(text: str, expected: list[str],
     assert message(tmp_path, text) == expected
 
 
+def test_channels_of_two_files_that_are_equally_specific_are_an_error(tmp_path: Path) -> None:
+    for name, kind, owner in (("a", "[a-z0-9]{1,8}", "one"), ("b", "[a-z]+", "two")):
+        (tmp_path / f"{name}.yaml").write_text(
+            f"policy: {name}\nservices: [one, two]\nplaceholders: {{id: '{kind}'}}\nclaims: ['{name}:']\n"
+            f"keys: {{k: {{key: '{name}:k', writers: one}}}}\n"
+            f"channels: {{{name}: {{channel: 'c:<id>', publishers: {owner}}}}}\n"
+        )
+    errors, _, _ = check_policy(tmp_path, TODAY)
+    (one,) = map(str, errors)
+    assert one.startswith(f"{tmp_path}/b.yaml:6:25: error: 'c:<id>' and 'c:<id>' are equally specific")
+
+
 def test_a_character_that_yaml_forbids_is_an_error(tmp_path: Path) -> None:
     assert message(tmp_path, 'policy: p\nabout: "a\0b"') == ["2:10: error: not YAML: the character U+0000"]
 
