@@ -70,7 +70,7 @@ class Stage:
         self.upstreams = [Upstream(7000 + number) for number in range(3)]
         self.has_slots((0, 5461), (5462, 10922), (10923, 16383))
         self.got = b""
-        self.lost = ""
+        self.lost = self.refused = ""
         self.profile = PROFILE
         self.is_listening = False
         self.awaited: object = None  # the confirmation that is due
@@ -123,6 +123,9 @@ class Stage:
 
     def upstream_lost(self, link: object, reason: str) -> None:  # noqa: ARG002
         self.lost = reason
+
+    def upstream_refused(self, link: object, reason: str) -> None:  # noqa: ARG002
+        self.refused = reason
 
     def current_profile(self) -> Profile:
         return self.profile
@@ -633,3 +636,84 @@ def test_a_redirect_to_a_node_that_has_left_meanwhile_leads_by_the_topology(stag
     stage.masters._nodes.pop(1)
     assert again.node(stage.masters) == 0
     assert not again.is_asking
+
+
+def test_what_waits_is_counted_whether_it_comes_or_is_put_back(stage: Stage) -> None:
+    stage.ask(b"GET", KEYS[0])
+    stage.ask(b"GET", KEYS[1])
+    stage.ask(b"GET", KEYS[2])
+    request = len(encode.command(b"GET", KEYS[0]))
+    assert stage.own.unsent() == 2 * request
+    stage.answer(0, moved(KEYS[0], 1))
+    assert stage.own.unsent() == 3 * request
+    stage.run_all()
+    for number in (1, 1, 2):
+        stage.answer(number, b"$-1\r\n")
+    assert stage.own.unsent() == 0
+    assert stage.got == b"$-1\r\n" * 3
+
+
+@pytest.mark.parametrize("argv", [[b"DBSIZE"], [b"MGET", *KEYS]])
+def test_after_a_refused_connection_no_reply_of_another_node_comes(stage: Stage, argv: list[bytes]) -> None:
+    """The client gets the error as its reply, and goes on. A late reply would be taken for the next one."""
+    stage.ask(*argv)
+    links = [stage.link(number) for number in range(3)]
+    stage.own.upstream_refused(links[1], "max number of clients reached")
+    assert stage.refused == "max number of clients reached"
+    assert all(link.is_closed for link in links)
+    stage.ask(b"GET", KEYS[0])
+    stage.answer(0, b"$1\r\na\r\n")
+    assert stage.got == b"$1\r\na\r\n"
+
+
+def test_reset_ends_a_watch_at_another_node(stage: Stage) -> None:
+    stage.ask(b"WATCH", KEYS[0])
+    stage.answer(0, b"+OK\r\n")
+    stage.ask(b"GET", KEYS[1])
+    stage.answer(1, b"$-1\r\n")
+    watching = stage.link(0)
+    stage.ask(b"RESET")
+    stage.answer(1, b"+RESET\r\n")
+    assert watching.is_closed
+    assert not stage.link(1).is_closed
+    stage.ask(b"MULTI")
+    assert stage.taken(1).endswith(encode.command(b"MULTI"))
+
+
+DENIED = b"-NOPERM User u has no permissions to run the 'multi' command\r\n"
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_multi_that_a_node_refuses_opens_no_transaction(stage: Stage, at_once: bool) -> None:
+    requests = [[b"MULTI"], [b"GET", KEYS[0]], [b"GET", KEYS[1]], [b"DBSIZE"]]
+    chunks = [encode.command(*one) for one in requests]
+    for piece in [b"".join(chunks)] if at_once else chunks:
+        stage.own.send(PROFILE, [piece])
+    stage.answer(0, DENIED, b"$1\r\na\r\n")
+    stage.answer(1, b"$1\r\nb\r\n")
+    for number in range(3):
+        stage.answer(number, b":1\r\n")
+    assert stage.got == DENIED + b"$1\r\na\r\n$1\r\nb\r\n:3\r\n"
+
+
+def test_a_transaction_that_comes_as_a_whole_is_sent_as_a_whole(stage: Stage) -> None:
+    whole = [encode.command(*one) for one in ([b"MULTI"], [b"SET", KEYS[1], b"1"], [b"PING"], [b"EXEC"])]
+    stage.own.send(PROFILE, [b"".join(whole)])
+    assert stage.taken(1) == b"".join(whole)
+
+
+def test_the_keys_of_a_later_transaction_say_nothing_of_an_earlier_one(stage: Stage) -> None:
+    """So a pipeline of many transactions without keys is not read again for each."""
+    empty = [encode.command(b"MULTI"), encode.command(b"EXEC")]
+    stage.own.send(PROFILE, [*empty, *empty, encode.command(b"SET", KEYS[1], b"1")])
+    assert stage.taken(0) == b"".join(empty)
+
+
+def test_a_subscriber_s_multi_opens_no_transaction(stage: Stage) -> None:
+    stage.is_listening = True
+    stage.ask(b"SUBSCRIBE", b"news")
+    stage.ask(b"MULTI")
+    stage.ask(b"UNSUBSCRIBE")
+    stage.is_listening = False
+    stage.ask(b"GET", KEYS[1])
+    assert stage.taken(1) == encode.command(b"GET", KEYS[1])

@@ -56,6 +56,10 @@ class Again:
     def data(self) -> bytes:
         return b"".join(self.requests)
 
+    def is_for(self, request: bytes) -> bool:
+        """Whether this request is the refused one itself, not another one with the same bytes."""
+        return self.requests[0] is request
+
     @property
     def data_asking(self) -> bytes:
         """The command with ASKING before it, which then stands next to it on its connection."""

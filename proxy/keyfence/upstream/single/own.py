@@ -7,8 +7,8 @@ is kept and used again for its node. What a client subscribes to or monitors, it
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from keyfence.policy.compiled.hash_slots import SLOTS
@@ -23,7 +23,7 @@ from keyfence.upstream.dedicated import DedicatedLink, Owner
 
 from .again import Again
 from .cutting import NO_NODE, NO_SLOT, arguments
-from .kept import KeptLink
+from .kept import KeptLink, KeptLinks
 from .masters import Masters
 from .parts import Part, Parts, whole_part
 from .refusals import CROSSSLOT, LONGEST, error_for, may_begin, pause_before, refusal_in
@@ -47,10 +47,9 @@ class OwnConnections(Owner):
         self._owner: Owner | None = owner
         self._masters = masters
         self.splits: frozenset[bytes] = frozenset()  # commands that are sent in parts if they have to
-        self._owns: dict[int, KeptLink] = {}  # by the node's number
+        self._owns = KeptLinks()
         self._at = NO_NODE  # the node that was used last
         self._parts = Parts()
-        self._queue: deque[Part] = deque()
         self._profile: Profile | None = None
         self._due = 0  # replies
         self._dropped = 0  # of these, the first ones that the client does not get
@@ -96,17 +95,13 @@ class OwnConnections(Owner):
     def unsent(self) -> int:
         """The number of bytes that wait here."""
         own = self._owns.get(self._at)
-        waiting = sum(len(one.data) for one in self._queue) if self._queue else 0
-        return waiting + (own.link.unsent() if own is not None else 0)
+        return self._parts.size + (own.link.unsent() if own is not None else 0)
 
     def send(self, profile: Profile, chunks: Sequence[bytes]) -> None:
         """Send requests. `profile` is what a new connection is given first."""
         self._take(profile)
-        if self._parts.is_unread and not self._queue:
-            self._to(self._at, list(chunks))
-            return
         for chunk in chunks:
-            self._queue.extend(self._parts.read(chunk))
+            self._parts.add(chunk)
         self._send_on()
 
     def _take(self, profile: Profile) -> None:
@@ -122,17 +117,12 @@ class OwnConnections(Owner):
         if own is None or own.link.is_kept:
             return
         if self._due or self._parts.is_within or self._transaction.is_open:
-            # What was sent there is not to have a reply.
-            own.link.close()
-            del self._owns[self._at]
+            self._owns.drop(self._at)  # what was sent there is not to have a reply
         else:
             own.link.is_kept = True
             if own.is_in_doubt:
-                own.prove(lambda: self._drop(own))
+                own.prove(lambda: self._owns.pop(self._owns.number_of(own.link), None))
         self._forget()
-
-    def _drop(self, own: KeptLink) -> None:
-        self._owns = {number: one for number, one in self._owns.items() if one is not own}
 
     def tick(self, now: float) -> None:
         """Close connections that were idle for a while. Call this about once a second."""
@@ -144,14 +134,12 @@ class OwnConnections(Owner):
             if is_used or not own.used_at:  # 0: since before the first call
                 own.used_at = now
             elif now - own.used_at > IDLE_SECONDS or number not in self._masters:
-                own.link.close()
-                del self._owns[number]
+                self._owns.drop(number)
         if self._due and self._masters.has_left(self._at):
             self.topology_changed()  # its connection may have been lost only since
 
     def _forget(self) -> None:
         self._parts = Parts()
-        self._queue.clear()
         self._due = self._dropped = 0
         self._again = None
         self._transaction, self._subscriptions = Transaction(), Subscriptions()
@@ -172,7 +160,7 @@ class OwnConnections(Owner):
     def end(self) -> bool:
         """Tell the node that the client sends no more. Returns False if that is not possible."""
         own = self._owns.get(self._at)
-        is_sent = own is not None and not self._queue and not own.link.is_closed and not own.link.is_kept
+        is_sent = own is not None and not self._parts and not own.link.is_closed and not own.link.is_kept
         return is_sent and own is not None and own.link.end()
 
     def close(self) -> None:
@@ -188,7 +176,7 @@ class OwnConnections(Owner):
     def _go_on(self) -> None:
         """Something has come, or some time has passed: send what may be sent now. If the client is not read
         because of what has waited here, it is again."""
-        if self._queue and self._owner is not None:
+        if self._parts and self._owner is not None:
             self._take(self._owner.current_profile())  # HELLO may have been answered
             self._send_on()
             if self._owner is not None:
@@ -196,10 +184,10 @@ class OwnConnections(Owner):
 
     def _send_on(self) -> None:
         """Send what may be sent now."""
-        while self._queue and self._owner is not None and self._timer is None:
+        while self._parts and self._owner is not None and self._timer is None:
             if not self._subscriptions.are_confirmed(self._owner):
                 return
-            part = self._queue[0]
+            part = self._parts.first
             is_in_transaction = self._transaction.is_open
             if part.begins and self._due and not is_in_transaction and not self._is_raw:
                 return
@@ -208,14 +196,15 @@ class OwnConnections(Owner):
                 if fan_out(argv).reach in _SPREAD:
                     if self._due:
                         return
-                    self._queue.popleft()
+                    self._parts.take()
                     self._spread_out(part, argv)
                     continue
             if self._divide(part):
                 continue
             node = self._node_of(part)
             is_elsewhere = node != self._at or self._transaction.is_discarded
-            if is_in_transaction and self._due and part.begins and is_elsewhere:
+            has_to_know = is_elsewhere or self._transaction.may_be_none_for(part)
+            if is_in_transaction and self._due and part.begins and has_to_know:
                 return
             if node == NO_NODE:
                 self._wait_for_node(part)
@@ -223,19 +212,19 @@ class OwnConnections(Owner):
             if is_in_transaction and part.begins and is_elsewhere:
                 self._begin_anew(node)
                 return
-            self._queue.popleft()
+            self._parts.take()
             self._send(part, node)
 
     @property
     def _is_bound(self) -> bool:
         """Whether everything goes to the node in use."""
-        return self._parts.is_unread or self._subscriptions.is_held
+        return self._subscriptions.is_held
 
     @property
     def _is_raw(self) -> bool:
-        """Whether replies are not counted: nothing is read, or messages cannot be told from replies."""
+        """Whether replies are not counted, because messages cannot be told from them."""
         is_resp2 = self._profile is not None and self._profile.resp == 2
-        return self._parts.is_unread or (self._subscriptions.is_held and is_resp2)
+        return self._subscriptions.is_held and is_resp2
 
     def _divide(self, part: Part) -> bool:
         """Send a command in parts, if its keys are in several hash slots."""
@@ -243,7 +232,7 @@ class OwnConnections(Owner):
         cut = split(arguments(part.data)) if may_divide else None
         if cut is None:
             return False
-        self._queue.popleft()
+        self._parts.take()
         self._spread = at_once = AtOnce(Whole(cut), self._masters.owners)
         self._due = 1
         for number, requests in at_once.requests.items():
@@ -255,7 +244,7 @@ class OwnConnections(Owner):
     def _node_of(self, part: Part) -> int:
         """The node that a request goes to; NO_NODE: none has its hash slot."""
         again = self._again
-        if again is not None and again.word and again.requests[0] is part.data:
+        if again is not None and again.word and again.is_for(part.data):
             return again.node(self._masters)
         if not part.begins or self._is_bound:
             return self._at
@@ -266,7 +255,7 @@ class OwnConnections(Owner):
             return self._masters.of_slot(part.slot)
         slot = part.slot
         if part.name == b"MULTI":
-            slot = next((one.slot for one in self._queue if one.slot != NO_SLOT), NO_SLOT)
+            slot = self._parts.slot_within()
         if slot != NO_SLOT:
             return self._masters.of_slot(slot)
         own = self._owns.get(self._at)
@@ -284,7 +273,7 @@ class OwnConnections(Owner):
             self._later(pause_before(again.word, again.hops))
             return
         self._again = None
-        self._queue.popleft()
+        self._parts.take()
         if part.ends and self._transaction.is_open:
             self._refuse(NOT_SERVED[1:-2])
         elif part.ends:
@@ -314,9 +303,12 @@ class OwnConnections(Owner):
         self._at = node
         is_alone = not self._transaction.is_open  # EXEC is not: replies to what is in it come first
         again = self._again
-        is_new = again is None or again.requests[0] is not part.data
+        is_new = again is None or not again.is_for(part.data)
         subscribes = is_alone and self._owner is not None and self._subscriptions.sent(part, self._owner)
-        self._transaction.sent(part, node, is_new=is_new)
+        if part.name == b"RESET":
+            self._leave_all_but(node)
+        if part.name != b"MULTI" or not self._is_raw:  # a subscriber's is refused
+            self._transaction.sent(part, node, is_new=is_new)
         chunks = [part.data]
         is_alone = is_alone and not self._transaction.is_open and not self._is_bound
         if part.begins and part.ends and is_alone:
@@ -348,6 +340,11 @@ class OwnConnections(Owner):
         own.used_at = self._now
         own.link.send(chunks)
 
+    def _leave_all_but(self, node: int) -> None:
+        """RESET ends what the client has left anywhere."""
+        for number in [one for one in self._owns if one != node]:
+            self._owns.drop(number)
+
     def topology_changed(self) -> None:
         """Some hash slot has another node: what was not sent yet need not wait for the former one."""
         for one in [one for number, one in self._owns.items() if self._masters.is_dead(number)]:
@@ -362,12 +359,11 @@ class OwnConnections(Owner):
             own.link.close()
             self.upstream_lost(own.link, "its node has left the cluster, or is away")
         elif waits and again is not None and not self._transaction.is_open:
-            own.link.close()
-            del self._owns[self._at]
+            self._owns.drop(self._at)
             self._due = self._dropped = 0
             if self._transaction.watches_at == self._at:
                 self._transaction.forget_watch()
-            self._queue.appendleft(whole_part(again.requests[0], again.slot))
+            self._parts.put_back([whole_part(again.requests[0], again.slot)])
             self._go_on()
 
     # -- replies
@@ -378,7 +374,7 @@ class OwnConnections(Owner):
             return
         own = self._owns.get(self._at)
         if self._spread is not None:
-            number = self._number_of(link)
+            number = self._owns.number_of(link)
             if self._spread.awaits(number):
                 self._spread_came(number, data)
                 return
@@ -437,6 +433,7 @@ class OwnConnections(Owner):
             if transaction.is_open and transaction.has_failed(is_error):
                 self._lose("a transaction cannot be begun at the node of its keys")
             return b""
+        transaction.answered(is_error)
         again, self._again = self._again, None
         instead, self._instead = self._instead, b""
         if instead:
@@ -464,7 +461,7 @@ class OwnConnections(Owner):
         if again.ends(self._masters.patience):
             return error_for(reply)
         self._again = again
-        self._queue.appendleft(whole_part(again.requests[0], again.slot))
+        self._parts.put_back([whole_part(again.requests[0], again.slot)])
         self._later(pause_before(again.word, again.hops))
         return b""
 
@@ -536,24 +533,24 @@ class OwnConnections(Owner):
         if isinstance(spread, AtOnce) and spread.left:
             # These have not run: each is sent again as a command of its own.
             self._in_parts, self._due = OneByOne(spread.whole, spread.left), 0
-            again = [spread.whole.cut.parts[place] for place in reversed(spread.left)]
-            self._queue.extendleft(Part(one.request, b"", one.slot) for one in again)
+            again = [spread.whole.cut.parts[place] for place in spread.left]
+            self._parts.put_back([Part(one.request, b"", one.slot) for one in again])
             self._go_on()
             return
         reply, scan = spread.reply(), self._scan
         if scan is not None:
             page = scan.answered(reply)
             if page is None:
-                self._masters.ask_nodes(scan.owner, self._confirmed)
+                self._masters.ask_nodes(scan.owner, partial(self._confirmed, scan))
                 return
             reply = page
         self._scan = None
         self._give(reply)
 
-    def _confirmed(self, text: bytes, host: str) -> None:
+    def _confirmed(self, scan: Step, text: bytes, host: str) -> None:
         """A node has told its view of the cluster after the last page of its keys. b"": it has not."""
-        scan, self._scan = self._scan, None
-        if scan is not None:
+        if scan is self._scan:
+            self._scan = None
             reply = scan.confirmed(text, host) if text else UNREACHABLE
             if scan.is_stale:
                 self._masters.seems_old()
@@ -571,7 +568,7 @@ class OwnConnections(Owner):
 
     def upstream_lost(self, link: DedicatedLink, reason: str) -> None:
         """A connection has ended. The client ends with it if it has left anything there."""
-        number, spread = self._number_of(link), self._spread
+        number, spread = self._owns.number_of(link), self._spread
         self._owns.pop(number, None)
         is_asked = spread is not None and spread.awaits(number)
         is_bound = self._transaction.is_open or self._is_bound or (spread is None and self._due)
@@ -583,11 +580,13 @@ class OwnConnections(Owner):
         elif self._owner is not None and (is_left or is_asked):
             self._owner.upstream_lost(link, reason)
 
-    def _number_of(self, link: DedicatedLink) -> int:
-        return next((number for number, own in self._owns.items() if own.link is link), NO_NODE)
-
     def upstream_refused(self, link: object, reason: str) -> None:
-        self._owns = {number: own for number, own in self._owns.items() if own.link is not link}
+        """A node has refused a connection, and the client gets that error for all that it waits for. So what
+        other nodes still owe must not come."""
+        for number, own in list(self._owns.items()):
+            is_asked = self._spread is not None and self._spread.awaits(number)
+            if own.link is link or is_asked or (number == self._at and self._due):
+                self._owns.drop(number)
         self._forget()
         if self._owner is not None:
             self._owner.upstream_refused(link, reason)

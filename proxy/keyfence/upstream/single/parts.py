@@ -1,17 +1,20 @@
-"""The requests of one client on its own connections, and the pieces of those that are too long to be held.
+"""The requests of one client that wait for their nodes, and the pieces of those that are too long to be held.
 
 Rule: a request is read by the reader that has read it before it was authorized. No I/O.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections import deque
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from keyfence.resp.limits import ProtocolError
 from keyfence.resp.requests import RequestReader
 
 from .cutting import LIMITS, NO_SLOT, arguments, leading_arguments, slot_of
+
+_TRANSACTIONS = (b"MULTI", b"EXEC", b"DISCARD")
 
 
 class Part(NamedTuple):
@@ -31,24 +34,51 @@ def whole_part(request: bytes, slot: int) -> Part:
 
 
 class Parts:
-    """Reads them from the bytes that are to be sent."""
+    """They wait in the client's order."""
 
     def __init__(self) -> None:
-        self._reader = RequestReader(LIMITS)
+        self.size = 0  # bytes of all that waits
         self.is_within = False  # the beginning of a long request has come, and its end has not
-        self.is_unread = False  # bytes have come that are no request: the client passes unread
+        self._reader = RequestReader(LIMITS)
+        self._waiting: deque[Part] = deque()
 
-    def read(self, chunk: bytes) -> Iterator[Part]:
-        """What these bytes complete."""
+    def __bool__(self) -> bool:
+        return bool(self._waiting)
+
+    @property
+    def first(self) -> Part:
+        return self._waiting[0]
+
+    def take(self) -> Part:
+        """The first one, which waits no longer."""
+        part = self._waiting.popleft()
+        self.size -= len(part.data)
+        return part
+
+    def put_back(self, parts: Sequence[Part]) -> None:
+        """These come before all others."""
+        self._waiting.extendleft(reversed(parts))
+        self.size += sum(len(one.data) for one in parts)
+
+    def add(self, chunk: bytes) -> None:
+        """What these bytes complete comes behind all others."""
+        for part in self._read(chunk):
+            self._waiting.append(part)
+            self.size += len(part.data)
+
+    def slot_within(self) -> int:
+        """The hash slot of the first key of the transaction that the first one begins, as far as that has
+        come; NO_SLOT: there is none."""
+        for part in itertools.islice(self._waiting, 1, None):
+            if part.slot != NO_SLOT or part.name in _TRANSACTIONS:
+                return part.slot
+        return NO_SLOT
+
+    def _read(self, chunk: bytes) -> Iterator[Part]:
         reader = self._reader
-        reader.feed(chunk)
+        reader.feed(bytes(chunk))  # the beginning of a large request may be a bytearray
         while True:
-            try:
-                argv = reader.next()
-            except ProtocolError:
-                self.is_unread = True
-                yield Part(reader.rest(), b"", NO_SLOT)
-                return
+            argv = reader.next()
             if argv is not None:
                 data = reader.span(reader.start, reader.end)
                 if self.is_within:

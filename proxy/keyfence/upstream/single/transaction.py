@@ -34,6 +34,7 @@ class Transaction:
         self.watches_more = False  # the request under way is a WATCH after another one
         self._kept: list[bytes] | None = None  # what was sent of it, while it has no key
         self._is_begun = True  # the first reply to `begun_anew` has come
+        self._is_sure = True  # the reply to MULTI has come
 
     def binds(self, part: Part) -> bool:
         """Whether a request goes to the node where something was left behind."""
@@ -61,8 +62,18 @@ class Transaction:
 
     def _begin(self, part: Part) -> None:
         is_held = self.watches_at != NO_NODE
-        self.is_open = True
+        self.is_open, self._is_sure = True, False
         self._kept, self.slot = (None, self._watched_slot) if is_held else ([part.data], NO_SLOT)
+
+    def answered(self, is_error: bool) -> None:
+        """A reply has come that the client gets. The first one is that to MULTI, which a node may refuse."""
+        if self.is_open and not self._is_sure and is_error:
+            self.is_open, self._kept = False, None
+        self._is_sure = True
+
+    def may_be_none_for(self, part: Part) -> bool:
+        """Whether a request may go to another node if MULTI is refused, which is not known yet."""
+        return not self._is_sure and self.slot != NO_SLOT and part.slot not in (NO_SLOT, self.slot)
 
     def _keep(self, part: Part) -> None:
         if self._kept is not None:
