@@ -344,7 +344,9 @@ For services that ask for it, MGET, DEL, UNLINK, EXISTS and TOUCH are sent
 error of one part is the reply though other parts may have run, and replies of more than 16 MiB together are
 an error. Inside MULTI they get CROSSSLOT. For services that ask for it, reads go
 [to replicas](operations.md#reads-from-a-clusters-replicas): other connections' writes may be missing there
-for up to five seconds, but never what the connection itself has read or written.
+for up to five seconds, but never what the connection itself has read or written. What would pass unread in
+observe (`session.opaque`) is an error here in every mode, since keyfence could not find the nodes of later
+commands.
 
 This is what becomes of the commands without keys. All others without keys go to one primary, whose reply
 the client gets. If replies are joined, an error of one node is the answer, and so is `-CLUSTERDOWN` if a

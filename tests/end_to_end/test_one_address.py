@@ -266,6 +266,18 @@ def test_large_values_in_a_pipeline_come_one_after_another(client: redis.Redis) 
         assert pipe.execute() == [True] * 4
 
 
+def test_a_large_request_of_many_arguments_goes_to_the_node_of_its_key(client: redis.Redis) -> None:
+    """A regression: its beginning came in another type, and an internal error ended the client."""
+    fields = {f"field{number:06}": "0123456789" for number in range(60_000)}
+    key = f"{TAGGED[0]}:hash"
+    assert client.hset(key, mapping=fields) == len(fields)
+    assert client.hlen(key) == len(fields)
+    client.delete(key)
+    pairs = {f"{key}:{number:05}": "0123456789" for number in range(60_000)}
+    assert client.mset(pairs)
+    assert client.delete(*pairs) == len(pairs)
+
+
 def told(keyfence: Keyfence, *pieces: str) -> list[bytes]:
     """The lines that a client gets, which sends each piece, and then waits for its end."""
     lines = []
@@ -313,6 +325,20 @@ def test_a_refused_command_aborts_a_transaction_wherever_it_runs(keyfence: Keyfe
         assert answer.startswith(b"-EXECABORT")
     with keyfence.client() as client:
         assert all(client.get(key) != b"aborted" for key in KEYS[:6])
+
+
+def test_what_cannot_be_followed_is_refused_in_observe_too(keyfence: Keyfence) -> None:
+    """Behind one address, keyfence must know the keys of each command to find its node."""
+    lines = told(
+        keyfence, f"MULTI; SET {KEYS[0]} 1; CLIENT REPLY OFF; EXEC", f"SET {KEYS[1]} 2; GET {KEYS[1]}"
+    )
+    refused = (
+        b"-ERR it changes which replies are sent inside MULTI, so keyfence cannot find the nodes of later"
+    )
+    assert [line[: len(refused)] for line in lines if line != b"$4"] == [
+        *(b"+OK", b"+QUEUED", refused, b"-EXECABORT Transaction discarded because of previous errors."),
+        *(b"+OK", b"$1", b"2"),
+    ]
 
 
 def test_a_watch_at_another_node_is_refused(keyfence: Keyfence) -> None:

@@ -16,6 +16,7 @@ from keyfence.policy.engine.asker import Asker, Said
 from keyfence.policy.engine.authorizer import Authorizer
 from keyfence.policy.services import UNKNOWN
 from keyfence.policy.verdict import Peer, Ruling
+from keyfence.resp import encode
 from keyfence.resp.limits import UNIDENTIFIED
 from keyfence.resp.profile import Profile
 from keyfence.resp.replies import REDIRECTS, ErrorPart
@@ -166,10 +167,12 @@ class KnownClient(Identity):
 
     def rule_on_opaque(self, reason: str, command: str) -> bytes | None:
         """The client's session cannot be followed after this command. Report it. Returns the refusal; None if
-        the session may pass unread from now on."""
+        the session may pass unread from now on. It may not if each command may have another node."""
         authorizer = self.current_authorizer()
         ruling = authorizer.opaque(self.asker().service, command, reason)
         refused = self.refusal_by(ruling, command, authorizer)
+        if refused is None and self.context.roams:
+            refused = encode.error(f"ERR {reason}, so keyfence cannot find the nodes of later commands")
         if refused is None:
             self.observer.opaque(self.service, reason)
             self._opaque_as = self.service
