@@ -717,3 +717,10 @@ def test_a_subscriber_s_multi_opens_no_transaction(stage: Stage) -> None:
     stage.is_listening = False
     stage.ask(b"GET", KEYS[1])
     assert stage.taken(1) == encode.command(b"GET", KEYS[1])
+
+
+def test_the_client_is_not_read_while_any_node_is_full(stage: Stage) -> None:
+    stage.ask(b"DBSIZE")
+    for number, full in ((0, True), (1, True), (1, False), (0, False)):
+        stage.own.upstream_full(stage.link(number), full)
+    assert [full for full, _ in stage.settled] == [True, True, True, False]

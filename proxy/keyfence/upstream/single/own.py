@@ -64,7 +64,8 @@ class OwnConnections(Owner):
         self._framer = ReplyFramer()
         self._part = b""  # the beginning of an error's line, of which the client has nothing yet
         self._timer: object = None
-        self._is_paused = self._is_full = False  # the client, or the node in use, reads too slowly
+        self._is_paused = False  # the client reads too slowly …
+        self._full: set[object] = set()  # … and so do the nodes of these connections
         self._now = 0.0
 
     # -- as `ClusterLinks` uses it
@@ -180,7 +181,7 @@ class OwnConnections(Owner):
             self._take(self._owner.current_profile())  # HELLO may have been answered
             self._send_on()
             if self._owner is not None:
-                self._owner.upstream_full(_NO_LINK, self._is_full)
+                self._owner.upstream_full(_NO_LINK, bool(self._full))
 
     def _send_on(self) -> None:
         """Send what may be sent now."""
@@ -592,6 +593,6 @@ class OwnConnections(Owner):
             self._owner.upstream_refused(link, reason)
 
     def upstream_full(self, link: object, full: bool) -> None:
-        self._is_full = full
+        (self._full.add if full else self._full.discard)(link)
         if self._owner is not None:
-            self._owner.upstream_full(link, full)
+            self._owner.upstream_full(link, bool(self._full))
