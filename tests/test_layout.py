@@ -262,12 +262,12 @@ PURE_MODULES = {  # in other rooms
     "keyfence.upstream.single.dealing",
     "keyfence.upstream.single.kept",
     "keyfence.upstream.single.missing",
-    "keyfence.upstream.single.parts",
     "keyfence.upstream.single.refusals",
     "keyfence.upstream.single.retries",
     "keyfence.upstream.single.splits",
     "keyfence.upstream.single.spreading",
     "keyfence.upstream.single.turns",
+    "keyfence.upstream.single.waiting",
 }
 IO_MODULES = {
     "aiohttp",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from keyfence.upstream.single import again, own, retries
-from keyfence.upstream.single.parts import Part
+from keyfence.upstream.single.waiting import Request
 from tests.simulation import keyfence_under_test
 from tests.simulation.cluster.schedule import ClusterSchedule
 from tests.simulation.test_teeth import Resends, found
@@ -32,7 +32,7 @@ def test_an_address_that_is_passed_on_is_found(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_transaction_at_another_node_than_watch_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(own, "whole_part", lambda request, slot: Part(request, b"", slot))
+    monkeypatch.setattr(own, "refused_request", lambda request, slot: Request(request, b"", slot))
     assert found_before_cluster("MULTI went to")
 
 

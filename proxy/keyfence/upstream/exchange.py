@@ -107,7 +107,8 @@ class Exchange:
 
     def __init__(self, on_fault: Callable[[str], None], on_dropped: Callable[[str], None]) -> None:
         """`on_fault` is called for unexpected data, with `push` or `out_of_step`. `on_dropped` is called with
-        the word of a noted error that comes for nobody: READONLY says the same of the connection then."""
+        the word of a noted error for a client that has gone: READONLY still says that the connection leads to
+        a replica."""
         self.output: list[bytes] = []  # what has to be written next
         self.due: Due | None = None  # the first replies due
         self.is_open = False  # whether requests may be written

@@ -151,7 +151,7 @@ class ReadingLinks(Sharer):
         """Where the next piece goes; None: that has to wait."""
         where = self._where
         if not piece.reads:
-            where.stay()
+            where.stop_waiting()
             return self._primary
         if self._until_written:
             return self._primary

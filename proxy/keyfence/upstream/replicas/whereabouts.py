@@ -74,7 +74,7 @@ class Whereabouts:
         """Reads stay at the primary for a while from now on."""
         self._stays_until = now + self._after_write
 
-    def stay(self) -> None:
+    def stop_waiting(self) -> None:
         """Something else than a read is sent to the primary, or the client leaves: no read waits."""
         if self._hold is not None:
             self._hold.cancel()
@@ -83,7 +83,7 @@ class Whereabouts:
 
     def close(self) -> None:
         """The client no longer uses this."""
-        self.stay()
+        self.stop_waiting()
         self._leave()
 
     def _may_read(self, replica: Replica, now: float) -> bool:
@@ -102,16 +102,16 @@ class Whereabouts:
             if self.replica is not None:
                 self.replica.readers += 1
             if self.replica is None or not self._may_read(self.replica, now):
-                self.stay()
+                self.stop_waiting()
                 return Place.PRIMARY
         if due:
             return Place.LATER
         # Both times are read from a clock that stands still within a turn of the loop.
         if self.replica.has_all_of > self.knows_of:
-            self.stay()
+            self.stop_waiting()
             return Place.REPLICA
         if self._hold_is_over:
-            self.stay()
+            self.stop_waiting()
             self.wrote(now)
             return Place.PRIMARY
         if self._hold is None:

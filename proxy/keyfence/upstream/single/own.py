@@ -25,11 +25,11 @@ from .again import Again
 from .cutting import NO_NODE, NO_SLOT, arguments
 from .kept import KeptLink, KeptLinks
 from .masters import Masters
-from .parts import Part, Parts, whole_part
 from .refusals import CROSSSLOT, LONGEST, error_for, may_begin, pause_before, refusal_in
 from .splits import AtOnce, OneByOne, Whole
 from .spreading import Spread
 from .transaction import Subscriptions, Transaction
+from .waiting import Request, Waiting, refused_request
 
 IDLE_SECONDS = 60.0  # after which a connection is closed
 _PUSH, _ERROR = ord(">"), ord("-")
@@ -49,7 +49,7 @@ class OwnConnections(Owner):
         self.splits: frozenset[bytes] = frozenset()  # commands that are sent in parts if they have to
         self._owns = KeptLinks()
         self._at = NO_NODE  # the node that was used last
-        self._parts = Parts()
+        self._waiting = Waiting()
         self._profile: Profile | None = None
         self._due = 0  # replies
         self._dropped = 0  # of these, the first ones that the client does not get
@@ -96,13 +96,13 @@ class OwnConnections(Owner):
     def unsent(self) -> int:
         """The number of bytes that wait here."""
         own = self._owns.get(self._at)
-        return self._parts.size + (own.link.unsent() if own is not None else 0)
+        return self._waiting.size + (own.link.unsent() if own is not None else 0)
 
     def send(self, profile: Profile, chunks: Sequence[bytes]) -> None:
         """Send requests. `profile` is what a new connection is given first."""
         self._take(profile)
         for chunk in chunks:
-            self._parts.add(chunk)
+            self._waiting.add(chunk)
         self._send_on()
 
     def _take(self, profile: Profile) -> None:
@@ -117,7 +117,7 @@ class OwnConnections(Owner):
         own = self._owns.get(self._at)
         if own is None or own.link.is_kept:
             return
-        if self._due or self._parts.is_within or self._transaction.is_open:
+        if self._due or self._waiting.is_within or self._transaction.is_open:
             self._owns.drop(self._at)  # what was sent there is not to have a reply
         else:
             own.link.is_kept = True
@@ -140,7 +140,7 @@ class OwnConnections(Owner):
             self.topology_changed()  # its connection may have been lost only since
 
     def _forget(self) -> None:
-        self._parts = Parts()
+        self._waiting = Waiting()
         self._due = self._dropped = 0
         self._again = None
         self._transaction, self._subscriptions = Transaction(), Subscriptions()
@@ -161,7 +161,7 @@ class OwnConnections(Owner):
     def end(self) -> bool:
         """Tell the node that the client sends no more. Returns False if that is not possible."""
         own = self._owns.get(self._at)
-        is_sent = own is not None and not self._parts and not own.link.is_closed and not own.link.is_kept
+        is_sent = own is not None and not self._waiting and not own.link.is_closed and not own.link.is_kept
         return is_sent and own is not None and own.link.end()
 
     def close(self) -> None:
@@ -177,7 +177,7 @@ class OwnConnections(Owner):
     def _go_on(self) -> None:
         """Something has come, or some time has passed: send what may be sent now. If the client is not read
         because of what has waited here, it is again."""
-        if self._parts and self._owner is not None:
+        if self._waiting and self._owner is not None:
             self._take(self._owner.current_profile())  # HELLO may have been answered
             self._send_on()
             if self._owner is not None:
@@ -185,36 +185,36 @@ class OwnConnections(Owner):
 
     def _send_on(self) -> None:
         """Send what may be sent now."""
-        while self._parts and self._owner is not None and self._timer is None:
+        while self._waiting and self._owner is not None and self._timer is None:
             if not self._subscriptions.are_confirmed(self._owner):
                 return
-            part = self._parts.first
+            request = self._waiting.first
             is_in_transaction = self._transaction.is_open
-            if part.begins and self._due and not is_in_transaction and not self._is_raw:
+            if request.begins and self._due and not is_in_transaction and not self._is_raw:
                 return
-            if part.begins and part.ends and part.slot == NO_SLOT and part.name and not self._is_raw:
-                argv = arguments(part.data)
+            if request.is_whole and request.slot == NO_SLOT and request.name and not self._is_raw:
+                argv = arguments(request.data)
                 if fan_out(argv).reach in _SPREAD:
                     if self._due:
                         return
-                    self._parts.take()
-                    self._spread_out(part, argv)
+                    self._waiting.take()
+                    self._spread_out(request, argv)
                     continue
-            if self._divide(part):
+            if self._divide(request):
                 continue
-            node = self._node_of(part)
+            node = self._node_of(request)
             is_elsewhere = node != self._at or self._transaction.is_discarded
-            has_to_know = is_elsewhere or self._transaction.may_be_none_for(part)
-            if is_in_transaction and self._due and part.begins and has_to_know:
+            has_to_know = is_elsewhere or self._transaction.may_be_none_for(request)
+            if is_in_transaction and self._due and request.begins and has_to_know:
                 return
             if node == NO_NODE:
-                self._wait_for_node(part)
+                self._wait_for_node(request)
                 return
-            if is_in_transaction and part.begins and is_elsewhere:
+            if is_in_transaction and request.begins and is_elsewhere:
                 self._begin_anew(node)
                 return
-            self._parts.take()
-            self._send(part, node)
+            self._waiting.take()
+            self._send(request, node)
 
     @property
     def _is_bound(self) -> bool:
@@ -227,13 +227,13 @@ class OwnConnections(Owner):
         is_resp2 = self._profile is not None and self._profile.resp == 2
         return self._subscriptions.is_held and is_resp2
 
-    def _divide(self, part: Part) -> bool:
+    def _divide(self, request: Request) -> bool:
         """Send a command in parts, if its keys are in several hash slots."""
-        may_divide = part.name in self.splits and not (self._transaction.is_open or self._is_bound)
-        cut = split(arguments(part.data)) if may_divide else None
+        may_divide = request.name in self.splits and not (self._transaction.is_open or self._is_bound)
+        cut = split(arguments(request.data)) if may_divide else None
         if cut is None:
             return False
-        self._parts.take()
+        self._waiting.take()
         self._spread = at_once = AtOnce(Whole(cut), self._masters.owners)
         self._due = 1
         for number, requests in at_once.requests.items():
@@ -242,42 +242,42 @@ class OwnConnections(Owner):
             self._spread_is_over(at_once)
         return True
 
-    def _node_of(self, part: Part) -> int:
+    def _node_of(self, request: Request) -> int:
         """The node that a request goes to; NO_NODE: none has its hash slot."""
         again = self._again
-        if again is not None and again.word and again.is_for(part.data):
+        if again is not None and again.word and again.is_for(request.data):
             return again.node(self._masters)
-        if not part.begins or self._is_bound:
+        if not request.begins or self._is_bound:
             return self._at
         transaction = self._transaction
-        if transaction.binds(part):
+        if transaction.binds(request):
             return self._at if transaction.is_open else transaction.watches_at
         if transaction.is_open:
-            return self._masters.of_slot(part.slot)
-        slot = part.slot
-        if part.name == b"MULTI":
-            slot = self._parts.slot_within()
+            return self._masters.of_slot(request.slot)
+        slot = request.slot
+        if request.name == b"MULTI":
+            slot = self._waiting.slot_within()
         if slot != NO_SLOT:
             return self._masters.of_slot(slot)
         own = self._owns.get(self._at)
         is_away = self._masters.is_away(self._at) and (own is None or own.link.is_held)
         return self._masters.any() if is_away or self._masters.has_left(self._at) else self._at
 
-    def _wait_for_node(self, part: Part) -> None:
+    def _wait_for_node(self, request: Request) -> None:
         """No node has the hash slot of a request: look again after a pause, but not for ever."""
         again = self._again
         if again is None:
-            again = self._again = Again([part.data], 0, part.name.startswith(_SHAPING))
+            again = self._again = Again([request.data], 0, request.name.startswith(_SHAPING))
         again.not_served(NOT_SERVED)
         self._masters.not_served()
         if not again.ends(self._masters.patience):
             self._later(pause_before(again.word, again.hops))
             return
         self._again = None
-        self._parts.take()
-        if part.ends and self._transaction.is_open:
+        self._waiting.take()
+        if request.ends and self._transaction.is_open:
             self._refuse(NOT_SERVED[1:-2])
-        elif part.ends:
+        elif request.ends:
             self._give_soon(NOT_SERVED)
         else:
             self._lose("no node has its hash slot")
@@ -300,30 +300,30 @@ class OwnConnections(Owner):
         self._dropped += len(chunks)
         self._to(self._at, chunks)
 
-    def _send(self, part: Part, node: int) -> None:
+    def _send(self, request: Request, node: int) -> None:
         self._at = node
         is_alone = not self._transaction.is_open  # EXEC is not: replies to what is in it come first
         again = self._again
-        is_new = again is None or not again.is_for(part.data)
-        subscribes = is_alone and self._owner is not None and self._subscriptions.sent(part, self._owner)
-        if part.name == b"RESET":
+        is_new = again is None or not again.is_for(request.data)
+        subscribes = is_alone and self._owner is not None and self._subscriptions.sent(request, self._owner)
+        if request.name == b"RESET":
             self._leave_all_but(node)
-        if part.name != b"MULTI" or not self._is_raw:  # a subscriber's is refused
-            self._transaction.sent(part, node, is_new=is_new)
-        chunks = [part.data]
+        if request.name != b"MULTI" or not self._is_raw:  # a subscriber's is refused
+            self._transaction.sent(request, node, is_new=is_new)
+        chunks = [request.data]
         is_alone = is_alone and not self._transaction.is_open and not self._is_bound
-        if part.begins and part.ends and is_alone:
+        if request.is_whole and is_alone:
             if again is None or is_new:
-                self._again = Again(chunks, 0, part.name.startswith(_SHAPING))
+                self._again = Again(chunks, 0, request.name.startswith(_SHAPING))
             elif again.is_asking:
                 chunks = [again.data_asking]
                 self._due, self._dropped = self._due + 1, self._dropped + 1
-        elif part.begins:
+        elif request.begins:
             self._again = None
-        self._collects = part.name.decode() if part.name in (b"INFO", b"HELLO") else ""
-        self._due += part.begins and not self._is_raw and not subscribes
+        self._collects = request.name.decode() if request.name in (b"INFO", b"HELLO") else ""
+        self._due += request.begins and not self._is_raw and not subscribes
         self._to(self._at, chunks)
-        if part.name.startswith(_SHAPING):
+        if request.name.startswith(_SHAPING):
             self._owns[node].is_in_doubt = True
 
     def _to(self, number: int, chunks: list[bytes]) -> None:
@@ -364,7 +364,7 @@ class OwnConnections(Owner):
             self._due = self._dropped = 0
             if self._transaction.watches_at == self._at:
                 self._transaction.forget_watch()
-            self._parts.put_back([whole_part(again.requests[0], again.slot)])
+            self._waiting.put_back([refused_request(again.requests[0], again.slot)])
             self._go_on()
 
     # -- replies
@@ -462,7 +462,7 @@ class OwnConnections(Owner):
         if again.ends(self._masters.patience):
             return error_for(reply)
         self._again = again
-        self._parts.put_back([whole_part(again.requests[0], again.slot)])
+        self._waiting.put_back([refused_request(again.requests[0], again.slot)])
         self._later(pause_before(again.word, again.hops))
         return b""
 
@@ -479,13 +479,13 @@ class OwnConnections(Owner):
 
     # -- commands that several nodes answer
 
-    def _spread_out(self, part: Part, argv: Sequence[bytes]) -> None:
+    def _spread_out(self, request: Request, argv: Sequence[bytes]) -> None:
         """Have a command answered by the nodes that it concerns. No reply is due."""
-        name = part.name.decode("ascii", "replace")
+        name = request.name.decode("ascii", "replace")
         row, topology = fan_out(argv), self._masters.topology
         if self._transaction.is_open or self._is_bound:
             text = NOT_QUEUED if self._transaction.is_open else NOT_WHOLE
-            self._refuse(row.refusal.encode() or text % part.name)
+            self._refuse(row.refusal.encode() or text % request.name)
         elif row.reach is Reach.NOBODY:
             self._give_soon(encode.error(row.refusal))
         elif row.reach is Reach.SCAN:
@@ -495,7 +495,7 @@ class OwnConnections(Owner):
             else:
                 self._ask([self._scan.node], self._scan.request, Join.FIRST, name)
         else:
-            self._ask([one.id for one in asked(row, topology)], part.data, row.join, name)
+            self._ask([one.id for one in asked(row, topology)], request.data, row.join, name)
 
     def _refuse(self, error: bytes) -> None:
         """The client gets this error in place of a node's reply: so a transaction is aborted, and no message
@@ -535,7 +535,7 @@ class OwnConnections(Owner):
             # These have not run: each is sent again as a command of its own.
             self._in_parts, self._due = OneByOne(spread.whole, spread.left), 0
             again = [spread.whole.cut.parts[place] for place in spread.left]
-            self._parts.put_back([Part(one.request, b"", one.slot) for one in again])
+            self._waiting.put_back([Request(one.request, b"", one.slot) for one in again])
             self._go_on()
             return
         reply, scan = spread.reply(), self._scan

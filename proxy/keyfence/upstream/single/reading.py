@@ -121,7 +121,7 @@ class ReadingShares(ClusterShares):
         self._queue.popleft()
         due = {number: self._due_at(number) for number in self._shards}
         for shard in self._shards.values():
-            shard.where.stay()
+            shard.where.stop_waiting()
         self._send(piece.data, piece.replies, shapeable)
         for number, shard in self._shards.items():
             if self._due_at(number) != due[number]:
@@ -249,7 +249,7 @@ class ReadingShares(ClusterShares):
         now = self._knows_of = self._masters.clock()
         self._heard_of.clear()
         for number, shard in list(self._shards.items()):
-            shard.where.stay()
+            shard.where.stop_waiting()
             shard.where.knows_of, shard.where.is_away = now, False
             if stays:
                 shard.where.wrote(now)

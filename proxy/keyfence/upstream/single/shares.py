@@ -42,8 +42,8 @@ from .sides import Receiver, Sent, Side, new_sent
 from .splits import Splits
 from .turns import Order, Turn, new_turn
 
-# Bytes of replies that are asked for at once, by the size of the last ones: a node may send all of its own
-# before another one sends the first.
+# No more bytes of replies are asked for at once, by the sizes of the last ones. In the worst case, one node
+# sends all of its own before the first of another one comes, and they are held here.
 MOST_ASKED = 32 * MIB
 FIRST_SIZE = MIB  # bytes that a reply may have while none has come
 MAX_HELD = MIB  # bytes of replies that wait for their turn; with more, nothing more is sent for the client …

@@ -104,7 +104,7 @@ class Side(Sharer):
         self._last = turn
 
     def next_turn(self) -> None:
-        """No more replies of the first turn come."""
+        """No more replies of the first turn come from this node: the next one is first among the node's."""
         assert self.turn is not None
         self.turn = self.turn.later
         if self.turn is None:

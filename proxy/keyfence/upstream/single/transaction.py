@@ -11,7 +11,7 @@ from keyfence.resp import encode
 from keyfence.upstream.dedicated import Owner
 
 from .cutting import NO_NODE, NO_SLOT
-from .parts import Part
+from .waiting import Request
 
 MAX_KEPT = 64 * 1024  # bytes of a transaction without keys so far, which may still go to another node
 _DISCARD = encode.command(b"DISCARD")
@@ -32,38 +32,40 @@ class Transaction:
         self.watches_at = NO_NODE  # the node with watched keys …
         self._watched_slot = NO_SLOT  # … and their hash slot
         self.watches_more = False  # the request under way is a WATCH after another one
-        self._kept: list[bytes] | None = None  # what was sent of it, while it has no key
+        self._kept: list[bytes] | None = None  # what was sent of it, while it has no key …
+        self._size = 0  # … and how many bytes that is
         self._is_begun = True  # the first reply to `begun_anew` has come
         self._is_sure = True  # the reply to MULTI has come
 
-    def binds(self, part: Part) -> bool:
+    def binds(self, request: Request) -> bool:
         """Whether a request goes to the node where something was left behind."""
         if self.is_open:
-            return self._kept is None or part.slot == NO_SLOT or self.watches_at != NO_NODE
-        return self.watches_at != NO_NODE and part.name in _NAMES
+            return self._kept is None or request.slot == NO_SLOT or self.watches_at != NO_NODE
+        return self.watches_at != NO_NODE and request.name in _NAMES
 
-    def sent(self, part: Part, at: int, *, is_new: bool) -> None:
+    def sent(self, request: Request, at: int, *, is_new: bool) -> None:
         """Note a request that is sent to this node. `is_new`: it was not refused before."""
-        name, was_open = part.name, self.is_open
+        name, was_open = request.name, self.is_open
         if not was_open:
             self.slot = NO_SLOT
         if name != b"WATCH":
             self.watches_more = False
-        if name == b"RESET" or (was_open and (name == b"EXEC" or (name == b"DISCARD" and part.is_bare))):
+        if name == b"RESET" or (was_open and (name == b"EXEC" or (name == b"DISCARD" and request.is_bare))):
             self.is_open, self._kept, self.watches_at = False, None, NO_NODE
         elif was_open:
-            self._keep(part)
-        elif name == b"MULTI" and part.is_bare:
-            self._begin(part)
+            self._keep(request)
+        elif name == b"MULTI" and request.is_bare:
+            self._begin(request)
         elif name == b"WATCH":
-            self._watch(part, at, is_new)
+            self._watch(request, at, is_new)
         elif name == b"UNWATCH":
             self.watches_at = NO_NODE
 
-    def _begin(self, part: Part) -> None:
+    def _begin(self, request: Request) -> None:
         is_held = self.watches_at != NO_NODE
         self.is_open, self._is_sure = True, False
-        self._kept, self.slot = (None, self._watched_slot) if is_held else ([part.data], NO_SLOT)
+        self._kept, self.slot = (None, self._watched_slot) if is_held else ([request.data], NO_SLOT)
+        self._size = len(request.data)
 
     def answered(self, is_error: bool) -> None:
         """A reply has come that the client gets. The first one is that to MULTI, which a node may refuse."""
@@ -71,27 +73,29 @@ class Transaction:
             self.is_open, self._kept = False, None
         self._is_sure = True
 
-    def may_be_none_for(self, part: Part) -> bool:
+    def may_be_none_for(self, request: Request) -> bool:
         """Whether a request may go to another node if MULTI is refused, which is not known yet."""
-        return not self._is_sure and self.slot != NO_SLOT and part.slot not in (NO_SLOT, self.slot)
+        return not self._is_sure and self.slot != NO_SLOT and request.slot not in (NO_SLOT, self.slot)
 
-    def _keep(self, part: Part) -> None:
+    def _keep(self, request: Request) -> None:
         if self._kept is not None:
-            self._kept.append(part.data)
-            if part.slot != NO_SLOT or not part.ends or sum(map(len, self._kept)) > MAX_KEPT:
-                self._kept, self.slot = None, part.slot
+            self._kept.append(request.data)
+            self._size += len(request.data)
+            if request.slot != NO_SLOT or not request.ends or self._size > MAX_KEPT:
+                self._kept, self.slot = None, request.slot
 
     def abort(self) -> bytes:
         """A command of it cannot be queued. Returns what is sent in its place."""
         if self._kept is not None:
             self._kept.append(_ABORT_MARKER)
+            self._size += len(_ABORT_MARKER)
         return _ABORT_MARKER
 
-    def _watch(self, part: Part, at: int, is_new: bool) -> None:
+    def _watch(self, request: Request, at: int, is_new: bool) -> None:
         if is_new:
             self.watches_more = self.watches_at != NO_NODE
         if not self.watches_more:
-            self.watches_at, self._watched_slot = at, part.slot
+            self.watches_at, self._watched_slot = at, request.slot
 
     def is_elsewhere(self, slot: int) -> bool:
         """Whether a redirect for this hash slot, which is not followed, is about another one than the
@@ -125,10 +129,10 @@ class Subscriptions:
         self.is_held = False
         self._awaited: object = None  # the confirmation that comes before anything else is sent
 
-    def sent(self, part: Part, client: Owner) -> bool:
+    def sent(self, request: Request, client: Owner) -> bool:
         """Note a request outside of a transaction. Returns whether it is one about subscriptions, which gets
         confirmations in place of a reply."""
-        is_one = part.name in _UNSUBSCRIBES or (part.name in _SUBSCRIBES and not part.is_bare)
+        is_one = request.name in _UNSUBSCRIBES or (request.name in _SUBSCRIBES and not request.is_bare)
         self.is_held = self.is_held or is_one
         if is_one:
             self._awaited = client.confirmation()

@@ -26,7 +26,7 @@ class Turn:
     completed: int  # … and how many of them are complete
     behind: Turn | None  # the turn after it
     later: Turn | None  # the next turn of the same side
-    part: Any  # the part of a command (`splits`) that the reply is to. Such a turn is only its side's
+    part: Any  # the part of a command (`splits`) that the reply is to. It stands in its side's queue only
 
 
 def new_turn(side: Any, count: int, number: int, ends: bool, is_whole: bool) -> Turn:
@@ -97,7 +97,7 @@ class Order:
             self._advance()
 
     def passed(self, turn: Turn) -> None:
-        """No more replies of this turn come."""
+        """No more replies of this turn come. If it is the first in the client's order, the next one is."""
         if turn is self.head:
             self._advance()
 
