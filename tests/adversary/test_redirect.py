@@ -1,8 +1,8 @@
 """Searches for a way to redirect messages to another service's connection.
 
-Sessions of several services, in several processes, talk to a Redis that assigns ids. Whatever they did
-before: a CLIENT TRACKING that reaches Redis names a connection whose client is of the same service now, and
-one that names such a connection reaches Redis.
+Sessions of several services, in several processes, talk to nodes that assign ids, each from its own count.
+Whatever they did before: a CLIENT TRACKING that reaches a node names a connection there whose client is of
+the same service now, and one that names such a connection reaches the node.
 """
 
 from __future__ import annotations
@@ -67,18 +67,24 @@ class World:
 
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng
-        self.processes = [ShownIds() for _ in range(rng.choice((1, 1, 3)))]
-        for ids in self.processes:
-            ids.is_all = len(self.processes) == 1
+        nodes = rng.choice((["a"], ["a"], ["a", "b"]))
+        count = rng.choice((1, 1, 3))
+        self.processes = [[ShownIds(lambda node=node: node) for node in nodes] for _ in range(count)]
+        for ids in self.ids():
+            ids.is_all = count == 1
         self.clients: list[Client] = []
-        self._number = rng.choice((0, 9, 99_998))
+        self._numbers = dict.fromkeys(nodes, rng.choice((0, 9, 99_998)))
+
+    def ids(self) -> list[ShownIds]:
+        return [ids for process in self.processes for ids in process]
 
     def step(self) -> None:
         rng, clients = self.rng, self.clients
         kind = rng.randrange(10)
         if kind < 2 or len(clients) < 2:
-            self._number += 1
-            clients.append(Client(rng.choice(self.processes), rng.choice(SERVICES), self._number))
+            ids = rng.choice(self.ids())
+            self._numbers[ids.node()] += 1
+            clients.append(Client(ids, rng.choice(SERVICES), self._numbers[ids.node()]))
             return
         client = rng.choice(clients)
         if kind == 2:
@@ -93,7 +99,7 @@ class World:
 
     def redirect(self, client: Client) -> None:
         rng = self.rng
-        numbers = [rng.randrange(self._number + 2) for _ in range(rng.choice((1, 1, 1, 2)))]
+        numbers = [rng.randrange(max(self._numbers.values()) + 2) for _ in range(rng.choice((1, 1, 1, 2)))]
         if rng.random() < 0.5:
             numbers[0] = rng.choice(self.clients).number
         more = [rng.choice(("NOLOOP", "OPTIN", "noloop")) for _ in range(rng.randrange(2))]
@@ -113,7 +119,9 @@ class World:
         sent(client.session)
 
     def may_name(self, client: Client, number: int) -> bool:
-        named = next((one for one in self.clients if one.number == number), None)
+        node = client.ids.node()
+        here = (one for one in self.clients if one.ids.node() == node)
+        named = next((one for one in here if one.number == number), None)
         if named is None or not named.is_shown:
             return False
         return named is client or named.session.service == client.session.service != "unknown"
@@ -121,8 +129,9 @@ class World:
     def answer(self, client: Client) -> None:
         question = client.session.question
         if question is not None:
-            others = [ids for ids in self.processes if ids is not client.ids]
-            client.session.answer(any(ids.is_of(*question.content) for ids in others))
+            others = [one for one in self.processes if client.ids not in one]
+            answers = [ids.was_shown(*question.content) for one in others for ids in one]
+            client.session.answer(any(answers))
 
 
 def test_no_other_service_s_connection_can_be_named(search: Search) -> None:
@@ -130,4 +139,4 @@ def test_no_other_service_s_connection_can_be_named(search: Search) -> None:
         world = World(rng)
         for _ in range(100):
             world.step()
-        assert sum(len(ids) for ids in world.processes) == sum(one.is_shown for one in world.clients)
+        assert sum(len(ids) for ids in world.ids()) == sum(one.is_shown for one in world.clients)

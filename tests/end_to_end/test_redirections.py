@@ -1,14 +1,18 @@
-"""No client can redirect messages to another service's connection, with a real Redis and workers."""
+"""No client can redirect messages to another service's connection, with real servers and workers."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import redis
 
 from tests.clients.running import configure, eventually
-from tests.servers import Keyfence, RedisServer, running_redis
+from tests.cluster import NO_CLUSTER, cluster_binary, running_cluster
+from tests.end_to_end.clusters import CONFIG, keyfence_with, nodes
+from tests.servers import Keyfence, RedisServer, first_port, running_redis
 
 KEY = "cube:v1:shared:sandbox:proxy:7c8f"
 
@@ -103,3 +107,55 @@ def test_other_commands_that_name_connections_are_administrative(name: str, keyf
     """A grant allows naming any connection; administrators need that."""
     with keyfence.client("CubeProxy") as client, pytest.raises(redis.ResponseError, match="@admin"):
         client.execute_command(*name.split(), "5")
+
+
+# -- nodes of a cluster, each of which counts its connections from one
+
+OF_CLUSTER = """policy: p
+services: [app, victim]
+commands: {allow: ["@fast", "@slow"]}
+"""
+LEVEL = 500  # an id that no node has given by then
+CONNECTIONS = 60  # to each node: so many ids in a row, for more than the probers take in between
+
+
+@contextlib.contextmanager
+def clients_of(port: int, number: int, **login: str) -> Iterator[dict[int, redis.Redis]]:
+    """Clients at an address, by their ids."""
+    with contextlib.ExitStack() as stack:
+        every = (redis.Redis(port=port, single_connection_client=True, **login) for _ in range(number))  # type: ignore[arg-type]
+        yield {one.client_id(): one for one in map(stack.enter_context, every)}
+
+
+def count_up(server: RedisServer, number: int) -> None:
+    """Makes connections until the server has given this id."""
+    while True:
+        with server.client() as one:
+            if one.client_id() >= number:
+                return
+
+
+@pytest.mark.skipif(cluster_binary() is None, reason=NO_CLUSTER)
+def test_an_id_of_one_node_does_not_name_a_connection_of_another_node(tmp_path: Path) -> None:
+    with contextlib.ExitStack() as stack:
+        cluster = stack.enter_context(running_cluster())
+        one, other, _ = cluster.masters
+        for server in cluster.masters:
+            with server.client() as direct:
+                direct.execute_command("ACL", "SETUSER", "victim", "on", ">pw", "~*", "&*", "+@all")
+        first = first_port()
+        config = CONFIG.format(seed=one.port, other=other.port, first=first, last=first + 99) + "workers: 2\n"
+        keyfence = stack.enter_context(keyfence_with(tmp_path, OF_CLUSTER, config))
+        eventually(lambda: all(row["announced"] for row in nodes(keyfence)), "each node has an address")
+        ports = {row["node"]: int(row["announced"].rpartition(":")[2]) for row in nodes(keyfence)}
+        here, there = ports[f"127.0.0.1:{one.port}"], ports[f"127.0.0.1:{other.port}"]
+        for server in (one, other):
+            count_up(server, LEVEL)
+        victims = stack.enter_context(clients_of(here, CONNECTIONS, username="victim", password="pw"))
+        own = stack.enter_context(clients_of(here, 6))  # some at each worker
+        shown = stack.enter_context(clients_of(there, CONNECTIONS))
+        both = victims.keys() & shown.keys()
+        assert both
+        for client in own.values():
+            assert all(refused(client, number) for number in both)
+            assert not any(refused(client, number) for number in own)

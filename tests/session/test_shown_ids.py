@@ -20,6 +20,7 @@ from tests.session.sessions import (
     sent,
 )
 
+NODE = "10.0.0.1:6379"
 HELLO_2 = b"*6\r\n$6\r\nserver\r\n$5\r\nredis\r\n$2\r\nid\r\n:7042\r\n$4\r\nmode\r\n$10\r\nstandalone\r\n"
 HELLO_3 = b"%3\r\n$6\r\nserver\r\n$5\r\nredis\r\n$2\r\nid\r\n:7042\r\n$4\r\nmode\r\n$10\r\nstandalone\r\n"
 
@@ -186,31 +187,31 @@ def asked(ids: ShownIds, service: str = "CubeProxy") -> tuple[Session, Question]
     assert (passed(one), sent(one)) == (b"", b"")
     question = one.question
     assert question is not None
-    assert (question.kind, question.content) == ("whose", (service, 5))
+    assert (question.kind, question.content) == ("whose", (service, NODE, 5))
     one.question = None
     return one, question
 
 
 def test_other_processes_are_asked_for_an_unknown_id_and_the_session_waits() -> None:
-    one, question = asked(ShownIds())
+    one, question = asked(ShownIds(lambda: NODE))
     one.take_answer(question, True)
     assert passed(one) == cmd("CLIENT TRACKING ON REDIRECT 5") + cmd("PING")
 
 
 def test_an_id_that_no_process_knows_is_foreign() -> None:
-    one, question = asked(ShownIds())
+    one, question = asked(ShownIds(lambda: NODE))
     one.take_answer(question, False)
     assert is_refusal(sent(one), "command.forbidden")
     assert passed(one) == cmd("PING")
 
 
 def test_an_answer_of_other_processes_that_comes_twice_or_too_late_does_nothing() -> None:
-    one, question = asked(ShownIds())
+    one, question = asked(ShownIds(lambda: NODE))
     one.take_answer(question, True)
     passed(one)
     one.take_answer(question, False)
     assert (passed(one), sent(one)) == (b"", b"")
-    late, question = asked(ShownIds())
+    late, question = asked(ShownIds(lambda: NODE))
     late.upstream_lost("gone")
     late.take_answer(question, True)
     assert passed(late) == b""

@@ -13,6 +13,7 @@ from typing import Any
 
 from keyfence.config.limits import ClientSettings
 from keyfence.identity.resolver import Resolver
+from keyfence.net.host_port import host_port
 from keyfence.policy.engine.authorizer import InForce
 from keyfence.session.conversation.context import Cluster, SessionContext
 from keyfence.session.conversation.owner_questions import Question
@@ -81,7 +82,7 @@ class ServerContext:
         self.quotas = common.quotas
         self.turns = common.turns
         self.clients: set[Any] = set()  # each a `client.Client`, whose module imports this one
-        self.ids = ShownIds()  # an upstream's own: another one gives the same ids to other connections
+        self.ids = ShownIds(self._node)
         self.sharing = common.shared_connections > 0
         self.pools = Pools(upstream, common.shared_connections)
         self.replicas = replicas
@@ -129,6 +130,9 @@ class ServerContext:
         if self.replicas is None or after_write is None or not self.sharing:
             return None
         return ReadingLinks(client, self.pools, self.replicas, after_write)
+
+    def _node(self) -> str:
+        return host_port(self.upstream.address.host, self.upstream.address.port)
 
     def _greeting(self) -> Sequence[bytes]:
         return self.upstream.address.greeting()

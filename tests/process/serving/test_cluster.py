@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import socket
 import zlib
 from collections.abc import AsyncIterator, Callable
@@ -16,6 +17,7 @@ import pytest
 from keyfence.config.loading import load_settings
 from keyfence.config.settings import Overrides
 from keyfence.config.upstream import AnnounceModel
+from keyfence.policy.compiled.tenants import NOBODY, Caller
 from keyfence.process.serving import cluster as module
 from keyfence.process.serving.cluster import ClusterNodes
 from keyfence.process.serving.runtime import Runtime
@@ -238,6 +240,25 @@ async def test_a_port_that_something_else_has_is_named_until_it_is_free() -> Non
             other.close()
             await stage.until(lambda: not stage.troubles())
             assert stage.announced()[A] == f"127.0.0.1:{port}"
+
+
+@dataclasses.dataclass(eq=False)
+class Named:
+    service: str
+    caller: Caller = NOBODY
+
+
+@in_loop
+async def test_a_connection_id_counts_only_at_the_node_that_has_shown_it() -> None:
+    async with following() as stage:
+        here, there = (f"127.0.0.1:{port}" for port in stage.nodes.ports[:2])
+        context = next(
+            one for one in stage.runtime.contexts if one.upstream.address.port == stage.nodes.ports[0]
+        )
+        context.ids.show(Named("app"), b":7\r\n")
+        assert stage.runtime.was_shown("app", here, 7)
+        assert not stage.runtime.was_shown("app", there, 7)
+        assert not stage.runtime.was_shown("other", here, 7)
 
 
 @in_loop

@@ -25,12 +25,12 @@ def test_each_question_gets_its_own_answer() -> None:
         answers: list[tuple[str, object]] = []
         for name in ("a", "b"):
             questions.ask(
-                Question("whose", (name, 5), lambda is_of, name=name: answers.append((name, is_of)))
+                Question("whose", (name, "node", 5), lambda is_of, name=name: answers.append((name, is_of)))
             )
         questions.ask(Question("stats", ("c",), lambda found: answers.append(("c", found))))
         assert sent == [
-            {"ask": [1, "whose", "a", 5]},
-            {"ask": [2, "whose", "b", 5]},
+            {"ask": [1, "whose", "a", "node", 5]},
+            {"ask": [2, "whose", "b", "node", 5]},
             {"ask": [3, "stats", "c"]},
         ]
         for number, answer in ((2, True), (3, {"commands": 7}), (1, False), (2, False), (99, True)):
@@ -45,7 +45,7 @@ def test_a_question_without_an_answer_ends_in_time(monkeypatch: pytest.MonkeyPat
 
     async def test(questions: Questions, _: list[dict[str, object]]) -> None:
         answered = asyncio.get_running_loop().create_future()
-        questions.ask(Question("whose", ("a", 5), answered.set_result))
+        questions.ask(Question("whose", ("a", "node", 5), answered.set_result))
         assert await answered is None
         questions.answered(1, True)
 
@@ -55,9 +55,9 @@ def test_a_question_without_an_answer_ends_in_time(monkeypatch: pytest.MonkeyPat
 def test_questions_beyond_the_bound_get_no_answer() -> None:
     async def test(questions: Questions, sent: list[dict[str, object]]) -> None:
         for number in range(MAX_WAITING):
-            questions.ask(Question("whose", ("a", number), lambda _: None))
+            questions.ask(Question("whose", ("a", "node", number), lambda _: None))
         answered = asyncio.get_running_loop().create_future()
-        questions.ask(Question("whose", ("a", 5), answered.set_result))
+        questions.ask(Question("whose", ("a", "node", 5), answered.set_result))
         assert await answered is None
         assert len(sent) == MAX_WAITING
 

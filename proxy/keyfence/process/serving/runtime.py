@@ -250,9 +250,9 @@ class Runtime:
         for context in self.contexts:
             yield from context.clients
 
-    def was_shown(self, service: str, number: int) -> bool:
-        """Whether a client of this service was shown this connection id of Redis."""
-        return any(context.ids.is_of(service, number) for context in self.contexts)
+    def was_shown(self, service: str, node: str, number: int) -> bool:
+        """Whether a client of this process and service was shown this connection id of this node."""
+        return any(context.ids.was_shown(service, node, number) for context in self.contexts)
 
     def answer_by(self, ask: Callable[[Question], None], *, is_all: bool) -> None:
         """Have the questions of sessions answered in this way. `is_all`: no other process has clients."""

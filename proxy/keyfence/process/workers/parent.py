@@ -235,7 +235,7 @@ class Workers(Backend):
     async def _answer(self, asking: WorkerProcess, number: int, kind: str, content: list[Any]) -> None:
         answer: object = None
         match kind, content:
-            case "whose", [str(), int()]:
+            case "whose", [str(), str(), int()]:
                 others = [one for one in self._workers if one is not asking]
                 answer = any(one is True for one in await self._ask(others, kind, content))
             case "clients", [str(service)]:

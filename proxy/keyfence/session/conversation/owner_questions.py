@@ -15,7 +15,7 @@ Kind = Literal["whose", "explain", "findings", "readiness", "stats", "clients", 
 class Question(NamedTuple):
     """A question of one of these kinds, about its content:
 
-    whose (service, id): whether a client of the service was shown this connection id.
+    whose (service, node, id): whether a client of the service was shown this connection id of the node.
     explain (service, argv, caller): what the policy says about a command.
     findings (service,), readiness (service,): the findings of a service; which rules can be enforced for it.
     stats (service,): how many commands and violations it had.

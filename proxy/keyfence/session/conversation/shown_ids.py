@@ -1,7 +1,8 @@
 """The connection ids that Redis has shown to clients, and the clients that may name them.
 
 Rule: a client may name its own connection and those of its service. Any other id may belong to a foreign
-client, or to a connection that many clients share; these clients would get what Redis sends there.
+client, or to a connection that many clients share; these clients would get what Redis sends there. An id
+counts only at its node: another node gives the same id to other connections.
 
 Redis gives every connection an id and shows it to the client (CLIENT ID, CLIENT INFO, HELLO). With CLIENT
 TRACKING … REDIRECT id, Redis sends another connection what the client would get itself. CLIENT KILL and
@@ -11,7 +12,7 @@ CLIENT UNBLOCK name ids too, and are administrative.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from keyfence.commands.arguments import integer, word
@@ -30,10 +31,16 @@ class Named(Protocol):
     caller: Caller
 
 
-class ShownIds:
-    """The newest id shown to each live client of a process."""
+def _nowhere() -> str:
+    return ""
 
-    def __init__(self) -> None:
+
+class ShownIds:
+    """The newest id shown to each live client of an upstream in a process."""
+
+    def __init__(self, node: Callable[[], str] = _nowhere) -> None:
+        """`node`: where the connections lead now, in the same words in each process."""
+        self.node = node
         self.is_all = True  # None: no other process has clients
         self._whose: dict[int, Named] = {}
         self._of: dict[Named, int] = {}
@@ -62,6 +69,10 @@ class ShownIds:
         if client is None or client.service != service or service == UNKNOWN:
             return False
         return caller is None or client.caller == caller
+
+    def was_shown(self, service: str, node: str, number: int) -> bool:
+        """Whether a client of this service was shown this connection id of this node."""
+        return node == self.node() and self.is_of(service, number)
 
     def is_own(self, client: Named, number: int) -> bool:
         return self._of.get(client) == number

@@ -53,13 +53,15 @@ def _client_tracking(executor: Executor, argv: Argv) -> None:
 
 
 def _ask_others(executor: Executor, position: int, number: int) -> None:
+    client = executor.client
+
     def answered(is_own: object) -> None:
         if is_own:
             executor.forward_one()
         else:
             _rule_on_foreign_connection(executor, position)
 
-    executor.ask("whose", (executor.client.service, number), answered)
+    executor.ask("whose", (client.service, client.context.ids.node(), number), answered)
 
 
 def _if_ok(executor: Executor, reply: bytes, name: bytes) -> None:
