@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import itertools
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, Self
@@ -116,7 +116,7 @@ class Keyfence:
         self.listeners = served.serve(self.common)
         assert served.context is not None
         self.context = served.context
-        self._moves = self.upstream.on_failover
+        self._told = self.upstream.on_failover
         self.upstream.on_failover = self._failed_over
         self._chores: list[asyncio.Task[None]] = []
         loop = network.loop
@@ -131,9 +131,9 @@ class Keyfence:
     def prepare(self, common: Common) -> None:
         """Add what all clients share, before there are any."""
 
-    def _failed_over(self, now: Failover, held: Collection[str] | None) -> None:
+    def _failed_over(self, now: Failover) -> None:
         self._network.journal.add("keyfence: %s is the primary, says %s", now.node, now.why)
-        self._moves(now, held)
+        self._told(now)
 
     def _serve(self) -> Client:
         quota = self.context.quotas.take()

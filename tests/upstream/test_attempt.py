@@ -105,7 +105,7 @@ async def test_a_shared_connection_that_moves_while_it_is_made_keeps_replies_apa
     with two_nodes() as (former, new):
         upstream = followed(former.port)
         pools = Pools(upstream, 1)
-        upstream.on_failover = lambda _now, held: pools.move("another primary", held or ())
+        upstream.on_move = lambda _node, held: pools.move("another primary", held)
         moved_while_made(patch, upstream, new.port)
         clients = [Recorder(), Recorder()]
         for number, client in enumerate(clients):
@@ -147,7 +147,7 @@ async def test_a_dedicated_connection_that_moves_while_it_is_made_sends_to_the_n
     with two_nodes() as (former, new):
         upstream, client = followed(former.port), Hearing()
         link = DedicatedLink(upstream, client)
-        upstream.on_failover = lambda _now, held: link.move("another primary", held or ())
+        upstream.on_move = lambda _node, held: link.move("another primary", held)
         moved_while_made(patch, upstream, new.port)
         link.send([encode.command(b"ECHO", b"0")])
         await until(lambda: client.got or client.lost)

@@ -61,10 +61,12 @@ class Followed:
     def __init__(self, host: str, port: int, connect_timeout: float = PATIENCE_SECONDS) -> None:
         address = UpstreamAddress("tcp", host, port, shown="redis")
         self.upstream = Upstream(address, connect_timeout=connect_timeout)
-        self.failovers: list[tuple[Failover, Collection[str] | None]] = []
+        self.failovers: list[Failover] = []
+        self.held: list[Collection[str]] = []  # at each move
         self.renewals = 0
         self.took: list[float] = []
-        self.upstream.on_failover = lambda now, held: self.failovers.append((now, held))
+        self.upstream.on_failover = self.failovers.append
+        self.upstream.on_move = lambda _node, held: self.held.append(held)
         self.upstream.on_renewal = self._renewed
         self.upstream.on_served = self.took.append
 
@@ -148,9 +150,9 @@ async def test_an_address_that_leads_to_a_primary_again_is_a_failover_that_close
         for role in ("master", "replica", "replica", "master", "master"):
             node.role = role
             assert await followed.upstream.probe()
-    [(failover, held)] = followed.failovers
+    [failover] = followed.failovers
     assert failover[:2] == ("redis", "its role")
-    assert held is None
+    assert followed.held == []
     assert followed.renewals == 1
     assert len(followed.took) == 1
 
@@ -173,9 +175,9 @@ async def test_a_name_whose_address_changes_is_followed(patch: pytest.MonkeyPatc
         answer = ["127.0.0.2"]
         async with followed.probed():
             await until(lambda: bool(followed.took))
-    [(failover, held)] = followed.failovers
+    [failover] = followed.failovers
     assert failover[:2] == (f"127.0.0.2:{former.port}", f"the name {NAME}")
-    assert held == {"127.0.0.2"}
+    assert followed.held == [{"127.0.0.2"}]
 
 
 @pytest.mark.parametrize(
@@ -213,7 +215,7 @@ def test_a_failover_back_by_a_name_is_told_from_answers_that_take_turns(
                         or (later.connections > before + 1 and first.connections > 3)
                     )
                 )
-        assert [held for _, held in followed.failovers[1:]] == [{"127.0.0.1"}] * is_left
+        assert followed.held[1:] == [{"127.0.0.1"}] * is_left
 
     follows(monkeypatch)
 

@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
+ROLE = "its role"  # has shown that the same address leads to a primary again
+
 
 class Failover(NamedTuple):
     """Another node has become the primary."""

@@ -25,7 +25,7 @@ from .attempt import Attempt
 from .credentials.login import Login
 from .credentials.model import Credentials
 from .doubt import Doubt, Looker, Renewals
-from .failovers import Failover, Failovers
+from .failovers import ROLE, Failover, Failovers
 from .handshake import Answers, GreetingError, Misplaced, describe
 from .names import HeldAddresses, addresses_of, is_name
 from .own_commands import PING, READONLY
@@ -76,9 +76,10 @@ class Upstream:
         self.connects = 0
         self.failures = 0
         self.moved_at = 0.0  # when another node became the primary; 0.0: never
-        # Called when another node is the primary: connections must leave all others, but not these addresses.
-        # None: nothing has to leave, because the same address leads to a primary again.
-        self.on_failover: Callable[[Failover, Collection[str] | None], None] = lambda _now, _held: None
+        # Called when it leads to another node: connections must leave all others, but not these addresses.
+        self.on_move: Callable[[str, Collection[str]], None] = lambda _node, _held: None
+        # Called when another node is the primary, or the same address leads to a primary again.
+        self.on_failover: Callable[[Failover], None] = lambda _now: None
         self.reads_only = False  # a replica of a cluster: its clients' connections begin with READONLY
         self.on_served: Callable[[float], None] = lambda _seconds: None  # how long a failover took
         # Called when connections are to be replaced, as far as nobody notices.
@@ -134,19 +135,33 @@ class Upstream:
     def move(self, host: str, port: int, why: str) -> None:
         """Connect to this node from now on, because it is the primary now."""
         is_first = not self.address.host
-        self.address = dataclasses.replace(self.address, host=host, port=port)
-        self._held = HeldAddresses()
+        self._lead_to(host, port)
         if not is_first:
             self._moved(host_port(host, port), why)
 
+    def choose(self, host: str, port: int) -> None:
+        """Connect to this node from now on, which will do as well as the former one: it is no failover."""
+        self._lead_to(host, port)
+        self.up = None  # what is known is about the former node
+        self._leave_for(host_port(host, port))
+
+    def _lead_to(self, host: str, port: int) -> None:
+        self.address = dataclasses.replace(self.address, host=host, port=port)
+        self._held = HeldAddresses()
+
     def _moved(self, node: str, why: str, held: Collection[str] = ()) -> None:
-        """What stands on other nodes must leave them, but not what stands on one of the `held` addresses."""
+        """Another node is the primary now."""
         self._failovers.moved(node, why)
+        self._leave_for(node, held)
+        assert self._failovers.last is not None
+        self.on_failover(self._failovers.last)
+
+    def _leave_for(self, node: str, held: Collection[str] = ()) -> None:
+        """What stands on other nodes must leave them, but not what stands on one of the `held` addresses."""
         self.moved_at = time.time()
         self.standing.moved()
         self._can_connect()
-        assert self._failovers.last is not None
-        self.on_failover(self._failovers.last, held)
+        self.on_move(node, held)
         self.look_again()
 
     def opening(self, settings: list[bytes]) -> list[bytes]:
@@ -543,9 +558,9 @@ class Upstream:
             self._failovers.doubted()
         elif was_demoted and not self.is_followed:
             self._renewals.refused()
-            self._failovers.moved(self.address.shown, "its role")
+            self._failovers.moved(self.address.shown, ROLE)
             assert self._failovers.last is not None
-            self.on_failover(self._failovers.last, None)
+            self.on_failover(self._failovers.last)
 
 
 class NoLogin(ConnectionError):

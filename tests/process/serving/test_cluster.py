@@ -34,6 +34,7 @@ from keyfence.upstream.cluster.troubles import (
     SLOTS_WITHOUT_NODE,
     UNREACHABLE,
 )
+from keyfence.upstream.health import Upstream
 from tests.process.serving.test_upstreams import in_loop
 from tests.servers import first_port, free_port
 from tests.upstream.cluster.replies import wire
@@ -48,7 +49,24 @@ class FakeNodes:
     def __init__(self) -> None:
         self.ports: list[int] = []
         self.reply = b""  # to CLUSTER NODES
+        self._servers: dict[int, asyncio.Server] = {}  # by port
         self._writers: list[asyncio.StreamWriter] = []
+
+    async def start(self, port: int = 0) -> None:
+        """Starts a node, at a new port or the one that it had."""
+        server = await asyncio.start_server(self.answer, "127.0.0.1", port)
+        started = server.sockets[0].getsockname()[1]
+        self._servers[started] = server
+        if not port:
+            self.ports.append(started)
+
+    def stop(self, *ports: int) -> None:
+        """Stops these nodes."""
+        for port in ports:
+            self._servers.pop(port).close()
+        for one in self._writers:
+            if one.get_extra_info("sockname")[1] in ports:
+                one.close()
 
     async def answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         requests = hiredis.Reader()
@@ -61,7 +79,8 @@ class FakeNodes:
         writer.close()
 
     async def end(self) -> None:
-        """Closes what keyfence has not closed."""
+        """Stops all nodes, and closes what keyfence has not closed."""
+        self.stop(*self._servers)
         for one in self._writers:
             one.close()
         await asyncio.gather(*(one.wait_closed() for one in self._writers), return_exceptions=True)
@@ -102,6 +121,15 @@ class Stage(NamedTuple):
     def announced(self) -> dict[str, str]:
         return {one.id: one.announced for one in self.cluster.state().nodes if one.announced}
 
+    @property
+    def entry(self) -> Upstream:
+        """The upstream of the configured listener."""
+        return self.runtime.upstreams[0].upstream
+
+    async def up(self) -> None:
+        """Waits until all upstreams are up."""
+        await self.until(lambda: all(one.upstream.up for one in self.runtime.upstreams))
+
     def metric(self, kind: str) -> int:
         return self.runtime.telemetry.counters.upstream_cluster_troubles["cluster", kind]
 
@@ -118,9 +146,7 @@ async def following(
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(nodes.end)
         for _ in range(3):
-            server = await asyncio.start_server(nodes.answer, "127.0.0.1", 0)
-            stack.callback(server.close)
-            nodes.ports.append(server.sockets[0].getsockname()[1])
+            await nodes.start()
         tell(nodes)
         seeds = (("127.0.0.1", nodes.ports[0]),)
         address = UpstreamAddress("tcp", *seeds[0], shown="cluster", cluster=seeds)
@@ -128,9 +154,10 @@ async def following(
         by_node = {f"127.0.0.1:{nodes.ports[int(name[1:])]}": port for name, port in named.items()}
         announce = AnnounceModel(host="127.0.0.1", ports=ports or f"{first}-{first + 99}", nodes=by_node)
         cluster = ClusterNodes(runtime, served, announce)
-        task = asyncio.ensure_future(cluster.follow_forever())
-        stack.push_async_callback(asyncio.wait, [task])
-        stack.callback(task.cancel)
+        for job in (cluster.follow_forever(), served.upstream.probe_forever()):
+            task = asyncio.ensure_future(job)
+            stack.push_async_callback(asyncio.wait, [task])
+            stack.callback(task.cancel)
         stack.push_async_callback(runtime.close, 0)
         await cluster.found.wait()
         yield Stage(runtime, nodes, cluster)
@@ -240,6 +267,36 @@ async def test_a_port_that_something_else_has_is_named_until_it_is_free() -> Non
             other.close()
             await stage.until(lambda: not stage.troubles())
             assert stage.announced()[A] == f"127.0.0.1:{port}"
+
+
+@in_loop
+async def test_the_configured_listener_leads_to_another_node_if_its_node_goes_and_that_is_no_failover(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    async with following() as stage:
+        await stage.up()
+        gone = stage.entry.address.port
+        stage.nodes.stop(gone)
+        await stage.until(lambda: stage.entry.address.port != gone and stage.entry.up)
+        assert stage.runtime.telemetry.counters.upstream_failovers == {}
+        assert stage.entry.last_failover is None
+    assert "as the cluster says" not in capsys.readouterr().err
+
+
+@in_loop
+async def test_the_configured_listener_stays_where_it_leads_while_all_nodes_are_down() -> None:
+    async with following() as stage:
+        await stage.up()
+        ports = list(stage.nodes.ports)
+        stage.nodes.stop(*ports)
+        await stage.until(lambda: all(one.upstream.up is False for one in stage.runtime.upstreams))
+        moved_at, failures = stage.entry.moved_at, stage.entry.failures
+        await stage.until(lambda: stage.entry.failures > failures + 3)
+        assert stage.entry.moved_at == moved_at
+        back = next(port for port in ports if port != stage.entry.address.port)
+        await stage.nodes.start(back)
+        await stage.until(lambda: stage.entry.up)
+        assert stage.entry.address.port == back
 
 
 @dataclasses.dataclass(eq=False)

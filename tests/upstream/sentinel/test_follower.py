@@ -37,10 +37,13 @@ class Followed:
         self.failovers: list[tuple[int, str]] = []
         self.now = 1000.0
         self.follower = Follower(self.upstream, self.sentinels, lambda: self.now)
+        self.upstream.on_move = self._moved
         self.upstream.on_failover = self._failed_over
 
-    def _failed_over(self, now: Failover, held: Collection[str] | None) -> None:
+    def _moved(self, _node: str, held: Collection[str]) -> None:
         assert held == ()  # nothing stays on another node
+
+    def _failed_over(self, now: Failover) -> None:
         self.failovers.append((self.upstream.address.port, now.why))
 
     @contextlib.asynccontextmanager

@@ -181,15 +181,19 @@ class TopologyFollower(Generic[_Served]):
             await asyncio.gather(one.job, return_exceptions=True)
 
     def _choose_entry(self, topology: Topology) -> None:
-        """Have the upstream of the configuration lead to a node that serves."""
+        """Have the upstream of the configuration lead to a node that serves. While all are down, it stays."""
         upstream = self._entry.upstream
         sound = [one for one in self._entries(topology) if one.is_healthy]
         here = topology.node_at(upstream.address.host, upstream.address.port)
         if here in sound and upstream.up is not False:
             return
-        best = next((one for one in sound if one.host and one is not here), None)
+        best = next((one for one in sound if one is not here and self._may_serve(one)), None)
         if best is not None:
-            upstream.move(best.host, best.port, "the cluster")
+            upstream.choose(best.host, best.port)
+
+    def _may_serve(self, node: Node) -> bool:
+        one = self._open.get(node.id)
+        return one is not None and one.served.upstream.up is not False
 
     async def end(self) -> None:
         """End all background jobs."""

@@ -22,7 +22,7 @@ from keyfence.telemetry.telemetry import Telemetry
 from keyfence.upstream.address import UpstreamAddress
 from keyfence.upstream.credentials.keeper import Keeper
 from keyfence.upstream.discovery import CannotLearn, Learner, NotAllowed
-from keyfence.upstream.failovers import Failover
+from keyfence.upstream.failovers import ROLE, Failover
 from keyfence.upstream.health import Upstream
 from keyfence.upstream.outages import Outages
 from keyfence.upstream.own_commands import COMMAND, OwnCommand
@@ -67,6 +67,7 @@ class ServedUpstream:
             on_fault=self._fault,
             on_state=self._outages.seen if self._outages is not None else lambda _up, _reason: None,
         )
+        self.upstream.on_move = self._moved
         self.upstream.on_failover = self._failed_over
         self.upstream.on_served = self._served
         self.upstream.on_renewal = self._renew
@@ -245,15 +246,23 @@ class ServedUpstream:
         if self.listeners is not None:
             self.listeners.refuse(self.upstream.turns_away)
 
-    def _failed_over(self, now: Failover, held: Collection[str] | None) -> None:
-        """Another node is the primary now. Connections to the `held` addresses stay; None: all do."""
+    def _moved(self, node: str, held: Collection[str]) -> None:
+        """It leads to another node now. Connections to the `held` addresses stay."""
+        if self.context is not None:
+            self.context.upstream_moved(f"upstream {self.upstream.address.shown} is {node} now", held)
+        self._look_anew()
+
+    def _failed_over(self, now: Failover) -> None:
+        """Another node is the primary now."""
         shown = self.upstream.address.shown
-        if self.context is not None and held is not None:
-            self.context.upstream_moved(f"upstream {shown} is {now.node} now", held)
         if not self._quiet:
             self._telemetry.counters.upstream_event(shown, "failovers")
-            what = "a primary again" if held is None else f"{now.node} now"
+            what = "a primary again" if now.why == ROLE else f"{now.node} now"
             notice(f"failover {now.node}", f"upstream {shown} is {what}, as {now.why} says")
+        self._look_anew()
+
+    def _look_anew(self) -> None:
+        """The node may have other commands and users than the former one."""
         if self.learner is not None:
             self.learner.upstream_changed(True)
         self._user_changed.set()
