@@ -13,7 +13,7 @@ from keyfence.commands.model import READ, WRITE, Access, Touches
 from keyfence.policy.compiled.permissions import selects
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.compiled.requirements import rules_to_test
-from keyfence.policy.compiled.scripts import MissingArgument, Registration
+from keyfence.policy.compiled.scripts import Registration
 from keyfence.policy.verdict import Verdict
 
 Item = tuple[str, str, str]  # (section, name, outcome: allow, violation, or an entry's rule)
@@ -174,10 +174,7 @@ def effective_accesses(touches: Touches, registration: Registration | None) -> l
     accesses = list(touches.accesses) if registration.declared else []
     captured = registration.captured(touches.script)
     for template, right in registration.touches if captured is not None else ():
-        try:
-            name = template.fill(touches.script, captured or {})
-        except MissingArgument:
-            continue
+        name = template.fill(touches.script, captured or {})
         if not name.is_pattern:
             accesses.append(Access(touches.script.position, name.text, right & (READ | WRITE)))
     return accesses

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from keyfence.commands.model import Script, Streamed, Ttl
 from keyfence.policy.compiled.scripts import (
-    MissingArgument,
     Registration,
     how_to_register,
     parse_ttl,
@@ -108,6 +107,8 @@ def rules(evaluator: Evaluator, *argv: str) -> list[str]:
         ("slots", ["x", "y"], ["slot.cross"]),
         ("members", ["x", "x"], []),
         ("members", ["x", "y"], ["slot.cross"]),
+        # script.keys may be only observed.
+        ("fixed", [], ["script.keys"]),
     ],
 )
 def test_an_entry_s_requirements_apply_to_a_script_s_keys(
@@ -165,9 +166,10 @@ def test_the_time_that_a_script_leaves_a_key_with(text: str, argument: bytes, tt
     assert parse_ttl(text).of(call(argument)) == ttl
 
 
-def test_a_time_needs_its_argument() -> None:
-    with pytest.raises(MissingArgument, match=r"ARGV\[2\]"):
-        parse_ttl("<ARGV.2>s").of(call(b"1"))
+def test_a_call_that_lacks_the_argument_of_a_time_may_set_any_time() -> None:
+    missing = parse_ttl("<ARGV.2>s")
+    assert (missing.of(call(b"1")), missing.lack(call(b"1"))) == (Ttl("sets"), "ARGV[2]")
+    assert missing.lack(call(b"1", b"2")) == parse_ttl("60s").lack(call()) == ""
 
 
 @pytest.mark.parametrize("text", ["soon", "60", "<ARGV.1>", "<ARGV.0>s", "<ARGV.1>h", "<KEYS.1>s"])

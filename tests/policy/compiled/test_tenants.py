@@ -160,7 +160,7 @@ def test_a_tenant_has_its_own_keys_and_no_others(command: str, broken: list[str]
         ("SCAN 0 MATCH t:acme:*", ["scan.scope"]),
         ("SCAN 0 MATCH cfg:*", []),
         ("PSUBSCRIBE t:acme:events:*", ["channel.read"]),
-        (f"EVALSHA {SHA} 0 1", ["script.keys"]),
+        (f"EVALSHA {SHA} 0 1", ["script.keys", "scope.read", "scope.write"]),
     ],
 )
 @pytest.mark.parametrize("caller", [Caller(), STRANGER, Caller(b"tenant-"), Caller(b"tenant-a:b")])

@@ -91,7 +91,7 @@ def test_a_value_belongs_to_its_services(
         ("RENAME mesh-{two}:item:a mesh-{one}:item:a", ["key.format"]),
         (f"EVALSHA {SHA} 1 mesh-{{one}} a", []),
         (f"EVALSHA {SHA} 1 mesh-{{sys}} a", ["scope.read", "scope.write", "scope.write"]),
-        (f"EVALSHA {SHA} 1 mesh-{{three}} a", ["script.keys"]),
+        (f"EVALSHA {SHA} 1 mesh-{{three}} a", ["script.keys", "scope.read", "scope.write", "scope.write"]),
     ],
 )
 def test_a_bound_placeholder_has_one_value_within_a_command(

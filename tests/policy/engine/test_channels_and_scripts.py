@@ -13,6 +13,7 @@ import pytest
 
 from keyfence.authoring.lint import check_policy
 from keyfence.commands.extract import extract
+from keyfence.commands.model import Streamed
 from keyfence.policy.diagnostics import FileError
 from keyfence.policy.engine.asker import Asker, Transaction
 from keyfence.policy.engine.evaluator import Evaluator
@@ -323,9 +324,23 @@ NS = "mesh-{default}"
             ["EVALSHA", SHA, "1", "mesh-{system}", "db.yaml"],
             ["scope.write", "key.unregistered"] * 2 + ["scope.write", "channel.write"],
         ),
-        ("app", ["EVALSHA", SHA, "1", "other", "db.yaml"], ["script.keys"]),
+        # The other rules are checked too: script.keys may be only observed.
+        (
+            "app",
+            ["EVALSHA", SHA, "1", "other", "db.yaml"],
+            ["script.keys", "scope.write", "scope.write", "scope.write", "channel.write"],
+        ),
         ("app", ["EVALSHA", SHA, "2", NS, NS, "db.yaml"], ["script.keys"]),
-        ("app", ["EVALSHA", SHA, "0", NS, "db.yaml"], ["script.keys"]),
+        (
+            "app",
+            ["EVALSHA", SHA, "2", "mesh-{system}", NS, "db.yaml"],
+            ["script.keys", *["scope.write", "key.unregistered"] * 2, "scope.write", "channel.write"],
+        ),
+        (
+            "app",
+            ["EVALSHA", SHA, "0", NS, "db.yaml"],
+            ["script.keys", "scope.write", "scope.write", "scope.write", "channel.write"],
+        ),
         ("app", ["EVALSHA", SHA, "1", NS], ["script.keys"]),
         ("app", ["EVALSHA", SHA, "1", NS, "a:b"], ["key.format", "channel.write"]),
         ("app", ["EVALSHA", INSTANCES, "1", NS], []),
@@ -338,13 +353,16 @@ NS = "mesh-{default}"
             ["scope.read", "scope.write"],
         ),
         ("app", ["EVALSHA", USER_STATE, "2", f"{NS}:cfg:a", f"{NS}:cfg:b"], ["script.keys"]),
-        # The rights are checked too: script.keys may be only observed.
         (
             "app",
             ["EVALSHA", USER_STATE, "2", f"{NS}:cfg:a", "mesh-{system}:role_idx"],
             ["script.keys", "scope.read", "scope.write"],
         ),
-        ("viewer", ["EVALSHA", SHA, "1", NS], ["scope.write", "script.keys"]),
+        (
+            "viewer",
+            ["EVALSHA", SHA, "1", NS],
+            ["script.keys", "scope.write", "scope.write", "scope.write", "channel.write"],
+        ),
         ("viewer", ["EVAL", TEXT, "1", f"{NS}:cfg:a"], []),
         ("viewer", ["EVAL", TEXT + " ", "1", f"{NS}:cfg:a"], ["script.unregistered", "scope.write"]),
         ("app", ["EVALSHA", "f" * 40, "1", f"{NS}:cfg:a"], ["script.unregistered"]),
@@ -365,6 +383,37 @@ def test_a_registered_script_touches_the_keys_of_its_registration(
     evaluator: Evaluator, service: str, argv: list[str | bytes], broken: list[str]
 ) -> None:
     assert rules(evaluator, service, *argv) == broken
+
+
+def test_what_a_call_of_a_script_does_not_show_counts_as_any_value(evaluator: Evaluator) -> None:
+    def shown(*argv: str | Streamed) -> list[tuple[str, str]]:
+        words = [word.encode() if isinstance(word, str) else word for word in argv]
+        verdict = evaluator.decide(evaluator.policy.number("viewer"), words)
+        return [(violation.rule, violation.shown) for violation in verdict.violations]
+
+    assert shown("EVALSHA", SHA, "1", NS)[1:4] == [
+        ("scope.write", f"{NS}:cfg_idx"),
+        ("scope.write", f"{NS}:cfg:*"),
+        ("scope.write", f"{NS}:cfg_htr:*:*"),
+    ]
+    assert shown("EVALSHA", SHA, "0", "a*")[1:4] == [
+        ("scope.write", "*:cfg_idx"),
+        ("scope.write", "*:cfg:a\\\\*"),
+        ("scope.write", "*:cfg_htr:a\\\\*:*"),
+    ]
+    assert shown("EVALSHA", SHA, "1", NS, Streamed(b"a", 2_000_000))[2] == ("scope.write", f"{NS}:cfg:*")
+
+
+def test_a_call_of_a_script_says_what_is_wrong_with_its_number_of_keys(evaluator: Evaluator) -> None:
+    def message(*argv: str) -> str:
+        verdict = evaluator.decide(evaluator.policy.number("app"), [word.encode() for word in argv])
+        return verdict.violations[0].message
+
+    assert message("EVAL", TEXT, "0") == "EVAL of getter declares 0 keys"
+    assert message("EVAL", TEXT, "2", NS, NS) == "EVAL of getter declares 2 keys"
+    assert message("EVAL", TEXT, "1") == (
+        "EVAL of getter cannot be evaluated: its number of keys is not the number of keys that follow"
+    )
 
 
 def test_a_star_in_an_argument_does_not_widen_a_template(evaluator: Evaluator) -> None:

@@ -1,7 +1,7 @@
 """Registrations of scripts and functions: the keys and channels that a call touches.
 
 Rule: the keys of a script are those of its registration, filled in from KEYS and ARGV of the call. If a value
-is missing, that is a violation, never a guess.
+is missing, that is a violation, and the keys are all that can be made with any value.
 """
 
 from __future__ import annotations
@@ -88,12 +88,32 @@ class Reference(NamedTuple):
     number: int
     name: str
 
+    def value(self, script: Script, captured: Mapping[str, bytes]) -> bytes | None:
+        """Returns the value in one call; None if the call does not show it."""
+        if not self.list:
+            return captured.get(self.name)
+        values = self._values(script)
+        value = values[self.number - 1] if self.number <= len(values) else None
+        return None if isinstance(value, Streamed) else value
+
+    def lack(self, script: Script) -> str:
+        """Returns what a call lacks that does not show the value."""
+        if not self.list:
+            return f"a <{self.name}> of the caller's own"
+        if self.number > len(self._values(script)):
+            return f"{self.list}[{self.number}]"
+        return f"{self.list}[{self.number}] in full: it is too long to evaluate"
+
+    def _values(self, script: Script) -> Sequence[bytes]:
+        return script.keys if self.list == "KEYS" else script.args
+
 
 class Name(NamedTuple):
-    """A key or channel that a script touches. `is_pattern`: a glob, where only Redis knows the name."""
+    """A key or channel that a script touches. `is_pattern`: a glob, for the names that it may have."""
 
     text: bytes
     is_pattern: bool
+    lack: str  # the first value that the call does not show; it is a `*` in the glob. "": none
 
 
 class TtlOf(NamedTuple):
@@ -103,13 +123,22 @@ class TtlOf(NamedTuple):
     milliseconds: int  # the constant time, or the unit of the argument
 
     def of(self, script: Script) -> Ttl:
-        """Returns the effect of one call on the time to live. Raises MissingArgument."""
+        """Returns the effect of one call on the time to live."""
         if not self.number:
             return Ttl("sets", self.milliseconds)
-        given = _value(Reference("ARGV", self.number, ""), script, {})
-        if not _INTEGER.fullmatch(given):
+        given = self._argument.value(script, {})
+        if given is None or not _INTEGER.fullmatch(given):
             return Ttl("sets")
         return Ttl("drops") if int(given) < 0 else Ttl("sets", int(given) * self.milliseconds)
+
+    def lack(self, script: Script) -> str:
+        """Returns the argument that a call lacks; "" if it shows the time."""
+        is_shown = not self.number or self._argument.value(script, {}) is not None
+        return "" if is_shown else self._argument.lack(script)
+
+    @property
+    def _argument(self) -> Reference:
+        return Reference("ARGV", self.number, "")
 
 
 def parse_ttl(text: str) -> TtlOf:
@@ -123,10 +152,6 @@ def parse_ttl(text: str) -> TtlOf:
         raise ValueError(
             f"{text!r} is not a time to live; write a duration such as 60s, or <ARGV.n>s or <ARGV.n>ms"
         ) from None
-
-
-class MissingArgument(Exception):
-    """A call lacks an argument that the registration makes a key of. The message names the argument."""
 
 
 class Template:
@@ -184,48 +209,34 @@ class Template:
             self.parts.append(text.encode())
 
     def fill(self, script: Script, captured: Mapping[str, bytes]) -> Name:
-        """Returns the name in one call. Raises MissingArgument."""
-        is_pattern = self.is_pattern
-        filled = []
+        """Returns the name in one call. A value that the call does not show may be any value."""
+        lack = self.ttl.lack(script) if self.ttl is not None else ""
+        filled: list[bytes | None] = []
         for part in self.parts:
-            if part is None:
-                filled.append(b"*")
-                continue
-            text = part if isinstance(part, bytes) else _value(part, script, captured)
-            filled.append(glob_escape(text) if is_pattern else text)
-        return Name(b"".join(filled), is_pattern)
+            value = part.value(script, captured) if isinstance(part, Reference) else part
+            if value is None and isinstance(part, Reference):
+                lack = lack or part.lack(script)
+            if value is not None or filled[-1:] != [None]:
+                filled.append(value)
+        if None not in filled:
+            return Name(b"".join(part for part in filled if part is not None), False, lack)
+        return Name(b"".join(b"*" if part is None else glob_escape(part) for part in filled), True, lack)
 
-    @property
-    def is_pattern(self) -> bool:
-        return None in self.parts
-
-    def known_part(self, script: Script, captured: Mapping[str, bytes]) -> bytes:
-        """Returns the name in one call, up to the first `*`. Raises MissingArgument."""
+    def known_part(self, script: Script, captured: Mapping[str, bytes]) -> tuple[bytes, bool]:
+        """Returns the name in one call, up to the first part that the call does not show, and whether that is
+        the whole name."""
         known = b""
         for part in self.parts:
-            if part is None:
-                break
-            known += part if isinstance(part, bytes) else _value(part, script, captured)
-        return known
+            value = part.value(script, captured) if isinstance(part, Reference) else part
+            if value is None:
+                return known, False
+            known += value
+        return known, True
 
     def access(self, key: bytes, script: Script, position: int, right: int) -> Access:
-        """Returns the access to a key that this template gave. Raises MissingArgument."""
+        """Returns the access to a key that this template gave."""
         ttl = self.ttl.of(script) if self.ttl is not None and right & WRITE else None
         return Access(position, key, right, types=self.types, ttl=ttl)
-
-
-def _value(reference: Reference, script: Script, captured: Mapping[str, bytes]) -> bytes:
-    if not reference.list:
-        if reference.name not in captured:
-            raise MissingArgument(f"a <{reference.name}> of the caller's own")
-        return captured[reference.name]
-    values: Sequence[bytes] = script.keys if reference.list == "KEYS" else script.args
-    if reference.number > len(values):
-        raise MissingArgument(f"{reference.list}[{reference.number}]")
-    value = values[reference.number - 1]
-    if isinstance(value, Streamed):
-        raise MissingArgument(f"{reference.list}[{reference.number}] in full: it is too long to evaluate")
-    return value
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -287,14 +298,11 @@ class Registration:
 
     def made(self, script: Script, values: Values = ()) -> Iterator[Access]:
         """Yields the keys that a call's arguments make, as far as they show the hash slot."""
-        captured = self.captured(script) if self.takes(len(script.keys)) else None
-        for template, right in self.touches if captured is not None else ():
-            try:
-                known = template.known_part(script, self.own(values) | (captured or {}))
-            except MissingArgument:
-                continue
-            # If only Redis knows the key, its hash slot is known only if its hash tag is.
-            if not template.is_pattern or hash_tag(known) != known:
+        captured = self.own(values) | (self.captured(script) or {})
+        for template, right in self.touches:
+            known, is_whole = template.known_part(script, captured)
+            # Of a part of a key, its hash slot is known only if its hash tag is.
+            if is_whole or hash_tag(known) != known:
                 yield Access(script.position, known, right)
 
     @property

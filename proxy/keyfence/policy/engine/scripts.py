@@ -6,14 +6,16 @@ rule is broken.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 
+from keyfence.commands.arguments import integer
 from keyfence.commands.model import READ, WRITE, Access, Command, Script, Streamed
 from keyfence.policy.budget import cost
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.compiled.scripts import (
-    MissingArgument,
+    Name,
     Registration,
+    Template,
     Word,
     first_line,
     how_to_register,
@@ -115,20 +117,22 @@ class ScriptChecks:
         command, name = evaluation.touches.command, evaluation.name
         if name == "SCRIPT LOAD":
             return
+        captured = registration.captured(script)
+        values = registration.own(evaluation.asker.values) | (captured or {})
+        touched = [(one, right, one.fill(script, values)) for one, right in registration.touches]
+        published = [one.fill(script, values) for one in registration.publishes]
+        names = [*(made for _, _, made in touched), *published]
         if not registration.takes(len(script.keys)):
-            message = f"{name} of {registration.name} declares {counted(len(script.keys), 'key')}"
-            yield evaluation.plain(
-                "script.keys", script.position + 1, message, f"exactly {registration.keys}"
-            )
-            captured = None
-        else:
-            captured = registration.captured(script)
-            if captured is None:
-                message = f"{name} of {registration.name} declares keys of another form"
-                yield evaluation.plain(
-                    "script.keys", script.position + 2, message, f"its keys: {registration.forms}"
-                )
-        # If script.keys is only observed, the known keys must still be evaluated.
+            yield self._wrong_number(evaluation, script, registration)
+        elif captured is None:
+            message = f"{name} of {registration.name} declares keys of another form"
+            hint = f"its keys: {registration.forms}"
+            yield evaluation.plain("script.keys", script.position + 2, message, hint)
+        elif any(made.lack for made in names):
+            lack = next(made.lack for made in names if made.lack)
+            message = f"{name} of {registration.name} lacks {lack}, of which its keys are made"
+            yield evaluation.plain("script.keys", script.position, message, "give it all its arguments")
+        # If script.keys is only observed, all that the script may touch must still be evaluated.
         if registration.declared:
             for access in evaluation.touches.accesses:
                 if evaluation.budget.works(cost(access.key)):
@@ -139,44 +143,36 @@ class ScriptChecks:
                 yield from self._keys.access(
                     Use(evaluation, one, command, True, registration, registration.runs)
                 )
-        if captured is not None and command is not None:
-            yield from self._templates(evaluation, command, script, registration, captured)
+        if command is not None:
+            yield from self._made(evaluation, command, script, registration, touched)
+        for channel in published:
+            yield from self._channels.check_of_script(evaluation, script.position, channel, registration.name)
 
-    def _templates(
+    def _wrong_number(self, evaluation: Evaluation, script: Script, registration: Registration) -> Found:
+        """Makes the violation of a call with another number of keys."""
+        problem, at = evaluation.touches.problem, script.position + 1
+        what = f"{evaluation.name} of {registration.name}"
+        message = f"{what} declares {counted(len(script.keys), 'key')}"
+        if problem is not None and integer(evaluation.argv[at]) != 0:
+            message = f"{what} cannot be evaluated: {problem.reason}"
+        return evaluation.plain("script.keys", at, message, f"exactly {registration.keys}")
+
+    def _made(
         self,
         evaluation: Evaluation,
         command: Command,
         script: Script,
         registration: Registration,
-        captured: Mapping[str, bytes],
+        touched: Sequence[tuple[Template, int, Name]],
     ) -> Iterator[Found | None]:
-        """Checks the keys and channels that a script makes of its arguments."""
-        name, missing = command.name, ""
-        captured = registration.own(evaluation.asker.values) | dict(captured)
-        for template, right in registration.touches:
-            try:
-                key = template.fill(script, captured)
-                access = template.access(key.text, script, script.position, right)
-            except MissingArgument as exc:
-                missing = missing or str(exc)
+        """Checks the keys that a script makes of its arguments."""
+        for template, right, key in touched:
+            access = template.access(key.text, script, script.position, right)
+            runs = template.runs if template.runs is not None else registration.runs
+            if key.is_pattern:
+                yield from self._script_pattern(evaluation, command, access, registration, runs)
             else:
-                runs = template.runs if template.runs is not None else registration.runs
-                if key.is_pattern:
-                    yield from self._script_pattern(evaluation, command, access, registration, runs)
-                    continue
                 yield from self._keys.access(Use(evaluation, access, command, True, registration, runs))
-        for template in registration.publishes:
-            try:
-                channel = template.fill(script, captured)
-            except MissingArgument as exc:
-                missing = missing or str(exc)
-            else:
-                yield from self._channels.check_of_script(
-                    evaluation, script.position, channel, registration.name
-                )
-        if missing:
-            message = f"{name} of {registration.name} lacks {missing}, of which its keys are made"
-            yield evaluation.plain("script.keys", script.position, message, "give it all its arguments")
 
     def _script_pattern(
         self,
