@@ -184,6 +184,26 @@ def test_a_command_with_too_many_options_is_unknown(text: str, option: str) -> N
 
 
 @pytest.mark.parametrize(
+    ("text", "option", "keys"),
+    [
+        ("SET k v", "KEEPTTL", [b"k"]),
+        ("GETEX k", "PERSIST", [b"k"]),
+        ("COPY a b", "REPLACE", [b"a", b"b"]),
+        ("GEORADIUS k 1 1 1 km", "ASC", [b"k"]),
+        ("ZADD k", "NX", [b"k"]),
+        ("MSETEX 2 k v l w", "NX", [b"k", b"l"]),
+        ("XREAD", "NOACK", []),
+        ("CLIENT TRACKING ON", "BCAST", []),
+    ],
+)
+def test_a_command_with_too_many_options_may_read_and_write_its_keys(
+    text: str, option: str, keys: list[bytes]
+) -> None:
+    touches = extract([*text.encode().split(), *[option.encode()] * 6_000])
+    assert [(one.key, one.needs) for one in touches.accesses] == [(key, READ | WRITE) for key in keys]
+
+
+@pytest.mark.parametrize(
     ("text", "needs"),
     [("BITFIELD k", READ | WRITE), ("XCLAIM k g c 0", READ | WRITE | GROUP), ("SADD k", WRITE)],
 )

@@ -182,7 +182,8 @@ REAL: tuple[tuple[str, str, str, str], ...] = (
     (
         "a command with more than 5,000 options, such as `SET k v KEEPTTL KEEPTTL …`",
         "accepts repeated options",
-        "`command.unknown`: refused in enforce, unless the service may do everything",
+        "`command.unknown`: refused in enforce, unless the service may do everything. If that is only "
+        "observed, its keys at fixed positions must be readable and writable",
         "keyfence limits the cost of a request.",
     ),
     (

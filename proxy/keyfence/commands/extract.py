@@ -50,18 +50,28 @@ def extract(argv: Sequence[bytes]) -> Touches:
 
 
 def _with_too_many_options(argv: Argv) -> Touches:
-    row = lookup(argv)
+    """The keys at fixed positions, which the unread options may let the command read or write; and a problem,
+    because there may be more."""
     problem = Problem("command.unknown", 0, f"it has more than {MOST_OPTIONS} options", ANY_KEY)
-    return Touches(row.command if row is not None else None, problem=problem)
+    row = lookup(argv) or _learned.rows.get(fold(argv[0]))
+    if row is None:
+        return Touches(None, problem=problem)
+    fixed = [spec for spec in row.specs if spec.is_key and spec.begin == "index"]
+    runs = [_Run(positions(spec, argv), READ | WRITE, _ANY_EFFECT, None) for spec in fixed]
+    return Touches(row.command, _accesses_of(argv, runs), problem=problem)
 
 
-class _LearnedPlans:
-    """Plans of commands that the table lacks, by upper-case name. Subcommands have their full name."""
+_ANY_EFFECT = Effect(READ | WRITE, (), None, None, None, 0)
 
+
+class _LearnedCommands:
+    """Commands that the table lacks, by upper-case name. Subcommands have their full name."""
+
+    rows: Mapping[bytes, Row] = MappingProxyType({})
     plans: Mapping[bytes, Plan] = MappingProxyType({})
 
 
-_learned = _LearnedPlans()
+_learned = _LearnedCommands()
 
 
 def adopt(learned: Learned) -> None:
@@ -69,7 +79,8 @@ def adopt(learned: Learned) -> None:
 
     This is the only mutable state of this room. It belongs to the process, which serves one upstream.
     """
-    _learned.plans = {name: _compile(row) for name, row in learned.rows.items() if name not in PLANS}
+    _learned.rows = {name: row for name, row in learned.rows.items() if name not in PLANS}
+    _learned.plans = {name: _compile(row) for name, row in _learned.rows.items()}
 
 
 # -- keys by key spec

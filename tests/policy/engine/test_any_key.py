@@ -46,6 +46,18 @@ def test_five_lines_allow_everything() -> None:
     assert len(EVERYTHING.strip().splitlines()) == 5
 
 
+def test_the_known_key_of_a_command_with_too_many_options_is_evaluated_too() -> None:
+    policy = """
+        policy: p
+        services: [app, other]
+        scopes: {s: {prefix: "s:", writers: [other], unregistered: allow}}
+    """
+    for words, option in (("SET s:a 1", "KEEPTTL"), ("GETEX s:a", "PERSIST")):
+        many = f"{words}{f' {option}' * 5_001}"
+        assert rules(policy, many) == ["command.unknown", "scope.read", "scope.write"]
+        assert rules(policy, many, "other") == ["command.unknown"]
+
+
 @pytest.mark.parametrize("name", POLICY_TEXTS)
 @settings(max_examples=1500)
 @given(data=st.data())

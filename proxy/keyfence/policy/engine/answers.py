@@ -96,7 +96,7 @@ class Answers:
             position = run.at if run is last and alone is not argv else at
         touches = extract(alone) if known.touches is None else known.touches
         accesses = [one for one in touches.accesses if one.position == position]
-        if form.index and len(touches.accesses) > 1:
+        if form.index and (len(touches.accesses) > 1 or touches.problem is not None):
             accesses = []
         evidence = self._evidence(touches, keys=known.keys) if form.index else NONE
         kind = KeyKind(form, number, self._policy.targets[number], evidence, run.number if run else 0)
