@@ -172,6 +172,16 @@ WRITES = [
 ]
 
 
+@pytest.mark.parametrize("name", ["EXPIRE", "PEXPIRE", "EXPIREAT", "PEXPIREAT"])
+@pytest.mark.parametrize("past", [-(MAX + 1), -MAX, -(MAX // 1000) - 1, -(MAX // 1000), -1, 0])
+def test_servers_delete_a_key_at_the_past_times_that_are_predicted(redis: Live, name: str, past: int) -> None:
+    redis("SET", "k", "1")
+    effect = ttl(f"{name} k {past}")
+    assert effect is not None
+    redis.transacted([name.encode(), b"k", b"%d" % past])
+    assert (redis("EXISTS", "k") == 0) == (effect.milliseconds is not None)
+
+
 @pytest.mark.parametrize(("prepare", "text"), WRITES, ids=[text for _, text in WRITES])
 def test_servers_change_the_time_to_live_as_predicted(redis: Live, prepare: str, text: str) -> None:
     """`k` exists and has a time to live, `n` does not exist, and the sources have no time to live."""

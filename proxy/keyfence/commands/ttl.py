@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .arguments import LONG_LONG_MAX, integer
+from .arguments import LONG_LONG_MAX, LONG_LONG_MIN, integer
 from .model import Ttl
 
 KEEPS = Ttl("keeps")
@@ -19,6 +19,6 @@ CARRIES_NEW = Ttl("carries", condition="NX")
 def milliseconds(argument: bytes, unit: int) -> int | None:
     """A time in units of `unit` milliseconds. None if it is not an integer, or too large for Redis."""
     number = integer(argument)
-    if number is None or abs(number) * unit > LONG_LONG_MAX:
+    if number is None or not LONG_LONG_MIN <= number * unit <= LONG_LONG_MAX:
         return None
     return number * unit
