@@ -83,7 +83,10 @@ def rules(command: str, service: str = "app") -> list[str]:
         # another type
         ("RENAME mine:profile:a mine:count:a", ["type.mismatch"]),
         ("COPY mine:queue:a mine:count:a", ["type.mismatch"]),
-        ("RENAME mine:either:a mine:count:a", ["type.mismatch"]),
+        # perhaps another type, and other content of the right one: either rule may be only observed
+        ("RENAME mine:either:a mine:count:a", ["type.mismatch", "value.invalid"]),
+        ("COPY mine:x mine:count:a", ["type.mismatch", "value.invalid"]),
+        ("COPY mine:x mine:profile:a", ["type.mismatch", "value.invalid"]),
         ("RENAME mine:count:a mine:either:a", []),
         ("RENAME mine:x mine:free:a", ["type.mismatch"]),
         # other content
@@ -195,7 +198,7 @@ def test_a_violation_names_the_key_at_fault() -> None:
     assert one.hint == "mine:strict:a requires fields; require the same of the source, or write them directly"
     (one,) = violations("RENAME mine:profile:a mine:count:a")
     assert one.message == "mine:count:a is a string, but mine:profile:a is a hash"
-    (one,) = violations("RENAME mine:either:a mine:count:a")
+    one, _ = violations("RENAME mine:either:a mine:count:a")
     assert one.message == "mine:count:a is a string, but mine:either:a may be a hash or string"
 
 

@@ -259,10 +259,9 @@ class Keys:
             if source is not None and gained and not self._grants.cover(evaluation, origin, source):
                 yield self._shows(evaluation, origin, source, access.key, target, gained)
             if is_asked:
-                wrong = next(self._unlike(evaluation, access, carried, target, key), None)
-                is_asked = wrong is None
-                if wrong is not None:
-                    yield wrong
+                wrong = [*self._unlike(evaluation, access, carried, target, key)]
+                is_asked = not wrong
+                yield from wrong
 
     def _shows(
         self,
@@ -294,7 +293,8 @@ class Keys:
     def _unlike(
         self, evaluation: Evaluation, access: Access, carried: Carried, target: Target, key: bytes | None
     ) -> Iterator[Found]:
-        """Finds a requirement of the target that the content of `key`, or of a dump (None), may not meet."""
+        """Finds the requirements of the target, on type and on content, that the content of `key`, or of a
+        dump (None), may not meet."""
         source = evaluation.target(key) if key is not None else None
         wanted, given = self._types(access.key, target), carried.types
         if key is not None and source is not None:
@@ -317,7 +317,7 @@ class Keys:
                 return message, f"{evaluation.name} keeps the type; {remedy}"
 
             yield evaluation.about("type.mismatch", access, target, of_types)
-            return
+        # If type.mismatch is only observed, the content must still be evaluated.
         types = (given or wanted) if carried.kind == "value" else wanted
         item = self._moves.unequal(source, target, carried, types)
         if not item:
