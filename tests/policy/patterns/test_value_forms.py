@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from keyfence.policy.patterns.classes import class_named
 from keyfence.policy.patterns.determinize import classify
 from keyfence.policy.patterns.expressions import parse_class
 from keyfence.policy.patterns.value_forms import BUILTIN, MAX_PARSED, parse_form, parse_range
@@ -110,6 +111,12 @@ def test_an_address_is_read_as_by_the_library(parts: list[str]) -> None:
         assert not BUILTIN["ip"].accepts(text.encode())
     else:
         assert BUILTIN["ip"].accepts(text.encode())
+
+
+@pytest.mark.parametrize("value", [b"::1", b"::1%eth0", b"fe80::1%a b\n<script>", b"::1%", b"10.0.0.7%1"])
+def test_a_value_is_an_address_where_a_key_is_one(value: bytes) -> None:
+    in_key = parse_form("<ip>", {"ip": class_named("ip")})
+    assert bool(BUILTIN["ip"].accepts(value)) == bool(in_key.accepts(value)) == (b"%" not in value)
 
 
 def test_a_list_of_words_is_a_form() -> None:

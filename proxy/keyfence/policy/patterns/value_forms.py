@@ -82,6 +82,8 @@ class NumberRange(NamedTuple):
 def _is_ip(value: bytes) -> bool:
     if _IPV4.fullmatch(value):
         return True
+    if b"%" in value:
+        return False  # `ipaddress` takes any text for a zone
     try:
         ipaddress.ip_address(value.decode("ascii"))
     except ValueError:
