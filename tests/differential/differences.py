@@ -170,8 +170,20 @@ REAL: tuple[tuple[str, str, str, str], ...] = (
     (
         "a bulk string without CRLF after it (`$1\\r\\nkXX`)",
         "accepts any two bytes instead",
-        "`-ERR Protocol error: expected CRLF after a bulk string`, and closes",
+        "`-ERR Protocol error: expected CRLF after bulk`, and closes",
         "A server that reads the same bytes differently would run another command than the evaluated one.",
+    ),
+    (
+        "another byte than LF after the CR of a header (`*1\\rX$4…`, `$4\\rX…`)",
+        "accepts any byte instead",
+        "`-ERR Protocol error: invalid multibulk length`, or `invalid bulk length`, and closes",
+        "As above.",
+    ),
+    (
+        "a control character, or a byte above 127, in place of `$`",
+        "the error has the byte itself (`got '\\t'`); after a NUL byte it waits forever",
+        "the error has the byte's number (`got '\\x09'`); closes after a NUL byte too",
+        "Logs show the error, and a client would wait forever.",
     ),
     (
         "a NUL byte in an inline command",
