@@ -508,6 +508,17 @@ def test_a_setting_that_works_against_the_policy_is_a_warning(file: Write) -> No
     assert keyfence("check", "--strict", config)[0] == 1
 
 
+def test_rights_that_are_enforced_before_session_opaque_are_a_warning(file: Write) -> None:
+    file("p.yaml", PLAIN)
+    config = file("keyfence.yaml", "policy: p.yaml\nmodes: [{rule: scope.read, mode: enforce}]\n")
+    code, out, _ = keyfence("check", config)
+    assert (code, out.count("[unread-sessions]")) == (0, 1)
+    config.write_text(
+        "policy: p.yaml\nmodes: [{rule: session.opaque, mode: enforce}, {rule: scope.read, mode: enforce}]\n"
+    )
+    assert keyfence("check", "--strict", config)[0] == 0
+
+
 CONFIGURATION = "policy: p.yaml\nmodes: [{mode: enforce}]\n"
 A_CONFIGURATION = "this is a configuration, which --config names; expected a policy"
 A_POLICY = "this is a policy, which --policy names; expected a configuration"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from keyfence.config.advice import advice, hidden_modes
+from keyfence.config.advice import advice, hidden_modes, unread_sessions
 from keyfence.config.loading import load_settings
 from keyfence.config.settings import Overrides
 from keyfence.policy.loading.load import parse_policy
@@ -74,3 +74,39 @@ def test_a_line_of_modes_that_an_earlier_one_hides_is_told(tmp_path: Path) -> No
     of_service = "{mode: observe, service: web}"
     assert hidden(tmp_path, f"modes: [{of_service}, {{mode: enforce, rule: scope.write}}]") == []
     assert hidden(tmp_path, "modes: [{mode: enforce}, {mode: enforce, rule: scope.write}]") == []
+
+
+def unread(folder: Path, text: str) -> list[str]:
+    file = folder / "keyfence.yaml"
+    file.write_text(UPSTREAM + text)
+    found = unread_sessions(load_settings(str(file), Overrides()), ON_A_CLUSTER)
+    assert all(one.code == "unread-sessions" for one in found)
+    return [str(one) for one in found]
+
+
+def test_enforced_rights_of_sessions_that_may_pass_unread_are_told_once(tmp_path: Path) -> None:
+    (found,) = unread(tmp_path, "modes:\n- {mode: enforce, rule: scope.write, service: web}\n")
+    assert found == (
+        f"{tmp_path}/keyfence.yaml:4:3: warning: scope.write is enforced for web, and session.opaque is not: "
+        "after MULTI, SUBSCRIBE and DISCARD, every command passes unread; write {mode: enforce, "
+        "rule: session.opaque, service: web} at the top of modes; without command.unknown, "
+        "script.unregistered and script.keys in enforce, commands can reach keys unseen too"
+    )
+    (found,) = unread(tmp_path, "modes: [{mode: disabled, rule: session.opaque}, {mode: enforce}]\n")
+    assert "scope.read is enforced for web, api, mail and 3 more" in found
+    assert "unseen too" not in found
+
+
+@pytest.mark.parametrize(
+    "modes",
+    [
+        "[]",
+        "[{mode: enforce}]",
+        "[{mode: enforce, rule: ttl.range}]",
+        "[{mode: enforce, rule: session.opaque}, {mode: enforce, rule: key.format, service: web}]",
+    ],
+)
+def test_nothing_is_told_where_sessions_are_read_or_no_rights_are_enforced(
+    tmp_path: Path, modes: str
+) -> None:
+    assert unread(tmp_path, f"modes: {modes}\n") == []

@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 
 from keyfence.authoring.lint import check_policy
-from keyfence.config.advice import advice, hidden_modes
+from keyfence.config.advice import advice, hidden_modes, unread_sessions
 from keyfence.config.loading import load_policy_server, named_files
 from keyfence.config.models import ConfigModel
 from keyfence.config.settings import Overrides
@@ -53,7 +53,8 @@ def _check_configuration(path: str) -> Checked:
             return own, [], f"{path}: {_errors(own)}; {unchecked}"
         found, policy = exc.diagnostics, named_files(path, Overrides())[0]
     else:
-        found, policy = advice(settings, compiled) + hidden_modes(settings), settings.policy
+        found = advice(settings, compiled) + hidden_modes(settings) + unread_sessions(settings, compiled)
+        policy = settings.policy
     if not policy:
         return found, [], f"{path}: {_errors(found)}"
     errors, warnings, summary = check_policy(policy)
