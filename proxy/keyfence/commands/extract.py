@@ -17,7 +17,7 @@ from typing import NamedTuple
 from .arguments import MOST_OPTIONS, TooManyOptions, fold, options, word
 from .cache_forms import PLAIN, Layout
 from .effects import Effect, effect_of
-from .facts import Found, Named, Rights
+from .facts import KeyFinder, Named, Rights
 from .key_runs import numkeys
 from .learned import Learned
 from .model import ANY_KEY, DELETE, READ, WRITE, Access, Command, Problem, Touches, Ttl, sequence
@@ -257,7 +257,7 @@ def _repeated(keywords: Collection[bytes], argv: Argv) -> Problem | None:
     return None
 
 
-def _by_options(row: Row, by_options: Found) -> Accesses:
+def _by_options(row: Row, by_options: KeyFinder) -> Accesses:
     effects = [effect_of(row, role) for role in range(max(1, len(row.specs)))]
     refinements = [effect.needs & ~(READ | WRITE) for effect in effects]
 

@@ -24,7 +24,7 @@ TtlOf = Callable[[Argv], Ttl | None]
 ContentOf = Callable[[Argv, int], Content | None]  # of argv and the key's position
 
 
-class Found(NamedTuple):
+class KeyFinder(NamedTuple):
     """The keys of a command, where options decide which arguments are keys."""
 
     find: Callable[[Argv], Keys]
@@ -85,7 +85,7 @@ class Facts(NamedTuple):
     """The row of one command, or of one subcommand of a container such as XGROUP."""
 
     on_keys: tuple[OnKey, ...] = ()  # by role; roles that are left out have nothing special
-    found: Found | None = None
+    found: KeyFinder | None = None
     rights: Rights | None = None
     named: Named | None = None
     # Its reply shows nothing of the value: only whether the key exists, its type, or when it was used.

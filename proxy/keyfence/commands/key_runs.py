@@ -1,4 +1,4 @@
-"""Where a command has keys, as runs of positions, for commands whose options decide it (`facts.Found`).
+"""Where a command has keys, as runs of positions, for commands whose options decide it (`facts.KeyFinder`).
 
 A server runs nothing after a syntax error, but another version may know the option. So after the first
 unknown option, every position that could hold a key counts as a key.

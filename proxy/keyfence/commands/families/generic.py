@@ -10,7 +10,7 @@ from keyfence.commands.facts import (
     Argv,
     Connection,
     Facts,
-    Found,
+    KeyFinder,
     Named,
     OnKey,
     TtlOf,
@@ -129,7 +129,7 @@ _WHOLE_KEYS = {
     ),
     "MIGRATE": Facts(
         on_keys=(_REMOVED, _REMOVED),  # it removes the keys that it has copied
-        found=Found(_migrate, "3, or all after KEYS", "read and delete; with COPY read"),
+        found=KeyFinder(_migrate, "3, or all after KEYS", "read and delete; with COPY read"),
         connection=Connection.OWN,
     ),
     "MOVE": Facts(
@@ -195,12 +195,13 @@ _UNSEEN = OnKey(types=())  # the keys that patterns name
 _SORTING = {
     "SORT": Facts(
         on_keys=(OnKey(), _UNSEEN, OnKey(STORES, of_key("elements", 1), types=("list",))),
-        found=Found(
+        found=KeyFinder(
             _sort, "1; the one after the last STORE; BY and GET patterns cannot be known", "read; write"
         ),
     ),
     "SORT_RO": Facts(
-        on_keys=(OnKey(), _UNSEEN), found=Found(_sort_ro, "1; BY and GET patterns cannot be known", "read")
+        on_keys=(OnKey(), _UNSEEN),
+        found=KeyFinder(_sort_ro, "1; BY and GET patterns cannot be known", "read"),
     ),
 }
 

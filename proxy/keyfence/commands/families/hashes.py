@@ -5,7 +5,7 @@ from __future__ import annotations
 from keyfence.commands.arguments import integer, option, options, word
 from keyfence.commands.cache_forms import FIELDS, Layout
 from keyfence.commands.content import pairs
-from keyfence.commands.facts import Argv, Connection, Facts, Found, OnKey, Rights, each, together
+from keyfence.commands.facts import Argv, Connection, Facts, KeyFinder, OnKey, Rights, each, together
 from keyfence.commands.key_runs import Keys, Run, one
 from keyfence.commands.model import READ, REMOVES, REPLACES, WRITE, Content, Problem, Ttl
 from keyfence.commands.ttl import EDITS, KEEPS
@@ -61,7 +61,7 @@ HASHES = together(
         ),
         "HIMPORT SET": Facts(
             on_keys=(OnKey(losses=REPLACES),),
-            found=Found(_himport_set, "2; what HIMPORT PREPARE has named cannot be known", "write"),
+            found=KeyFinder(_himport_set, "2; what HIMPORT PREPARE has named cannot be known", "write"),
             connection=Connection.STAYS,
         ),
         "HPERSIST": Facts(on_keys=(OnKey(EDITS),)),

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Literal
 
 from keyfence.commands.arguments import integer
-from keyfence.commands.facts import Argv, Connection, Facts, Found, Named, each, together
+from keyfence.commands.facts import Argv, Connection, Facts, KeyFinder, Named, each, together
 from keyfence.commands.key_runs import Keys, Run, numkeys
 from keyfence.commands.model import READ, WRITE, Problem, Script, Unseen, part_of
 from keyfence.commands.resources import NO_RESOURCES, Resources
@@ -42,7 +42,7 @@ def _running(kind: Literal["text", "sha1", "function"], needs: int, access: str)
         )
 
     return Facts(
-        found=Found(_declared(needs), "as many as argument 2 says, from 3 on", access),
+        found=KeyFinder(_declared(needs), "as many as argument 2 says, from 3 on", access),
         named=Named(script, "script", ""),
         decides=(1, 3),
         connection=Connection.RUNS_SCRIPT,

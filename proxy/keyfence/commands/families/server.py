@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from keyfence.commands.arguments import word
-from keyfence.commands.facts import Argv, Connection, Facts, Found, Named, each, together
+from keyfence.commands.facts import Argv, Connection, Facts, KeyFinder, Named, each, together
 from keyfence.commands.key_runs import Keys, Run, one
 from keyfence.commands.model import ANY_KEY, READ, Problem
 from keyfence.commands.resources import every_name
@@ -32,7 +32,9 @@ _GREETING = _OWN._replace(greets=True)
 SERVER = together(
     {
         "CLUSTER GETKEYSINSLOT": _OWN._replace(named=Named(every_name, "key pattern", "all keys")),
-        "DEBUG": Facts(found=Found(_debug, "argument 2 of OBJECT and its like; with others any key", "read")),
+        "DEBUG": Facts(
+            found=KeyFinder(_debug, "argument 2 of OBJECT and its like; with others any key", "read")
+        ),
         "TIME": Facts(connection=Connection.ANY),
     },
     each(

@@ -5,7 +5,17 @@ from __future__ import annotations
 from keyfence.commands.arguments import each_option, option, word
 from keyfence.commands.cache_forms import ELEMENTS, FLAGS, SCORED_OPTIONS, Layout
 from keyfence.commands.content import of_counted_keys, of_key
-from keyfence.commands.facts import KEYS_ONLY, Argv, Connection, Facts, Found, OnKey, Rights, each, together
+from keyfence.commands.facts import (
+    KEYS_ONLY,
+    Argv,
+    Connection,
+    Facts,
+    KeyFinder,
+    OnKey,
+    Rights,
+    each,
+    together,
+)
 from keyfence.commands.key_runs import Keys, after, destinations, source
 from keyfence.commands.model import READ, WRITE, Content, Members, Ttl, part_of
 from keyfence.commands.ttl import EDITS, KEEPS, STORES
@@ -68,7 +78,7 @@ def _radius_keys(argv: Argv) -> Keys:
 _STORED = OnKey(STORES, of_key("elements", 1))
 _RADIUS = Facts(
     on_keys=(OnKey(), _STORED, _STORED),
-    found=Found(_radius_keys, "1; the one after the last STORE or STOREDIST", "read; write"),
+    found=KeyFinder(_radius_keys, "1; the one after the last STORE or STOREDIST", "read; write"),
 )
 
 # `src/t_zset.c` accepts plain sets as sources too, with a score of 1 for each member.

@@ -7,7 +7,17 @@ from collections.abc import Iterable
 from keyfence.commands.arguments import MOST_OPTIONS, integer, option, options, word
 from keyfence.commands.cache_forms import FIELDS, TRIMMING, Layout
 from keyfence.commands.content import pairs
-from keyfence.commands.facts import KEYS_ONLY, Argv, Connection, Facts, Found, OnKey, Rights, each, together
+from keyfence.commands.facts import (
+    KEYS_ONLY,
+    Argv,
+    Connection,
+    Facts,
+    KeyFinder,
+    OnKey,
+    Rights,
+    each,
+    together,
+)
 from keyfence.commands.key_runs import Keys, after, runs_of
 from keyfence.commands.model import GROUP, READ, WRITE, Content, Ttl
 from keyfence.commands.ttl import EDITS, KEEPS
@@ -137,9 +147,9 @@ STREAMS = together(
             grows=False,
         ),
         "XGROUP CREATE": Facts(on_keys=(OnKey(_xgroup_create_ttl),), keeps_group=True, grows=False),
-        "XREAD": _READING._replace(found=Found(_xread, _HALF, "read")),
+        "XREAD": _READING._replace(found=KeyFinder(_xread, _HALF, "read")),
         "XREADGROUP": _READING._replace(
-            on_keys=(_EDITED,), found=Found(_xread, _HALF, "read and group"), keeps_group=True
+            on_keys=(_EDITED,), found=KeyFinder(_xread, _HALF, "read and group"), keeps_group=True
         ),
     },
 )

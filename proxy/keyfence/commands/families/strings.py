@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from keyfence.commands.arguments import MOST_OPTIONS, each_option, integer, option, options, word
 from keyfence.commands.cache_forms import ELEMENTS, LENGTH, ONE_OPTION, TO_END, VALUE, Layout
 from keyfence.commands.content import of_keys_from, value_at
-from keyfence.commands.facts import KEYS_ONLY, Argv, Facts, Found, OnKey, Rights, TtlOf, each, together
+from keyfence.commands.facts import KEYS_ONLY, Argv, Facts, KeyFinder, OnKey, Rights, TtlOf, each, together
 from keyfence.commands.key_runs import Keys, Run
 from keyfence.commands.model import DELETE, READ, REPLACES, WRITE, Content, Problem, Streamed, Ttl
 from keyfence.commands.ttl import DROPS, EDITS, KEEPS, STORES, STORES_NEW, milliseconds
@@ -174,7 +174,7 @@ _CHANGING = {
     "INCREX": Facts(on_keys=(OnKey(_increx_ttl),)),
     "LCS": Facts(decides=KEYS_ONLY),
     "SETRANGE": Facts(on_keys=(OnKey(content=_overwritten),), grows=False, layout=Layout(content=LENGTH)),
-    "STRALGO": Facts(found=Found(_common, "two after KEYS", "read")),
+    "STRALGO": Facts(found=KeyFinder(_common, "two after KEYS", "read")),
     **each("DECR DECRBY INCR INCRBY", Facts(leaves_integer=True)),
 }
 
