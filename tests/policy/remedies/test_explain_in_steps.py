@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from keyfence.policy.engine.evaluator import Evaluator
-from keyfence.policy.engine.keys import Keys
+from keyfence.policy.engine.keys import KeyChecks
 from keyfence.policy.loading.load import parse_policy
 from keyfence.policy.remedies import nearest
 from keyfence.policy.remedies.explain import explain, explain_in_steps
@@ -47,13 +47,13 @@ def done(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
             super().__init__(*arguments)
 
     monkeypatch.setattr(nearest.difflib, "SequenceMatcher", Matcher)
-    original = Keys.access
+    original = KeyChecks.access
 
-    def access(self: Keys, use: Any) -> Any:
+    def access(self: KeyChecks, use: Any) -> Any:
         counted["evaluated"] += 1
         return original(self, use)
 
-    monkeypatch.setattr(Keys, "access", access)
+    monkeypatch.setattr(KeyChecks, "access", access)
     return counted
 
 

@@ -18,7 +18,7 @@ from keyfence.policy.show import LAST_DATABASE
 from keyfence.policy.verdict import Found
 
 from .evaluation import Evaluation, Use
-from .keys import Keys
+from .keys import KeyChecks
 from .patterns import LESS, TOO_LONG, Patterns
 from .permissions import Grants, Permissions
 
@@ -35,7 +35,7 @@ class ChannelChecks:
         policy: CompiledPolicy,
         grants: Grants,
         permissions: Permissions,
-        keys: Keys,
+        keys: KeyChecks,
         patterns: Patterns,
     ) -> None:
         self._policy = policy

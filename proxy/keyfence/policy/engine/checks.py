@@ -78,7 +78,7 @@ def carries(access: Access) -> bool:
 class Standings:
     """One policy's requirements on accesses to the keys of its entries and scopes.
 
-    These requirements are stated only here. `Keys` resolves the doubts of a single call, and lists
+    These requirements are stated only here. `KeyChecks` resolves the doubts of a single call, and lists
     the violations; the decision cache keeps the certain answers.
     """
 

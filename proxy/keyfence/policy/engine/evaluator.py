@@ -30,7 +30,7 @@ from .channels import ChannelChecks
 from .checks import BY_KIND, Standing
 from .counts import Validity
 from .evaluation import Evaluation, Use
-from .keys import Keys
+from .keys import KeyChecks
 from .patterns import Patterns
 from .permissions import Grants, Permissions
 from .scripts import ScriptChecks
@@ -55,7 +55,7 @@ class CommandChecks:
         self.wording = Wording(policy)
         self.grants = Grants(policy)
         self.permissions = Permissions(policy)
-        self.keys = Keys(policy, clock, self.grants, self.wording)
+        self.keys = KeyChecks(policy, clock, self.grants, self.wording)
         self.patterns = Patterns(policy, clock, self.grants, self.permissions)
         self.channels = ChannelChecks(policy, self.grants, self.permissions, self.keys, self.patterns)
         self.scripts = ScriptChecks(policy, self.keys, self.patterns, self.channels)

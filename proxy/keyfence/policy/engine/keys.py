@@ -58,10 +58,10 @@ MAX_SOURCES = 8  # source keys that `is_clean` checks; with more, the slow searc
 
 
 # Yields the violations of one check, and None whenever a turn is over.
-Find = Callable[["Keys", Use, Target | None], Iterator[Found | None]]
+Find = Callable[["KeyChecks", Use, Target | None], Iterator[Found | None]]
 
 
-class Keys:
+class KeyChecks:
     """Checks accesses to keys under one policy."""
 
     def __init__(
@@ -539,12 +539,12 @@ class Keys:
 
 # The methods that find the violations of each check, in the order in which these are listed (policy.rules).
 _CHECKS: tuple[tuple[int, Find], ...] = (
-    (COMMANDS, Keys._commands),
-    (RIGHTS, Keys._rights),
-    (FORM, Keys._form),
-    (NAME, Keys._named),
-    (TYPE | TYPE_IN_KEY | CONTENT | LIFETIME | OPEN, Keys._content),
-    (CARRIED, Keys._carried),
+    (COMMANDS, KeyChecks._commands),
+    (RIGHTS, KeyChecks._rights),
+    (FORM, KeyChecks._form),
+    (NAME, KeyChecks._named),
+    (TYPE | TYPE_IN_KEY | CONTENT | LIFETIME | OPEN, KeyChecks._content),
+    (CARRIED, KeyChecks._carried),
 )
 
 

@@ -29,7 +29,7 @@ from keyfence.policy.wording.masking import shown_code, shown_in
 
 from .channels import ChannelChecks
 from .evaluation import Evaluation, Use
-from .keys import Keys
+from .keys import KeyChecks
 from .patterns import LESS, TOO_LONG, Patterns
 
 MAX_FIRST_LINES = 1_000
@@ -46,7 +46,7 @@ class ScriptChecks:
     """Checks scripts and functions under one policy."""
 
     def __init__(
-        self, policy: CompiledPolicy, keys: Keys, patterns: Patterns, channels: ChannelChecks
+        self, policy: CompiledPolicy, keys: KeyChecks, patterns: Patterns, channels: ChannelChecks
     ) -> None:
         self._policy = policy
         self._keys = keys
