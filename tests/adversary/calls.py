@@ -9,7 +9,7 @@ import random
 from collections.abc import Iterator
 
 from keyfence.commands.table import COMMANDS
-from keyfence.session.conversation.routing import SHAREABLE
+from keyfence.session.conversation.routing import SHAREABLE, has_one_reply
 
 Argv = list[bytes]
 
@@ -103,6 +103,7 @@ TEMPLATES: list[Argv] = [
         SCRIPT EXISTS 0123456789012345678901234567890123456789
         SCRIPT LOAD return_1
         SET s v EX 100 GET
+        SET s v IFDEQ 0123456789abcdef GET
         SINTERCARD 1 t LIMIT 1
         SMOVE t d 1
         SORT l BY w* GET # GET v* LIMIT 0 5 DESC ALPHA STORE d
@@ -217,7 +218,7 @@ WORDS: list[bytes] = [
 OPTIONS = (
     b"STORE STOREDIST GET BY LIMIT ASC ALPHA COUNT MATCH TYPE EX PX EXAT KEEPTTL NX XX GT LT CH INCR "
     b"WITHSCORES WEIGHTS AGGREGATE SUM MAXLEN MINID MKSTREAM NOACK JUSTID IDLE FORCE REV BYSCORE BYLEX LEFT "
-    b"RIGHT REPLACE DB WITHCOORD WITHHASH FULL HELP IDX FIELDS FNX"
+    b"RIGHT REPLACE DB WITHCOORD WITHHASH FULL HELP IDX FIELDS FNX IFEQ IFNE IFDEQ IFDNE"
 ).split()
 
 # Commands that take memory quadratic in a value's length.
@@ -229,6 +230,12 @@ def shareable_calls() -> list[Argv]:
     calls = [call for call in TEMPLATES if name_of(call) in SHAREABLE]
     have = {name_of(call) for call in calls}
     return calls + [_plain_call(name) for name in sorted(SHAREABLE - have)]
+
+
+def shares(call: Argv) -> bool:
+    """Whether keyfence sends the call on a shared connection as one that surely has one reply."""
+    name = name_of(call)
+    return name not in SHAREABLE or has_one_reply(COMMANDS[name.encode()].command, call)
 
 
 def name_of(call: Argv) -> str:

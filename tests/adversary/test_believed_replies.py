@@ -197,6 +197,20 @@ def test_a_client_s_own_frame_is_not_taken_for_a_login(stage: Stage, prefix: str
 
 
 @pytest.mark.parametrize("prefix", PREFIXES)
+def test_a_late_reply_to_a_command_that_redis_answers_twice_is_not_taken_for_a_login(
+    stage: Stage, prefix: str
+) -> None:
+    """Since Redis 8.4, a SET with GET and a malformed digest has two replies. A large request between it and
+    the login arrives at Redis later, so the login waits for the wrong replies."""
+    vault = Vault(stage)
+    twice = [b"SET", OWN + b"k", b"v", b"IFDEQ", b"zz", b"GET"]
+    for login in WRONG_LOGINS[:5]:
+        calls = [[b"SET", OWN + b"k", b"v"], twice, [b"SET", OWN + b"l", b"v" * 16_500], login, *STOLEN]
+        with contextlib.closing(attacker(stage, "audit")) as one:
+            vault.attack([requests([*PREFIXES[prefix], *calls])], one, 0.01)
+
+
+@pytest.mark.parametrize("prefix", PREFIXES)
 def test_a_client_s_own_frame_is_not_taken_for_a_change_of_database(stage: Stage, prefix: str) -> None:
     vault = Vault(stage)
     selects: list[list[Argv]] = [

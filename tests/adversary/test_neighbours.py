@@ -121,6 +121,16 @@ def test_frames_within_an_error_reach_no_neighbour(
 
 
 @pytest.mark.parametrize("service", ATTACKERS)
+def test_a_second_reply_to_one_command_reaches_no_neighbour(
+    stage: Stage, victims: list[Victim], service: str
+) -> None:
+    """Since Redis 8.4, a SET with GET and a malformed digest has two replies."""
+    call = [b"SET", b"hunt:%b:s" % service.encode(), b"v", b"IFDEQ", b"zz", b"GET"]
+    for calls in ([call], [[b"MULTI"], call, [b"EXEC"]], [call, [b"GET", call[1]]] * 9):
+        attack_once(stage, victims, service, 2, calls)
+
+
+@pytest.mark.parametrize("service", ATTACKERS)
 def test_a_deeply_nested_reply_ends_no_neighbour_s_connection(
     stage: Stage, victims: list[Victim], service: str
 ) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from keyfence.commands.cache_forms import NO_OPTIONS
+from keyfence.commands.arguments import MOST_OPTIONS
+from keyfence.commands.cache_forms import NO_OPTIONS, TO_END
 from keyfence.commands.effects import effect_of
 from keyfence.commands.facts import KEYS_ONLY, NOTHING_SPECIAL, Connection, Facts, each, together
 from keyfence.commands.families import FACTS
@@ -59,6 +60,17 @@ def test_only_a_command_that_needs_its_own_connection_states_that_its_reply_has_
     name: str,
 ) -> None:
     assert FACTS[name].connection in (Connection.OWN, Connection.STAYS)
+
+
+@pytest.mark.parametrize("name", [name for name, facts in FACTS.items() if facts.answers_twice])
+def test_what_makes_redis_answer_twice_is_part_of_the_form(name: str) -> None:
+    """So the decision cache asks once for each form."""
+    facts = FACTS[name]
+    assert facts.answers_twice is not None
+    argv = [b"%d" % number for number in range(MOST_OPTIONS + 2)]
+    assert facts.layout.options == TO_END
+    assert facts.answers_twice(argv)  # too many options to look at
+    assert not facts.answers_twice(argv[:9])
 
 
 A_VALUE = Content(b"v", 2)

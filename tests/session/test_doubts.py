@@ -3,6 +3,9 @@ up."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+
 import pytest
 
 from keyfence.policy.enforcement.modes import ModeRule, Modes
@@ -15,6 +18,7 @@ from keyfence.session.conversation.states import State
 from tests.session.sessions import (
     ADMITTED,
     ROUTE,
+    Session,
     authorizer_with,
     cmd,
     is_refusal,
@@ -47,6 +51,71 @@ def test_a_shared_script_stays_in_doubt_whatever_comes_behind_it(behind: bytes) 
     assert passed(one) in (SHARED, SHARED + ADMITTED)
     assert one.route.is_shared
     assert one.shapeable
+
+
+ANSWERED_TWICE = [
+    "SET s:t:a v IFDEQ zz GET",
+    "set s:t:a v get ifdne zz",
+    "SET s:t:a v EX 60 GET IFDEQ 0123456789abcdefa",
+    "SET s:t:a v IFDNE 0123456789abcdeg GET",
+    "SET s:t:a v IFDEQ GET GET",
+]
+ANSWERED_ONCE = [
+    "SET s:t:a v IFDEQ 0123456789abcdEF GET",
+    "SET s:t:a v IFDNE zz",
+    "SET s:t:a v IFEQ zz GET",
+    "SET s:t:a IFDEQ GET",
+]
+READ = cmd("GET s:t:a")
+ANY_STRING = """policy: p
+owner: {team: t, contact: c}
+services: [app]
+claims: ["s:"]
+scopes: {s: {prefix: "s:", writers: [app], unregistered: allow}}
+"""
+
+
+def sharing_app(clock: Callable[[], float] = time.monotonic) -> Session:
+    policy = parse_policy(ANY_STRING)
+    held = InForce(Authorizer(policy, Modes([ModeRule("enforce")], policy.services)))
+    return session("app", in_force=held, sharing=True, clock=clock)
+
+
+@pytest.mark.parametrize("text", ANSWERED_TWICE)
+def test_a_command_that_redis_answers_twice_never_takes_a_shared_connection(text: str) -> None:
+    now = [0.0]
+    one = sharing_app(lambda: now[0])
+    for _ in range(3):  # the decision cache learns nothing of it
+        one.from_client(READ + cmd(text))
+        assert passed(one) == READ
+        one.from_shared(b"$-1\r\n", 1, True)
+        assert passed(one) == cmd(text)
+        assert not one.route.is_shared
+        assert not one.route.pinned
+        assert one.talk.doubt == Doubt.OPEN
+        one.from_upstream(b"$-1\r\n")
+        now[0] += STAY + 1
+        one.settle()
+        assert one.reopen
+
+
+@pytest.mark.parametrize("text", ANSWERED_ONCE)
+def test_its_like_with_one_reply_may_share_a_connection(text: str) -> None:
+    one = sharing_app()
+    for _ in range(3):
+        one.from_client(cmd(text))
+        assert passed(one) == cmd(text)
+        assert one.route.is_shared
+        assert not one.shapeable
+
+
+def test_a_whole_transaction_with_such_a_command_takes_the_client_s_own_connection() -> None:
+    one = sharing_app()
+    transaction = cmd("MULTI") + cmd(ANSWERED_TWICE[0]) + cmd("EXEC")
+    one.from_client(transaction)
+    assert not one.route.is_shared
+    assert passed(one) == transaction
+    assert one.talk.doubt == Doubt.OPEN
 
 
 def test_a_doubt_ends_only_with_its_connection() -> None:

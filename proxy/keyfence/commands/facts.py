@@ -107,6 +107,9 @@ class Facts(NamedTuple):
     decides: tuple[int, int] | None = None
     channel_at: int = 0  # 0: it names none
     # -- for the session
+    # Whether some server answers a call with these arguments twice. It decides for all calls that have the
+    # same arguments behind the content, so the decision cache asks once for each form. None: it never does.
+    answers_twice: Callable[[Argv], bool] | None = None
     connection: Connection = Connection.BY_CATEGORY
     # The client's text cannot shape its reply. Only said of commands that need a dedicated connection.
     has_fixed_shape: bool = False

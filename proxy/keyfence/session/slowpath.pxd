@@ -20,4 +20,4 @@ cdef class SlowPath:
     @cython.locals(executor=Executor, client=KnownClient, conversation=Conversation)
     cpdef bint concludes(self, object request, object ruling, object evaluation, bint at_once) except -1
     @cython.locals(conversation=Conversation)
-    cdef bint _fits(self, object authorizer, object touches, Py_ssize_t size) except -1
+    cdef bint _fits(self, object authorizer, object touches, Py_ssize_t size, bint is_certain) except -1

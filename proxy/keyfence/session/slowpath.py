@@ -18,7 +18,7 @@ from keyfence.session.conversation.executor import Executor, Handler, Plan
 from keyfence.session.conversation.known_client import label_of
 from keyfence.session.conversation.observer import Sent
 from keyfence.session.conversation.refusal import prepared_refusal, refusal
-from keyfence.session.conversation.routing import FIXED_SHAPE, SCRIPTS
+from keyfence.session.conversation.routing import SCRIPTS, has_one_reply
 from keyfence.session.handlers.inband import TOO_LONG
 from keyfence.session.handlers.table import HANG_UP, OWN, SUBCOMMAND_HANDLERS, TOO_LARGE, handler_of
 
@@ -97,8 +97,9 @@ class SlowPath:
                 reply = refusal(ruling.refused_by, authorizer.policy.contact, decision)
         if reply is None and too_large:
             handler = TOO_LARGE
-        fits = reply is not None or self._fits(authorizer, touches, size)
-        if reply is None and handler is None and (command is None or command.name not in FIXED_SHAPE):
+        is_certain = handler is not None or has_one_reply(command, argv)
+        fits = reply is not None or self._fits(authorizer, touches, size, is_certain)
+        if reply is None and not is_certain:
             conversation.mark_shapeable(fits)
         if handler is None and reply is None and fits:
             client.observer.command(client.service, label, "forwarded")
@@ -154,8 +155,11 @@ class SlowPath:
             repeat.refusal = prepared
             cache.remember(lookup, argv, repeat)
 
-    def _fits(self, authorizer: Authorizer, touches: Touches, size: int) -> bool:
-        """Whether a request of `size` bytes may take the connection that the client uses now."""
+    def _fits(self, authorizer: Authorizer, touches: Touches, size: int, is_certain: bool) -> bool:
+        """Whether a request of `size` bytes may take the connection that the client uses now.
+
+        `is_certain`: it has one reply of a fixed shape.
+        """
         command, script = touches.command, touches.script
         is_trusted = (
             command is not None
@@ -164,7 +168,7 @@ class SlowPath:
             and authorizer.policy.shares(script)
         )
         conversation = self._executor.conversation
-        if not conversation.route.takes(command, is_trusted):
+        if not conversation.route.takes(command, is_trusted, is_certain):
             return False
         if conversation.route.is_shared and conversation.exceeds_share(size, 1):
             conversation.route.stay()

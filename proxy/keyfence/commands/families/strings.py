@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 
 from keyfence.commands.arguments import MOST_OPTIONS, each_option, integer, option, options, word
@@ -18,6 +19,7 @@ from keyfence.commands.ttl import DROPS, EDITS, KEEPS, STORES, STORES_NEW, milli
 _TIMES = {b"EX": (1000, False), b"PX": (1, False), b"EXAT": (1000, True), b"PXAT": (1, True)}
 # Each takes the next argument as a value, even if that looks like an option (Valkey 8.1, Redis 8.4).
 _COMPARES = frozenset({b"IFEQ", b"IFNE", b"IFDEQ", b"IFDNE"})
+_DIGEST = re.compile(rb"[0-9a-fA-F]{16}")
 
 
 def _set_needs(argv: Argv) -> int:
@@ -26,6 +28,16 @@ def _set_needs(argv: Argv) -> int:
     As `src/db.c` setGetKeys, this looks at every argument from the third on, even if it is not an option.
     """
     return READ | WRITE if any(name == b"GET" or name in _COMPARES for name in options(argv, 3)) else WRITE
+
+
+def _set_answers_twice(argv: Argv) -> bool:
+    """SET … GET with a malformed digest: Redis 8.4 sends the old value, and then an error (`src/t_string.c`,
+    setGenericCommand). Every argument counts as an option here, even if it is a value."""
+    if len(argv) > MOST_OPTIONS:
+        return True
+    names = [*options(argv, 3)]
+    digests = [argv[at] for at, name in enumerate(names[:-1], 4) if name in (b"IFDEQ", b"IFDNE")]
+    return b"GET" in names and not all(map(_DIGEST.fullmatch, digests))
 
 
 def _set_ttl(argv: Argv) -> Ttl:
@@ -81,7 +93,8 @@ _SETTING = {
     "MSETNX": _replacing(OnKey(STORES_NEW), _SETTING_ONE)._replace(decides=KEYS_ONLY),
     "PSETEX": _replacing(OnKey(_setex_ttl(1)), _SETTING_ONE_WITH_TIME),
     "SET": _replacing(OnKey(_set_ttl), _SETTING_ONE._replace(options=TO_END, options_at=3))._replace(
-        rights=Rights(_set_needs, "write; with GET or a comparison read and write")
+        rights=Rights(_set_needs, "write; with GET or a comparison read and write"),
+        answers_twice=_set_answers_twice,
     ),
     "SETEX": _replacing(OnKey(_setex_ttl(1000)), _SETTING_ONE_WITH_TIME),
     "SETNX": _replacing(OnKey(STORES_NEW), _SETTING_ONE),

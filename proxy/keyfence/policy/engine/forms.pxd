@@ -15,6 +15,7 @@ cdef class CommandForms:
     cdef readonly bytes spelled
     cdef readonly str name
     cdef readonly object layout
+    cdef object answers_twice
     cdef readonly Py_ssize_t index
     cdef readonly bint shows_content
     cdef readonly list runs

@@ -15,6 +15,7 @@ from keyfence.commands.arguments import integer, word
 from keyfence.commands.call_layouts import CallLayout
 from keyfence.commands.extract import OneKey
 from keyfence.commands.model import Command
+from keyfence.commands.table import COMMANDS
 from keyfence.policy.compiled.named import KINDS, NameCheck, TypeWords
 from keyfence.policy.compiled.policy import Target
 from keyfence.policy.compiled.sizes import Question
@@ -71,6 +72,7 @@ class CommandForms:
         self.shows_content = one is not None and one.shows_content
         self.runs = runs_of(call) if call is not None else []
         self.has_several = call is not None
+        self.answers_twice = COMMANDS[self.name.encode()].facts.answers_twice
         self.options, self.options_at, self.options_to = layout.options, layout.options_at, 0
         if call is not None and call.decides[0]:
             self.options_at, self.options_to = call.decides
@@ -123,6 +125,8 @@ class CommandForms:
             if len(options) > LONGEST_FORM or sum(map(len, options)) > MOST_BYTES:
                 return None
             if self.options == _TRIMMING and len(options) > 1 and not is_trimmed(options):
+                return None
+            if self.answers_twice is not None and self.answers_twice(argv):
                 return None
             if len(self.forms) >= self.most_forms:
                 if not self.renews:

@@ -17,7 +17,7 @@ cdef class Route:
     cdef object _clock
     cdef double _until
 
-    cpdef bint takes(self, object command, bint is_trusted=*) except -1
+    cpdef bint takes(self, object command, bint is_trusted=*, bint has_one_reply=*) except -1
     cpdef object needs_own(self)
     cpdef object stay(self)
     cpdef object begins_work(self)

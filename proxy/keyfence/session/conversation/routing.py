@@ -8,12 +8,13 @@ which connection a command needs.
 
 A reply has a fixed shape if no text of the client can turn it into two frames. Replies to scripts have none:
 Redis puts parts of a script's text raw into error lines (`evalExtractShebangFlags` in `src/eval.c` of 7.0),
-and a script words its own errors. tests/adversary searches for others.
+and a script words its own errors. Some calls are even answered twice (`Facts.answers_twice`). tests/adversary
+searches for others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from keyfence.commands.facts import Connection
 from keyfence.commands.model import Command
@@ -49,6 +50,19 @@ _FOLLOWED = _named(lambda row: row.facts.connection is Connection.FOLLOWED)
 HARMLESS = _named(lambda row: row.facts.connection is Connection.OWN) | _FOLLOWED | SCRIPTS | BLOCKING
 FIXED_SHAPE = SHAREABLE | _FOLLOWED | BLOCKING | _named(lambda row: row.facts.has_fixed_shape)
 GREETINGS = _named(lambda row: row.facts.greets)
+_ANSWERED_TWICE = {
+    row.command.name: row.facts.answers_twice
+    for row in COMMANDS.values()
+    if row.facts.answers_twice is not None
+}
+
+
+def has_one_reply(command: Command | None, argv: Sequence[bytes]) -> bool:
+    """Whether a call surely has exactly one reply of a fixed shape."""
+    if command is None or command.name not in FIXED_SHAPE:
+        return False
+    answers_twice = _ANSWERED_TWICE.get(command.name)
+    return answers_twice is None or not answers_twice(argv)
 
 
 class Route:
@@ -71,7 +85,7 @@ class Route:
         self._until = 0.0
         self._greets = True  # the client still sets up its connection
 
-    def takes(self, command: Command | None, is_trusted: bool = False) -> bool:
+    def takes(self, command: Command | None, is_trusted: bool = False, has_one_reply: bool = True) -> bool:
         """Whether a command may take the connection that the client uses now; otherwise it needs the
         dedicated one.
 
@@ -79,6 +93,10 @@ class Route:
         command runs a script that the policy allows on shared connections.
         """
         is_shareable = command is not None and command.name in SHAREABLE
+        if is_shareable and not has_one_reply:
+            self._greets = False
+            self.needs_own()
+            return not self.is_shared
         if is_shareable and self.roams and command is not None and command.name in OF_ALL_NODES:
             self.took_others = True
             return not self.is_shared
