@@ -218,7 +218,6 @@ class Session(under_test.Session):
     take_own = _at("talk.take_own")
     give_up_own = _at("talk.give_up_own")
     may_ask_on_own = _at("talk.may_ask_on_own")
-    ask_beside = _at("talk.ask_beside")
     tell = _at("talk.replies.tell")
     takes_notices = _at("talk.replies.takes_notices")
     upstream_lost = _at("talk.upstream_lost")

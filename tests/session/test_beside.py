@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from keyfence.session.conversation.beside import ask_beside
 from tests.session.sessions import ADMITTED, REFUSED, Session, cmd, in_multi, observed, passed, sent, session
 from tests.session.test_subscriptions import frame, message, subscribed
 
@@ -13,7 +14,7 @@ LOGIN = cmd("AUTH", "keyfence", "token")
 def asked(one: Session) -> list[bytes] | None:
     """Asks beside; returns the list that the reply comes to, or None if it cannot be asked."""
     replies: list[bytes] = []
-    return replies if one.ask_beside(LOGIN, replies.append) else None
+    return replies if ask_beside(one.talk, LOGIN, replies.append) else None
 
 
 def test_the_reply_has_its_place_among_those_that_are_due() -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from keyfence.net.closures import CREDENTIALS, Closure
+from keyfence.session.conversation.beside import ask_beside
 from keyfence.session.conversation.conversation import Conversation
 from keyfence.telemetry.counters import Counters
 from keyfence.telemetry.operator_log import notice, report_fault
@@ -106,7 +107,7 @@ class OwnConnection:
         if link.is_kept:
             link.is_logging_in = link.ask(login.request, take)
         else:
-            link.is_logging_in = self._conversation.ask_beside(login.request, take)
+            link.is_logging_in = ask_beside(self._conversation, login.request, take)
             self._client.shared_turn(None)  # send it
         return link.is_logging_in
 

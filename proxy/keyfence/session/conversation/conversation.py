@@ -26,7 +26,7 @@ from keyfence.resp.requests import RequestReader
 
 from .identity import Identity
 from .owner_questions import Question
-from .reply_queue import ON, ReplyQueue, unreachable
+from .reply_queue import ReplyQueue, unreachable
 from .routing import Route
 from .states import ADMITS, Event, Input, State, next_state, states_where
 from .transactions import OpenTransaction
@@ -359,25 +359,6 @@ class Conversation:
         self._closing_then = reason
         if not self.replies.slots:
             self.end(reason)
-
-    def ask_beside(self, request: bytes, answered: Callable[[bytes], None]) -> bool:
-        """Send a request of the owner's on the dedicated connection, between two of the client's, whatever
-        replies are due. `answered` gets the reply, which the client never sees. Returns False if that is not
-        possible now: on a shared connection, inside MULTI, or if Redis would not answer as usual."""
-        can_ask = (
-            self.state == _READING
-            and not self.route.is_shared
-            and self.transaction is None
-            and not self.partly_sent
-            and not self.replies.closing
-            and not self.is_subscriber
-            and not self.replies.monitoring
-            and self.replies.mode == ON
-        )
-        if can_ask:
-            self.to_upstream.append(request)
-            self.replies.drop(answered)
-        return can_ask
 
     # -- requests that are too large to be held
 
