@@ -206,9 +206,9 @@ def test_a_script_s_reply_within_exec_changes_no_user() -> None:
     assert all(user == b"default" for user, _ in play.redis.seen)
 
 
-def test_without_a_script_a_login_costs_no_barrier() -> None:
+def test_a_login_costs_no_barrier_if_the_client_begins_with_it() -> None:
     one = session("CubeProxy")
-    one.from_client(HGET + cmd("AUTH", "master", PASSWORD))
-    assert passed(one) == HGET
-    one.from_upstream(b"$-1\r\n")
+    one.from_client(cmd("AUTH", "master", PASSWORD) + HGET)
     assert passed(one) == cmd("AUTH", "master", PASSWORD)
+    one.from_upstream(b"+OK\r\n")
+    assert passed(one) == HGET

@@ -14,7 +14,16 @@ from keyfence.policy.engine.authorizer import InForce
 from keyfence.session.conversation.context import ClientOrigin, SessionContext
 from keyfence.session.conversation.shown_ids import ShownIds
 from tests.adversary.conftest import Search
-from tests.session.sessions import RecordingObserver, Session, authorizer_with, cmd, identities, passed, sent
+from tests.session.sessions import (
+    RecordingObserver,
+    Session,
+    at_barrier,
+    authorizer_with,
+    cmd,
+    identities,
+    passed,
+    sent,
+)
 
 SERVICES = ("CubeMaster", "CubeProxy", "unknown")
 USERS = {"CubeMaster": "master", "CubeProxy": "proxy"}
@@ -36,7 +45,7 @@ class Client:
 
     def ask(self, request: bytes, reply: bytes) -> None:
         self.session.from_client(request)
-        assert passed(self.session) == request
+        assert at_barrier(self.session) + passed(self.session) == request
         self.session.from_upstream(reply)
         assert sent(self.session) == reply
 

@@ -437,8 +437,9 @@ async def test_connections_that_are_still_in_their_handshake_count() -> None:
 async def let_anybody_in(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """An upstream that accepts every password."""
     while data := await reader.read(65536):
-        for word in re.findall(b"AUTH|HGETALL", data):
-            writer.write(b"+OK\r\n" if word == b"AUTH" else b"*0\r\n")
+        for word, barrier in re.findall(rb"(AUTH|HGETALL|HELLO)(?:\r\n\$1\r\n2\r\n\$32\r\n(\w+))?", data):
+            answers = {b"AUTH": b"+OK\r\n", b"HGETALL": b"*0\r\n"}
+            writer.write(answers.get(word, b"-ERR Syntax error in HELLO option '%b'\r\n" % barrier))
 
 
 @in_loop

@@ -19,6 +19,7 @@ from tests.session.sessions import (
     REFUSED,
     RecordingObserver,
     Session,
+    at_barrier,
     authorizer_with,
     cmd,
     granting,
@@ -257,7 +258,8 @@ def test_two_logins_in_one_packet_hold_for_the_commands_behind_them_wherever_it_
         upstream = b""
         fed = False
         while True:
-            new = passed(one)
+            new = at_barrier(one)
+            new += passed(one)
             upstream += new
             one.counts.clear()
             if new:

@@ -9,6 +9,7 @@ from tests.session.sessions import (
     PUSH,
     REFUSED,
     Session,
+    at_barrier,
     cmd,
     in_multi,
     observed,
@@ -96,10 +97,13 @@ def monitoring() -> Session:
 def test_lines_of_monitor_come_between_replies() -> None:
     one = monitoring()
     one.from_client(cmd("PING") + cmd("AUTH", "master", "pw") + ADMITTED)
-    stream = LINE + b"+PONG\r\n" + LINE + LINE + b"+OK\r\n" + LINE + b"*0\r\n" + LINE
-    for at in range(len(stream)):
-        one.from_upstream(stream[at : at + 1])
-    assert sent(one) == stream
+    before, behind = LINE + b"+PONG\r\n" + LINE + LINE, b"+OK\r\n" + LINE + b"*0\r\n" + LINE
+    for at in range(len(before)):
+        one.from_upstream(before[at : at + 1])
+    at_barrier(one)
+    for at in range(len(behind)):
+        one.from_upstream(behind[at : at + 1])
+    assert sent(one) == before + behind
     assert one.service == "CubeMaster"
     assert one.outstanding == 0
 

@@ -19,6 +19,7 @@ from tests.session.sessions import (
     ADMITTED,
     ROUTE,
     Session,
+    at_barrier,
     authorizer_with,
     cmd,
     is_refusal,
@@ -116,6 +117,46 @@ def test_a_whole_transaction_with_such_a_command_takes_the_client_s_own_connecti
     assert not one.route.is_shared
     assert passed(one) == transaction
     assert one.talk.doubt == Doubt.OPEN
+
+
+LOGINS = [cmd("AUTH master pw"), cmd("HELLO 3 AUTH master pw")]
+
+
+@pytest.mark.parametrize("login", LOGINS)
+def test_a_second_reply_of_which_keyfence_does_not_know_is_not_taken_for_a_login(login: bytes) -> None:
+    one = session()
+    one.from_client(ADMITTED * 2 + login)
+    assert passed(one) == ADMITTED * 2
+    one.from_upstream(b"*0\r\n-ERR and one more\r\n")
+    assert login not in passed(one)
+    one.from_upstream(b"*0\r\n")
+    assert one.closing == "identity: the replies are out of step with the requests"
+    assert one.service == "CubeProxy"
+
+
+@pytest.mark.parametrize("login", LOGINS)
+def test_a_login_behind_other_requests_waits_for_one_barrier(login: bytes) -> None:
+    one = session()
+    one.from_client(ADMITTED + login + login)
+    one.from_upstream(b"*0\r\n")
+    assert at_barrier(one) == ADMITTED
+    assert passed(one) == login
+    one.from_upstream(b"+OK\r\n" if login.startswith(b"*3") else b"%0\r\n")
+    assert passed(one) == login  # nothing was sent between the two
+    assert one.service == "CubeMaster"
+
+
+@pytest.mark.parametrize(
+    "greeting", ["AUTH master pw", "HELLO 3 AUTH master pw", "CLIENT SETINFO LIB-NAME x", "SELECT 0"]
+)
+def test_a_login_among_the_first_requests_of_a_client_needs_no_barrier(greeting: str) -> None:
+    one = session()
+    one.from_client(cmd(greeting) + LOGINS[0])
+    assert passed(one).startswith(cmd(greeting))
+    one.from_upstream(b"%0\r\n" if greeting.startswith("HELLO") else b"+OK\r\n")
+    assert passed(one) in (LOGINS[0], b"")
+    one.from_upstream(b"+OK\r\n")
+    assert one.service == "CubeMaster"
 
 
 def test_a_doubt_ends_only_with_its_connection() -> None:

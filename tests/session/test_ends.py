@@ -11,6 +11,7 @@ from tests.session.sessions import (
     PUSH,
     REFUSED,
     RecordingObserver,
+    at_barrier,
     cmd,
     is_refusal,
     observed,
@@ -99,6 +100,7 @@ def test_without_an_upstream_every_request_gets_an_error_in_its_place() -> None:
     assert got[:2] == [sorry] * 2
     assert is_refusal(got[2], "scope.write")
     assert not one.closing
+    assert at_barrier(one) == b""
     for still_to_be_tried in (cmd("AUTH", "u", "p"), ADMITTED):
         assert passed(one) == still_to_be_tried
         one.upstream_refused("again")

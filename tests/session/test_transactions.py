@@ -19,6 +19,7 @@ from tests.session.sessions import (
     REFUSED,
     RecordingObserver,
     Session,
+    at_barrier,
     authorizer_with,
     cmd,
     is_refusal,
@@ -88,6 +89,7 @@ def test_a_whole_transaction_goes_in_one_piece_on_the_clients_own_connection_too
     assert not one.in_transaction
     one.from_upstream(b"-NOPERM multi\r\n*0\r\n*0\r\n-ERR EXEC without MULTI\r\n")
     one.from_client(cmd("AUTH", "master", "pw"))
+    at_barrier(one)
     one.from_upstream(b"+OK\r\n")
     assert one.service == "CubeMaster"
 

@@ -9,7 +9,7 @@ from keyfence.resp.requests cimport RequestReader
 
 cdef int _READING, _AWAITING_ALL, _BECOMING_OPAQUE, _OPAQUE, _CLOSING
 cdef int _EVALUATING, _AWAITS_MORE, _HOLDS_NOTHING
-cdef int _NO_DOUBT, _PAST, _OPEN
+cdef int _NO_DOUBT, _UNPROVEN, _PAST, _OPEN
 cdef Py_ssize_t _NO_LIMIT
 
 

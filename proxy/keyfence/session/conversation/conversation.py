@@ -54,12 +54,13 @@ class Room:
 
 
 class Doubt(IntEnum):
-    """Whether the client's text might shape a reply on its dedicated connection, so that the reply is not
-    what it looks like. Compiled modules compare these as C integers."""
+    """Whether a reply on the client's dedicated connection may be another one than it looks like. Compiled
+    modules compare these as C integers."""
 
     NONE = 0
-    PAST = 1  # it might have shaped a reply before the last barrier that was passed
-    OPEN = 2  # it might shape the next reply
+    UNPROVEN = 1  # requests were sent since the last barrier; Redis should answer each of them once
+    PAST = 2  # the client's text might have shaped a reply before the last barrier that was passed
+    OPEN = 3  # it might shape the next reply
 
 
 ROOM = Room()
@@ -71,7 +72,7 @@ _BECOMING_OPAQUE = int(State.BECOMING_OPAQUE)
 _OPAQUE = int(State.OPAQUE)
 _CLOSING = int(State.CLOSING)
 
-_NO_DOUBT, _PAST, _OPEN = int(Doubt.NONE), int(Doubt.PAST), int(Doubt.OPEN)
+_NO_DOUBT, _UNPROVEN, _PAST, _OPEN = map(int, Doubt)
 
 # What states admit, from `states.ADMITS`: the one state that evaluates, and sets of states as bits.
 (_EVALUATING,) = (int(state) for state, admits in ADMITS.items() if admits.input is Input.EVALUATE)
@@ -235,6 +236,8 @@ class Conversation:
             self._shared_bytes += len(request)
         else:
             self.route.is_behind = False
+            if self.doubt == _NO_DOUBT:
+                self.doubt = _UNPROVEN
         self.replies.forward(count)
 
     def when_answered(self, act: Callable[[], None]) -> None:
@@ -290,15 +293,16 @@ class Conversation:
         self.shapeable = False
         self.doubt_replies()
 
-    def when_sure(self, act: Callable[[], None]) -> None:
+    def when_sure(self, act: Callable[[], None], *, is_login: bool = False) -> None:
         """Carry out the current request once no reply is due and only its own reply can come.
 
         This is for commands that change the client's identity or database, because keyfence believes their
-        replies. It is not for use inside MULTI, where Redis would queue a barrier.
+        replies. A login trusts no other request to have had one reply. It is not for use inside MULTI, where
+        Redis would queue a barrier.
         """
 
         def sure() -> None:
-            if self.doubt == _OPEN:
+            if self.doubt == _OPEN or (is_login and self.doubt != _NO_DOUBT):
                 self.send_barrier(act)
                 self._at_barrier = True
             else:
@@ -324,8 +328,7 @@ class Conversation:
             elif not left:
                 self._barrier = None
                 self._at_barrier = False
-                if self.doubt == _OPEN:
-                    self.doubt = _PAST
+                self.doubt = _PAST if self.doubt >= _PAST else _NO_DOUBT
                 self.release()
                 act()
 
@@ -431,6 +434,7 @@ class Conversation:
         self.route.is_shared = False
         self.counts.clear()
         self.replies.go_on_with_kept()
+        self.doubt = max(self.doubt, _UNPROVEN)
         if self.shapeable:
             self._doubt_pending()
 

@@ -83,7 +83,7 @@ def change(executor: Executor, seen: Callable[[bytes], None], *, is_login: bool 
     evaluated until `seen` has its reply; inside MULTI, EXEC's reply brings it."""
     conversation = executor.conversation
     if conversation.transaction is None:
-        conversation.when_sure(lambda: hold_for(executor, seen))
+        conversation.when_sure(lambda: hold_for(executor, seen), is_login=is_login)
     else:
         inspect_effect(executor, seen, is_login=is_login, must_know=True)
 
