@@ -90,6 +90,20 @@ def test_a_closed_connection_cannot_be_named(keyfence: Keyfence) -> None:
     other.close()
 
 
+def test_client_caching_ends_with_a_refused_command(keyfence: Keyfence) -> None:
+    """CLIENT CACHING NO holds for one command, so Redis must see one in place of the refused one."""
+    with keyfence.client("CubeMaster") as writer, keyfence.connect("CubeProxy") as reader:
+        writer.delete(KEY)
+        reader.sendall(b"HELLO 3\r\nCLIENT TRACKING ON OPTOUT\r\nCLIENT CACHING NO\r\nGET no:x\r\n")
+        heard = b""
+        while b"-NOPERM" not in heard:
+            heard += reader.recv(4096)
+        reader.sendall(b"HGETALL %b\r\n" % KEY.encode())
+        assert reader.recv(4096) == b"%0\r\n"
+        writer.hset(KEY, "HostIP", "10.0.0.7")
+        assert reader.recv(4096) == b">2\r\n$10\r\ninvalidate\r\n*1\r\n" + bulk(KEY)
+
+
 def test_redirected_messages_arrive_at_the_named_connection(keyfence: Keyfence) -> None:
     (reader,) = connections(keyfence, "CubeProxy", 1)
     with keyfence.client("CubeMaster") as writer, keyfence.connect("CubeProxy") as listener:

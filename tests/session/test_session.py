@@ -7,9 +7,10 @@ import weakref
 
 import pytest
 
+from keyfence.policy.enforcement.modes import ModeRule
 from keyfence.policy.engine.authorizer import InForce
 from keyfence.process.serving.garbage import without_collections
-from keyfence.session.conversation.conversation import ROOM
+from keyfence.session.conversation.conversation import ABORT_MARKER, ROOM
 from keyfence.session.conversation.transactions import MAX_EFFECTS
 from tests.session.sessions import (
     ADMITTED,
@@ -265,3 +266,25 @@ def test_an_idle_session_keeps_no_policy_that_is_not_in_force() -> None:
         assert one.service == "CubeMaster"
         one.from_client(ADMITTED)
         assert passed(one).endswith(ADMITTED)
+
+
+@pytest.mark.parametrize("words", ["ASKING", "CLIENT CACHING YES", "client caching no"])
+@pytest.mark.parametrize("sharing", [False, True])
+def test_what_holds_for_the_next_command_ends_with_a_refused_one(words: str, sharing: bool) -> None:
+    """Redis gets another command in its place, for the first one only. The cache refuses the rest."""
+    held = InForce(authorizer_with(ModeRule("enforce", "scope.write"), ModeRule("observe")))
+    one = session(in_force=held, sharing=sharing)
+    for _ in range(3):
+        one.from_client(cmd(words) + REFUSED + REFUSED + ADMITTED)
+        assert passed(one) == cmd(words) + ABORT_MARKER + ADMITTED
+        one.from_upstream(b"+OK\r\n-ERR wrong number of arguments for 'echo' command\r\n*0\r\n")
+        ok, first, second, last = replies(sent(one))
+        assert (ok, last) == (b"+OK\r\n", b"*0\r\n")
+        assert is_refusal(first, "scope.write")
+        assert is_refusal(second, "scope.write")
+
+
+def test_what_holds_for_a_command_that_passes_costs_nothing() -> None:
+    one = observed()
+    one.from_client(cmd("CLIENT CACHING YES") + ADMITTED * 2)
+    assert passed(one) == cmd("CLIENT CACHING YES") + ADMITTED * 2

@@ -82,6 +82,7 @@ _NO_LIMIT = 1 << 62
 
 # Sent upstream in place of a command that is refused inside MULTI. Its wrong arity makes Redis mark the
 # transaction, so that EXEC answers EXECABORT in Redis' own words and runs nothing (server.c, rejectCommand).
+# After ASKING or CLIENT CACHING, it is the next command, for which they hold (networking.c, resetClient).
 ABORT_MARKER = encode.command(b"ECHO")
 MULTI = encode.command(b"MULTI")
 

@@ -106,9 +106,11 @@ class Executor:
             self.answer_refusal(reply)
 
     def answer_refusal(self, reply: bytes) -> None:
-        """Answer the current request, which is refused as a whole."""
+        """Answer the current request, which is refused as a whole. If it counts for Redis all the same (in
+        MULTI, after ASKING), Redis gets another command in its place."""
         conversation = self.conversation
-        if conversation.transaction is not None:
+        if conversation.transaction is not None or conversation.route.marks_next:
+            conversation.route.marks_next = False
             conversation.to_upstream.append(ABORT_MARKER)
             conversation.replies.replace(reply)
         else:

@@ -9,6 +9,7 @@ cdef class Route:
     cdef public bint is_shared
     cdef public bint knows_id
     cdef public bint watching
+    cdef public bint marks_next
     cdef public bint reopen
     cdef public bint is_behind
     cdef public bint took_others

@@ -77,6 +77,7 @@ class Route:
         self.pinned = ""  # the command that keeps the client on its dedicated connection for good
         self.knows_id = False  # the client knows its connection's id, so that connection is kept
         self.watching = False
+        self.marks_next = False  # Redis does something special with the next command that it gets
         self.reopen = False  # the dedicated connection must be replaced before anything is sent on it
         self.is_behind = False  # nothing was sent on it since the last request on a shared one
         # A command has come that is not shareable, and may block. The client's owner sets it to False.
@@ -127,6 +128,8 @@ class Route:
             self.knows_id = True
         elif name == "WATCH":
             self.watching = True  # until Redis denies it
+        elif name in ("ASKING", "CLIENT CACHING"):
+            self.marks_next = True
 
     def stay(self) -> None:
         """Stay on the dedicated connection for a while, because more such commands are likely."""
