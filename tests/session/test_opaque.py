@@ -14,6 +14,7 @@ from tests.session.sessions import (
     PUSH,
     REFUSED,
     RecordingObserver,
+    Session,
     cmd,
     in_multi,
     is_refusal,
@@ -78,6 +79,50 @@ def test_a_session_turns_opaque_only_once_its_replies_are_in() -> None:
     assert passed(one) == cmd("SYNC") + REFUSED + b"PI"
     assert sent(one) == b":1\r\n:2\r\n" + PUSH
     assert one.is_opaque
+
+
+def silent(mode: str) -> Session:
+    one = observed()
+    one.from_client(cmd(f"CLIENT REPLY {mode}"))
+    one.from_upstream(b"+OK\r\n")
+    passed(one)
+    return one
+
+
+@pytest.mark.parametrize("mode", ["OFF", "SKIP"])
+def test_redis_is_told_that_replies_are_off_before_a_session_passes_unread(mode: str) -> None:
+    """Until then Redis replies, and keyfence drops what the client has switched off."""
+    one = silent(mode)
+    one.from_client(cmd("SYNC") + ADMITTED)
+    assert one.is_opaque
+    assert passed(one) == cmd(f"CLIENT REPLY {mode}") + cmd("SYNC") + ADMITTED
+    assert not one.closing
+
+
+@pytest.mark.parametrize("words", ["CLIENT REPLY SKIP", "CLIENT REPLY ON", "SUBSCRIBE c"])
+def test_a_session_whose_replies_are_off_does_not_pass_unread_inside_multi(words: str) -> None:
+    """Redis would queue CLIENT REPLY OFF there."""
+    one = silent("OFF")
+    one.from_client(cmd("MULTI") + ADMITTED + cmd(words) + cmd("EXEC"))
+    assert passed(one) == cmd("MULTI") + ADMITTED
+    one.from_upstream(b"+OK\r\n+QUEUED\r\n")
+    assert passed(one) == b""
+    assert sent(one) == b""
+    assert one.closing == "replies are off, and Redis cannot be told so inside MULTI or inside a request"
+
+
+def test_a_session_whose_replies_are_off_passes_no_rest_of_a_request_unread() -> None:
+    one = silent("OFF")
+    request = cmd("SUBSCRIBE", *(b"c" * 1_000 for _ in range(3_000)))
+    one.from_client(cmd("MULTI"))
+    one.from_upstream(b"+OK\r\n")
+    passed(one)
+    for at in range(0, len(request), 65_536):
+        one.from_client(request[at : at + 65_536])
+    while one.wants_turn:
+        one.take_turn()
+    assert not one.is_opaque
+    assert one.closing
 
 
 def test_the_reasons_are_those_of_the_closed_set() -> None:

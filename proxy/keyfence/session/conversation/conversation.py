@@ -26,7 +26,7 @@ from keyfence.resp.requests import RequestReader
 
 from .identity import Identity
 from .owner_questions import Question
-from .reply_queue import ReplyQueue, unreachable
+from .reply_queue import OFF, ON, SKIP, ReplyQueue, unreachable
 from .routing import Route
 from .states import ADMITS, Event, Input, State, next_state, states_where
 from .transactions import OpenTransaction
@@ -85,6 +85,11 @@ _NO_LIMIT = 1 << 62
 # After ASKING or CLIENT CACHING, it is the next command, for which they hold (networking.c, resetClient).
 ABORT_MARKER = encode.command(b"ECHO")
 MULTI = encode.command(b"MULTI")
+# Redis replies to everything, and keyfence drops what the client has switched off. Before keyfence stops to
+# follow the session, it tells Redis.
+_SILENCE = {
+    mode: encode.command(b"CLIENT", b"REPLY", word) for mode, word in ((OFF, b"OFF"), (SKIP, b"SKIP"))
+}
 
 
 class Conversation:
@@ -410,7 +415,13 @@ class Conversation:
 
     def pass_unread(self, request: bytes) -> None:
         """Once every due reply has arrived, send `request` and everything after it unread."""
-        self._unread = [request, self.reader.rest()]
+        is_silent = self.replies.mode != ON
+        if is_silent and (self.transaction is not None or self.partly_sent):
+            reason = "replies are off, and Redis cannot be told so inside MULTI or inside a request"
+            self.close_after_replies(OTHER.because(reason))
+            return
+        silence = [_SILENCE[self.replies.mode]] if is_silent else []
+        self._unread = [*silence, request, self.reader.rest()]
         self.enter(Event.LOSE_TRACK)
         self._pass_unread_when_answered()
 
