@@ -53,6 +53,32 @@ def test_a_large_request_is_refused_by_giving_up_its_connection(monkeypatch: pyt
     assert passed(one) == ADMITTED
 
 
+def test_the_target_of_a_redirection_is_closed_with_the_connection_of_its_refused_request(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Redis would send the messages to an id that is gone."""
+    one = large(monkeypatch)
+    one.from_client(cmd("CLIENT ID"))
+    one.from_upstream(b":7\r\n")
+    assert one.context.ids.may_name("CubeProxy", 7)
+    in_pieces(one, BIG)
+    assert not one.reopen
+    assert replies(sent(one))[0] == b":7\r\n"
+    assert one.closing == "a large request was refused, and its connection cannot be replaced"
+
+
+def test_a_client_that_only_knows_its_id_stays_when_its_large_request_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    one = large(monkeypatch)
+    one.from_client(cmd("CLIENT ID"))
+    one.from_upstream(b":7\r\n")
+    assert not one.context.ids.may_name("CubeMaster", 7)  # another service may not name it
+    in_pieces(one, BIG)
+    assert one.reopen
+    assert not one.closing
+
+
 def test_a_large_request_refused_inside_multi_still_aborts_it(monkeypatch: pytest.MonkeyPatch) -> None:
     one = in_multi(large(monkeypatch))
     one.from_client(ADMITTED)

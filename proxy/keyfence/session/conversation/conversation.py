@@ -396,8 +396,8 @@ class Conversation:
         EXECABORT.
         """
         self.partly_sent = False
-        watching = self.route.watching and self.transaction is None  # otherwise EXEC will fail anyway
-        if self.route.pinned or watching or self.replies.monitoring or self.replies.subscriptions:
+        is_bound = self.route.is_bound(in_transaction=self.transaction is not None)
+        if is_bound or self.replies.monitoring or self.replies.subscriptions:
             self.replies.local(reply)
             reason = "a large request was refused, and its connection cannot be replaced"
             self.close_after_replies(OTHER.because(reason))

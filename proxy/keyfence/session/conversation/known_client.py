@@ -104,6 +104,10 @@ class KnownClient(Identity):
         strict = self.service == UNKNOWN and enforces(self.asker().service)
         self._conversation.reader.limits = UNIDENTIFIED if strict else self.context.limits
 
+    def is_named(self) -> None:
+        """Another client may have Redis send messages to this client's connection from now on."""
+        self._conversation.route.is_named = True
+
     def leave(self) -> None:
         if self._opaque_as:
             self.observer.opaque_ended(self._opaque_as)

@@ -8,6 +8,7 @@ cdef class Route:
     cdef readonly bint roams
     cdef public bint is_shared
     cdef public bint knows_id
+    cdef public bint is_named
     cdef public bint watching
     cdef public bint marks_next
     cdef public bint reopen

@@ -76,6 +76,7 @@ class Route:
         self.is_shared = sharing
         self.pinned = ""  # the command that keeps the client on its dedicated connection for good
         self.knows_id = False  # the client knows its connection's id, so that connection is kept
+        self.is_named = False  # another client has Redis send messages there
         self.watching = False
         self.marks_next = False  # Redis does something special with the next command that it gets
         self.reopen = False  # the dedicated connection must be replaced before anything is sent on it
@@ -146,6 +147,11 @@ class Route:
         """Whether another dedicated connection could take the place of the client's, as far as this object
         knows."""
         return not self.pinned and not self.watching and not self.knows_id
+
+    def is_bound(self, *, in_transaction: bool) -> bool:
+        """Whether the client, or another one, needs just this dedicated connection. A refusal within a
+        transaction has ended its watches."""
+        return bool(self.pinned) or self.is_named or (self.watching and not in_transaction)
 
     def may_share(self) -> bool:
         """Whether the client may leave its dedicated connection, as far as this object knows."""

@@ -30,6 +30,9 @@ class Named(Protocol):
     service: str
     caller: Caller
 
+    def is_named(self) -> None:
+        """Another client may have Redis send messages to this client's connection from now on."""
+
 
 def _nowhere() -> str:
     return ""
@@ -62,17 +65,20 @@ class ShownIds:
         if number is not None:
             del self._whose[number]
 
-    def is_of(self, service: str, number: int, caller: Caller | None = None) -> bool:
-        """Whether a client of this service (and `caller`, if given) was shown the id. An unidentified client
-        has no service."""
+    def may_name(self, service: str, number: int, caller: Caller | None = None) -> bool:
+        """Whether a client of this service (and `caller`, if given) was shown the id, so that others may name
+        it; that client is told. An unidentified client has no service."""
         client = self._whose.get(number)
         if client is None or client.service != service or service == UNKNOWN:
             return False
-        return caller is None or client.caller == caller
+        if caller is not None and client.caller != caller:
+            return False
+        client.is_named()
+        return True
 
     def was_shown(self, service: str, node: str, number: int) -> bool:
-        """Whether a client of this service was shown this connection id of this node."""
-        return node == self.node() and self.is_of(service, number)
+        """The same of an id of this node, for a client of another process."""
+        return node == self.node() and self.may_name(service, number)
 
     def is_own(self, client: Named, number: int) -> bool:
         return self._of.get(client) == number

@@ -42,7 +42,7 @@ def _client_tracking(executor: Executor, argv: Argv) -> None:
     foreign = [
         (position, number)
         for position, number in redirections(argv)
-        if not ids.is_own(client, number) and not ids.is_of(client.service, number, caller)
+        if not ids.is_own(client, number) and not ids.may_name(client.service, number, caller)
     ]
     if not foreign:
         executor.forward_one()
