@@ -304,6 +304,9 @@ class Named:
     service: str
     caller: Caller = NOBODY
 
+    def is_named(self) -> None:
+        pass
+
 
 @in_loop
 async def test_a_connection_id_counts_only_at_the_node_that_has_shown_it() -> None:
