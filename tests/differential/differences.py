@@ -231,8 +231,16 @@ REAL: tuple[tuple[str, str, str, str], ...] = (
     (
         "`CLIENT REPLY ON` inside MULTI while replies are off",
         "sends the later elements without the array's header",
-        "sends nothing of this transaction",
+        "`-NOPERM [session.opaque]` in enforce, which the client does not get; closes in observe",
         "As above.",
+    ),
+    (
+        "in observe, a command that keyfence passes unread with all after it, sent while replies are off",
+        "stays silent",
+        "tells Redis `CLIENT REPLY OFF` before it; inside MULTI, or if a part of a large request "
+        "was sent, it closes",
+        "keyfence drops the replies that are off itself, until it follows the session no more. "
+        "Inside MULTI, Redis would queue the command.",
     ),
     (
         "`QUIT`, or a protocol error, while replies are off",
@@ -266,6 +274,21 @@ REAL: tuple[tuple[str, str, str, str], ...] = (
         "closed. Clients that wait for nothing are closed then, too",
         "Most outages are restarts. Clients send a command again after a closed connection, and not after "
         "an error ([operations.md](operations.md#when-redis-is-away)).",
+    ),
+    (
+        "`SET … GET` with `IFDEQ` or `IFDNE` and a digest that is not 16 hexadecimal digits, Redis 8.4",
+        "answers twice: the old value, and an error",
+        "sends both and closes, or sends the second one in place of the next reply",
+        "Redis answers one request twice. No other client gets the second reply, and it is not "
+        "taken for the answer to a login.",
+    ),
+    (
+        "a large request that is refused, of a client that knows its connection's id",
+        "the connection and its id stay",
+        "another connection with another id; closes if another client has named the id in `CLIENT "
+        "TRACKING … REDIRECT`",
+        "keyfence has sent the beginning of the request, and must not send its end. Hardly any "
+        "client that has seen its id uses it.",
     ),
     (
         "MONITOR",
