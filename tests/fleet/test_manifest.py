@@ -15,6 +15,7 @@ from keyfence.fleet.manifest import (
     Manifest,
     Signed,
     check_name,
+    check_path,
     check_sequence,
     differences,
     digest_of,
@@ -104,3 +105,21 @@ def test_names_and_sequences_are_bounded() -> None:
     for number in (0, -1, MAX_SEQUENCE + 1):
         with pytest.raises(ValueError, match="a sequence is a number"):
             check_sequence(number)
+
+
+OUTSIDE = ["/etc/passwd", "../x.yaml", "a/../../x.yaml", "a//x.yaml", "a/", ""]
+NO_NAMES = [".", "./x.yaml", "a\0b.yaml", "a\nb.yaml", "x" * 256, "a/" * 600 + "x", "\ud800.yaml"]
+
+
+@pytest.mark.parametrize("path", [*OUTSIDE, *NO_NAMES])
+def test_a_manifest_names_no_file_outside_the_policy_s_folder(path: str) -> None:
+    """Whoever promotes a candidate writes its files into a folder, and may trust its author less."""
+    with pytest.raises(ValueError, match=r"is outside the policy's folder|is no name for a policy's file"):
+        check_path(path)
+    with pytest.raises(BadManifest, match="names a file that is not in the policy's folder"):
+        parse_signed(changed(files={path: digest_of(b"one")}))
+
+
+@pytest.mark.parametrize("path", ["shop.yaml", "scripts/..x.lua", "é/ü.yaml", "x" * 255])
+def test_a_file_in_the_policy_s_folder_has_any_other_path(path: str) -> None:
+    assert parse_signed(changed(files={path: digest_of(b"one")})).manifest.files[0][0] == path

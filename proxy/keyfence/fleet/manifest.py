@@ -27,6 +27,8 @@ CANDIDATE_FORMAT = "keyfence-candidate-1"
 MAX_SEQUENCE = 2**53 - 1  # the largest number that every reader of JSON keeps exactly
 MAX_SIGNED = 512 * 1024  # bytes of a signature file
 MAX_TEXT = 1000  # characters of author and message
+MAX_PATH = 1024  # bytes of a file's path …
+MAX_PART = 255  # … and of each name in it
 SIGNED_END = ".sig"
 SIGNED_FOLDER = f"policy{SIGNED_END}"  # within a policy that is a folder
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)
@@ -104,6 +106,18 @@ def check_name(text: str) -> str:
     return text
 
 
+def check_path(text: str) -> str:
+    """The path of a policy's file from the policy's folder, unchanged. Raises ValueError: it leads elsewhere,
+    or no file can have it."""
+    parts = [part.encode("utf-8", "surrogatepass") for part in text.split("/")]
+    if any(part in (b"", b"..") for part in parts):
+        raise ValueError(f"{text} is outside the policy's folder; move it there")
+    is_file = b"." not in parts and text.isprintable() and max(map(len, parts)) <= MAX_PART
+    if not is_file or len(text) > MAX_PATH:
+        raise ValueError(f"{text!a:.80} is no name for a policy's file; rename it")
+    return text
+
+
 def check_sequence(number: int) -> int:
     """A sequence, unchanged. Raises ValueError."""
     if not 1 <= number <= MAX_SEQUENCE:
@@ -155,7 +169,11 @@ def _files(data: Any) -> tuple[tuple[str, str], ...]:
     if not isinstance(data, dict) or not data:
         raise BadManifest("names no files")
     for name, digest in data.items():
-        if not name or not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
+        try:
+            check_path(name)
+        except ValueError:
+            raise BadManifest("names a file that is not in the policy's folder") from None
+        if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
             raise BadManifest("has a file without a hash")
     return tuple(data.items())
 

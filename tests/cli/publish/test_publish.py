@@ -212,3 +212,10 @@ def test_a_folder_with_scripts_goes_to_a_folder_and_not_to_redis(shop: Shop, ser
     assert shop.verify(shop.store / "current").code == 0
     code, _, err = keyfence("push", folder, "--to", f"redis://:SECRET@127.0.0.1:{server.port}", *named)
     assert (code, "push a folder, or scripts, to a folder" in err) == (2, True)
+
+
+def test_a_test_whose_policy_is_a_loop_of_links_is_another_policy_s(tmp_path: Path) -> None:
+    shop = Shop(tmp_path)
+    (tmp_path / "loop.yaml").symlink_to("loop.yaml")
+    (tmp_path / "loop.test.yaml").write_text(TESTS.replace("shop.yaml", "loop.yaml"))
+    assert shop.push().code == 0

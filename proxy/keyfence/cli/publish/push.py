@@ -127,7 +127,7 @@ def _test_files(policy: str) -> list[Path]:
     return [
         file
         for file in sorted(folder.glob(f"*{SUFFIX}"))
-        if read_cases(file).policy.resolve() == path.resolve()
+        if os.path.realpath(read_cases(file).policy) == os.path.realpath(path)
     ]
 
 
