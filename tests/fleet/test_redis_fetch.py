@@ -153,3 +153,21 @@ def test_the_documented_acl_rules_suffice_and_keyfence_cannot_write() -> None:
         with pytest.raises(redis_store.StoreError, match="does not let this user do so"):
             asyncio.run(RedisCandidate(RedisStore(reader, NAME)).withdraw(seen))
         asyncio.run(beside.promote(seen, publisher.version(2, "two"), 1))
+
+
+@pytest.mark.parametrize("reply", [b":5\r\n", b"+OK\r\n", b"$-1\r\n", b"*0\r\n", b"*1\r\n$1\r\nx\r\n"])
+def test_replies_of_another_type_than_redis_sends_are_no_answer(reply: bytes) -> None:
+    """A proxy in between, or whoever sits on the network, may send them. No Redis does."""
+
+    async def answers(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(4096):
+            writer.write(reply * (data.count(b"\r\n*") + 1))
+        writer.close()
+
+    async def asks() -> None:
+        async with await asyncio.start_server(answers, "127.0.0.1", 0) as server:
+            port = server.sockets[0].getsockname()[1]
+            await fetch(PolicyServer(f"redis://127.0.0.1:{port}", signed_as=NAME))
+
+    with pytest.raises(NotFetched, match=r"as no Redis does|has no version"):
+        asyncio.run(asks())

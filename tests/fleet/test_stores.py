@@ -105,6 +105,22 @@ def test_a_folder_holds_one_policy_and_nothing_outside_it(tmp_path: Path) -> Non
         asyncio.run(FolderStore(tmp_path, NAME).add(version, 1))
 
 
+def test_a_folder_of_another_purpose_with_a_number_for_a_name_is_no_version(tmp_path: Path) -> None:
+    (tmp_path / "2025").mkdir()
+    store, publisher = FolderStore(tmp_path, NAME), Publisher()
+    publisher.push(store, "one")
+    assert asyncio.run(store.last()) == 1
+
+
+def test_a_real_folder_in_the_place_of_the_link_is_an_error_before_anything_is_stored(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "current").mkdir()
+    with pytest.raises(StoreError, match="current is a folder, where keyfence links to the newest version"):
+        Publisher().push(FolderStore(tmp_path, NAME), "one")
+    assert [one.name for one in tmp_path.iterdir()] == ["current"]
+
+
 def test_a_folder_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     store = FolderStore(tmp_path / "file", NAME)

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from keyfence.policy.source.files import Unreadable, read_file
 
-from .manifest import MAX_SIGNED, SIGNED_END, SIGNED_FOLDER, BadManifest, Signed, parse_signed
+from .manifest import MAX_SIGNED, SIGNED_END, SIGNED_FOLDER, BadManifest, Signed, check_path, parse_signed
 from .signed import only_policy
 from .store import KEPT_VERSIONS, Conflict, StoreError, Version
 
@@ -50,7 +50,8 @@ class FolderStore:
             return []
         except OSError as exc:
             raise self._failed(exc) from None
-        return sorted(int(name) for name in names if name.isascii() and name.isdigit() and len(name) < 17)
+        numbers = (name for name in names if name.isascii() and name.isdigit() and len(name) < 17)
+        return sorted(int(name) for name in numbers if (self._folder / name / SIGNED_FOLDER).is_file())
 
     def _failed(self, exc: OSError) -> StoreError:
         return StoreError(f"{self.shown} cannot be used: {(exc.strerror or type(exc).__name__).lower()}")
@@ -59,17 +60,20 @@ class FolderStore:
         folder = self._folder / str(sequence)
         try:
             signed = parse_signed(read_file(folder / SIGNED_FOLDER, MAX_SIGNED))
-            contents = {name: read_file(folder / _inside(name)) for name, _ in signed.manifest.files}
+            contents = {name: read_file(folder / name) for name, _ in signed.manifest.files}
         except (Unreadable, BadManifest, ValueError):
             return None
         return Version(signed, contents)
 
     async def add(self, version: Version, after: int) -> None:
         sequence = version.manifest.sequence
-        files = {_inside(name): content for name, content in version.contents.items()}
+        files = {check_path(name): content for name, content in version.contents.items()}
         files |= {name: version.signed.text() for name in _signature_names(version.signed)}
         if await self.last() != after:
             raise Conflict(self.shown, await self.last())
+        current = self._folder / CURRENT
+        if current.is_dir() and not current.is_symlink():
+            raise StoreError(f"{current} is a folder, where keyfence links to the newest version; remove it")
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             new = Path(tempfile.mkdtemp(prefix=".new-", dir=self._folder))
@@ -98,13 +102,6 @@ class FolderStore:
             link.symlink_to(str(newest))
             os.replace(link, self._folder / CURRENT)
             pointed = newest
-
-
-def _inside(name: str) -> str:
-    """A path within a version's folder, unchanged. Raises ValueError."""
-    if os.path.isabs(name) or os.path.normpath(name).startswith("..") or "\0" in name:
-        raise ValueError(f"{name} is outside the policy's folder; move it there")
-    return name
 
 
 def _signature_names(signed: Signed) -> list[str]:

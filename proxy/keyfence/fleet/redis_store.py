@@ -14,7 +14,7 @@ import asyncio
 import contextlib
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from redis.asyncio import Redis
 from redis.asyncio.client import PubSub
@@ -31,13 +31,14 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from keyfence.policy.source.files import MAX_BYTES
 
-from .manifest import MAX_SEQUENCE, MAX_SIGNED, BadManifest, parse_signed
+from .manifest import MAX_SEQUENCE, MAX_SIGNED, BadManifest, check_path, parse_signed
 from .model import Answer, NotFetched, Offer, PolicyServer
 from .redis_url import RedisPlace, parse_redis_url
 from .store import KEPT_VERSIONS, Conflict, StoreError, Version
 
 REPLY_SECONDS = 3.0  # for a connection, and for each reply
 CANDIDATE = "candidate"  # the key beside the versions
+_Reply = TypeVar("_Reply")
 _UNREADABLE = Offer(b"", b"\n")  # what stands in the place of a candidate cannot be one
 
 
@@ -86,7 +87,7 @@ class RedisStore:
 
     async def number(self, client: Redis, key: str) -> int:
         """The number that a key holds; 0: there is none. Raises StoreError."""
-        text: bytes = await _send(client, "GETRANGE", key, 0, 20)
+        text = await self._asked(bytes, client, "GETRANGE", key, 0, 20)
         if not text:
             return 0
         if not text.isdigit() or int(text) > MAX_SEQUENCE:
@@ -102,27 +103,41 @@ class RedisStore:
         """Content and signature of a version; empty: it is not there. Raises StoreError."""
         key = self.key("version", sequence)
         for field, limit in (("content", MAX_BYTES), ("signature", MAX_SIGNED)):
-            if await _send(client, "HSTRLEN", key, field) > limit:
+            if await self._asked(int, client, "HSTRLEN", key, field) > limit:
                 raise StoreError(f"{self.shown} has a version with a {field} of more than {limit} bytes")
-        found: list[bytes | None] = await _send(client, "HMGET", key, "content", "signature")
-        return found[0] or b"", found[1] or b""
+        content, signature = await self._fields(client, key, "content", "signature")
+        return content, signature
+
+    async def _fields(self, client: Redis, key: str, *names: str) -> list[bytes]:
+        """Fields of a hash; those that it lacks are empty. Raises StoreError."""
+        found = await self._asked(list, client, "HMGET", key, *names)
+        if len(found) != len(names) or not all(one is None or isinstance(one, bytes) for one in found):
+            raise StoreError(f"{self.shown} answers HMGET as no Redis does")
+        return [one or b"" for one in found]
+
+    async def _asked(self, kind: type[_Reply], client: Redis, *command: str | int) -> _Reply:
+        """The reply to a command, of this type. Raises StoreError."""
+        reply = await _send(client, *command)
+        if not isinstance(reply, kind):
+            raise StoreError(f"{self.shown} answers {command[0]} as no Redis does")
+        return reply
 
     async def candidate(self, client: Redis, known: bytes = b"") -> Offer | None:
         """The candidate; None: it is still the one with the signature `known`. What cannot be one is no
         error: a policy is taken all the same."""
         key = self.key(CANDIDATE)
         try:
-            if await _send(client, "HSTRLEN", key, "signature") > MAX_SIGNED:
+            if await self._asked(int, client, "HSTRLEN", key, "signature") > MAX_SIGNED:
                 return None if known == _UNREADABLE.signature else _UNREADABLE
-            (signature,) = await _send(client, "HMGET", key, "signature")
-            if (signature or b"") == known:
+            (signature,) = await self._fields(client, key, "signature")
+            if signature == known:
                 return None
-            if await _send(client, "HSTRLEN", key, "content") > MAX_BYTES:
-                return Offer(b"", signature or b"")
-            content, signature = await _send(client, "HMGET", key, "content", "signature")
+            if await self._asked(int, client, "HSTRLEN", key, "content") > MAX_BYTES:
+                return Offer(b"", signature)
+            content, signature = await self._fields(client, key, "content", "signature")
         except ResponseError:
             return None if known == _UNREADABLE.signature else _UNREADABLE
-        return Offer(content or b"", signature or b"")
+        return Offer(content, signature)
 
     # -- as those who publish use it
 
@@ -191,7 +206,8 @@ def row_of(version: Version) -> list[Any]:
             "a policy in Redis is one file that names scripts by sha1; push a folder, or scripts, to a folder"
         )
     manifest = version.manifest
-    (content,) = version.contents.values()
+    ((name, content),) = version.contents.items()
+    check_path(name)
     row: dict[str, Any] = {
         "content": content,
         "signature": version.signed.text(),
