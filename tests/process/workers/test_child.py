@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 
@@ -23,13 +23,15 @@ from tests.servers import PATIENCE_SECONDS
 
 
 @contextlib.asynccontextmanager
-async def launched() -> AsyncIterator[WorkerProcess]:
-    """A worker in passthrough whose upstream does not exist."""
+async def launched(before: Callable[[WorkerProcess], object] | None = None) -> AsyncIterator[WorkerProcess]:
+    """A worker in passthrough whose upstream does not exist. `before` is called before it is launched."""
     settings = load_settings("", Overrides(listen="127.0.0.1:0"), needs_policy=False)
     ((bound,),) = bind_places(settings.listeners, 1)
     sockets = (Sockets(bound.name, tuple(sock.fileno() for sock in bound.sockets)),)
     nowhere = UpstreamAddress("unix", path="/nonexistent", shown="unix:///nonexistent")
     worker = WorkerProcess(0, LogRelay(Counters(), None), lambda *_: None)
+    if before is not None:
+        before(worker)
     try:
         await worker.launch(Start(pack(settings, None), 0.0, nowhere, sockets))
         yield worker
@@ -68,6 +70,38 @@ def test_an_order_that_waits_fails_when_the_worker_ends() -> None:
             assert worker.why_ended == "killed by SIGKILL"
             with pytest.raises(WorkerFailed, match="it has ended"):
                 await worker.ask("count", None, PATIENCE_SECONDS)
+
+    asyncio.run(play())
+
+
+def test_an_order_that_comes_while_the_worker_is_launched_is_carried_out_after_its_start() -> None:
+    """A regression: it was lost, and the worker kept the former policy until it was killed."""
+    asked: list[asyncio.Task[object]] = []
+
+    def ask(worker: WorkerProcess) -> None:
+        asked.append(asyncio.create_task(worker.ask("count", None, PATIENCE_SECONDS)))
+
+    async def play() -> None:
+        async with launched(before=ask) as worker:
+            await worker.wait_ready()
+            await asked[0]
+
+    asyncio.run(play())
+
+
+def test_an_order_to_a_worker_that_cannot_be_launched_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(*_: object, **__: object) -> None:
+        raise OSError("no process can be started")
+
+    monkeypatch.setattr(module, "start_python", none)
+
+    async def play() -> None:
+        worker = WorkerProcess(0, LogRelay(Counters(), None), lambda *_: None)
+        asked = asyncio.create_task(worker.ask("count", None, PATIENCE_SECONDS))
+        with pytest.raises(OSError, match="no process can be started"):
+            await worker.launch(Start((), 0.0, UpstreamAddress("unix", path="/x", shown="unix:///x"), ()))
+        with pytest.raises(WorkerFailed, match="it has ended"):
+            await asked
 
     asyncio.run(play())
 

@@ -58,7 +58,7 @@ class WorkerProcess:
         self._on_counts = on_counts
         self._on_question = on_question
         self._on_sign = on_sign
-        self._is_launched = asyncio.Event()  # it can get orders
+        self._is_launched = asyncio.Event()  # it can get orders, or has ended
         self._listeners: set[int] = set()  # of a cluster's nodes, by number: it has their sockets
         self._handing: socket.socket | None = None  # by which it gets further ones
         self._channel = Channel(to_pickle, json.loads, self._received, self._channel_ended)
@@ -69,7 +69,17 @@ class WorkerProcess:
         self._reaper: asyncio.Task[None] | None = None
 
     async def launch(self, start: Start) -> None:
-        """Start the process and send its first order. Raises OSError."""
+        """Start the process and send its first order. Those that come meanwhile follow. Raises OSError."""
+        try:
+            await self._start(start)
+        except BaseException:
+            self.kill()
+            self.ended.set()
+            raise
+        finally:
+            self._is_launched.set()
+
+    async def _start(self, start: Start) -> None:
         loop = asyncio.get_running_loop()
         ours, theirs = socket.socketpair()
         handing, handed = socket.socketpair()
@@ -100,7 +110,6 @@ class WorkerProcess:
         await loop.connect_read_pipe(lambda: self._log, os.fdopen(reading, "rb", 0))
         await loop.create_unix_connection(lambda: self._channel, sock=ours)
         self._channel.send((0, "start", start))
-        self._is_launched.set()
 
     async def tell_nodes(self, doors: NodeDoors, seconds: float) -> None:
         """Send the nodes of the cluster, with the sockets that it does not have yet. Raises WorkerFailed."""
@@ -121,11 +130,12 @@ class WorkerProcess:
         self._number += 1
         number = self._number
         answered = self._orders[number] = asyncio.get_running_loop().create_future()
-        self._channel.send((number, kind, content))
         try:
-            if self.ended.is_set():
-                raise WorkerFailed("it has ended")
             async with asyncio.timeout(seconds):
+                await self._is_launched.wait()
+                if self.ended.is_set():
+                    raise WorkerFailed("it has ended")
+                self._channel.send((number, kind, content))
                 return await answered
         except TimeoutError:
             raise WorkerFailed(f"it did not answer within {seconds:g} s") from None
