@@ -55,6 +55,7 @@ from .reporting import Concerns, Reporter
 from .serving.answers import SPLICED, explained
 from .serving.backend import Backend, WorkerFailed
 from .serving.candidate import CLUSTER, REHEARSED, PackedCandidate
+from .serving.jobs import going_on
 from .serving.packing import Packed, unpack_beside
 from .serving.reload import NotLoaded, admit, changed_settings
 from .serving.runtime import Runtime
@@ -81,8 +82,7 @@ class ProcessControl(Control):
         findings: FindingsDesk | None = None,
         cluster: TopologyFollower[Any] | None = None,
     ) -> None:
-        """`provision` is where policy and configuration come from; `access` is the admin listener's, which a
-        reload may change; `notify` sends to the supervisor."""
+        """`access` is the admin listener's, which a reload may change; `notify` sends to the supervisor."""
         self.draining = False
         self.admin = ""  # the URL of the admin listener; "": there is none
         self.looking: Looking | None = None
@@ -311,8 +311,7 @@ class ProcessControl(Control):
         return self._runtime.settings.reload == "auto" or self._provision.source is not None
 
     async def tick_forever(self) -> None:
-        """Each second: end the break-glasses that are over, look at the policy's age, and call the backend's
-        `tick`."""
+        """Each second: end the break-glasses that are over, and look at the policy's age."""
         while True:
             await asyncio.sleep(1)
             await self._backend.tick()
@@ -360,9 +359,10 @@ class ProcessControl(Control):
         act_as("reload: auto")
         while True:
             await asyncio.sleep(LOOK_SECONDS)
-            is_asked = self._runtime.settings.reload == "auto" and not self.draining
-            if is_asked and await self._provision.files.have_changed():
-                await self._reload_changed()
+            with going_on():
+                is_asked = self._runtime.settings.reload == "auto" and not self.draining
+                if is_asked and await self._provision.files.have_changed():
+                    await self._reload_changed()
 
     async def poll_forever(self) -> None:
         """Put in force what the policy's server offers."""
@@ -383,8 +383,10 @@ class ProcessControl(Control):
             await self.reload(asks=False)
         except NotLoaded:  # everything was said
             pass
-        except FileError:
+        except Exception as exc:  # it may not last
             self._provision.files.failed()
+            if not isinstance(exc, FileError):
+                raise
 
     async def _load(
         self, source: PolicySource | None, *, is_offer: bool

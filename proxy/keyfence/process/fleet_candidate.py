@@ -23,6 +23,7 @@ from keyfence.telemetry.operator_log import warn
 from .candidates import Candidates
 from .provision import Provision
 from .serving.candidate import PackedCandidate
+from .serving.jobs import going_on
 from .serving.runtime import Runtime
 
 LOOK_SECONDS = 1.0
@@ -108,9 +109,10 @@ class FleetCandidate:
     async def follow_forever(self, loading: asyncio.Lock) -> None:
         """Look each second whether there is something to do. `loading` is held while anything is loaded."""
         while True:
-            if self.is_due:
-                async with loading:
-                    await self.follow()
+            with going_on():
+                if self.is_due:
+                    async with loading:
+                        await self.follow()
             await asyncio.sleep(LOOK_SECONDS)
 
     async def follow(self) -> None:

@@ -25,6 +25,7 @@ from keyfence.policy.source.files import NOTHING_SEEN, Given, Seen
 from keyfence.policy.units import clock_text
 from keyfence.telemetry.operator_log import Changes, warn
 
+from .serving.jobs import going_on
 from .serving.loader import Loader
 from .serving.reload import Loaded, Origin
 
@@ -160,10 +161,11 @@ class Provision:
             if (source := self.source) is None:
                 continue
             began = asyncio.get_running_loop().time()
-            is_new = await self.ask(source, waits=True)
-            took = asyncio.get_running_loop().time() - began
-            if is_new and source is self.source:
-                await take()
+            with going_on():
+                is_new = await self.ask(source, waits=True)
+                took = asyncio.get_running_loop().time() - began
+                if is_new and source is self.source:
+                    await take()
 
     # -- what operators see
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import signal
 from collections.abc import Coroutine, Iterator
@@ -147,6 +148,25 @@ def test_a_load_that_is_killed_is_an_error_and_the_next_one_works(tmp_path: Path
         with pytest.raises(FileError, match="its process was ended by signal 9"):
             await task
         return (await loader.load(origin_of(tmp_path, POLICY.format(name="next")))).name
+
+    assert run(load()) == "next"
+
+
+@pytest.mark.parametrize("what", ["tempfile.TemporaryFile", "start_python"])
+def test_a_process_that_the_system_does_not_start_is_an_error_and_the_next_load_works(
+    what: str, tmp_path: Path, loader: Loader
+) -> None:
+    origin = origin_of(tmp_path, POLICY.format(name="next"))
+
+    def no_room(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    async def load() -> str:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(f"{loader_module.__name__}.{what}", no_room)
+            with pytest.raises(FileError, match="its process cannot start: No space left on device"):
+                await loader.load(origin)
+        return (await loader.load(origin)).name
 
     assert run(load()) == "next"
 

@@ -1,6 +1,7 @@
 """The event loop of a process, and the jobs that run in it beside the clients.
 
-Rule: a job that ends by a fault is reported. What the system refuses for want of something is tried again.
+Rule: a job that ends by a fault is reported, and one that must not end goes on. What the system refuses for
+want of something is tried again.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any, TypeVar
 
 from keyfence.telemetry.operator_log import notice, report_fault
@@ -23,6 +24,15 @@ def _report_end(task: asyncio.Future[None]) -> None:
     """Report a job that ends by a fault: nothing else notices."""
     if not task.cancelled() and isinstance(fault := task.exception(), Exception):
         report_fault(fault)
+
+
+@contextlib.contextmanager
+def going_on() -> Iterator[None]:
+    """Report a fault of the body. For one turn of a job that must not end."""
+    try:
+        yield
+    except Exception as exc:
+        report_fault(exc)
 
 
 async def until_it_works(work: Callable[[], _T]) -> _T:

@@ -49,7 +49,10 @@ class Loader:
     async def load(self, origin: Origin) -> Packed:
         """Load everything. Raises NotLoaded, or FileError if the process has failed."""
         async with self._one_at_a_time:
-            process = self._running()
+            try:
+                process = self._running()
+            except OSError as exc:
+                raise load_failed(f"its process cannot start: {exc.strerror or exc}") from None
             try:
                 # In a thread, because the process reads and writes through pipes.
                 asked = asyncio.to_thread(_ask, process, pickle.dumps(origin))
