@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from keyfence.fleet.copy import Copy
 from keyfence.fleet.model import Answer, Offer, PolicyServer
+from keyfence.fleet.settling import RETRY_SECONDS
 from keyfence.fleet.source import (
     JITTER,
     MAX_WAIT,
@@ -25,10 +26,24 @@ def content(text: str, etag: str = "") -> Answer:
 def with_one(text: str = "one", at: float = 100.0) -> PolicySource:
     """Returns a source whose policy is in force."""
     source = PolicySource(SERVER, None)
-    assert source.answered(content(text), at)
-    assert source.offered is not None
-    assert source.accepted(source.offered)
+    source.answered(content(text), at)
+    put_in_force(source)
     return source
+
+
+def put_in_force(source: PolicySource) -> None:
+    """What the source offers is in force."""
+    assert source.is_due(0.0)
+    assert source.offered is not None
+    source.tried(source.offered)
+    assert source.accepted(source.offered)
+    assert not source.is_due(0.0)
+
+
+def refuse(source: PolicySource) -> None:
+    """What the source offers has faults."""
+    assert source.offered is not None
+    source.tried(source.offered)
 
 
 def test_the_first_request_asks_for_all_and_the_next_for_what_is_new() -> None:
@@ -39,11 +54,15 @@ def test_the_first_request_asks_for_all_and_the_next_for_what_is_new() -> None:
     assert long.request() == Request('"one"', MAX_WAIT)
 
 
-def test_a_content_is_offered_once_and_in_force_when_it_was_accepted() -> None:
+def test_a_content_is_due_until_it_was_tried_and_in_force_when_it_was_accepted() -> None:
     source = with_one()
-    assert source.answered(content("two"), 200.0)
-    assert not source.answered(content("two"), 230.0)
-    assert not source.answered(UNCHANGED, 260.0)
+    for answer in (content("two"), content("two"), UNCHANGED):
+        source.answered(answer, 200.0)
+        assert source.is_due(0.0), "another request may have brought it, and nobody has loaded it"
+    refuse(source)
+    for answer in (content("two"), UNCHANGED):
+        source.answered(answer, 230.0)
+        assert not source.is_due(0.0)
     assert source.held is not None
     assert source.held.content == b"one"
     assert source.request().etag == '"two"', "what was refused is not sent again and again"
@@ -52,15 +71,41 @@ def test_a_content_is_offered_once_and_in_force_when_it_was_accepted() -> None:
     assert (source.held.content, source.offered) == (b"two", None)
 
 
+def test_a_content_whose_load_fails_for_another_reason_is_due_again_after_a_minute() -> None:
+    source = PolicySource(PolicyServer(SERVER.url, poll=3600.0), Copy(b"one", "", 0.0))
+    assert source.pause(0.0) > RETRY_SECONDS * (1 + JITTER)
+    source.answered(content("two"), 200.0)
+    source.put_off(10.0)
+    source.answered(content("two"), 230.0)
+    assert not source.is_due(9.0 + RETRY_SECONDS)
+    assert source.pause(0.0) <= RETRY_SECONDS * (1 + JITTER), "the next poll may be far"
+    assert source.is_due(10.0 + RETRY_SECONDS)
+    source.answered(content("three"), 240.0)
+    assert source.is_due(11.0), "another one need not wait"
+
+
+def test_a_content_that_comes_while_another_is_loaded_is_due() -> None:
+    source = with_one()
+    source.answered(content("two"), 200.0)
+    loaded = source.offered
+    assert loaded is not None
+    source.answered(content("three"), 201.0)
+    source.tried(loaded)
+    assert source.accepted(loaded)
+    assert source.is_due(0.0)
+
+
 def test_what_the_server_does_not_have_any_more_grows_old() -> None:
     """A policy that is refused does not make the one in force any fresher."""
     source = with_one(at=100.0)
     source.answered(UNCHANGED, 130.0)
     assert (source.age(140.0), source.is_stale(730.0), source.is_stale(731.0)) == (10.0, False, True)
     source.answered(content("faulty"), 160.0)
+    refuse(source)
     source.answered(UNCHANGED, 700.0)
     assert source.is_stale(731.0)
-    assert source.answered(content("one"), 740.0), "the offer was taken back"
+    source.answered(content("one"), 740.0)
+    assert source.is_due(0.0), "the offer was taken back"
     assert not source.is_stale(741.0)
     assert source.offered is None
 
@@ -93,7 +138,8 @@ def test_the_copy_on_disk_counts_as_such_until_the_server_confirms_it() -> None:
 
 def test_another_content_under_the_same_etag_is_another_policy() -> None:
     source = with_one()
-    assert source.answered(content("two", '"one"'), 130.0)
+    source.answered(content("two", '"one"'), 130.0)
+    assert source.is_due(0.0)
     assert source.lies
     assert source.request() == Request("", 0.0), "its ETags are not used any more"
 
@@ -104,7 +150,8 @@ def test_a_server_that_only_says_unchanged_is_asked_for_the_whole_now_and_then()
         assert source.request().etag
         source.answered(UNCHANGED, float(second))
     assert source.request() == Request("", 0.0)
-    assert not source.answered(content("one"), 500.0)
+    source.answered(content("one"), 500.0)
+    assert not source.is_due(0.0)
     assert source.request().etag
 
 
@@ -123,9 +170,8 @@ def test_pauses_differ_by_a_fifth_and_no_server_makes_them_short() -> None:
 def test_a_server_that_waits_is_heard_again_within_a_second_whatever_it_was_asked() -> None:
     """A change that comes within a pause waits for the end of the pause."""
     source = PolicySource(SERVER, None)
-    assert source.answered(content("one"), 100.0, has_asked_to_wait=False)
-    assert source.offered is not None
-    source.accepted(source.offered)
+    source.answered(content("one"), 100.0, has_asked_to_wait=False)
+    put_in_force(source)
     assert source.pause(0.0) <= PUSHED_PAUSE * (1 + JITTER), "it has not been asked to wait yet"
     source.answered(Answer(b"two", "two", True), 101.0)
     assert source.pause(0.1) <= PUSHED_PAUSE * (1 + JITTER), "it had a change, so it need not wait"
@@ -150,11 +196,9 @@ def test_a_server_that_had_another_candidate_is_asked_again_soon() -> None:
 
 def test_a_content_with_another_signature_is_another_version() -> None:
     source = PolicySource(SERVER, None)
-    assert source.answered(Answer(b"one", "1", False, b"first"), 100.0)
-    assert source.offered is not None
-    assert source.accepted(source.offered)
-    assert source.answered(Answer(b"one", "2", False, b"second"), 130.0)
-    assert source.offered is not None
-    assert source.accepted(source.offered)
+    source.answered(Answer(b"one", "1", False, b"first"), 100.0)
+    put_in_force(source)
+    source.answered(Answer(b"one", "2", False, b"second"), 130.0)
+    put_in_force(source)
     assert source.held is not None
     assert source.held.signature == b"second"

@@ -11,17 +11,21 @@ from typing import Any, cast
 import pytest
 
 from keyfence.fleet import settling
+from keyfence.fleet import source as source_module
 from keyfence.fleet.copy import Copy
 from keyfence.fleet.model import Answer, PolicyServer
 from keyfence.fleet.source import PolicySource
-from keyfence.policy.source.files import Reading, read_file
+from keyfence.policy.diagnostics import FileError
+from keyfence.policy.source.files import NOTHING_SEEN, Reading, read_file
 from keyfence.process import control as control_module
 from keyfence.process import fleet_candidate as candidate_module
 from keyfence.process import provision as provision_module
 from keyfence.process.control import ProcessControl
 from keyfence.process.fleet_candidate import FleetCandidate
 from keyfence.process.provision import Provision
-from keyfence.process.serving.reload import Origin
+from keyfence.process.serving.loader import Loader
+from keyfence.process.serving.packing import Packed
+from keyfence.process.serving.reload import NotLoaded, Origin, load_failed
 from tests.servers import PATIENCE_SECONDS
 
 FAULT = "a fault of keyfence's own"
@@ -85,6 +89,57 @@ def test_a_fault_does_not_end_the_poll(
     take = Failing()
     asyncio.run(until(Provision(Origin(), source=source).poll_forever(take), take.has_gone_on))
     assert FAULT in capsys.readouterr().err
+
+
+def test_a_version_is_loaded_again_until_it_is_in_force_or_has_faults(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(source_module, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(PolicySource, "pause", lambda *_: 0.001)
+    why: list[FileError] = [load_failed("it was killed"), NotLoaded([], NOTHING_SEEN)]
+    loads, answers = 0, 0
+
+    async def fetch(*_: object) -> Answer:
+        nonlocal answers
+        answers += loads > 1
+        return Answer(b"new", "new", True)
+
+    async def load(*_: object) -> Packed:
+        nonlocal loads
+        loads += 1
+        raise why[min(loads, 2) - 1]
+
+    monkeypatch.setattr(provision_module, "_fetch", fetch)
+    monkeypatch.setattr(Loader, "load", load)
+    source = PolicySource(PolicyServer("https://policies.example/shop.yaml"), Copy(b"held", "", 0.0))
+    one, provision = cast(Any, object.__new__(ProcessControl)), Provision(Origin(), source=source)
+
+    async def reload(**_: object) -> None:
+        await provision.load(source, is_offer=True)
+
+    one._provision, one._reload_as_supervised, one._reloading = provision, reload, asyncio.Lock()
+    asyncio.run(until(one.poll_forever(), lambda: answers > 50))
+    assert loads == 2, "it has faults, so it is not loaded again"
+
+
+def test_a_version_that_a_reload_has_taken_meanwhile_is_not_loaded_again() -> None:
+    source = PolicySource(PolicyServer("https://policies.example/shop.yaml"), Copy(b"held", "", 0.0))
+    source.answered(Answer(b"new", "new", True), 0.0)
+    one, reload = cast(Any, object.__new__(ProcessControl)), Failing()
+    one._provision, one._reload_as_supervised = Provision(Origin(), source=source), reload
+    one._reloading = asyncio.Lock()
+
+    async def take() -> None:
+        await one._reloading.acquire()
+        taking = asyncio.ensure_future(one._take_offer())
+        await asyncio.sleep(0)
+        assert source.offered is not None
+        source.tried(source.offered)
+        one._reloading.release()
+        await taking
+
+    asyncio.run(take())
+    assert reload.count == 0
 
 
 def test_a_fault_does_not_end_the_following_of_candidates(

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from .copy import Copy
 from .model import Answer, Offer, PolicyServer
+from .settling import RETRY_SECONDS
 
 JITTER = 0.2  # of each pause, so that many instances do not ask at once
 PUSHED_PAUSE = 0.5  # seconds between two changes, from a server that waits for one
@@ -37,6 +38,9 @@ class PolicySource:
         self.trouble = ""  # why the last request has failed; "": it has not
         self.lies = False  # the server has another content with the same ETag
         self.candidate: Offer | None = None  # what the server has as its candidate; None: it was not asked
+        # What was tried last, and is in force or has faults; None: the last try says nothing of it.
+        self._tried = copy
+        self._not_before = 0.0  # for the next try, in seconds of the clock of `is_due`
         self._unchanged = 0  # answers in a row
         self._waits = False  # the server waits for a change if it is asked to
         self._was_asked_to_wait = False  # with the last request
@@ -51,7 +55,10 @@ class PolicySource:
 
     def pause(self, took: float) -> float:
         """Seconds until the next request. `took`: for so long the last one took."""
-        return self._seconds(took) * random.uniform(1 - JITTER, 1 + JITTER)
+        seconds = self._seconds(took)
+        if self._is_untried:
+            seconds = min(seconds, RETRY_SECONDS)
+        return seconds * random.uniform(1 - JITTER, 1 + JITTER)
 
     def _seconds(self, took: float) -> float:
         if self.trouble:
@@ -65,10 +72,8 @@ class PolicySource:
 
     def answered(
         self, answer: Answer, now: float, asked: str | None = None, *, has_asked_to_wait: bool = True
-    ) -> bool:
-        """Take an answer to a request with the ETag `asked`, by default that of the last content. Returns
-        whether something is to be done: a content is offered that was not offered before, or the one that was
-        offered no longer is."""
+    ) -> None:
+        """Take an answer to a request with the ETag `asked`, by default that of the last content."""
         self.trouble, self._was_asked_to_wait = "", has_asked_to_wait
         has_new_candidate = answer.candidate is not None and answer.candidate != self.candidate
         self.candidate = answer.candidate or self.candidate or Offer()
@@ -82,7 +87,7 @@ class PolicySource:
             is_about_it = known is not None and asked in (None, known.etag)
             if self.offered is None and is_about_it:
                 self._confirmed(now)
-            return False
+            return
         self._unchanged = 0
         if (
             known is not None
@@ -92,14 +97,14 @@ class PolicySource:
         ):
             self.lies = True
         if self.held is not None and self.held.is_same(answer.content, answer.signature):
-            was_offered, self.offered = self.offered, None
+            self.offered = None
             self.held = self.held._replace(etag=answer.etag)
             self._confirmed(now)
-            return was_offered is not None
+            return
         is_known = self.offered is not None and self.offered.is_same(answer.content, answer.signature)
         self.offered = Copy(answer.content, answer.etag, now, answer.signature)
-        self._was_new = has_new_candidate or not is_known
-        return not is_known
+        if not is_known:
+            self._was_new, self._not_before = True, 0.0
 
     def _confirmed(self, now: float) -> None:
         self.is_copy = False
@@ -109,6 +114,28 @@ class PolicySource:
     def failed(self, why: str) -> None:
         """There was no answer."""
         self.trouble = why
+
+    # -- what is to be put in force
+
+    @property
+    def _is_untried(self) -> bool:
+        known = self.offered or self.held
+        return known is not None and (
+            self._tried is None or not self._tried.is_same(known.content, known.signature)
+        )
+
+    def is_due(self, now: float) -> bool:
+        """Whether what the server has is to be loaded: it is another version than the one tried last. `now`
+        is of a clock that is never set back."""
+        return self._is_untried and now >= self._not_before
+
+    def tried(self, copy: Copy) -> None:
+        """This is in force now, or has faults."""
+        self._tried = copy
+
+    def put_off(self, now: float) -> None:
+        """The try has failed for a reason that is not in the policy. It is made again."""
+        self._tried, self._not_before = None, now + RETRY_SECONDS
 
     def accepted(self, copy: Copy) -> bool:
         """This is in force: what was offered, or what was held before. Returns whether it is new."""

@@ -11,7 +11,7 @@ import contextlib
 import datetime
 import os
 import time
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from keyfence import __version__
@@ -49,14 +49,14 @@ from .fleet_candidate import FleetCandidate
 from .freshness import Freshness
 from .glass import Glass
 from .looking import Looking
-from .provision import Choice, Provision
+from .provision import Provision
 from .refusals import Refusals
 from .reporting import Concerns, Reporter
 from .serving.answers import SPLICED, explained
 from .serving.backend import Backend, WorkerFailed
 from .serving.candidate import CLUSTER, REHEARSED, PackedCandidate
 from .serving.jobs import going_on
-from .serving.packing import Packed, unpack_beside
+from .serving.packing import unpack_beside
 from .serving.reload import NotLoaded, admit, changed_settings
 from .serving.runtime import Runtime
 from .serving.topology_follower import TopologyFollower
@@ -375,39 +375,31 @@ class ProcessControl(Control):
 
     async def _take_offer(self) -> None:
         async with self._reloading:
-            with contextlib.suppress(FileError):  # everything was said
-                await self._reload_as_supervised(asks=False, is_offer=True)
+            if self._provision.is_due():  # else a reload has put it in force meanwhile
+                again = self._provision.put_off
+                await self._attempt(self._reload_as_supervised(asks=False, is_offer=True), again)
 
     async def _reload_changed(self) -> None:
+        await self._attempt(self.reload(asks=False), self._provision.files.failed)
+
+    @staticmethod
+    async def _attempt(reload: Awaitable[object], again: Callable[[], None]) -> None:
+        """Reload without an order. `again` sees to another try, if this one fails for a reason that is not in
+        what was read."""
         try:
-            await self.reload(asks=False)
+            await reload
         except NotLoaded:  # everything was said
             pass
-        except Exception as exc:  # it may not last
-            self._provision.files.failed()
+        except Exception as exc:
+            again()
             if not isinstance(exc, FileError):
                 raise
-
-    async def _load(
-        self, source: PolicySource | None, *, is_offer: bool
-    ) -> tuple[Packed, Choice, FileError | None]:
-        """What the server offers, with all files; if that is refused, what is in force of it, and why the
-        offer is refused. `is_offer`: nothing but the offer. Raises FileError."""
-        choices = self._provision.choices(source)
-        refused: FileError | None = None
-        for choice in choices[:1] if is_offer else choices:
-            try:
-                return await self._provision.loader.load(choice.origin), choice, refused
-            except NotLoaded as exc:
-                refused = refused or exc
-        assert refused is not None
-        raise refused
 
     async def _reload(
         self, candidate: PackedCandidate | None, source: PolicySource | None, *, is_offer: bool
     ) -> dict[str, Any]:
         """Put the files in force. If there is a candidate, they must have it as their policy."""
-        packed, choice, refused = await self._load(source, is_offer=is_offer)
+        packed, choice, best, refused = await self._provision.load(source, is_offer=is_offer)
         self._provision.files.took(packed.seen)
         if candidate is not None:
             check_promoted(candidate, packed)
@@ -434,6 +426,7 @@ class ProcessControl(Control):
         known, self._certificates = self._certificates, await asyncio.to_thread(certificates_of, settings)
         changed += renewed(known, self._certificates)
         changed += ["admin token"] if has_new_token else []
+        self._provision.tried(source, best)
         await self._provision.accepted(source, choice.copy, settings.policy_signed)
         if refused is None:
             self._refusals.clear()

@@ -27,7 +27,8 @@ from keyfence.telemetry.operator_log import Changes, warn
 
 from .serving.jobs import going_on
 from .serving.loader import Loader
-from .serving.reload import Loaded, Origin
+from .serving.packing import Packed
+from .serving.reload import Loaded, NotLoaded, Origin
 
 if TYPE_CHECKING:
     from keyfence.telemetry.counters import Counters
@@ -41,6 +42,15 @@ class Choice(NamedTuple):
 
     origin: Origin
     copy: Copy | None
+
+
+class Found(NamedTuple):
+    """What was loaded. `best` is the best choice; if that was refused, why."""
+
+    packed: Packed
+    choice: Choice
+    best: Choice
+    refused: FileError | None
 
 
 class Provision:
@@ -60,8 +70,8 @@ class Provision:
         self._changes = Changes()
         self._woken = asyncio.Event()
 
-    async def ask(self, source: PolicySource, *, waits: bool = False) -> bool:
-        """Ask once. `waits`: the server may wait for a change. Returns whether something is to be loaded."""
+    async def ask(self, source: PolicySource, *, waits: bool = False) -> None:
+        """Ask once. `waits`: the server may wait for a change."""
         asked, trouble = source.request(), source.trouble
         wait = asked.wait if waits else 0.0
         try:
@@ -71,15 +81,14 @@ class Provision:
             self._failures += 1
             if source.trouble != trouble:
                 self._changes.add(f"{source.server.shown} {exc}{self._what_stays(source)}")
-            return False
-        is_new = source.answered(answer, time.time(), asked.etag, has_asked_to_wait=wait > 0)
+            return
+        source.answered(answer, time.time(), asked.etag, has_asked_to_wait=wait > 0)
         if trouble:
             self._changes.add(f"{source.server.shown} answers again")
         is_written = not self.copy_trouble
         if source is self.source and is_written and source.offered is None and source.held is not None:
             with contextlib.suppress(OSError):  # it was not written, which was said
                 await asyncio.to_thread(confirm_copy, self.path, source.held.confirmed)
-        return is_new
 
     def _what_stays(self, source: PolicySource) -> str:
         if source.held is None:
@@ -113,6 +122,25 @@ class Provision:
             for one in (source.offered, source.held)
             if one is not None
         ]
+
+    async def load(self, source: PolicySource | None, *, is_offer: bool) -> Found:
+        """Load what the server has, with all files; if that has faults, what is in force of it. `is_offer`:
+        nothing but the former. Raises FileError."""
+        choices = self.choices(source)
+        best, refused = choices[0], None
+        for choice in choices[:1] if is_offer else choices:
+            try:
+                return Found(await self.loader.load(choice.origin), choice, best, refused)
+            except NotLoaded as exc:
+                refused = refused or exc
+        assert refused is not None
+        self.tried(source, best)
+        raise refused
+
+    def tried(self, source: PolicySource | None, choice: Choice) -> None:
+        """This is in force now, or has faults, so it is not loaded again."""
+        if source is not None and choice.copy is not None:
+            source.tried(choice.copy)
 
     def _given(self, server: PolicyServer, copy: Copy) -> dict[str, Given]:
         """The contents that stand for the copy on disk and its signature."""
@@ -162,10 +190,19 @@ class Provision:
                 continue
             began = asyncio.get_running_loop().time()
             with going_on():
-                is_new = await self.ask(source, waits=True)
+                await self.ask(source, waits=True)
                 took = asyncio.get_running_loop().time() - began
-                if is_new and source is self.source:
+                if source is self.source and self.is_due():
                     await take()
+
+    def is_due(self) -> bool:
+        """Whether what the server has is to be put in force."""
+        return self.source is not None and self.source.is_due(asyncio.get_running_loop().time())
+
+    def put_off(self) -> None:
+        """What the server has was not put in force, for a reason that is not in it."""
+        if self.source is not None:
+            self.source.put_off(asyncio.get_running_loop().time())
 
     # -- what operators see
 
@@ -248,7 +285,8 @@ def start(origin: Origin, candidate: str) -> tuple[Loaded, Provision]:
     source = provision.source = PolicySource(server, read_copy(provision.path, server.id))
     asyncio.run(provision.ask(source))
     faults: FileError | None = None
-    for choice in provision.choices(source):
+    choices = provision.choices(source)
+    for choice in choices:
         try:
             loaded = choice.origin.load_with(candidate)
         except FileError as exc:
@@ -260,6 +298,7 @@ def start(origin: Origin, candidate: str) -> tuple[Loaded, Provision]:
             for fault in faults.diagnostics:
                 warn(str(fault))
             warn(f"{server.shown} has a policy that was refused; the copy on disk is in force")
+        provision.tried(source, choices[0])
         asyncio.run(provision.accepted(source, choice.copy, loaded.settings.policy_signed))
         return loaded, provision
     if faults is None:
