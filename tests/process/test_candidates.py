@@ -136,6 +136,18 @@ def test_a_candidate_is_compared_on_live_traffic_and_promoted(
     assert metric(one.keyfence, "keyfence_candidate_violations_total", **labels, change="new") == 6
 
 
+def test_a_promotion_that_is_refused_leaves_a_changed_file_to_reload_auto(
+    stage: Callable[..., Stage],
+) -> None:
+    one = stage("reload: auto", "modes: [{mode: enforce}]")
+    one.load()
+    assert one.send("web", ORDER) == [b"-NOPERM"]
+    one.policy.write_text(NEW + "# not the candidate\n")
+    status, refused = one.post("/-/candidate/promote")
+    assert (status, "write the candidate" in refused["error"]) == (400, True)
+    eventually(lambda: one.send("web", ORDER) == [b"+OK\r\n"], "the changed file is in force")
+
+
 @WORKERS
 def test_a_reload_keeps_the_candidate_and_begins_the_comparison_again_with_another_policy(
     more: tuple[str, ...], stage: Callable[..., Stage]

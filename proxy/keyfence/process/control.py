@@ -400,9 +400,9 @@ class ProcessControl(Control):
     ) -> dict[str, Any]:
         """Put the files in force. If there is a candidate, they must have it as their policy."""
         packed, choice, best, refused = await self._provision.load(source, is_offer=is_offer)
-        self._provision.files.took(packed.seen)
         if candidate is not None:
             check_promoted(candidate, packed)
+        self._provision.files.took(packed.seen)
         before, policy_before = self._runtime.settings, self._runtime.policy
         revision_before = "" if policy_before is None else policy_before.revision
         settings, waiting = admit(before, packed.settings)
