@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import json
 import os
 import subprocess
@@ -14,9 +15,13 @@ from typing import Any
 
 import pytest
 
+from keyfence.fleet.copy import Copy, read_copy
+from keyfence.fleet.manifest import parse_signed
+from keyfence.fleet.model import PolicyServer
 from keyfence.fleet.redis_store import RedisStore
 from keyfence.fleet.redis_url import parse_redis_url
-from keyfence.fleet.signed import KeptFloor, floor_of, read_floor
+from keyfence.fleet.signed import KeptFloor, floor_of, read_floor, replay_fault
+from keyfence.fleet.source import PolicySource
 from keyfence.process.provision import Provision
 from keyfence.process.serving.reload import Origin
 from tests.clients.running import ask, configure, eventually, metric
@@ -218,6 +223,72 @@ def test_a_redis_that_is_lost_leaves_the_policy_in_force_over_a_restart_and_no_r
     stored.point(1)
     instance.refuses("replayed: it has sequence 1, and 2 was in force")
     assert instance.writer() == "CubeProxy"
+
+
+class Kept:
+    """What an instance keeps on disk of a policy that is signed again and again."""
+
+    def __init__(self, folder: Path) -> None:
+        self.publisher = Publisher()
+        self.server = PolicyServer("redis://nowhere", signed_as=NAME)
+        self.path = folder / "state" / "policy.yaml"
+        self.provision = Provision(Origin(), source=PolicySource(self.server, None))
+        self.provision.path, self.provision.floor = self.path, KeptFloor(folder / "state" / "sequence")
+
+    def accept(self, number: int) -> None:
+        """This version is in force."""
+        signed = self.publisher.sign(number, {"shop.yaml": by("CubeMaster")})
+        copy = Copy(by("CubeMaster").encode(), str(number), 1.0, signed.text())
+        asyncio.run(self.provision.accepted(self.provision.source, copy, signed))
+
+    def sequence(self) -> int:
+        floor = read_floor(self.provision.floor.path or Path())
+        return 0 if floor is None else floor.sequence
+
+    def starts(self) -> bool:
+        """Whether a start without the server takes what is kept."""
+        copy = read_copy(self.path, self.server.id)
+        assert copy is not None
+        floor = read_floor(self.provision.floor.path or Path())
+        signed = parse_signed(copy.signature)
+        return not replay_fault(signed, floor, self.publisher.trust)
+
+
+@pytest.mark.parametrize("is_between", [False, True], ids=["before the copy", "after the copy"])
+def test_a_start_takes_the_copy_on_disk_after_keyfence_has_ended_while_it_kept_the_next_one(
+    is_between: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = Kept(tmp_path)
+    kept.accept(1)
+
+    def end(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    of = "keyfence.fleet.signed.write_floor" if is_between else "keyfence.process.provision.write_copy"
+    monkeypatch.setattr(of, end)
+    with pytest.raises(KeyboardInterrupt):
+        kept.accept(2)
+    assert kept.sequence() == 1
+    assert kept.starts()
+
+
+def test_a_sequence_is_not_kept_without_its_policy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def no_room(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    kept = Kept(tmp_path)
+    kept.accept(1)
+    with monkeypatch.context() as patch:
+        patch.setattr("keyfence.process.provision.write_copy", no_room)
+        kept.accept(2)
+    assert kept.provision.floor.known is not None
+    assert kept.provision.floor.known.sequence == 2, "it holds until a restart"
+    assert (kept.sequence(), kept.starts()) == (1, True)
+    assert "sequence (the policy itself cannot be kept): after a restart" in capsys.readouterr().err
+    kept.accept(2)
+    assert (kept.sequence(), kept.starts(), kept.provision.notes()) == (2, True, [])
 
 
 def test_a_sequence_that_cannot_be_kept_is_said_until_it_can(tmp_path: Path) -> None:

@@ -174,15 +174,15 @@ class KeptFloor:
         if self.path is not None:
             self.known = read_floor(self.path)
 
-    def keep(self, floor: Floor) -> bool:
-        """None older than this is taken from now on. Returns whether it could not be written just now."""
+    def keep(self, floor: Floor, why_not: str = "") -> bool:
+        """None older than this is taken from now on. `why_not`: why it must not be written. Returns whether
+        it was to be written, and was not."""
         if floor == self.known and not self.why_not:
             return False
-        self.known = floor
+        self.known, self.why_not = floor, why_not
         try:
-            if self.path is not None:
+            if self.path is not None and not why_not:
                 write_floor(self.path, floor)
-            self.why_not = ""
         except OSError as exc:
             self.why_not = (exc.strerror or type(exc).__name__).lower()
         return bool(self.why_not)

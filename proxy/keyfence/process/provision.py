@@ -157,12 +157,17 @@ class Provision:
         if source is not self.source:
             self.source = source
             self._woken.set()
-        if signed is not None:
-            failed = await asyncio.to_thread(self.floor.keep, floor_of(signed))
-            if failed:
-                warn(f"{self.floor_trouble}: after a restart, an older signed policy would be taken")
-        if source is None or copy is None or not (source.accepted(copy) or self.copy_trouble):
+        if source is not None and copy is not None and (source.accepted(copy) or self.copy_trouble):
+            await self._keep_copy(source, copy)
+        if signed is None:
             return
+        # After the copy, and not without it: no start would take a copy that is older than the sequence.
+        is_without = source is not None and self.copy_trouble
+        why_not = "the policy itself cannot be kept" if is_without else ""
+        if await asyncio.to_thread(self.floor.keep, floor_of(signed), why_not):
+            warn(f"{self.floor_trouble}: after a restart, an older signed policy would be taken")
+
+    async def _keep_copy(self, source: PolicySource, copy: Copy) -> None:
         try:
             await asyncio.to_thread(write_copy, self.path, source.server.id, copy)
             self.copy_trouble = ""
