@@ -97,9 +97,9 @@ class SlowPath:
                 reply = refusal(ruling.refused_by, authorizer.policy.contact, decision)
         if reply is None and too_large:
             handler = TOO_LARGE
-        is_certain = handler is not None or has_one_reply(command, argv)
+        is_certain = reply is not None or handler is not None or has_one_reply(command, argv)
         fits = reply is not None or self._fits(authorizer, touches, size, is_certain)
-        if reply is None and not is_certain:
+        if not is_certain:
             conversation.mark_shapeable(fits)
         if handler is None and reply is None and fits:
             client.observer.command(client.service, label, "forwarded")
