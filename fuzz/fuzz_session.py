@@ -46,8 +46,9 @@ LIMITS = RequestLimits(max_request=4096)
 GREETING = [encode.command(b"AUTH", b"keyfence", b"its own"), encode.command(b"SELECT", 1)]
 # keyfence's own commands: the abort marker for a refused command in a transaction; MULTI, to reopen a
 # transaction on another connection; PING before WAIT; ACL WHOAMI to identify the client; a substitute for
-# CLIENT REPLY, in the client's spelling; barriers.
+# CLIENT REPLY, in the client's spelling, and CLIENT REPLY itself before a session passes unread; barriers.
 OWN = [
+    *(re.escape(encode.command(b"CLIENT", b"REPLY", word)) for word in (b"OFF", b"SKIP")),
     *map(re.escape, [ABORT_MARKER, MULTI, encode.command(b"PING"), encode.command(b"ACL", b"WHOAMI")]),
     rb"\*3\r\n\$6\r\n(?i:client)\r\n\$[0-9]+\r\n(?i:reply)(?:\0[^\r]*)?\r\n\$2\r\nON\r\n",
     rb"\*3\r\n\$5\r\nHELLO\r\n\$1\r\n2\r\n\$32\r\n[0-9a-f]{32}\r\n",
