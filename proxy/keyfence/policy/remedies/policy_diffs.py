@@ -31,15 +31,16 @@ def with_diffs(
 
     `most`: files with more characters are not read, because finding the place takes time.
     """
-    remedies = [_with_diff(policy, one, most) for one in explanation["remedies"]]
-    return {**explanation, "remedies": remedies}
+    has_lines = any(one["add"] for one in explanation["remedies"])
+    before = _texts(policy, most) if has_lines else {}
+    return {**explanation, "remedies": [_with_diff(before, one) for one in explanation["remedies"]]}
 
 
-def _with_diff(policy: CompiledPolicy, remedy: Mapping[str, Any], most: int | None) -> dict[str, Any]:
+def _with_diff(before: Mapping[str, str], remedy: Mapping[str, Any]) -> dict[str, Any]:
+    """`before`: the texts of the policy's files; without them, only the lines are shown."""
     lines = remedy["add"]
     shown = {**remedy, "diff": "", "lines": lines_text(lines)}
-    before = _texts(policy, most) if lines else {}
-    if not before:
+    if not lines or not before:
         return shown
     try:
         after = {file: with_lines(before[file], lines) for file in _files(before, lines)}
