@@ -259,7 +259,8 @@ class ServedUpstream:
             self._telemetry.counters.upstream_event(shown, "failovers")
             what = "a primary again" if now.why == ROLE else f"{now.node} now"
             notice(f"failover {now.node}", f"upstream {shown} is {what}, as {now.why} says")
-        self._look_anew()
+        if now.why == ROLE:  # otherwise it has moved, which was told before
+            self._look_anew()
 
     def _look_anew(self) -> None:
         """The node may have other commands and users than the former one."""
