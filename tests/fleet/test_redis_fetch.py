@@ -157,7 +157,7 @@ def test_the_documented_acl_rules_suffice_and_keyfence_cannot_write() -> None:
 
 @pytest.mark.parametrize("reply", [b":5\r\n", b"+OK\r\n", b"$-1\r\n", b"*0\r\n", b"*1\r\n$1\r\nx\r\n"])
 def test_replies_of_another_type_than_redis_sends_are_no_answer(reply: bytes) -> None:
-    """A proxy in between, or whoever sits on the network, may send them. No Redis does."""
+    """No Redis sends them. A proxy in between may, and so may an attacker on the network."""
 
     async def answers(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while data := await reader.read(4096):

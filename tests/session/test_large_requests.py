@@ -53,13 +53,19 @@ def test_a_large_request_is_refused_by_giving_up_its_connection(monkeypatch: pyt
     assert passed(one) == ADMITTED
 
 
+def large_with_a_known_id(monkeypatch: pytest.MonkeyPatch) -> Session:
+    """A session whose client has asked for the id of its connection."""
+    one = large(monkeypatch)
+    one.from_client(cmd("CLIENT ID"))
+    one.from_upstream(b":7\r\n")
+    return one
+
+
 def test_the_target_of_a_redirection_is_closed_with_the_connection_of_its_refused_request(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Redis would send the messages to an id that is gone."""
-    one = large(monkeypatch)
-    one.from_client(cmd("CLIENT ID"))
-    one.from_upstream(b":7\r\n")
+    one = large_with_a_known_id(monkeypatch)
     assert one.context.ids.may_name("CubeProxy", 7)
     in_pieces(one, BIG)
     assert not one.reopen
@@ -70,9 +76,7 @@ def test_the_target_of_a_redirection_is_closed_with_the_connection_of_its_refuse
 def test_a_client_that_only_knows_its_id_stays_when_its_large_request_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    one = large(monkeypatch)
-    one.from_client(cmd("CLIENT ID"))
-    one.from_upstream(b":7\r\n")
+    one = large_with_a_known_id(monkeypatch)
     assert not one.context.ids.may_name("CubeMaster", 7)  # another service may not name it
     in_pieces(one, BIG)
     assert one.reopen

@@ -82,7 +82,8 @@ class ProcessControl(Control):
         findings: FindingsDesk | None = None,
         cluster: TopologyFollower[Any] | None = None,
     ) -> None:
-        """`access` is the admin listener's, which a reload may change; `notify` sends to the supervisor."""
+        """`provision` is where policy and configuration come from; `access` is the admin listener's, which a
+        reload may change; `notify` sends to the supervisor."""
         self.draining = False
         self.admin = ""  # the URL of the admin listener; "": there is none
         self.looking: Looking | None = None
@@ -311,7 +312,8 @@ class ProcessControl(Control):
         return self._runtime.settings.reload == "auto" or self._provision.source is not None
 
     async def tick_forever(self) -> None:
-        """Each second: end the break-glasses that are over, and look at the policy's age."""
+        """Each second: end the break-glasses that are over, look at the policy's age, and call the backend's
+        `tick`."""
         while True:
             await asyncio.sleep(1)
             await self._backend.tick()

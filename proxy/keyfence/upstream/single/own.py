@@ -217,11 +217,6 @@ class OwnConnections(Owner):
             self._send(request, node)
 
     @property
-    def _is_bound(self) -> bool:
-        """Whether everything goes to the node in use."""
-        return self._subscriptions.is_held
-
-    @property
     def _is_raw(self) -> bool:
         """Whether replies are not counted, because messages cannot be told from them."""
         is_resp2 = self._profile is not None and self._profile.resp == 2
@@ -229,7 +224,9 @@ class OwnConnections(Owner):
 
     def _divide(self, request: Request) -> bool:
         """Send a command in parts, if its keys are in several hash slots."""
-        may_divide = request.name in self.splits and not (self._transaction.is_open or self._is_bound)
+        may_divide = request.name in self.splits and not (
+            self._transaction.is_open or self._subscriptions.is_held
+        )
         cut = split(arguments(request.data)) if may_divide else None
         if cut is None:
             return False
@@ -247,7 +244,7 @@ class OwnConnections(Owner):
         again = self._again
         if again is not None and again.word and again.is_for(request.data):
             return again.node(self._masters)
-        if not request.begins or self._is_bound:
+        if not request.begins or self._subscriptions.is_held:
             return self._at
         transaction = self._transaction
         if transaction.binds(request):
@@ -311,7 +308,7 @@ class OwnConnections(Owner):
         if request.name != b"MULTI" or not self._is_raw:  # a subscriber's is refused
             self._transaction.sent(request, node, is_new=is_new)
         chunks = [request.data]
-        is_alone = is_alone and not self._transaction.is_open and not self._is_bound
+        is_alone = is_alone and not self._transaction.is_open and not self._subscriptions.is_held
         if request.is_whole and is_alone:
             if again is None or is_new:
                 self._again = Again(chunks, 0, request.name.startswith(_SHAPING))
@@ -355,7 +352,7 @@ class OwnConnections(Owner):
             return
         is_away = own.link.is_held and self._masters.is_away(self._at)
         waits = is_away and self._due > 0
-        has_lost_its_node = self._is_bound and (is_away or self._masters.has_left(self._at))
+        has_lost_its_node = self._subscriptions.is_held and (is_away or self._masters.has_left(self._at))
         if has_lost_its_node or (waits and again is None):  # what it waits for cannot go to another node
             own.link.close()
             self.upstream_lost(own.link, "its node has left the cluster, or is away")
@@ -483,7 +480,7 @@ class OwnConnections(Owner):
         """Have a command answered by the nodes that it concerns. No reply is due."""
         name = request.name.decode("ascii", "replace")
         row, topology = fan_out(argv), self._masters.topology
-        if self._transaction.is_open or self._is_bound:
+        if self._transaction.is_open or self._subscriptions.is_held:
             text = NOT_QUEUED if self._transaction.is_open else NOT_WHOLE
             self._refuse(row.refusal.encode() or text % request.name)
         elif row.reach is Reach.NOBODY:
@@ -572,7 +569,7 @@ class OwnConnections(Owner):
         number, spread = self._owns.number_of(link), self._spread
         self._owns.pop(number, None)
         is_asked = spread is not None and spread.awaits(number)
-        is_bound = self._transaction.is_open or self._is_bound or (spread is None and self._due)
+        is_bound = self._transaction.is_open or self._subscriptions.is_held or (spread is None and self._due)
         is_left = (number == self._at and is_bound) or number == self._transaction.watches_at != NO_NODE
         if is_asked and isinstance(spread, Spread) and not is_left:
             spread.lost(number)
