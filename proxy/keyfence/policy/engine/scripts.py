@@ -121,15 +121,15 @@ class ScriptChecks:
         values = registration.own(evaluation.asker.values) | (captured or {})
         touched = [(one, right, one.fill(script, values)) for one, right in registration.touches]
         published = [one.fill(script, values) for one in registration.publishes]
-        names = [*(made for _, _, made in touched), *published]
+        names = (*(made for _, _, made in touched), *published)
+        lack = next((made.lack for made in names if made.lack), "")
         if not registration.takes(len(script.keys)):
             yield self._wrong_number(evaluation, script, registration)
         elif captured is None:
             message = f"{name} of {registration.name} declares keys of another form"
             hint = f"its keys: {registration.forms}"
             yield evaluation.plain("script.keys", script.position + 2, message, hint)
-        elif any(made.lack for made in names):
-            lack = next(made.lack for made in names if made.lack)
+        elif lack:
             message = f"{name} of {registration.name} lacks {lack}, of which its keys are made"
             yield evaluation.plain("script.keys", script.position, message, "give it all its arguments")
         # If script.keys is only observed, all that the script may touch must still be evaluated.
