@@ -13,10 +13,10 @@ from tests.servers import PROJECT
 from tools.may_rerun import STATUS, why_not
 
 
-def keep(cache: Path, status: object, failed: object) -> None:
+def keep(caches: Path, status: object, failed: object) -> None:
     for name, value in ((STATUS, status), ("cache/lastfailed", failed)):
-        (cache / name).parent.mkdir(parents=True, exist_ok=True)
-        (cache / name).write_text(json.dumps(value))
+        (caches / "v" / name).parent.mkdir(parents=True, exist_ok=True)
+        (caches / "v" / name).write_text(json.dumps(value))
 
 
 def test_a_run_that_ended_with_failed_tests_may_rerun(tmp_path: Path) -> None:
@@ -38,6 +38,19 @@ def test_any_other_run_may_not_rerun(
 ) -> None:
     keep(tmp_path, status, failed)
     assert reason in why_not(tmp_path)
+
+
+def test_after_a_passed_run_the_interpreted_one_decides(tmp_path: Path) -> None:
+    keep(tmp_path, 0, {})
+    assert "no record of a failed run" in why_not(tmp_path)
+    keep(tmp_path / "interpreted", 1, {"tests/test_a.py::test_b": True})
+    assert why_not(tmp_path) == ""
+
+
+def test_a_failed_run_decides_whatever_an_interpreted_one_left(tmp_path: Path) -> None:
+    keep(tmp_path, -1, {})
+    keep(tmp_path / "interpreted", 1, {"tests/test_a.py::test_b": True})
+    assert "status -1" in why_not(tmp_path)
 
 
 def test_a_run_without_a_result_may_not_rerun(tmp_path: Path) -> None:

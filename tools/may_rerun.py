@@ -2,6 +2,7 @@
 
 Rule: this is enough only if that run completed and every failure belongs to a test. After a run that was
 killed, was interrupted or could not collect a file, all tests must run. Exit code 0: enough; 1: not enough.
+`make test` runs tests compiled and then interpreted. If none failed compiled, the interpreted run decides.
 
 `tests/conftest.py` stores pytest's exit status next to pytest's list of failures (`--last-failed`).
 """
@@ -14,12 +15,23 @@ from pathlib import Path
 
 import pytest
 
-CACHE = Path(__file__).resolve().parent.parent / ".pytest_cache" / "v"
+CACHES = Path(__file__).resolve().parent.parent / ".pytest_cache"
 STATUS = "keyfence/status"
 
 
-def why_not(cache: Path) -> str:
+def why_not(caches: Path) -> str:
     """Returns why all tests must run, or "" if the failed ones are enough."""
+    return _why_not(caches / "interpreted" / "v" if _has_passed(caches / "v") else caches / "v")
+
+
+def _has_passed(cache: Path) -> bool:
+    try:
+        return int(json.loads((cache / STATUS).read_text())) == pytest.ExitCode.OK
+    except (OSError, ValueError):
+        return False
+
+
+def _why_not(cache: Path) -> str:
     try:
         status = json.loads((cache / STATUS).read_text())
         failed = json.loads((cache / "cache" / "lastfailed").read_text())
@@ -34,7 +46,7 @@ def why_not(cache: Path) -> str:
 
 
 def main() -> None:
-    reason = why_not(CACHE)
+    reason = why_not(CACHES)
     if reason:
         sys.exit(f"rerunning only the failed tests of the last run is not enough: {reason}")
 
