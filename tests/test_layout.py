@@ -103,7 +103,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         *("policy.compiled", "policy.enforcement", "policy.engine", "policy.reach", "policy.wording"),
     },
     "findings.news": {
-        *("findings", "findings.history", "policy", "telemetry"),
+        *("findings", "findings.history", "net", "policy", "telemetry"),
     },
     "findings.gate": {"findings", "policy", "policy.source", "telemetry"},
     "audit.servers": {"policy.compiled", "upstream", "upstream.cluster"},

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ssl
 
 from keyfence.config.settings import Settings
+from keyfence.net.trust import client_context
 from keyfence.policy.diagnostics import Diagnostic, FileError
 from keyfence.policy.source.files import Unreadable, read_file
 
@@ -45,7 +46,7 @@ def listener_context(settings: Settings, index: int) -> ssl.SSLContext | None:
         context.minimum_version = _VERSIONS[tls.min_version]
         _load_chain(context, tls.cert, tls.key)
         if tls.client_ca:
-            _load_authorities(context, "client_ca", tls.client_ca)
+            _load_authorities(context, tls.client_ca)
             context.verify_mode = ssl.CERT_REQUIRED if tls.requires_certificate else ssl.CERT_OPTIONAL
     except _Unusable as exc:
         raise FileError([settings.fault(("listeners", index, "tls", exc.setting), str(exc))]) from None
@@ -57,10 +58,7 @@ def upstream_context(settings: Settings) -> ssl.SSLContext | None:
     if settings.upstream is None or settings.upstream.kind != "tls":
         return None
     try:
-        context = ssl.create_default_context()
-        if settings.upstream_ca:
-            context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-            _load_authorities(context, "ca", settings.upstream_ca)
+        context = _client_context(settings.upstream_ca)
         if settings.upstream_cert:
             _load_chain(context, settings.upstream_cert, settings.upstream_key)
     except _Unusable as exc:
@@ -71,12 +69,25 @@ def upstream_context(settings: Settings) -> ssl.SSLContext | None:
     return context
 
 
-def _load_authorities(context: ssl.SSLContext, setting: str, path: str) -> None:
-    _read(setting, path)
+def _client_context(ca: str) -> ssl.SSLContext:
+    if ca:
+        _read("ca", ca)
+    try:
+        return client_context(ca)
+    except OSError:  # SSLError too
+        raise _no_authority("ca", ca) from None
+
+
+def _load_authorities(context: ssl.SSLContext, path: str) -> None:
+    _read("client_ca", path)
     try:
         context.load_verify_locations(path)
-    except (OSError, ssl.SSLError):
-        raise _Unusable(setting, f"{path} holds no certificate of an authority in PEM") from None
+    except OSError:  # SSLError too
+        raise _no_authority("client_ca", path) from None
+
+
+def _no_authority(setting: str, path: str) -> _Unusable:
+    return _Unusable(setting, f"{path} holds no certificate of an authority in PEM")
 
 
 def _load_chain(context: ssl.SSLContext, cert: str, key: str) -> None:

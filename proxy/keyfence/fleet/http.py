@@ -18,6 +18,7 @@ import aiohttp
 from yarl import URL
 
 from keyfence.net.addresses import is_this_machine
+from keyfence.net.trust import client_context
 from keyfence.policy.source.files import MAX_BYTES, Unreadable, read_file
 
 from .manifest import MAX_SIGNED, BadManifest, digest_of, parse_signed
@@ -67,7 +68,7 @@ def _is_pair(signature: bytes, policy: bytes) -> bool:
 
 async def _get(server: PolicyServer, url: str, etag: str = "", wait: float = 0.0) -> Answer:
     """The content at a URL of the server, as `fetch` says. Raises NotFetched."""
-    context = _context(server) if server.url.startswith("https:") else None
+    context = await asyncio.to_thread(_context, server) if server.url.startswith("https:") else None
     headers = {"Accept-Encoding": "identity", "User-Agent": "keyfence"}
     if etag:
         headers["If-None-Match"] = etag
@@ -107,7 +108,7 @@ def _named(exc: OSError) -> str:
 
 def _context(server: PolicyServer) -> ssl.SSLContext:
     try:
-        return ssl.create_default_context(cafile=server.ca or None)
+        return client_context(server.ca)
     except OSError as exc:  # SSLError too
         why = (exc.strerror or "it has no certificates").lower()
         raise NotFetched(f"cannot be asked: ca {server.ca} cannot be used ({why})") from None

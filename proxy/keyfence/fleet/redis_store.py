@@ -16,7 +16,7 @@ import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
-from redis.asyncio import Redis
+from redis.asyncio import ConnectionPool, Redis, SSLConnection
 from redis.asyncio.client import PubSub
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
@@ -29,6 +29,7 @@ from redis.exceptions import (
 )
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
+from keyfence.net.trust import client_context
 from keyfence.policy.source.files import MAX_BYTES
 
 from .manifest import MAX_SEQUENCE, MAX_SIGNED, BadManifest, check_path, parse_signed
@@ -40,6 +41,14 @@ REPLY_SECONDS = 3.0  # for a connection, and for each reply
 CANDIDATE = "candidate"  # the key beside the versions
 _Reply = TypeVar("_Reply")
 _UNREADABLE = Offer(b"", b"\n")  # what stands in the place of a candidate cannot be one
+
+
+class _Connection(SSLConnection):
+    """Trusts what the rest of keyfence does. Left alone, redis-py checks the name only from version 6 on."""
+
+    def __init__(self, trust: ssl.SSLContext, **options: Any) -> None:
+        super().__init__(**options)
+        self.ssl_context.context = trust
 
 
 class RedisStore:
@@ -58,9 +67,26 @@ class RedisStore:
     @contextlib.asynccontextmanager
     async def connected(self, retries: int = 0) -> AsyncIterator[Redis]:
         """A client. Raises StoreError for what fails within the body."""
+        client = None
+        try:
+            client = await self._client(retries)
+            yield client
+        except WatchError:
+            raise
+        except (RedisError, OSError) as exc:
+            raise StoreError(f"{self.shown} {_why(exc)}") from None
+        finally:
+            if client is not None:
+                with contextlib.suppress(RedisError, OSError):
+                    await client.aclose()
+
+    async def _client(self, retries: int) -> Redis:
         place = self._place
-        tls: dict[str, Any] = {"ssl": True, "ssl_ca_certs": self._ca or None} if place.is_tls else {}
-        client = Redis(
+        tls: dict[str, Any] = {}
+        if place.is_tls:
+            trust = await asyncio.to_thread(client_context, self._ca)
+            tls = {"connection_class": _Connection, "trust": trust}
+        pool = ConnectionPool(
             host=place.host,
             port=place.port,
             db=place.database,
@@ -71,15 +97,7 @@ class RedisStore:
             retry=Retry(NoBackoff(), retries),
             **tls,
         )
-        try:
-            yield client
-        except WatchError:
-            raise
-        except (RedisError, OSError) as exc:
-            raise StoreError(f"{self.shown} {_why(exc)}") from None
-        finally:
-            with contextlib.suppress(RedisError, OSError):
-                await client.aclose()
+        return Redis.from_pool(pool)
 
     async def sequence(self, client: Redis) -> int:
         """The newest sequence; 0: there is none. Raises StoreError."""

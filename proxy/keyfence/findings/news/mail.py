@@ -15,6 +15,8 @@ from email.policy import SMTP
 from email.utils import format_datetime, localtime
 from typing import Any
 
+from keyfence.net.trust import client_context
+
 from .document import Document, as_html, as_text
 from .plan import Smtp
 
@@ -70,7 +72,7 @@ async def send(document: Document, smtp: Smtp, to: Sequence[str], name: str) -> 
 
 
 def _context(smtp: Smtp) -> ssl.SSLContext | None:
-    return None if smtp.tls == "none" else ssl.create_default_context(cafile=smtp.ca or None)
+    return None if smtp.tls == "none" else client_context(smtp.ca)
 
 
 def _login(smtp: Smtp) -> dict[str, Any]:
