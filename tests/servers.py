@@ -209,7 +209,9 @@ class Certificates(NamedTuple):
 def make_certificates(directory: Path) -> Certificates:
     """Makes certificates with the openssl command. Raises FileNotFoundError if it is missing."""
     ca, ca_key = directory / "ca.pem", directory / "ca.key"
-    openssl("-subj", "/CN=keyfence test authority", "-keyout", ca_key, "-out", ca)
+    # Clients in Python 3.13 and later refuse an authority without it.
+    usage = ["-addext", "keyUsage=critical,keyCertSign,cRLSign"]
+    openssl("-subj", "/CN=keyfence test authority", *usage, "-keyout", ca_key, "-out", ca)
     return issue_certificate(ca, "server", "/CN=localhost", "IP:127.0.0.1,DNS:localhost")
 
 

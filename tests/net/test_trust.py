@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from keyfence.net.trust import client_context
-from tests.servers import Certificates
+from tests.servers import Certificates, issue_certificate, openssl
 
 
 def handshake(context: ssl.SSLContext, server: Certificates, name: str) -> None:
@@ -42,8 +42,11 @@ def _python(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.usefixtures("_python")
-def test_an_authority_without_key_usage_is_trusted(certificates: Certificates) -> None:
-    handshake(client_context(str(certificates.ca)), certificates, "127.0.0.1")
+def test_an_authority_without_key_usage_is_trusted(tmp_path: Path) -> None:
+    ca = tmp_path / "ca.pem"
+    openssl("-subj", "/CN=plain", "-keyout", tmp_path / "ca.key", "-out", ca)
+    server = issue_certificate(ca, "server", "/CN=localhost", "IP:127.0.0.1")
+    handshake(client_context(str(ca)), server, "127.0.0.1")
 
 
 @pytest.mark.usefixtures("_python")
