@@ -66,7 +66,8 @@ def admin(keyfence: Keyfence, path: str) -> Any:
         with urllib.request.urlopen(f"{keyfence.ready.admin}{path}") as answer:
             return json.load(answer)
     except urllib.error.HTTPError as exc:
-        return json.load(exc)
+        with exc:
+            return json.load(exc)
 
 
 def metric(keyfence: Keyfence, start: str) -> float:
