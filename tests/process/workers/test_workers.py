@@ -333,6 +333,31 @@ def test_a_worker_that_gets_sigterm_drains_and_is_replaced(
     keyfence.expect_stderr = r"has ended \(exit code 0\)"
 
 
+def test_a_worker_that_is_killed_while_its_predecessor_drains_is_replaced(
+    start_keyfence: Start, folder: Path, server: RedisServer
+) -> None:
+    keyfence = start_keyfence("--config", configure(folder, server.url, "workers: 1", "drain: 60s"))
+    (before,) = pids(keyfence)
+    with keyfence.connect("CubeMaster") as connection:
+        connection.sendall(encode.command("BLPOP", "cube:v1:master:list", "0"))
+        eventually(lambda: _blocked(server) == 1, "it blocks")
+        os.kill(keyfence.process.pid, signal.SIGUSR2)
+        eventually(lambda: _is_draining(keyfence, before), "the former drains")
+        (killed,) = pids(keyfence)
+        os.kill(killed, signal.SIGKILL)
+        eventually(lambda: pids(keyfence) - {killed}, "another worker serves")
+        assert _is_draining(keyfence, before)
+        with server.client() as client:
+            client.rpush("cube:v1:master:list", "x")
+        assert connection.recv(100).endswith(b"$1\r\nx\r\n")
+    keyfence.wait_for_line("keyfence: restarted 1 worker")
+    keyfence.expect_stderr = r"has ended \(killed by SIGKILL\)"
+
+
+def _is_draining(keyfence: Keyfence, pid: int) -> bool:
+    return any(worker["pid"] == pid and worker["state"] == "draining" for worker in workers(keyfence))
+
+
 def _blocked(server: RedisServer) -> int:
     with server.client() as client:
         return int(client.info("clients")["blocked_clients"])

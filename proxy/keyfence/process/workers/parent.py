@@ -138,7 +138,8 @@ class Workers(Backend):
         """Replace a worker that ends without an order."""
         await worker.ended.wait()
         self._workers.remove(worker)
-        if worker.leaving or self.closing or any(one.place == worker.place for one in self._workers):
+        has_successor = any(one.place == worker.place and not one.leaving for one in self._workers)
+        if worker.leaving or self.closing or has_successor:
             return
         self._runtime.telemetry.counters.worker_restarts += 1
         wait = self._next_wait(worker)
