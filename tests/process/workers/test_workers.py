@@ -390,6 +390,31 @@ def test_break_glass_reaches_every_worker_and_those_that_come_later(
     keyfence.expect_stderr = "break-glass"
 
 
+def test_break_glass_reaches_a_worker_that_drains(
+    start_keyfence: Start, folder: Path, server: RedisServer
+) -> None:
+    config = configure(folder, server.url, "workers: 1", "drain: 60s", mode="enforce")
+    keyfence = start_keyfence("--config", config)
+    (before,) = pids(keyfence)
+    with keyfence.connect("CubeProxy") as connection:
+
+        def answer(request: bytes) -> bytes:
+            connection.sendall(request)
+            return connection.recv(1000)
+
+        assert answer(b"MULTI\r\n") == b"+OK\r\n"  # so that the client may stay
+        assert answer(REFUSED).startswith(b"-NOPERM")
+        os.kill(keyfence.process.pid, signal.SIGUSR2)
+        eventually(lambda: _is_draining(keyfence, before), "it drains")
+        assert ask(keyfence, "/-/observe", {"for": 600})[0] == 200
+        assert answer(REFUSED) == b"+QUEUED\r\n"
+        assert ask(keyfence, "/-/observe", method="DELETE")[0] == 200
+        assert answer(REFUSED).startswith(b"-NOPERM")
+        assert answer(b"DISCARD\r\n") == b"+OK\r\n"
+    keyfence.wait_for_line("keyfence: restarted 1 worker")
+    keyfence.expect_stderr = "break-glass"
+
+
 def test_break_glasses_are_bounded(start_keyfence: Start, folder: Path, server: RedisServer) -> None:
     keyfence = start_keyfence("--config", configure(folder, server.url, mode="enforce"))
     for _ in range(100):

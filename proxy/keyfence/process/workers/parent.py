@@ -86,7 +86,8 @@ class Workers(Backend):
 
     def _tell_nodes(self) -> None:
         for worker in self._workers:
-            self._do(self._tell_nodes_to(worker))
+            if not worker.leaving:  # a worker that drains opens no listeners
+                self._do(self._tell_nodes_to(worker))
 
     async def _tell_nodes_to(self, worker: WorkerProcess) -> None:
         assert self._doors is not None
@@ -210,17 +211,14 @@ class Workers(Backend):
         await self._order_all("shut", why)
 
     async def _order_all(self, kind: str, content: object) -> None:
-        """Send an order to all workers. A worker that fails is killed; its successor starts with the new
-        state."""
+        """Send an order to all workers, also to those that drain: their clients may stay for long. A worker
+        that fails is killed; its successor starts with the new state."""
         await asyncio.gather(*(self._order(worker, kind, content) for worker in list(self._workers)))
 
     async def _order(self, worker: WorkerProcess, kind: str, content: object) -> None:
         await self._carry_out(worker, worker.ask(kind, content, ANSWER_SECONDS))
 
     async def _carry_out(self, worker: WorkerProcess, order: Coroutine[Any, Any, Any]) -> None:
-        if worker.leaving:
-            order.close()
-            return
         try:
             await order
         except WorkerFailed as exc:
