@@ -423,6 +423,27 @@ def test_a_form_must_be_a_form(stage: Stage) -> None:
     play(stage, scenario)
 
 
+def test_a_large_form_is_refused_before_it_is_decoded(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Anyone may send one, and decoding it keeps the clients of Redis waiting."""
+    decoded: list[int] = []
+    decode = urllib.parse.parse_qsl
+
+    def noted(text: str, *given: Any, **options: Any) -> Any:
+        decoded.append(len(text))
+        return decode(text, *given, **options)
+
+    async def scenario(browser: Browser) -> None:
+        monkeypatch.setattr(site.urllib.parse, "parse_qsl", noted)
+        headers = {**BROWSER, "Content-Type": "application/x-www-form-urlencoded"}
+        for size, status in ((site.MAX_FORM, 401), (site.MAX_FORM + 1, 413)):
+            body = b"token=wrong&name=".ljust(size, b"x")
+            answer = await browser.ask("POST", "/sign-in", data=body, headers=headers)
+            assert (answer.status, answer.is_page) == (status, True)
+
+    play(stage, scenario)
+    assert decoded == [site.MAX_FORM]
+
+
 # -- actions
 
 

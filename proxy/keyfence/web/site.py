@@ -43,6 +43,7 @@ from .words import inert, sentence
 _TYPES = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 _FOREVER = "public, max-age=31536000, immutable"  # the address of an asset changes with its content
 _FORM = "application/x-www-form-urlencoded"
+MAX_FORM = 1 << 15  # bytes; decoding a form of a MiB would keep all clients waiting for tenths of a second
 _COLUMNS = ("id", "state", "service", "rule", "command", "entry", "shape", "severity", "total", "observed")
 _MORE_COLUMNS = ("refused", "waived", "late", "first", "last", "owner", "example", "hint")
 _SIGN_IN = "/sign-in"
@@ -300,10 +301,11 @@ async def _form(request: web.Request) -> dict[str, str]:
     """The fields of a form. Raises BadRequest."""
     if request.content_type != _FORM:
         raise BadRequest(f"Content-Type must be {_FORM}.", 415)
+    body = await request.read()
+    if len(body) > MAX_FORM:
+        raise BadRequest(f"The form is larger than {MAX_FORM} bytes.", 413)
     try:
-        fields = urllib.parse.parse_qsl(
-            (await request.read()).decode("utf-8"), keep_blank_values=True, max_num_fields=50
-        )
+        fields = urllib.parse.parse_qsl(body.decode("utf-8"), keep_blank_values=True, max_num_fields=50)
     except ValueError:
         raise BadRequest("The form cannot be read.") from None
     return dict(fields)
