@@ -406,6 +406,27 @@ def test_a_wrong_token_is_a_401_and_counted(stage: Stage) -> None:
     assert counted == [("admin", "wrong_token")]
 
 
+def test_wrong_tokens_by_the_dozen_keep_nobody_out(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of them is answered late, and until then its connection makes room for another."""
+    monkeypatch.setattr(admin, "FAILURE_SECONDS", PATIENCE_SECONDS)
+    wrong: list[str] = []
+
+    async def scenario(browser: Browser) -> None:
+        guesses = [asyncio.create_task(browser.sign_in(token="wrong")) for _ in range(4)]
+        while len(wrong) < len(guesses):
+            await asyncio.sleep(0.005)
+        assert (await browser.get("/")).status == 200
+        for guess in guesses:
+            guess.cancel()
+        await asyncio.gather(*guesses, return_exceptions=True)
+
+    def count(_listener: str, reason: str) -> None:
+        if reason == "wrong_token":
+            wrong.append(reason)
+
+    play(stage, scenario, bounds=Bounds(connections=4, count=count))
+
+
 def test_a_form_must_be_a_form(stage: Stage) -> None:
     async def scenario(browser: Browser) -> None:
         await browser.sign_in()

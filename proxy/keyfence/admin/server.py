@@ -248,6 +248,7 @@ class Guard:
             response.headers["WWW-Authenticate"] = 'Bearer realm="keyfence"'
         if refusal.reason == "wrong_token":
             notice("admin token", f"a wrong admin token came from {connection.host}")
+            connection.works = False  # so that those who guess make room for others
             with suppress(TimeoutError):
                 await asyncio.wait_for(connection.gone.wait(), FAILURE_SECONDS)
         return response
