@@ -33,6 +33,7 @@ keys:
 """
 WORKERS = pytest.mark.parametrize("more", [(), ("workers: 2",)], ids=["alone", "workers"])
 UNTIL = (datetime.datetime.now(datetime.UTC).date() + datetime.timedelta(days=9)).isoformat()
+OTHER_WAIVER = f"{{service: web, rule: ttl.required, owner: ops, reason: a test, until: {UNTIL}}}"
 
 
 @pytest.fixture(scope="module")
@@ -313,6 +314,29 @@ def test_a_reload_that_is_refused_leaves_the_waivers_file_as_it_was(stage: Stage
     assert "'strong'" in said
     assert stage.waivers.read_bytes() == before
     assert "'strong'" in stage.audit()[-1][2]
+
+
+def test_a_waiver_puts_nothing_in_force_that_others_have_written(stage: Stage) -> None:
+    """Someone whose role is `waive` must not decide when an operator's edits come into force."""
+    person = stage.run("modes: [{mode: observe}]")
+    stage.send("web", "SET", "shop:cart:1", "x")
+    one, before = stage.finding()["id"], stage.waivers.read_bytes()
+    edits = (
+        (stage.config, "mode: observe", "mode: enforce", "modes"),
+        (stage.folder / "policy.yaml", "type: string", "type: hash", "policy"),
+        (stage.waivers, "[]", f"[{OTHER_WAIVER}]", "waivers"),
+    )
+    for file, text, other, name in edits:
+        written = file.read_text()
+        file.write_text(written.replace(text, other))
+        edited = stage.waivers.read_bytes()
+        said = person.do("waive", finding=one, owner="team web", until=UNTIL)
+        assert f"changes that are not in force: {name}; an operator must reload first" in said
+        assert stage.waivers.read_bytes() == edited
+        file.write_text(written)
+    assert stage.send("web", "SET", "shop:cart:1", "x") == b"+OK\r\n"
+    assert stage.waivers.read_bytes() == before
+    assert "and in force" in person.do("waive", finding=one, owner="team web", until=UNTIL)
 
 
 # -- everything else

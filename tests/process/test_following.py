@@ -25,7 +25,7 @@ from keyfence.process.fleet_candidate import FleetCandidate
 from keyfence.process.provision import Provision
 from keyfence.process.serving.loader import Loader
 from keyfence.process.serving.packing import Packed
-from keyfence.process.serving.reload import NotLoaded, Origin, load_failed
+from keyfence.process.serving.reload import NotLoaded, Order, Origin, load_failed
 from keyfence.telemetry import operator_log
 from tests.servers import PATIENCE_SECONDS
 
@@ -121,7 +121,7 @@ def test_a_version_is_loaded_again_until_it_is_in_force_or_has_faults(
     source = PolicySource(PolicyServer("https://policies.example/shop.yaml"), Copy(b"held", "", 0.0))
     one, provision = cast(Any, object.__new__(ProcessControl)), Provision(Origin(), source=source)
 
-    async def reload(**_: object) -> None:
+    async def reload(_: Order) -> None:
         await provision.load(source, is_offer=True)
 
     one._provision, one._reload_as_supervised, one._reloading = provision, reload, asyncio.Lock()

@@ -54,10 +54,10 @@ from .refusals import Refusals
 from .reporting import Concerns, Reporter
 from .serving.answers import SPLICED, explained
 from .serving.backend import Backend, WorkerFailed
-from .serving.candidate import CLUSTER, REHEARSED, PackedCandidate
+from .serving.candidate import CLUSTER, REHEARSED
 from .serving.jobs import going_on
 from .serving.packing import unpack_beside
-from .serving.reload import NotLoaded, admit, changed_settings
+from .serving.reload import Admits, NotLoaded, Order, admit, admit_all, admit_waiver, changed_settings
 from .serving.runtime import Runtime
 from .serving.topology_follower import TopologyFollower
 from .systemd import READY, Notify, reloading
@@ -329,19 +329,16 @@ class ProcessControl(Control):
 
     # -- reload and restart
 
-    async def reload(self, *, asks: bool = True) -> dict[str, Any]:
+    async def reload(self, *, asks: bool = True, admits: Admits = admit_all) -> dict[str, Any]:
         async with self._reloading:
-            return await self._reload_as_supervised(asks=asks)
+            return await self._reload_as_supervised(Order(asks=asks, admits=admits))
 
-    async def _reload_as_supervised(
-        self, candidate: PackedCandidate | None = None, *, asks: bool = True, is_offer: bool = False
-    ) -> dict[str, Any]:
-        """Reload. `asks`: the policy's server is asked first; `is_offer`: it has just offered something."""
+    async def _reload_as_supervised(self, order: Order) -> dict[str, Any]:
         self._notify(reloading())
         try:
             server = await asyncio.to_thread(self._origin.policy_server, self._runtime.settings.policy_server)
-            source = await self._provision.prepare(server, asks=asks)
-            done = await self._reload(candidate, source, is_offer=is_offer)
+            source = await self._provision.prepare(server, asks=order.asks)
+            done = await self._reload(order, source)
             await self.check_age()
             return done
         except FileError as exc:
@@ -379,7 +376,7 @@ class ProcessControl(Control):
         async with self._reloading:
             if self._provision.is_due():  # else a reload has put it in force meanwhile
                 again = self._provision.put_off
-                await self._attempt(self._reload_as_supervised(asks=False, is_offer=True), again)
+                await self._attempt(self._reload_as_supervised(Order(asks=False, is_offer=True)), again)
 
     async def _reload_changed(self) -> None:
         await self._attempt(self.reload(asks=False), self._provision.files.failed)
@@ -397,17 +394,16 @@ class ProcessControl(Control):
             if not isinstance(exc, FileError):
                 raise
 
-    async def _reload(
-        self, candidate: PackedCandidate | None, source: PolicySource | None, *, is_offer: bool
-    ) -> dict[str, Any]:
-        """Put the files in force. If there is a candidate, they must have it as their policy."""
-        packed, choice, best, refused = await self._provision.load(source, is_offer=is_offer)
-        if candidate is not None:
-            check_promoted(candidate, packed)
-        self._provision.files.took(packed.seen)
+    async def _reload(self, order: Order, source: PolicySource | None) -> dict[str, Any]:
+        """Put the files in force."""
+        packed, choice, best, refused = await self._provision.load(source, is_offer=order.is_offer)
+        if order.candidate is not None:
+            check_promoted(order.candidate, packed)
         before, policy_before = self._runtime.settings, self._runtime.policy
         revision_before = "" if policy_before is None else policy_before.revision
         settings, waiting = admit(before, packed.settings)
+        order.admits(before, settings, packed.revision != revision_before)
+        self._provision.files.took(packed.seen)
         packed = packed._replace(settings=settings)
         policy = await unpack_beside(packed)
         tokens = tokens_of(settings)
@@ -416,7 +412,7 @@ class ProcessControl(Control):
         self._runtime.take(settings, policy, now)  # may still fail, and changes nothing then
         has_new_token = self._access is not None and self._access.take(settings.admin_names, tokens)
         await self._backend.take(packed, now)
-        if candidate is not None:
+        if order.candidate is not None:
             await self.candidates.drop("promoted")
         elif packed.revision != revision_before:
             await self.candidates.begin_again(packed)
@@ -460,7 +456,7 @@ class ProcessControl(Control):
         if not self._waivers_file:
             why = "the configuration names no waivers file; set waivers: FILE"
             return one | {"written": False, "why": why}
-        return one | await self._written(self._waivers_file, "waivers", one["line"])
+        return one | await self._written(self._waivers_file, "waivers", one["line"], admit_waiver)
 
     async def set_mode(self, rule: str, service: str, mode: Mode) -> dict[str, Any]:
         for _, _, fault in mode_faults([ModeRule(mode, rule, service)], self._evaluating().policy.services):
@@ -479,9 +475,11 @@ class ProcessControl(Control):
     def _waivers_file(self) -> str:
         return self._runtime.settings.waivers_file
 
-    async def _written(self, file: str, section: str, item: str) -> dict[str, Any]:
+    async def _written(
+        self, file: str, section: str, item: str, admits: Admits = admit_all
+    ) -> dict[str, Any]:
         """Add an item to a list in a file and reload. If the file cannot be changed, the answer says why, and
-        nothing has changed. Raises FileError if the item is not accepted."""
+        nothing has changed. Raises FileError if the item is not accepted, and what `admits` raises."""
         async with self._editing:
             try:
                 edit = await asyncio.to_thread(Edit, file, section, item)
@@ -490,7 +488,7 @@ class ProcessControl(Control):
                 return {"file": file, "written": False, "why": f"{file} cannot be changed: {exc}"}
             before = self._refusals.current
             try:
-                await self.reload(asks=False)
+                await self.reload(asks=False, admits=admits)
             except BaseException:
                 try:
                     edit.undo()
@@ -545,7 +543,7 @@ class ProcessControl(Control):
             candidate = self.candidates.current
             if candidate is None:
                 raise ValueError("no candidate is loaded; load one with keyfence candidate load FILE")
-            return await self._reload_as_supervised(candidate)
+            return await self._reload_as_supervised(Order(candidate=candidate))
 
     def _change_log(self, before: Settings, settings: Settings) -> None:
         """Have the backend write to the decision log of the new settings. Raises FileError."""

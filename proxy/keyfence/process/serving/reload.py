@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from keyfence.admin.token import tokens_of
 from keyfence.config.loading import load_policy_server, load_settings, named_files
@@ -27,6 +27,9 @@ from keyfence.policy.source.files import Given, Reading, Seen
 
 from .garbage import without_collections
 from .packing import Packed, pack
+
+if TYPE_CHECKING:
+    from .candidate import PackedCandidate
 
 ATTEMPTS = 10  # at reading files that change meanwhile
 ATTEMPT_PAUSE = 0.1  # seconds
@@ -242,6 +245,36 @@ def changed_settings(before: Settings, after: Settings) -> list[str]:
     names = [field.name for field in dataclasses.fields(Settings)]
     apart = ("policy", "policy_signed", "waivers_file", "waivers_source", "source")
     return [name for name in names if name not in apart and getattr(before, name) != getattr(after, name)]
+
+
+# Takes the settings in force, the new ones, and whether the policy changes. Raises ValueError if who asks
+# may not put that in force.
+Admits = Callable[[Settings, Settings, bool], None]
+
+
+def admit_all(_before: Settings, _new: Settings, _changes_policy: bool) -> None:
+    """For those who may put the files in force, whatever they say."""
+
+
+def admit_waiver(before: Settings, new: Settings, changes_policy: bool) -> None:
+    """For those who have added a waiver: they must not put in force what others have written."""
+    is_own = new.waivers[1:] == before.waivers
+    changed = ["policy"] if changes_policy else []
+    changed += [name for name in changed_settings(before, new) if not (is_own and name == "waivers")]
+    if changed:
+        raise ValueError(
+            f"the files have other changes that are not in force: {', '.join(changed)}; an operator must "
+            "reload first"
+        )
+
+
+class Order(NamedTuple):
+    """A reload, as it was asked for."""
+
+    asks: bool = True  # the policy's server is asked first
+    is_offer: bool = False  # the server has just offered something
+    candidate: PackedCandidate | None = None  # that the files must have as their policy; None: any
+    admits: Admits = admit_all
 
 
 def admit(before: Settings, new: Settings) -> tuple[Settings, list[str]]:
