@@ -154,3 +154,17 @@ def test_the_name_of_the_token_stands_beside_the_name_that_was_written() -> None
         found = made.find(request(one))
         assert found is not None
         assert (found.who, made.who(one), found.token.role) == (who, who, "waive")
+
+
+def test_one_token_s_holders_sign_out_nobody_else() -> None:
+    readers, operators = Token("readers", "read", b"r" * 16), Token("operators", "operate", TOKEN)
+    access = Access([], (operators, readers))
+    made = Sessions(access, Clock())
+    first, second = (made.sign_in("ann", TOKEN.decode()) for _ in range(2))
+    held = [made.sign_in("bob", "r" * 16) for _ in range(MAX_SESSIONS)]
+    assert made.find(request(first)) is not None
+    assert made.find(request(second)) is not None
+    assert [made.find(request(one)) is not None for one in held] == [False, False, *[True] * 98]
+    third = made.sign_in("ann", TOKEN.decode())
+    assert made.find(request(third)) is not None
+    assert made.find(request(first)) is not None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hmac
 import secrets
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import Literal, NamedTuple
 
@@ -63,12 +64,19 @@ class Sessions:
         now = self._clock()
         self._sessions = {one: held for one, held in self._sessions.items() if held.ends > now}
         while len(self._sessions) >= MAX_SESSIONS:
-            del self._sessions[next(iter(self._sessions))]
+            del self._sessions[self._dispensable(found)]
         one = secrets.token_urlsafe(32)
         # Whoever has a token may write any name, so the token's stands beside it.
         who = who if found.name in ("", who) else f"{who} (token {found.name})"
         self._sessions[one] = Session(who, now + LIFETIME, self._access.generation, found)
         return one
+
+    def _dispensable(self, newcomer: Token) -> str:
+        """The session to end for one of the newcomer's token: the oldest of the token that has the most. So
+        the holders of one token sign out nobody else."""
+        held = Counter(one.token for one in self._sessions.values())
+        held[newcomer] += 1
+        return max(self._sessions, key=lambda one: held[self._sessions[one].token])
 
     def who(self, one: str) -> str:
         """The name of a session's person, for the audit log."""
