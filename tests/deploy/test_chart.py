@@ -9,6 +9,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from functools import cache
@@ -20,7 +21,8 @@ import pytest
 import yaml
 
 from tests.cli.test_main import keyfence
-from tests.servers import PROJECT, Certificates
+from tests.clients.running import eventually
+from tests.servers import PATIENCE_SECONDS, PROJECT, Certificates
 from tools.chart_values import CHART, FILES
 
 POLICY = PROJECT / "deploy" / "compose" / "policy.yaml"
@@ -311,6 +313,25 @@ echo "sleep $1" >>{tmp_path}/done
     reload = f"keyfence reload --config {root}/config/keyfence.yaml"
     said = (tmp_path / "done").read_text().splitlines()
     assert said == ["sleep 5", reload, "sleep 5", "sleep 5", reload, "sleep 5", "sleep 5"]
+
+
+@needs_helm
+def test_the_reloader_ends_at_once_with_its_pod() -> None:
+    """The kernel keeps SIGTERM from the first process of a container, unless the process handles it."""
+    script = container("values-enforce.yaml", "keyfence-reload")["command"][2]
+    reloader = subprocess.Popen(["sh", "-c", script])
+    try:
+        eventually(lambda: _handles(reloader.pid, signal.SIGTERM), "it handles SIGTERM")
+        reloader.terminate()
+        assert reloader.wait(PATIENCE_SECONDS) == 0
+    finally:
+        reloader.kill()
+
+
+def _handles(pid: int, number: signal.Signals) -> bool:
+    """Whether a process has a handler for a signal: proc_pid_status(5)."""
+    [caught] = re.findall("^SigCgt:\t(.*)$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+    return bool(int(caught, 16) >> (number - 1) & 1)
 
 
 def test_the_schema_is_one_of_json() -> None:

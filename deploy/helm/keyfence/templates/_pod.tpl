@@ -33,7 +33,9 @@ volumeMounts: {{- include "keyfence.mounts" . | nindent 2 }}
 {{- end -}}
 
 {{/* Reloads keyfence when the mounted files have changed, and once at the start, because they may have changed before
-it looked. The kubelet updates them within a minute or two. A fault is in its log, and it tries again after a minute. */}}
+it looked. The kubelet updates them within a minute or two. A fault is in its log, and it tries again after a minute.
+The first process of a container ignores SIGTERM unless it has a trap, and then the pod lasts for its whole
+terminationGracePeriodSeconds. */}}
 {{- define "keyfence.reloader" -}}
 name: keyfence-reload
 image: {{ include "keyfence.image" . | quote }}
@@ -43,11 +45,13 @@ command:
   - -c
   - |
     files() { cat /etc/keyfence/config/*.yaml /etc/keyfence/policy/*.yaml /etc/keyfence/secrets/*/* 2>/dev/null | sha256sum; }
+    pause() { sleep "$1" & wait $!; }
+    trap 'exit 0' TERM
     loaded=
-    while sleep 5; do
+    while pause 5; do
       found=$(files)
       [ "$found" = "$loaded" ] && continue
-      if keyfence reload --config /etc/keyfence/config/keyfence.yaml; then loaded=$found; else sleep 55; fi
+      if keyfence reload --config /etc/keyfence/config/keyfence.yaml; then loaded=$found; else pause 55; fi
     done
 {{- include "keyfence.environment" . }}
 resources: {requests: {cpu: 10m, memory: 64Mi}, limits: {memory: 256Mi}}
