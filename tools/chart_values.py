@@ -112,7 +112,9 @@ class RedisPeers(_Model):
 
 class NetworkPolicy(_Model):
     enabled: bool = _about(
-        "make them: who reaches keyfence, what keyfence reaches, and who reaches Redis", False
+        "make them: who reaches keyfence, what keyfence reaches, and who reaches Redis; of a sidecar, the "
+        "last one alone",
+        False,
     )
     redis: RedisPeers = _about("the Redis behind keyfence", RedisPeers)
     clients: Objects = _about(

@@ -242,6 +242,14 @@ def test_a_changed_policy_restarts_pods_only_if_it_shall() -> None:
     assert checksum(*restart) != checksum(*restart, *policy)
 
 
+@needs_helm
+def test_no_network_policy_cuts_off_the_application_beside_a_sidecar() -> None:
+    redis = ("--set", "networkPolicy.enabled=true,networkPolicy.redis.podSelector.app=redis")
+    done = template("--values", CHART / "values-sidecar.yaml", *WITH_POLICY, *redis)
+    found = [one for one in yaml.safe_load_all(done.stdout) if one and one["kind"] == "NetworkPolicy"]
+    assert [one["spec"]["podSelector"] for one in found] == [{"matchLabels": {"app": "redis"}}]
+
+
 FAULTS = {
     "there is no policy": ("--set", "replicas=1"),
     "config.upstream is missing": WITH_POLICY,
@@ -265,6 +273,10 @@ FAULTS = {
         "autoscaling.enabled=true,resources.requests.cpu=null",
     ),
     "sidecar.containers is empty": (*COMPLETE, "--set", "form=sidecar"),
+    "of a sidecar, networkPolicy protects Redis' pods alone": (
+        *("--values", CHART / "values-sidecar.yaml", *WITH_POLICY),
+        *("--set", "networkPolicy.enabled=true"),
+    ),
     "several pods cannot share findings.existingClaim": (*COMPLETE, "--set", "findings.existingClaim=x"),
     # By the schema, keyfence's own included.
     "additional properties 'replica' not allowed": (*COMPLETE, "--set", "replica=3"),

@@ -86,6 +86,9 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | quote }}
 {{- if and (eq .Values.form "sidecar") (not .Values.sidecar.containers) -}}
 {{- fail "keyfence: form is sidecar, and sidecar.containers is empty; put the application's containers there" -}}
 {{- end -}}
+{{- if and (eq .Values.form "sidecar") .Values.networkPolicy.enabled (not .Values.networkPolicy.redis.podSelector) -}}
+{{- fail "keyfence: of a sidecar, networkPolicy protects Redis' pods alone; name their labels in networkPolicy.redis.podSelector, or set networkPolicy.enabled: false" -}}
+{{- end -}}
 {{- if and (ne .Values.form "sidecar") .Values.sidecar.containers -}}
 {{- fail "keyfence: sidecar.containers needs form: sidecar" -}}
 {{- end -}}
