@@ -273,6 +273,10 @@ FAULTS = {
         "autoscaling.enabled=true,resources.requests.cpu=null",
     ),
     "sidecar.containers is empty": (*COMPLETE, "--set", "form=sidecar"),
+    "the application reaches the admin address of its sidecar": (
+        *("--values", CHART / "values-sidecar.yaml", *WITH_POLICY),
+        *("--set", "config.admin=127.0.0.1:9464"),
+    ),
     "of a sidecar, networkPolicy protects Redis' pods alone": (
         *("--values", CHART / "values-sidecar.yaml", *WITH_POLICY),
         *("--set", "networkPolicy.enabled=true"),

@@ -89,6 +89,13 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | quote }}
 {{- if and (eq .Values.form "sidecar") .Values.networkPolicy.enabled (not .Values.networkPolicy.redis.podSelector) -}}
 {{- fail "keyfence: of a sidecar, networkPolicy protects Redis' pods alone; name their labels in networkPolicy.redis.podSelector, or set networkPolicy.enabled: false" -}}
 {{- end -}}
+{{- if eq .Values.form "sidecar" -}}
+{{- $admin := .Values.config.admin -}}
+{{- $has_token := and (kindIs "map" $admin) (or (get $admin "token_file") (get $admin "tokens")) -}}
+{{- if not (or $has_token (eq (toString $admin) "none")) -}}
+{{- fail "keyfence: the application reaches the admin address of its sidecar, and without a token it may end enforcement; name one in config.admin.token_file, as values-sidecar.yaml does, or write config.admin: none and reload: restart" -}}
+{{- end -}}
+{{- end -}}
 {{- if and (ne .Values.form "sidecar") .Values.sidecar.containers -}}
 {{- fail "keyfence: sidecar.containers needs form: sidecar" -}}
 {{- end -}}
