@@ -272,6 +272,8 @@ def test_a_browser_can_ask_for_json_and_csv(stage: Stage) -> None:
         "/findings?colour=red",
         "/findings?rule=a&rule=b",
         "/findings?offset=ten",
+        "/findings?offset=-1",
+        "/findings?offset=99999999999999999999",
         "/findings?sort=size",
         "/findings?state=opne",
         "/?x=1",

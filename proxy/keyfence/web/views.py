@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from keyfence.admin.bodies import BadRequest
+from keyfence.admin.queries import number_in
 from keyfence.findings.filter import SORTS, Filter, sort_by, states
 from keyfence.findings.finding import DAY, State
 from keyfence.policy.compiled.tenants import NOBODY
@@ -188,7 +189,6 @@ def _last_day(hours: Mapping[str, Mapping[int, int]] | None, service: str) -> li
 def filter_of(parameters: Parameters) -> Filter:
     """The findings that the parameters of a URL choose. Raises BadRequest."""
     try:
-        offset = int(parameters.get("offset") or 0)
         return Filter(
             service=parameters.get("service", ""),
             rule=parameters.get("rule", ""),
@@ -198,7 +198,7 @@ def filter_of(parameters: Parameters) -> Filter:
             state=states(parameters.get("state", "")),
             sort=sort_by(parameters.get("sort", "") or "cause"),
             limit=PAGE_SIZE,
-            offset=max(offset, 0),
+            offset=int(number_in(parameters, "offset", 0.0)),
         )
     except ValueError as exc:
         raise BadRequest(str(exc)) from None
