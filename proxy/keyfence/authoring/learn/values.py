@@ -178,7 +178,7 @@ def _template(parts: list[list[str]]) -> ValueClass:
     text, words = "", []
     for index, column in enumerate(zip(*parts, strict=True)):
         if index % 2:
-            text += column[0]
+            text += "\\" * (column[0] == "+") + column[0]  # bare, it is a counter
             words.append(column[0])
             continue
         found = class_of(set(column))
