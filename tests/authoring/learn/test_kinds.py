@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import random
+
 import pytest
 
-from keyfence.authoring.learn.kinds import Kind, Ways, kinds_of
+from keyfence.authoring.learn.kinds import DEPTHS, Kind, Slot, Ways, kinds_of
 from keyfence.authoring.learn.naming import name_slots
 from keyfence.authoring.learn.seen import WRITES, Facts
 
@@ -135,3 +138,53 @@ def test_capital_letters_at_the_end_of_keys_are_codes() -> None:
 def test_letters_after_a_word_such_as_token_are_no_words() -> None:
     assert patterns("reset:xamzxqzeqyrgnb", "reset:pumzgdpamntyya") == ["reset:<reset>"]
     assert patterns("session:index", "session:9f86d081884c7d65") == ["session:<session>", "session:index"]
+
+
+def json_keys(number: int) -> list[str]:
+    """Keys that hold JSON: words, values and braces at many places."""
+    draw = random.Random(number)
+    keys = []
+    for _ in range(number):
+        names = draw.sample(["id", "name", "page", "sort", "filter", "q2", "x1"], 5)
+        held = {
+            one: draw.choice([draw.randrange(10**6), "bob", True, {"a": draw.randrange(9)}]) for one in names
+        }
+        keys.append(f"cache:user:{json.dumps(held)}")
+    return keys
+
+
+@pytest.mark.timeout(60)
+def test_keys_with_very_many_parts_do_not_take_forever() -> None:
+    keys = json_keys(60)
+    found = named({key: facts() for key in keys})
+    assert sorted(key for kind in found for key in kind.keys) == sorted(keys)
+    for kind in found:
+        for key in kind.keys:
+            values = kind.values_in(key)
+            assert values is not None
+            assert all(
+                slot.value_class.matches(value) for slot, value in zip(kind.slots, values, strict=True)
+            )
+
+
+@pytest.mark.parametrize("last", ["x:y", "é:{1}", "::"])
+def test_what_is_behind_the_parts_that_are_compared_is_one_value(last: str) -> None:
+    beginning = ":".join(["part"] * DEPTHS[0])
+    found = named({f"{beginning}:{rest}": facts() for rest in (last, "7", "10.0.0.7:80", "")})
+    assert [kind.pattern for kind in found] == [f"{beginning}:", f"{beginning}:<part>"]
+    assert found[1].slots[0].value_class.matches(last)
+
+
+@pytest.mark.parametrize(
+    ("key", "values"),
+    [
+        ("a:1:b:2", ["1", "2"]),
+        ("a:b:b:b:", ["b", "b:"]),
+        ("a:1:b", None),
+        ("x:a:1:b:2", None),
+        ("a::b:", ["", ""]),
+    ],
+)
+def test_the_values_of_a_key_are_those_of_its_placeholders(key: str, values: list[str] | None) -> None:
+    assert Kind(["a:", Slot(set()), ":b:", Slot(set())], [], facts()).values_in(key) == values
+    assert Kind(["a:", Slot(set()), ":z"], [], facts()).values_in("a:1:z:z") == ["1:z"]

@@ -10,9 +10,11 @@ The names that are found there, such as those of tenants, are names at other pla
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import itertools
+import math
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -32,7 +34,11 @@ MANY_WORDS = 32  # before other parts, however many keys follow each
 MAX_WORDS = 64  # words at one place; more are names, however they are used
 MAX_FIRST_WORDS = 256  # the same at the beginning of keys
 ALIKE = 0.5  # the share of kinds behind two hash tags that must be the same
-MAX_DEPTH = 40  # parts of a key that are compared; the rest is one value
+# Parts of a key that are compared; the rest is one value. Words and values at each of many places can double
+# the work each time, as in keys that hold JSON. If it would take too long, fewer parts are compared.
+DEPTHS = (12, 6)
+MAX_STEPS = 20  # how often a key is looked at, on average; but with the last of these depths
+FREE_STEPS = 10_000  # of few keys, each may be looked at more often
 _SEPARATORS = re.compile("([:{}|])")
 _WORDS = re.compile("[A-Za-z][A-Za-z0-9_]*(?:-[A-Za-z0-9_]+)*")
 _VERSION = re.compile("[vV][0-9]{1,3}")
@@ -122,13 +128,25 @@ class Kind:
 
     def values_in(self, key: str) -> list[str] | None:
         """Returns the values of a key's placeholders; None if the key is not of this kind."""
-        match = self._expression.fullmatch(key)
-        return list(match.groups()) if match is not None else None
-
-    @functools.cached_property
-    def _expression(self) -> re.Pattern[str]:
-        parts = (re.escape(part) if isinstance(part, str) else "(.*?)" for part in self.parts)
-        return re.compile("".join(parts), re.DOTALL)
+        values: list[str] = []
+        at = 0
+        for index, part in enumerate(self.parts):
+            if isinstance(part, Slot):
+                continue
+            is_behind_slot = index > 0 and isinstance(self.parts[index - 1], Slot)
+            is_last = index == len(self.parts) - 1
+            if not is_behind_slot:
+                found = at if key.startswith(part, at) else -1
+            else:
+                found = key.rfind(part) if is_last else key.find(part, at)
+            if found < at:
+                return None
+            if is_behind_slot:
+                values.append(key[at:found])
+            at = found + len(part)
+        if self.parts and isinstance(self.parts[-1], Slot):
+            return [*values, key[at:]]
+        return values if at == len(key) else None
 
 
 def words_of(text: str) -> list[str]:
@@ -150,6 +168,32 @@ class Ways(NamedTuple):
 
 
 FINE = Ways()
+
+
+class _TooLong(Exception):
+    """Comparing the keys to this depth would take too long."""
+
+
+@dataclasses.dataclass
+class _Search:
+    """One search for kinds."""
+
+    ways: Ways
+    depth: int  # parts that are compared
+    steps: float  # how often a key may still be looked at
+    known: dict[tuple[int, tuple[str, ...]], list[_Found]] = dataclasses.field(default_factory=dict)
+
+    def below(self, items: list[_Item], separator: str, depth: int) -> list[_Found]:
+        """Resolves what follows the part at hand; what is known already is not resolved again."""
+        if not separator:
+            return [_Found([], items)]
+        name = depth, tuple(item.key for item in items)
+        if name not in self.known:
+            self.steps -= len(items)
+            if self.steps < 0:
+                raise _TooLong
+            self.known[name] = _resolve(items, depth + 1, self)
+        return self.known[name]
 
 
 class _Item(NamedTuple):
@@ -189,10 +233,10 @@ _Usage = dict[str, tuple[frozenset[str], frozenset[str]]]
 def kinds_of(keys: Mapping[str, Facts], ways: Ways = FINE) -> list[Kind]:
     """Returns the kinds of these keys."""
     items = [_Item(key, tuple(_SEPARATORS.split(key)), facts) for key, facts in sorted(keys.items())]
-    resolved = _resolve(items, 0, ways)
+    resolved = _resolved(items, ways)
     tags = {value for one in resolved for slot in _tag_slots(one.parts) for value in slot.values}
     if tags:
-        resolved = _resolve(items, 0, ways._replace(names=frozenset(tags)))
+        resolved = _resolved(items, ways._replace(names=frozenset(tags)))
     found = []
     for one in resolved:
         facts = Facts()
@@ -200,6 +244,14 @@ def kinds_of(keys: Mapping[str, Facts], ways: Ways = FINE) -> list[Kind]:
             facts.take(item.facts)
         found.append(Kind(_joined(one.parts), [item.key for item in one.items], facts))
     return sorted(found, key=lambda kind: [part if isinstance(part, str) else "\x7f" for part in kind.parts])
+
+
+def _resolved(items: list[_Item], ways: Ways) -> list[_Found]:
+    """Resolves keys, to the greatest depth that does not take too long."""
+    for depth in DEPTHS[:-1]:
+        with contextlib.suppress(_TooLong):
+            return _resolve(items, 0, _Search(ways, depth, FREE_STEPS + MAX_STEPS * len(items)))
+    return _resolve(items, 0, _Search(ways, DEPTHS[-1], math.inf))
 
 
 def _tag_slots(parts: Sequence[Part]) -> Iterable[Slot]:
@@ -220,7 +272,9 @@ def _joined(parts: Sequence[Part]) -> list[Part]:
     return joined
 
 
-def _resolve(items: list[_Item], depth: int, ways: Ways) -> list[_Found]:
+def _resolve(items: list[_Item], depth: int, search: _Search) -> list[_Found]:
+    if depth >= search.depth:
+        return _rests(items, depth)
     found: list[_Found] = []
     addresses = [item for item in items if item.separator(depth) and looks_like_ip(item.rest(depth))]
     if addresses:
@@ -232,19 +286,25 @@ def _resolve(items: list[_Item], depth: int, ways: Ways) -> list[_Found]:
     for item in items:
         by_separator[item.separator(depth)].append(item)
     for separator, group in sorted(by_separator.items()):
-        if depth >= MAX_DEPTH:
-            found.append(_Found([Slot({item.rest(depth) for item in group})], group))
-        else:
-            found += _resolve_group(group, separator, depth, ways)
+        found += _resolve_group(group, separator, depth, search)
     return found
+
+
+def _rests(items: list[_Item], depth: int) -> list[_Found]:
+    """Returns what is left of keys behind the last part that is compared: one value, or nothing."""
+    ended = [item for item in items if not item.rest(depth)]
+    others = [item for item in items if item.rest(depth)]
+    found = [_Found([Slot({item.rest(depth) for item in others})], others)] if others else []
+    return [*found, *([_Found([], ended)] if ended else [])]
 
 
 def _is_ip(text: str) -> bool:
     return class_of({text}).text == "ipv4"
 
 
-def _resolve_group(items: list[_Item], separator: str, depth: int, ways: Ways) -> list[_Found]:
+def _resolve_group(items: list[_Item], separator: str, depth: int, search: _Search) -> list[_Found]:
     """Resolves keys that have the same separator after the part at hand."""
+    ways = search.ways
     by_text: dict[str, list[_Item]] = defaultdict(list)
     for item in items:
         by_text[item.at(depth)].append(item)
@@ -264,33 +324,28 @@ def _resolve_group(items: list[_Item], separator: str, depth: int, ways: Ways) -
         values = set()
     if len(words & ways.names) > 1 and words <= ways.names:
         words, values = set(), words | values
-    below = {text: _below(by_text[text], separator, depth, ways) for text in words}
+    below = {text: search.below(by_text[text], separator, depth) for text in words}
     usages = {text: _usage(found) for text, found in below.items()}
     if items[0].is_tag(depth):
         of_values = [item for text in sorted(values) for item in by_text[text]]
-        taken = _tag_names(usages, _usage(_below(of_values, separator, depth, ways)))
+        taken = _tag_names(usages, _usage(search.below(of_values, separator, depth)))
     else:
-        taken = _names(usages, values, by_text, separator, depth, ways)
+        taken = _names(usages, values, by_text, separator, depth, search)
     found: list[_Found] = []
     for stem, texts in _by_stem(values, ways.stems and not taken):
         group = [item for text in sorted(texts | (set() if stem else taken)) for item in by_text[text]]
         is_guess = bool(taken) or not texts.isdisjoint(ways.names)
         slot = Slot({text.removeprefix(stem) for text in texts} | (set() if stem else taken), is_guess)
-        below_slot = _below(group, separator, depth, ways)
+        below_slot = search.below(group, separator, depth)
         found += [_Found([stem, slot, separator, *one.parts], one.items) for one in below_slot]
     if taken and not values:
         group = [item for text in sorted(taken) for item in by_text[text]]
         slot = Slot(set(taken), True)
-        below_slot = _below(group, separator, depth, ways)
+        below_slot = search.below(group, separator, depth)
         found += [_Found([slot, separator, *one.parts], one.items) for one in below_slot]
     for text in sorted(words - taken):
         found += [_Found([text, separator, *one.parts], one.items) for one in below[text]]
     return found
-
-
-def _below(items: list[_Item], separator: str, depth: int, ways: Ways) -> list[_Found]:
-    """Resolves what follows the part at hand."""
-    return _resolve(items, depth + 1, ways) if separator else [_Found([], items)]
 
 
 def _by_stem(values: Iterable[str], stems: bool) -> list[tuple[str, set[str]]]:
@@ -360,16 +415,16 @@ def _names(
     by_text: Mapping[str, list[_Item]],
     separator: str,
     depth: int,
-    ways: Ways,
+    search: _Search,
 ) -> set[str]:
     """Returns the words that are names, and so values."""
     is_many = len(usages) > (MAX_FIRST_WORDS if depth == 0 else MAX_WORDS)
-    if is_many or (ways.coarse and values):
+    if is_many or (search.ways.coarse and values):
         return set(usages) - {""}
     groups: list[tuple[_Usage, set[str]]] = []
     if values and depth:
         of_values = [item for text in sorted(values) for item in by_text[text]]
-        groups.append((_usage(_below(of_values, separator, depth, ways)), set()))
+        groups.append((_usage(search.below(of_values, separator, depth)), set()))
     for text, usage in sorted(usages.items(), key=lambda one: (-len(one[1]), one[0])):
         group = next((one for one in groups if _agree(one[0], usage) and text), None)
         if group is None:

@@ -45,7 +45,7 @@ def _score(old: Kind, new: Kind) -> tuple[float, str] | None:
     if pairs is None:
         return None
     moved = sum(
-        times for key, times in facts.targets.items() if key.decode("utf-8", "surrogateescape") in new.keys
+        times for key, times in facts.targets.items() if key.decode("utf-8", "surrogateescape") in new.held
     )
     shares = [
         len(one.values & other.values) / min(len(one.values), len(other.values)) for one, other in pairs

@@ -79,21 +79,17 @@ class _Wanted(NamedTuple):
 
 def _of_same_ids(slots: list[_Wanted]) -> Iterable[list[_Wanted]]:
     """Puts together the placeholders that hold the same ids. Numbers are the same everywhere by chance."""
-    groups: list[list[_Wanted]] = []
+    groups: dict[str, list[list[_Wanted]]] = defaultdict(list)  # by family of classes
     for one in slots:
         family = _family(one.slot.value_class)
-        alike = (
-            group
-            for group in groups
-            if _family(group[0].slot.value_class) == family and _share_ids(one.slot, group[0].slot)
-        )
+        alike = (group for group in groups[family] if _share_ids(one.slot, group[0].slot))
         is_number = family in ("[0-9]", "date", "epoch")
         group = None if is_number else next(alike, None)
         if group is None:
-            groups.append([one])
+            groups[family].append([one])
         else:
             group.append(one)
-    return groups
+    return [group for of_family in groups.values() for group in of_family]
 
 
 def _share_ids(one: Slot, other: Slot) -> bool:

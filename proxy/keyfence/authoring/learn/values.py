@@ -192,6 +192,8 @@ def _of_characters(values: Collection[str]) -> ValueClass:
     seen = set("".join(values))
     if not all(char.isascii() and char.isprintable() for char in seen):
         most = _bound(max(len(value.encode("utf-8", "surrogateescape")) for value in values))
+        if seen & set(":{}"):  # the rest of a key with very many parts
+            return ValueClass(f".{{1,{most}}}", f"1 to {most} bytes of any kind")
         return ValueClass(f"[^:{{}}]{{1,{most}}}", f"1 to {most} bytes of any kind but : {{ }}")
     ranges = [
         name
