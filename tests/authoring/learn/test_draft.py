@@ -353,3 +353,22 @@ def test_whatever_keys_there_are_the_draft_passes_check(seed: int) -> None:
     assert check_text(found.text) == ([], [])
     rules = {one.rule.partition(".")[0] for one in found.refused if not one.mistake}
     assert rules.isdisjoint(("key", "ttl", "type", "field"))
+
+
+def test_fields_that_a_record_hides_leave_an_entry_without_a_list_of_fields() -> None:
+    found = Evidence()
+    for argv in ([b"HSET", b"a:1", b"name", b"x"], [b"HSET", b"a:2", b"first name", b"x"]):
+        found.add_command(as_line(BLANK, "web", argv, extract(argv), 1))
+    written = draft(found)
+    (only,) = validate(PolicyModel, Source("<draft>", written.text)).keys.values()
+    assert only.fields is None
+    assert any(note.startswith("1 command had names that are too long") for note in written.notes)
+
+
+def test_a_stream_that_some_commands_do_not_trim_has_no_maxlen_although_their_fields_are_hidden() -> None:
+    found = Evidence()
+    trimmed = [b"XADD", b"a", b"MAXLEN", b"10", b"*", b"name", b"x"]
+    for argv in (trimmed, [b"XADD", b"a", b"*", b"first name", b"x"]):
+        found.add_command(as_line(BLANK, "web", argv, extract(argv), 1))
+    (only,) = validate(PolicyModel, Source("<draft>", draft(found).text)).keys.values()
+    assert only.maxlen is None

@@ -14,7 +14,7 @@ from keyfence.policy.units import counted as count
 from keyfence.policy.units import duration_text
 
 from .kinds import Slot, literal
-from .seen import MARK, Facts
+from .seen import HIDDEN_FIELD, MARK, Facts
 from .values import ValueClass, is_word, may_be_secret
 
 MAX_LISTED = 40  # fields; more become a pattern
@@ -110,7 +110,7 @@ class Fields(NamedTuple):
 
 def fields_of(facts: Facts, before: str = "") -> Fields:
     """Splits the fields that were written into names and values. `before` is the last word of the keys."""
-    names = {name for name in facts.fields if name != "<masked>"}
+    names = {name for name in facts.fields if name != HIDDEN_FIELD}
     listed = {name for name in names if name and is_word(name) and not may_be_secret(name, before)}
     seen = facts.written + facts.holders
     rare = len(listed) > _FEW and seen > _FEW and facts.fields.total() < 2 * len(names)
@@ -121,7 +121,7 @@ def fields_of(facts: Facts, before: str = "") -> Fields:
 
 def setting_of_fields(facts: Facts, found: Fields, slot: Slot | None) -> Setting | None:
     """Returns the setting `fields`. `slot` is the placeholder for fields that are values."""
-    if not facts.fields or "<masked>" in facts.fields or (found.values and slot is None):
+    if not facts.fields or HIDDEN_FIELD in facts.fields or (found.values and slot is None):
         return None
     items = [f"{_key(literal(name))}: {form_of(facts.field_forms.get(name))}" for name in found.listed]
     if slot is not None and found.values:

@@ -77,6 +77,12 @@ def notes(plan: Plan) -> list[str]:
         found.append(
             f"{evidence.masked:,} uses of masked or cut keys are left out. Write their entries by hand."
         )
+    if evidence.cut:
+        found.append(
+            f"{count(evidence.cut, 'command')} had names that are too long, too many or too unusual for a "
+            "record. The draft was not tried on them and may refuse them. Entries whose fields they wrote "
+            "list no fields."
+        )
     found += hidden_scripts(evidence)
     if evidence.lost:
         found.append(

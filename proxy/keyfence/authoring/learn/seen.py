@@ -30,11 +30,13 @@ MAX_CALLS = 500  # different calls of a script that are kept
 MAX_FIELDS = 2_000  # different field names of a key that are kept
 # A placeholder of a shape, within the text of a key. No real key that is used holds this character.
 MARK = "\x00"
+HIDDEN_FIELD = "<masked>"  # in place of a field's name that a source hides
 
 _FEW_TYPES = 0.05  # the share below which a type is a mistake …
 _FEW_READS = 0.25  # … and the same if commands only read it
 WRITES, CONSUMES, READS, ASKS = 8, 4, 2, 1  # what a service does to keys of a kind
 _MASKED = re.compile(rb"<masked>|^sha256:|\xe2\x80\xa6$")
+_FIELDED = frozenset(("hash", "stream"))
 _INTEGERS = ("INCR", "DECR", "INCRBY", "DECRBY")
 _FORMS_OF = {"HINCRBY": "integer", "HINCRBYFLOAT": "number"}
 
@@ -264,6 +266,7 @@ class Evidence:
         self.times = 0
         self.there = 0  # keys that Redis holds
         self.masked = 0  # accesses whose key cannot be used
+        self.cut = 0  # commands of which a source has only a part
         self.masked_scripts = 0  # calls of scripts whose SHA-1 or name a source hides
         self.lost = 0  # accesses beyond MAX_KEYS
         self.first = ""
@@ -313,12 +316,11 @@ class Evidence:
         for access, raw in zip(one.touches.accesses, line.get("accesses", []), strict=True):
             text = self._usable(access.key, one.times)
             if text:
-                if one.is_cut:
-                    access = access._replace(content=None)  # the line may lack fields
                 self._add_access(one, text, access, raw.get("content") or {}, when, now)
                 texts.append(text)
         if one.is_cut:
-            return  # the other keys, fields and channels are not known
+            self.cut += one.times
+            return  # the other keys and channels are not known
         if len(texts) > 1:
             self.several.append(tuple(texts))
         self._add_rest(one)
@@ -350,7 +352,9 @@ class Evidence:
         if access.content.stream_add:
             facts.adds += one.times
             facts.lengths[access.content.maxlen, access.content.maxlen_approximate] += one.times
-        if access.content.fields:
+        if one.is_cut and _FIELDED & set(access.types):
+            facts.fields[HIDDEN_FIELD] += one.times  # the line may lack fields
+        elif access.content.fields:
             self._add_fields(facts, one, [_text(field.name) for field in access.content.fields], content)
 
     def _add_fields(self, facts: Facts, one: Recorded, names: list[str], content: Mapping[str, Any]) -> None:
