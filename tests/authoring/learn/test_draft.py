@@ -30,10 +30,14 @@ def evidence_of(*commands: str, service: str = "web") -> Evidence:
     return found
 
 
+def parsed_model(found: Draft) -> PolicyModel:
+    assert check_text(found.text) == ([], [])
+    return validate(PolicyModel, Source("<draft>", found.text))
+
+
 def drafted(*commands: str) -> tuple[Draft, PolicyModel]:
     found = draft(evidence_of(*commands))
-    assert check_text(found.text) == ([], [])
-    return found, validate(PolicyModel, Source("<draft>", found.text))
+    return found, parsed_model(found)
 
 
 def entry(*commands: str) -> Any:
@@ -360,7 +364,7 @@ def test_fields_that_a_record_hides_leave_an_entry_without_a_list_of_fields() ->
     for argv in ([b"HSET", b"a:1", b"name", b"x"], [b"HSET", b"a:2", b"first name", b"x"]):
         found.add_command(as_line(BLANK, "web", argv, extract(argv), 1))
     written = draft(found)
-    (only,) = validate(PolicyModel, Source("<draft>", written.text)).keys.values()
+    (only,) = parsed_model(written).keys.values()
     assert only.fields is None
     assert any(note.startswith("1 command had names that are too long") for note in written.notes)
 
@@ -370,5 +374,14 @@ def test_a_stream_that_some_commands_do_not_trim_has_no_maxlen_although_their_fi
     trimmed = [b"XADD", b"a", b"MAXLEN", b"10", b"*", b"name", b"x"]
     for argv in (trimmed, [b"XADD", b"a", b"*", b"first name", b"x"]):
         found.add_command(as_line(BLANK, "web", argv, extract(argv), 1))
-    (only,) = validate(PolicyModel, Source("<draft>", draft(found).text)).keys.values()
+    (only,) = parsed_model(draft(found)).keys.values()
     assert only.maxlen is None
+
+
+def test_a_channel_without_a_name_gets_no_entry() -> None:
+    found = Evidence()
+    for argv in ([b"PUBLISH", b"", b"x"], [b"PUBLISH", b"a\0b", b"x"], [b"PUBLISH", b"news", b"x"]):
+        found.add_command(as_line(BLANK, "web", argv, extract(argv), 1))
+    written = draft(found)
+    assert [one.channel for one in parsed_model(written).channels.values()] == ["news"]
+    assert "2 uses of masked, cut or empty names are left out. Write their entries by hand." in written.notes

@@ -75,7 +75,8 @@ def notes(plan: Plan) -> list[str]:
             )
     if evidence.masked:
         found.append(
-            f"{evidence.masked:,} uses of masked or cut keys are left out. Write their entries by hand."
+            f"{evidence.masked:,} uses of masked, cut or empty names are left out. "
+            "Write their entries by hand."
         )
     if evidence.cut:
         found.append(

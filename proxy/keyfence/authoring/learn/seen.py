@@ -265,7 +265,7 @@ class Evidence:
         self.several: list[tuple[str, ...]] = []  # the keys of commands with more than one
         self.times = 0
         self.there = 0  # keys that Redis holds
-        self.masked = 0  # accesses whose key cannot be used
+        self.masked = 0  # uses of keys and channels that cannot be used
         self.cut = 0  # commands of which a source has only a part
         self.masked_scripts = 0  # calls of scripts whose SHA-1 or name a source hides
         self.lost = 0  # accesses beyond MAX_KEYS
@@ -372,7 +372,7 @@ class Evidence:
             name = _text(channel.name)
             if channel.is_pattern:
                 self.patterns[one.service, one.command, name, True] += one.times
-            elif not name.startswith("__key") and not _MASKED.search(channel.name):
+            elif not name.startswith("__key") and self._usable(channel.name, one.times):
                 uses = self.channels.setdefault(name, {})
                 uses[one.service] = uses.get(one.service, 0) | (WRITES if channel.publish else READS)
                 self.channel_times[name] += one.times
@@ -488,7 +488,7 @@ class Evidence:
     # -- common
 
     def _usable(self, key: bytes, times: int) -> str:
-        """Returns a key as text; "" if it is masked, cut or empty."""
+        """Returns a key or channel as text; "" if it is masked, cut or empty."""
         if not key or _MASKED.search(key) or MARK.encode() in key:
             self.masked += times
             return ""
