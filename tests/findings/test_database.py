@@ -5,11 +5,13 @@ import re
 import sqlite3
 import stat
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from sqlalchemy import inspect, text
+from sqlalchemy.exc import OperationalError
 
 from keyfence.findings import database as module
 from keyfence.findings.database import VERSION, Database, StoreError
@@ -18,6 +20,7 @@ from keyfence.findings.queries import Reader
 from keyfence.findings.store import Store
 from keyfence.findings.tables import meta, metadata
 from tests.findings.rows import NOON, batch, look, row, rule_sums
+from tests.postgres import PostgreSQL
 
 
 def test_a_database_is_made_once_and_opened_again(url: str) -> None:
@@ -249,6 +252,23 @@ def test_a_server_that_does_not_answer_is_one_sentence_without_the_password() ->
     assert "\n" not in str(caught.value)
     assert "hunter2" not in str(caught.value)
     assert "***@127.0.0.1:1/postgres cannot be opened: " in str(caught.value)
+
+
+def test_a_server_that_says_nothing_any_more_is_waited_for_no_longer(
+    postgresql: PostgreSQL, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database = Database(postgresql.url)
+    with database.writing() as connection:
+        connection.execute(text("SELECT pg_sleep(0.5)"))  # slow, but within the limit
+    monkeypatch.setattr(module, "SILENT_SECONDS", 0.5)
+    began = time.monotonic()
+    with pytest.raises(OperationalError) as caught, database.writing() as connection:
+        connection.execute(text("SELECT pg_sleep(60)"))
+    assert time.monotonic() - began < 30
+    assert module.reason(caught.value) == "the server has said nothing for 0.5 s"
+    with database.reading() as connection:  # by a new connection
+        assert connection.execute(text("SELECT 1")).scalar_one() == 1
+    database.close()
 
 
 def test_a_disk_error_names_the_cause(tmp_path: Path) -> None:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import math
 import os
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -88,6 +89,8 @@ UPGRADES: dict[int, tuple[str, ...]] = {
     ),
 }
 BUSY_SECONDS = 5  # how long to wait for another process that writes
+# How long a server of PostgreSQL may say nothing. One that hangs, or whose host is gone, ends no connection.
+SILENT_SECONDS = 60.0
 _MIGRATION_LOCK = 0x6B657966  # of PostgreSQL: one process at a time makes or upgrades the tables
 
 
@@ -110,10 +113,11 @@ class Database:
         self._opened: os.stat_result | None = None
         self._beside: dict[Path, os.stat_result] = {}
         self.is_sqlite = parsed.get_backend_name() == "sqlite"
+        self._is_upgrading = False
         try:
             if self.is_sqlite:
                 _prepare_file(self._path, create)
-            self.engine = _engine(parsed)
+            self.engine = _engine(parsed, self._silence)
             self._settle()
         except BaseException as exc:
             if hasattr(self, "engine"):
@@ -163,12 +167,18 @@ class Database:
                 f"the findings store {self.shown} was made by a newer keyfence (schema {version}, this one "
                 f"knows {VERSION}); upgrade keyfence or name another store"
             )
+        self._is_upgrading = version < VERSION
         for one in range(version, VERSION):
             for statement in UPGRADES[one]:
                 clustered = "WITHOUT ROWID" if self.is_sqlite else ""
                 connection.execute(text(statement.replace(CLUSTERED, clustered)))
         if version < VERSION:
             connection.execute(meta.update().values(version=VERSION))
+        self._is_upgrading = False
+
+    def _silence(self) -> float:
+        """For how many seconds a server may say nothing. An upgrade takes as long as it takes."""
+        return math.inf if self._is_upgrading else SILENT_SECONDS
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[Connection]:
@@ -230,12 +240,44 @@ def _use_wal(connection: Any) -> None:
             time.sleep(0.02)
 
 
-def _engine(url: URL) -> Engine:
-    if url.get_backend_name() == "postgresql":
-        url = url.set(drivername="postgresql+psycopg")
-        return create_engine(
-            url, pool_size=2, max_overflow=2, pool_pre_ping=True, connect_args={"connect_timeout": 5}
+def _heard(connection: Any, steps: Generator[Any, Any, Any], silence: Callable[[], float]) -> Any:
+    """The steps of psycopg to one answer of a server, unless that says nothing for too long. psycopg steps
+    ten times a second, and sends 0 where nothing was heard."""
+    heard, since = None, time.monotonic()
+    while True:
+        try:
+            wanted = steps.send(heard)
+        except StopIteration as done:
+            return done.value
+        heard = yield wanted
+        now = time.monotonic()
+        if heard:
+            since = now
+        elif now - since > (most := silence()):
+            import psycopg
+
+            connection.pgconn.finish()  # so that nobody waits for the end of a transaction there
+            raise psycopg.OperationalError(f"the server has said nothing for {most:g} s")
+
+
+def _of_postgresql(url: URL, silence: Callable[[], float]) -> Engine:
+    url = url.set(drivername="postgresql+psycopg")
+    within = {"connect_timeout": 5}
+    engine = create_engine(url, pool_size=2, max_overflow=2, pool_pre_ping=True, connect_args=within)
+
+    @event.listens_for(engine, "connect")
+    def _connected(connection: Any, _record: object) -> None:
+        wait = connection.wait
+        connection.wait = lambda steps, *more, **named: wait(
+            _heard(connection, steps, silence), *more, **named
         )
+
+    return engine
+
+
+def _engine(url: URL, silence: Callable[[], float]) -> Engine:
+    if url.get_backend_name() == "postgresql":
+        return _of_postgresql(url, silence)
 
     def connected() -> sqlite3.Connection:
         # `mode=rw`: a deleted file is not made again by a reader, with rights for everybody.
