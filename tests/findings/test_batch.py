@@ -45,6 +45,21 @@ def test_a_batch_that_failed_and_a_later_one_count_as_one(rows: list[tuple[str, 
     }
 
 
+def test_the_times_of_examples_are_added_once_whatever_the_number_of_hours() -> None:
+    command = {"argv": ["SET", "order:7"]}
+    one = row()
+    example = {**one["examples"][0], "command": command, "times": 1}
+    first, later = Batch(), Batch()
+    for made, hours in ((first, (0,)), (later, (1, 2, 3))):
+        for hour in hours:
+            at = NOON + hour * HOUR
+            made.add_rows([{**row(1, at), "examples": [{**example}]}], at)  # type: ignore[list-item]
+    first.add_batch(later)
+    (seen,) = first.seen.values()
+    assert [(each["key"], each["times"]) for each in seen.row["examples"]] == [("order:7", 4)]
+    assert seen.totals()["observed"] == 4
+
+
 def test_examples_of_different_keys_are_kept_and_no_more_than_five() -> None:
     made = Batch()
     for number in range(9):

@@ -6,6 +6,7 @@ import threading
 import pytest
 
 from keyfence.findings import store as module
+from keyfence.findings.batch import Batch
 from keyfence.findings.database import Database
 from keyfence.findings.filter import Filter
 from keyfence.findings.finding import DAY, HOUR, SETTLE_SECONDS, State, finding_id
@@ -202,6 +203,23 @@ def test_beyond_the_limit_findings_are_folded_and_counts_stay_exact(
     assert next(one for one in found if one.command == "other").total == 2 * (500 - 20)
     sums, added = rule_sums(database)
     assert sums == added
+
+
+def test_an_example_counts_as_often_as_its_command_came_however_many_hours_a_batch_has(
+    store: Store, reader: Reader
+) -> None:
+    def of(at: float) -> Row:
+        one = row(1, at)
+        return {**one, "examples": [{**one["examples"][0], "command": {"argv": ["SET"]}, "times": 1}]}
+
+    store.write(batch(of(NOON)))
+    made = Batch()
+    for hour in (1, 2):
+        made.add_rows([of(NOON + hour * HOUR)], NOON + hour * HOUR)
+    made.add_rows([row(entry="another")], NOON + 2 * HOUR)  # a new finding
+    store.write(made)
+    found = next(one for one in reader.findings() if one.entry == "order")
+    assert [one["times"] for one in found.examples] == [found.total] == [3]
 
 
 def test_filters_choose_findings(store: Store, reader: Reader) -> None:

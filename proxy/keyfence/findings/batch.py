@@ -102,12 +102,17 @@ class Batch:
     def _hour(self, cells: Mapping[int, object], hour: int) -> int:
         return max(cells) if cells and hour not in cells and self._cells >= MAX_CELLS else hour
 
+    def add_seen(self, seen: Seen, row: Row) -> None:
+        """Add the violations of a finding, of all their hours, as those that a row without counts names."""
+        row = {**row, "first": seen.first, "last": seen.last}
+        for hour, counts in seen.hours.items():
+            self.add_rows([{**row, "actions": counts}], hour * HOUR)
+            row = {**row, "examples": []}  # their times are those of all hours
+
     def add_batch(self, later: Batch) -> None:
         """Add a later batch, after this one could not be written."""
         for key, seen in later.seen.items():
-            for hour, counts in seen.hours.items():
-                row: Row = {**seen.row, "first": seen.first, "last": seen.last, "actions": counts}
-                self.add_rows([row], hour * HOUR)
+            self.add_seen(seen, seen.row)
             if not seen.hours:
                 self.seen.setdefault(key, seen)
         for use, cells in later.uses.items():

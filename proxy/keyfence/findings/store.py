@@ -160,9 +160,7 @@ class Store:
                 room -= 1
                 if room < 0:
                     row = {**row, "command": OTHER, "entry": "", "shape": OTHER, "hint": "", "examples": []}
-            for hour, counts in seen[key].hours.items():
-                first, last = seen[key].first, seen[key].last
-                folded.add_rows([{**row, "first": first, "last": last, "actions": counts}], hour * HOUR)
+            folded.add_seen(seen[key], row)
         return folded.seen
 
     def _add_cells(self, connection: Connection, table: Table, cells: list[dict[str, Any]]) -> None:
