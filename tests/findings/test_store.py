@@ -4,6 +4,7 @@ import dataclasses
 import threading
 
 import pytest
+from sqlalchemy import text
 
 from keyfence.findings import store as module
 from keyfence.findings.batch import Batch
@@ -220,6 +221,25 @@ def test_an_example_counts_as_often_as_its_command_came_however_many_hours_a_bat
     store.write(made)
     found = next(one for one in reader.findings() if one.entry == "order")
     assert [one["times"] for one in found.examples] == [found.total] == [3]
+
+
+def test_findings_and_uses_that_are_known_take_no_number_of_postgresql(
+    store: Store, database: Database
+) -> None:
+    def numbers() -> list[int]:
+        with database.reading() as connection:
+            return [
+                connection.execute(text(f"SELECT last_value FROM keyfence_{name}_number_seq")).scalar_one()
+                for name in ("findings", "uses")
+            ]
+
+    if database.is_sqlite:
+        return  # it has no sequence
+    store.write(batch(row(), row(entry="another"), asked=1))
+    before = numbers()
+    for _ in range(3):
+        Store(database, "there:2").write(batch(row(), row(entry="another"), asked=1))
+    assert numbers() == before
 
 
 def test_filters_choose_findings(store: Store, reader: Reader) -> None:

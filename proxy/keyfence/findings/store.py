@@ -109,10 +109,11 @@ class Store:
             raise
 
     def _write_findings(self, connection: Connection, batch: Batch) -> list[Event]:
-        seen = self._admitted(connection, batch.seen)
+        seen, known = self._admitted(connection, batch.seen)
         if not seen:
             return []
-        new = [_new_values(one, key, seen[key]) for one, key in _with_ids(seen)]
+        # Known ones are left out, because PostgreSQL takes a number for each row, also of one that is there.
+        new = [_new_values(one, key, seen[key]) for one, key in _with_ids(seen) if one not in known]
         for chunk in _chunks(new):
             connection.execute(
                 self._insert(findings).on_conflict_do_nothing(index_elements=["id"]), list(chunk)
@@ -145,13 +146,12 @@ class Store:
         self._add_events(connection, changes)
         return changes
 
-    def _admitted(self, connection: Connection, seen: dict[Key, Seen]) -> dict[Key, Seen]:
-        """The findings of a batch, with those beyond the limit folded together."""
-        known: set[str] = set()
-        for chunk in _chunks([one for one, _ in _with_ids(seen)]):
-            known |= set(connection.execute(select(findings.c.id).where(findings.c.id.in_(chunk))).scalars())
+    def _admitted(self, connection: Connection, seen: dict[Key, Seen]) -> tuple[dict[Key, Seen], set[str]]:
+        """The findings of a batch, with those beyond the limit folded together, and the ids of those that are
+        there already."""
+        known = _known(connection, seen)
         if len(known) == len(seen):
-            return seen
+            return seen, known
         room = MAX_FINDINGS - connection.execute(select(func.count()).select_from(findings)).scalar_one()
         folded = Batch()
         for one, key in _with_ids(seen):
@@ -161,7 +161,7 @@ class Store:
                 if room < 0:
                     row = {**row, "command": OTHER, "entry": "", "shape": OTHER, "hint": "", "examples": []}
             folded.add_seen(seen[key], row)
-        return folded.seen
+        return folded.seen, known if room >= 0 else _known(connection, folded.seen)
 
     def _add_cells(self, connection: Connection, table: Table, cells: list[dict[str, Any]]) -> None:
         """Add counts by action to the rows of `hours` or `rule_hours`."""
@@ -204,13 +204,14 @@ class Store:
     # -- evidence and spans
 
     def _write_uses(self, connection: Connection, batch: Batch) -> None:
+        if not batch.uses.keys() <= self._uses.keys():
+            self._know_uses(connection)
         new = sorted(key for key in batch.uses if key not in self._uses)  # in one order, as above
         if new:
             columns = ("service", "kind", "name", "basis")
             values = [dict(zip(columns, key, strict=True)) | {"last": 0.0} for key in new]
             connection.execute(self._insert(uses).on_conflict_do_nothing(index_elements=columns), values)
-            for row in connection.execute(select(uses)):
-                self._uses[row.service, row.kind, row.name, row.basis] = row.number
+            self._know_uses(connection)
         rows = [
             {"use": self._uses[key], "hour": hour, "times": times}
             for key, cells in sorted(batch.uses.items())
@@ -231,6 +232,10 @@ class Store:
                 .values(last=bindparam("at")),
                 last,
             )
+
+    def _know_uses(self, connection: Connection) -> None:
+        for row in connection.execute(select(uses)):
+            self._uses[row.service, row.kind, row.name, row.basis] = row.number
 
     def _write_span(self, connection: Connection, kind: str, service: str, span: Span) -> None:
         number, end = self._spans.get((kind, service), (0, 0.0))
@@ -399,6 +404,14 @@ class Store:
 def _with_ids(seen: dict[Key, Seen]) -> list[tuple[str, Key]]:
     # In one order in all instances, so that none waits for another one that waits for it.
     return sorted((finding_id(key), key) for key in seen)
+
+
+def _known(connection: Connection, seen: Iterable[Key]) -> set[str]:
+    """The ids of those of the findings that are in the store."""
+    known: set[str] = set()
+    for chunk in _chunks(sorted(map(finding_id, seen))):
+        known |= set(connection.execute(select(findings.c.id).where(findings.c.id.in_(chunk))).scalars())
+    return known
 
 
 def _new_values(one: str, key: Key, seen: Seen) -> dict[str, Any]:
