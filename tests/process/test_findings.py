@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -26,7 +25,7 @@ class SlowStore(FindingsDesk):
         self.reading = 0
         self.most_reading = 0
 
-    async def ask(self, _question: Callable[[Any], Any]) -> Any:
+    async def _ask(self, *_: object) -> Any:
         self.reading += 1
         self.most_reading = max(self.most_reading, self.reading)
         try:
@@ -41,7 +40,7 @@ class BrokenStore(FindingsDesk):
         super().__init__()
         self._fault = fault
 
-    async def ask(self, _question: Callable[[Any], Any]) -> Any:
+    async def _ask(self, *_: object) -> Any:
         raise self._fault
 
 

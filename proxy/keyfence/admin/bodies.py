@@ -9,12 +9,13 @@ that Python's `surrogateescape` makes of it (0xFF is `\\udcff`).
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from aiohttp import web
+
+from .beside import answers
 
 MAX_BODY = 1 << 20  # bytes
 MAX_ARGUMENTS = 1000  # of a command; `keyfence explain` takes longer ones
@@ -41,7 +42,7 @@ def json_answer(value: object, status: int = 200) -> web.Response:
 
 async def long_answer(value: object) -> web.Response:
     """An answer that may list thousands of things. No client waits while it is written."""
-    return _answer(await asyncio.to_thread(_written, value), 200)
+    return _answer(await answers.do(_written, value), 200)
 
 
 def _answer(body: bytes, status: int) -> web.Response:

@@ -6,11 +6,11 @@ reload, and only if the policy's own files have become the candidate. So a resta
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Mapping
 from typing import Any
 
+from keyfence.admin.beside import answers
 from keyfence.findings.history.book import CANDIDATE
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.services import UNKNOWN
@@ -95,7 +95,7 @@ class Candidates:
         return {
             "rehearsal": {"for": CLUSTER, "since": self.current.since},
             "in_force": in_force.revision,
-            **await asyncio.to_thread(standing_of, found.rehearsed, asked),
+            **await answers.do(standing_of, found.rehearsed, asked),
         }
 
     def described(self) -> dict[str, Any] | None:

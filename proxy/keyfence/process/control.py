@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from keyfence import __version__
+from keyfence.admin import beside
 from keyfence.admin.access import Access
 from keyfence.admin.acting import act_as
 from keyfence.admin.asked import Question, Single
@@ -148,12 +149,12 @@ class ProcessControl(Control):
         from keyfence.telemetry.metrics.exposition import exposition
 
         counters = (await self._backend.counters()).copy()
-        return await asyncio.to_thread(exposition, counters)
+        return await beside.metrics.do(exposition, counters)
 
     async def report(self) -> Sequence[Mapping[str, Any]]:
         policy = self._runtime.policy
         registers = None if policy is None else policy.registers
-        return await asyncio.to_thread(report_rows, await self._backend.tally(), registers)
+        return await beside.answers.do(report_rows, await self._backend.tally(), registers)
 
     async def workers(self) -> list[dict[str, Any]]:
         return self._backend.listing()
@@ -234,13 +235,13 @@ class ProcessControl(Control):
         return self.looking is not None
 
     async def look(self) -> Mapping[str, Any]:
-        return {} if self.looking is None else await asyncio.to_thread(self.looking.seen)
+        return {} if self.looking is None else await beside.answers.do(self.looking.seen)
 
     async def policy(self) -> dict[str, Any]:
         policy = self._evaluating().policy
         known = self._tables
         if known is None or known[0] is not policy:
-            known = self._tables = policy, await asyncio.to_thread(tables, policy)
+            known = self._tables = policy, await beside.answers.do(tables, policy)
         return known[1]
 
     async def traffic(self) -> Sequence[Mapping[str, Any]]:
@@ -249,12 +250,12 @@ class ProcessControl(Control):
     async def explain_example(self, line: Mapping[str, Any]) -> dict[str, Any]:
         authorizer = self._evaluating()
         found = await self._runtime.explainer.line(authorizer, line)
-        return await asyncio.to_thread(with_diffs, authorizer.policy, found, MAX_DIFFED)
+        return await beside.answers.do(with_diffs, authorizer.policy, found, MAX_DIFFED)
 
     async def explain(self, service: str, argv: Sequence[bytes], caller: Caller = NOBODY) -> dict[str, Any]:
         policy = self._evaluating().policy
         found = await explained(self._runtime, service, argv, caller)
-        return await asyncio.to_thread(with_diffs, policy, found, MAX_DIFFED)
+        return await beside.answers.do(with_diffs, policy, found, MAX_DIFFED)
 
     # -- findings
 

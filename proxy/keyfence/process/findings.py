@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from keyfence.admin.beside import Beside
 from keyfence.config.settings import Settings
 from keyfence.findings.filter import Filter
 from keyfence.findings.finding import ACTIONS, ACTIVE, QUIET_SECONDS, State
@@ -63,7 +64,9 @@ class FindingsDesk(Ledger):
         self._authorizer: Authorizer | None = None  # in force
         self._reports: Callable[[], Instance] | None = None  # what this keyfence says of itself …
         self._compares: Callable[[Instance], Compared | None] = lambda _: None  # … and the fleet's candidate
-        self._in_band = asyncio.Lock()  # services take one reading thread, however many clients ask
+        self._reading = Beside("findings")
+        self._reading_in_band = Beside("findings in-band")  # no service waits for the readers of the page
+        self._in_band = asyncio.Lock()  # one question of services at a time, however many clients ask
         self.reading_seconds = 0.0  # of processor time, for all answers so far
 
     @classmethod
@@ -175,6 +178,14 @@ class FindingsDesk(Ledger):
         self, question: Callable[[Views], _T], report: Iterable[tuple[Key, Row]] | None = None
     ) -> _T:
         """The answer of the store as it is; without one, that of the rows of a report. Raises ValueError."""
+        return await self._ask(question, self._reading, report)
+
+    async def _ask(
+        self,
+        question: Callable[[Views], _T],
+        reading: Beside,
+        report: Iterable[tuple[Key, Row]] | None = None,
+    ) -> _T:
         await self._opened.wait()
         if self._writer is None and report is None:
             raise ValueError(NOTHING_KEPT)
@@ -186,7 +197,7 @@ class FindingsDesk(Ledger):
             began = time.thread_time()
             return _answered(question, reader, authorizer), time.thread_time() - began
 
-        found, seconds = await asyncio.to_thread(answer)
+        found, seconds = await reading.do(answer)
         self.reading_seconds += seconds
         return found
 
@@ -226,7 +237,7 @@ class FindingsDesk(Ledger):
 
     async def _ask_up_to_date(self, question: Callable[[Views], _T]) -> _T:
         await self.write()
-        return await self.ask(question)
+        return await self._ask(question, self._reading_in_band)
 
     async def close(self) -> None:
         """Write what is left, and tell of it."""

@@ -12,6 +12,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from keyfence.admin.beside import answers
 from keyfence.policy.enforcement.modes import BreakGlass
 from keyfence.session.conversation.owner_questions import Question
 from keyfence.telemetry.candidate.rehearsal import as_rows
@@ -90,7 +91,7 @@ class InProcess(Backend):
             return NOTHING
         tallies, commands = changes.tallies(), dict(changes.commands)
         rehearsed = as_rows(changes.rehearsal.rows) if changes.rehearsal is not None else []
-        return Comparison(commands, await asyncio.to_thread(rows_of, tallies), rehearsed)
+        return Comparison(commands, await answers.do(rows_of, tallies), rehearsed)
 
     def compared(self) -> SoFar:
         changes = self._runtime.changes

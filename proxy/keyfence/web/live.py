@@ -12,6 +12,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from keyfence.admin.beside import answers
 from keyfence.admin.bodies import BadRequest
 from keyfence.telemetry.operator_log import notice
 
@@ -145,7 +146,7 @@ class Live:
                 stream.end()
 
     async def _refresh_forever(self) -> None:
-        await asyncio.to_thread(prepare)
+        await answers.do(prepare)
         spent, before = 0.0, time.monotonic()
         while True:
             # Traffic of this thread at the same time counts too: a busy keyfence refreshes less often.
@@ -163,7 +164,7 @@ class Live:
         view = channel.view
         try:
             values = await (view.load_regions or view.load)(self._questions, channel.parameters)
-            self._made_seconds += await asyncio.to_thread(channel.make, values, time.time())
+            self._made_seconds += await answers.do(channel.make, values, time.time())
         except (BadRequest, ValueError):
             return  # the store does not answer just now, or the finding has gone
         except Exception as exc:  # a mistake of keyfence's must not end the refresh of other pages

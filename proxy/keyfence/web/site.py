@@ -22,6 +22,7 @@ from keyfence.admin.access import Access, check_role
 from keyfence.admin.acting import acting_as
 from keyfence.admin.asked import Listing
 from keyfence.admin.audit import Audit
+from keyfence.admin.beside import answers
 from keyfence.admin.bodies import BadRequest
 from keyfence.admin.connections import Connections
 from keyfence.admin.control import Control
@@ -111,7 +112,7 @@ class Page:
             if _is_csv(request):
                 return await self._csv(query(request, {*view.parameters, "format"}))
             parameters = query(request, set(view.parameters)) | request.match_info
-            await asyncio.to_thread(prepare)
+            await answers.do(prepare)
             try:
                 values = await view.load(self._questions, parameters)
             except BadRequest as exc:
@@ -122,7 +123,7 @@ class Page:
                 return self._answer(request, "outcome.html", shown)
             self._has_fleet = await self._questions.has_fleet()
             shell = self._shell(request, view)
-            return _html(await asyncio.to_thread(render, view.template, {**values, **shell}))
+            return _html(await answers.do(render, view.template, {**values, **shell}))
 
         return show
 
@@ -162,7 +163,7 @@ class Page:
         except ValueError as exc:
             raise BadRequest(str(exc)) from None
         # In a thread, because there may be thousands, and clients wait for this one.
-        text = await asyncio.to_thread(_as_csv, found["findings"])
+        text = await answers.do(_as_csv, found["findings"])
         headers = {"Content-Disposition": 'attachment; filename="findings.csv"'}
         return web.Response(text=text, content_type="text/csv", charset="utf-8", headers=headers)
 

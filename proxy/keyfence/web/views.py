@@ -6,7 +6,6 @@ store, no policy) leaves its part out and says why.
 
 from __future__ import annotations
 
-import asyncio
 import datetime
 import shlex
 import time
@@ -15,6 +14,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from keyfence.admin.beside import answers
 from keyfence.admin.bodies import BadRequest
 from keyfence.admin.queries import number_in
 from keyfence.findings.filter import SORTS, Filter, sort_by, states
@@ -336,7 +336,7 @@ async def _policy(questions: Questions, parameters: Parameters) -> Values:
     entries = found["findings"] if found else {}
     text = parameters.get("text", "").strip()
     # In a thread, because there may be thousands.
-    groups = await asyncio.to_thread(_by_scope, policy, text, entries)
+    groups = await answers.do(_by_scope, policy, text, entries)
     is_open = bool(text) or len(policy["entries"]) <= MAX_UNFOLDED
     shown: Values = {"text": text, "groups": groups, "is_open": is_open, "days": USE_DAYS}
     return shown | {"policy": policy, "used": used, "found": entries, "why_no_findings": why}
