@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from aiohttp import web
 
 from keyfence.admin import bodies
 from keyfence.admin.bodies import MAX_ARGUMENTS, BadRequest, argv_field, json_answer, long_answer
@@ -55,6 +56,33 @@ def test_a_long_answer_is_written_beside_the_loop(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(bodies, "_written", written)
     asyncio.run(long_answer([1]))
     assert writers[0] is not threading.main_thread()
+
+
+class Body:
+    """A request with a body."""
+
+    content_type = "application/json"
+
+    def __init__(self, fields: dict[str, Any]) -> None:
+        self.text = json.dumps(fields).encode()
+
+    async def read(self) -> bytes:
+        return self.text
+
+
+def test_a_long_body_is_read_beside_the_loop_and_a_short_one_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    readers: list[threading.Thread] = []
+    original = bodies._without_doubles
+
+    def without_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        readers.append(threading.current_thread())
+        return original(pairs)
+
+    monkeypatch.setattr(bodies, "_without_doubles", without_doubles)
+    for fields in ({"for": 60}, {"argv": ["x"] * 10_000}):
+        request = cast(web.Request, Body(fields))
+        assert asyncio.run(bodies.read_fields(request, {"for", "argv"})) == fields
+    assert [one is threading.main_thread() for one in readers] == [True, False]
 
 
 def test_a_command_to_explain_has_a_bounded_number_of_arguments() -> None:
