@@ -230,6 +230,21 @@ def test_secrets_are_mounted_for_keyfence_alone_and_none_is_made() -> None:
 
 
 @needs_helm
+def test_a_secret_may_have_every_name_that_kubernetes_allows() -> None:
+    names = ["shop.tls", *(f"{'long-' * 12}{number}" for number in "12")]
+    files = json.dumps([{"secret": name} for name in names])
+    done = template(*COMPLETE, "--set-json", f"secretFiles={files}")
+    [found] = [one for one in yaml.safe_load_all(done.stdout) if one and one["kind"] == "Deployment"]
+    of_pod = found["spec"]["template"]["spec"]
+    volumes = {one["name"]: one["secret"]["secretName"] for one in of_pod["volumes"] if "secret" in one}
+    assert list(volumes.values()) == names
+    assert all(re.fullmatch("[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", name) for name in volumes)
+    for one in of_pod["containers"]:
+        mounts = {mount["mountPath"]: mount["name"] for mount in one["volumeMounts"]}
+        assert [volumes[mounts[f"/etc/keyfence/secrets/{name}"]] for name in names] == names
+
+
+@needs_helm
 def test_a_changed_policy_restarts_pods_only_if_it_shall() -> None:
     def checksum(*words: str | Path) -> str:
         done = template(*COMPLETE, *words)

@@ -79,13 +79,14 @@ capabilities: {drop: [ALL]}
 seccompProfile: {type: RuntimeDefault}
 {{- end -}}
 
-{{/* No subPath: what is mounted by one never changes. */}}
+{{/* No subPath: what is mounted by one never changes. A volume of a Secret has a number in place of the Secret's name,
+which may have dots and be too long for it. */}}
 {{- define "keyfence.mounts" -}}
 - {name: keyfence-config, mountPath: /etc/keyfence/config, readOnly: true}
 - {name: keyfence-policy, mountPath: /etc/keyfence/policy, readOnly: true}
 - {name: keyfence-tmp, mountPath: /tmp}
-{{- range .Values.secretFiles }}
-- {name: {{ printf "keyfence-secret-%s" .secret | trunc 63 | trimSuffix "-" }}, mountPath: /etc/keyfence/secrets/{{ .secret }}, readOnly: true}
+{{- range $number, $one := .Values.secretFiles }}
+- {name: keyfence-secret-{{ $number }}, mountPath: {{ printf "/etc/keyfence/secrets/%s" $one.secret | quote }}, readOnly: true}
 {{- end }}
 {{- end -}}
 
@@ -93,8 +94,8 @@ seccompProfile: {type: RuntimeDefault}
 - {name: keyfence-config, configMap: {name: {{ include "keyfence.fullname" . }}}}
 - {name: keyfence-policy, configMap: {name: {{ include "keyfence.policyMap" . | quote }}}}
 - {name: keyfence-tmp, emptyDir: {sizeLimit: 64Mi}}
-{{- range .Values.secretFiles }}
-- {name: {{ printf "keyfence-secret-%s" .secret | trunc 63 | trimSuffix "-" }}, secret: {secretName: {{ .secret | quote }}, defaultMode: 0440}}
+{{- range $number, $one := .Values.secretFiles }}
+- {name: keyfence-secret-{{ $number }}, secret: {secretName: {{ $one.secret | quote }}, defaultMode: 0440}}
 {{- end }}
 {{- with .Values.findings }}
 {{- if .existingClaim }}
