@@ -230,6 +230,16 @@ def test_secrets_are_mounted_for_keyfence_alone_and_none_is_made() -> None:
 
 
 @needs_helm
+def test_a_file_may_begin_with_an_indented_line(tmp_path: Path) -> None:
+    text = "\n    # what this is\npolicy: shop\n"
+    (tmp_path / "shop.yaml").write_text(text)
+    files = (f"policy.files.shop\\.yaml={tmp_path}/shop.yaml", f"waivers={tmp_path}/shop.yaml")
+    done = template(*("--set", "config.upstream=redis://redis"), *("--set-file", ",".join(files)))
+    maps = [one["data"] for one in yaml.safe_load_all(done.stdout) if one and one["kind"] == "ConfigMap"]
+    assert [one.get("shop.yaml", one.get("waivers.yaml")) for one in maps] == [text, text]
+
+
+@needs_helm
 def test_a_secret_may_have_every_name_that_kubernetes_allows() -> None:
     names = ["shop.tls", *(f"{'long-' * 12}{number}" for number in "12")]
     files = json.dumps([{"secret": name} for name in names])
