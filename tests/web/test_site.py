@@ -156,6 +156,22 @@ def test_pages_are_rendered_beside_the_loop(stage: Stage, monkeypatch: pytest.Mo
     assert threading.main_thread() not in by.values()
 
 
+def test_the_templates_are_compiled_beside_the_loop_whatever_a_browser_gets_first(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes a tenth of a second."""
+    compiling: list[threading.Thread] = []
+    monkeypatch.setattr(site, "prepare", lambda: compiling.append(threading.current_thread()))
+
+    async def first(path: str, browser: Browser) -> None:
+        assert (await browser.get(path)).is_page
+
+    for path in ("/sign-in", "/nothing", "/?x=1", "/"):
+        play(stage, functools.partial(first, path))
+    assert len(compiling) == 4
+    assert threading.main_thread() not in compiling
+
+
 # -- which answer a client gets
 
 

@@ -49,6 +49,9 @@ class Site(Protocol):
     def wants_page(self, request: web.Request) -> bool:
         """Whether a browser asks."""
 
+    async def get_ready(self, request: web.Request) -> None:
+        """Called before everything else that is done for a request."""
+
     def error(self, request: web.Request, text: str, status: int) -> web.Response | None:
         """An error for a browser; None: a program asks."""
 
@@ -193,6 +196,8 @@ class Guard:
         connection.asked()
         try:
             who = PROGRAM
+            if self.site is not None:
+                await self.site.get_ready(request)
             if self._access is not None:
                 who = self._check(self._access, request) or PROGRAM
             await _take_body(request, self.connections)

@@ -62,6 +62,7 @@ class Page:
         self._live = Live(self._questions, min(MAX_STREAMS, connections.bounds.connections // 2))
         self._views = {view.path: view for view in VIEWS}
         self._has_fleet = False  # as far as it is known
+        self._are_templates_compiled = False
 
     # -- for the admin listener
 
@@ -85,6 +86,16 @@ class Page:
         wanted = request.query.get("format", "")
         # The list for spreadsheets is the page's too.
         return _is_csv(request) or (not wanted and _takes_html(request))
+
+    async def get_ready(self, request: web.Request) -> None:
+        """Compile the templates for the first browser, whatever it gets: a view, a form, an error."""
+        if _takes_html(request):
+            await self._compile_templates()
+
+    async def _compile_templates(self) -> None:
+        if not self._are_templates_compiled:
+            await answers.do(prepare)
+            self._are_templates_compiled = True
 
     def error(self, request: web.Request, text: str, status: int) -> web.Response | None:
         if not _takes_html(request):
@@ -112,7 +123,7 @@ class Page:
             if _is_csv(request):
                 return await self._csv(query(request, {*view.parameters, "format"}))
             parameters = query(request, set(view.parameters)) | request.match_info
-            await answers.do(prepare)
+            await self._compile_templates()  # some views have no answer for programs
             try:
                 values = await view.load(self._questions, parameters)
             except BadRequest as exc:
