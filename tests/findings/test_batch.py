@@ -82,7 +82,28 @@ def test_spans_of_a_kind_and_service_are_joined() -> None:
     made.add_span("looking", "", Span(1, 2))
     made.add_span("looking", "", Span(2, 3))
     made.add_span("opaque", "shop", Span(2, 3))
-    assert made.spans == {("looking", ""): Span(1, 3), ("opaque", "shop"): Span(2, 3)}
+    assert made.spans == {("looking", ""): [Span(1, 3)], ("opaque", "shop"): [Span(2, 3)]}
+
+
+def test_a_pause_in_looking_is_kept_and_one_in_a_gap_is_not() -> None:
+    first, later = Batch(), Batch()
+    for kind in ("looking", "passthrough"):
+        first.add_span(kind, "", Span(1, 2))
+        later.add_span(kind, "", Span(100, 101))
+        later.add_span(kind, "", Span(104, 105))  # too short for a pause
+    first.add_batch(later)
+    assert first.spans["looking", ""] == [Span(1, 2), Span(100, 105)]
+    assert first.spans["passthrough", ""] == [Span(1, 105)]
+
+
+def test_the_pauses_that_wait_are_bounded_and_time_beyond_is_not_looked_at(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(batches, "MAX_SPANS", 2)
+    made = Batch()
+    for at in (0, 100, 200):
+        made.add_span("looking", "", Span(at, at + 1))
+    assert made.spans["looking", ""] == [Span(0, 1), Span(100, 101)]
 
 
 def test_the_commands_that_wait_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -216,6 +216,25 @@ def test_time_in_which_the_process_did_not_run_is_not_covered(fixture: Fixture) 
     assert fixture.reader.coverage("shop") == [Span(NOON, NOON + 1), Span(end - 1, end)]
 
 
+def test_time_in_which_the_process_did_not_run_is_not_covered_if_the_database_is_away_meanwhile(
+    fixture: Fixture,
+) -> None:
+    asleep = NOON + 2 + ASLEEP_SECONDS + 60
+
+    async def main() -> None:
+        fixture.writer.policy_taken(load_policy(PROJECT / "policies" / "general.yaml"))
+        fixture.lock()
+        for at in (NOON, NOON + 1, NOON + 2, asleep, asleep + 1):
+            fixture.now = at
+            fixture.writer.look(is_open=True)
+            await fixture.writer.write()
+        fixture.unlock()
+        await fixture.writer.write()
+
+    run(main)
+    assert fixture.reader.coverage("shop") == [Span(NOON, NOON + 2), Span(asleep, asleep + 1)]
+
+
 def test_passthrough_and_opaque_sessions_are_gaps(fixture: Fixture) -> None:
     async def main() -> None:
         fixture.writer.policy_taken(load_policy(PROJECT / "policies" / "general.yaml"))

@@ -15,9 +15,10 @@ from keyfence.telemetry.tally import Key, Row, add_examples, key_of
 
 from .finding import ACTIONS, HOUR
 from .instances import Compared, Instance
-from .spans import Span
+from .spans import LOOKING, SAME_SPAN_SECONDS, Span
 
 MAX_COMMANDS = 1_000  # examples with their commands; more wait without
+MAX_SPANS = 1_000  # in which keyfence was looking; beyond, it is not known to have looked
 MAX_CELLS = 500_000  # hours of findings and uses; beyond, counts go to the last hour that a row has
 Cells = dict[int, int]
 # What was used: service, kind, name, and the basis of the evidence, as of `telemetry.usage`.
@@ -47,7 +48,7 @@ class Batch:
         self.uses: dict[UseKey, Cells] = {}  # times by hour
         self.used: dict[UseKey, float] = {}  # and when last, in Unix seconds
         # When this instance was looking, and when it was not although it ran: by kind and service.
-        self.spans: dict[tuple[str, str], Span] = {}
+        self.spans: dict[tuple[str, str], list[Span]] = {}
         self.instance: Instance | None = None  # what this instance says of itself …
         self.compared: Compared | None = None  # … and of the fleet's candidate; None: there is none
         self._cells = 0
@@ -95,9 +96,14 @@ class Batch:
             cells[at] = cells.get(at, 0) + times
 
     def add_span(self, kind: str, service: str, span: Span) -> None:
-        """Add a span that follows the earlier ones of its kind and service."""
-        before = self.spans.get((kind, service))
-        self.spans[kind, service] = span if before is None else Span(before.begin, span.end)
+        """Add a span that follows the earlier ones of its kind and service. A pause is kept in looking only:
+        the others are gaps, which may be longer but not shorter than they were."""
+        spans = self.spans.setdefault((kind, service), [])
+        has_paused = bool(spans) and span.begin - spans[-1].end > SAME_SPAN_SECONDS
+        if spans and not (has_paused and kind == LOOKING):
+            spans[-1] = Span(spans[-1].begin, span.end)
+        elif len(spans) < MAX_SPANS:
+            spans.append(span)
 
     def _hour(self, cells: Mapping[int, object], hour: int) -> int:
         return max(cells) if cells and hour not in cells and self._cells >= MAX_CELLS else hour
@@ -119,8 +125,9 @@ class Batch:
             for hour, times in cells.items():
                 self.add_uses([(*use[:3], times, use[3])], hour * HOUR)
             self.used[use] = later.used[use]
-        for (kind, service), span in later.spans.items():
-            self.add_span(kind, service, span)
+        for (kind, service), spans in later.spans.items():
+            for span in spans:
+                self.add_span(kind, service, span)
 
 
 def _newer(before: Row, row: Row) -> Row:

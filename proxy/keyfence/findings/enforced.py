@@ -13,8 +13,8 @@ from typing import Any, Literal, NamedTuple
 
 from .history.book import BREAK_GLASS, LOOKED, LOOKED_SECONDS, MODES, POLICY, STATES, WAIVERS
 from .history.chain import Row, chains_of
-from .queries import OPAQUE, Chained
-from .spans import Span, clipped, union
+from .queries import Chained
+from .spans import OPAQUE, Span, clipped, union
 
 Status = Literal["enforced", "observed", "off", "gap"]
 _RANKS: dict[Status, int] = {"enforced": 0, "observed": 1, "off": 2, "gap": 3}

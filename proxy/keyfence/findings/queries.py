@@ -22,7 +22,7 @@ from .history.book import STATES
 from .history.chain import Head
 from .history.chain import Row as HistoryRow
 from .instances import Comparison, Found, Instance
-from .spans import Span, union, without
+from .spans import LOOKING, Span, union, without
 from .tables import (
     bases,
     compared,
@@ -43,7 +43,6 @@ from .tables import (
 )
 
 _CHUNK = 500  # ids of one statement
-LOOKING, PASSTHROUGH, OPAQUE = "looking", "passthrough", "opaque"  # kinds of spans
 
 
 _VIOLATIONS = sum((findings.c[action] for action in ACTIONS), findings.c.at_rest)

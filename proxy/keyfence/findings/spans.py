@@ -8,6 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
+LOOKING, PASSTHROUGH, OPAQUE = "looking", "passthrough", "opaque"  # kinds of spans
+SAME_SPAN_SECONDS = 5.0  # a shorter pause between two spans of an instance is none
+
 
 class Span(NamedTuple):
     begin: float

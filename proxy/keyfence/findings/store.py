@@ -35,7 +35,7 @@ from .history.chain import Head
 from .history.chain import Row as HistoryRow
 from .instances import KEEP_SECONDS, Compared, Instance, bounded
 from .queries import coverage_of
-from .spans import Span, seconds
+from .spans import SAME_SPAN_SECONDS, Span, seconds
 from .tables import (
     bases,
     compared,
@@ -55,7 +55,6 @@ from .tables import (
 )
 
 MAX_FINDINGS = 20_000  # beyond, new findings are counted by service and rule only
-SAME_SPAN_SECONDS = 5.0  # a shorter pause between two spans of an instance is none
 _CHUNK = 500  # ids of one statement
 RuleHours = dict[tuple[int, str, str], dict[str, int]]  # by hour, service and rule: counts by action
 
@@ -98,8 +97,9 @@ class Store:
             with self.database.writing() as connection:
                 changes = self._write_findings(connection, batch)
                 self._write_uses(connection, batch)
-                for (kind, service), span in batch.spans.items():
-                    self._write_span(connection, kind, service, span)
+                for (kind, service), of_kind in batch.spans.items():
+                    for span in of_kind:
+                        self._write_span(connection, kind, service, span)
                 if batch.instance is not None:
                     self._write_instance(connection, batch.instance)
                     self._write_compared(connection, batch.instance, batch.compared)

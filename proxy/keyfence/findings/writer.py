@@ -31,9 +31,9 @@ from .finding import SETTLE_SECONDS, Event
 from .history.book import MAX_CHAINS, Book
 from .instances import REPORT_SECONDS, Compared, Instance
 from .proof.basis import InForce, described
-from .queries import LOOKING, OPAQUE, PASSTHROUGH, Reader
+from .queries import Reader
 from .reevaluation import Kept, evaluated_again, resolved
-from .spans import Span
+from .spans import LOOKING, OPAQUE, PASSTHROUGH, Span
 from .store import Store
 
 WRITE_SECONDS = 1.0
