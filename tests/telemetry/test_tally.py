@@ -148,6 +148,22 @@ def test_examples_with_commands_are_bounded_until_they_are_handed_over(
     assert exemplified(tally, "e5")["examples"][0]["command"]
 
 
+def test_findings_without_a_row_of_their_own_take_no_examples_from_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "MAX_ROWS", 1)
+    monkeypatch.setattr(module, "MAX_COMMANDS", 3)
+    tally = Tally()
+    row = exemplified(tally, "e")
+    tally.hand_over(row, [])
+    for number in range(5):
+        found = Occurrence(violation(), Peer("h"), "r", 1, 0.0, 0.0, "d", lambda: {"argv": ["SET"]})
+        tally.record(Group("A", "scope.write", "SET", f"more{number}", "", "observed", "SET"), found)
+    found = Occurrence(violation(b"new"), Peer("h"), "r", 1, 0.0, 0.0, "d", lambda: {"argv": ["SET"]})
+    tally.record(Group("A", "scope.write", "SET", "e", "", "observed", "SET"), found)
+    assert row["examples"][-1]["command"] == {"argv": ["SET"]}
+
+
 def test_the_sum_of_other_tallies_keeps_no_commands() -> None:
     one, total = Tally(), Tally()
     total.absorb([exemplified(one, "e")])

@@ -78,7 +78,8 @@ class Tally(Sink):
         row = self._rows.get(key)
         if row is None:
             row = self.new_row(group, found)
-            self._exemplify(row, found)
+            if len(self._rows) < MAX_ROWS:  # else the row is folded into one without examples
+                self._exemplify(row, found)
             self.add(row)
             return ""
         violation, client, revision, times, _, at = found[:6]
