@@ -169,6 +169,38 @@ def test_a_webhook_that_is_down_is_told_without_its_url(capsys: pytest.CaptureFi
     assert "ClientConnectorError" in told
 
 
+def test_a_host_that_is_no_name_is_a_failure_like_any_other(capsys: pytest.CaptureFixture[str]) -> None:
+    async def main() -> None:
+        counters = Counters()
+        one = finding()
+        feed = Feed("http://hooks..example.com/T0/secret", BOTH, 0.0)
+        notifier = Notifier(feed, {one.id: one}.get, counters, clock=lambda: 1.0)
+        notifier.changed([event(one)])
+        async with aiohttp.ClientSession() as session:
+            await notifier.tick(session)
+        assert counters.notification_failures == 1
+
+    asyncio.run(main())
+    told = capsys.readouterr().err
+    assert "secret" not in told
+    assert "UnicodeError" in told
+
+
+def test_a_finding_that_cannot_be_read_does_not_end_the_notifications() -> None:
+    def broken(_one: str) -> Finding | None:
+        raise ValueError("a state that no version writes")
+
+    async def main(webhook: Webhook) -> None:
+        webhook.told(finding())
+        find, webhook.notifier._find = webhook.notifier._find, broken
+        await webhook.tick(300)
+        assert webhook.counters.notification_failures == 1
+        webhook.notifier._find = find
+        await webhook.tick(1000)
+
+    assert len(with_webhook(main).got) == 1
+
+
 def test_pauses_have_a_limit() -> None:
     async def main(webhook: Webhook) -> None:
         webhook.status = 500

@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import aiohttp
-from sqlalchemy.exc import SQLAlchemyError
 
 from keyfence.findings.finding import Event, Finding, State
 from keyfence.policy.show import one_line
@@ -23,7 +22,7 @@ from keyfence.telemetry.operator_log import Changes
 from . import slack, teams
 from .document import Document, Part, Section
 from .document import line as line_of
-from .posting import FAILURES, TIMEOUT, Refused, host_of, post, why_not
+from .posting import TIMEOUT, host_of, post, why_not
 
 MAX_WAITING = 1_000  # changes; beyond, the oldest are dropped and counted
 MAX_SHOWN = 20  # findings of one message in full
@@ -108,7 +107,7 @@ class Notifier:
             findings = await asyncio.to_thread(self._found, list(events))
             if findings:
                 await post(session, self._feed.webhook, message(self._feed.form, findings, events), timeout)
-        except (*FAILURES, SQLAlchemyError, Refused) as exc:
+        except Exception as exc:  # whatever it is, it must not end the notifications: the next try may work
             self._failed(exc)
             return
         if self._pause:

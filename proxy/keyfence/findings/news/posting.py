@@ -13,7 +13,8 @@ from urllib.parse import urlsplit
 import aiohttp
 
 TIMEOUT = 10.0  # seconds of one request
-FAILURES = (aiohttp.ClientError, TimeoutError, OSError)
+# UnicodeError: the host is no name that can be asked for.
+FAILURES = (aiohttp.ClientError, TimeoutError, OSError, UnicodeError)
 
 
 class Refused(Exception):
