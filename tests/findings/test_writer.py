@@ -181,6 +181,34 @@ def test_a_failing_database_is_tried_again_later_and_later(fixture: Fixture) -> 
     assert fixture.reader.findings()[0].total == 1
 
 
+def test_a_clock_that_is_set_back_holds_nothing_up(
+    fixture: Fixture, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    looked_after: list[float] = []
+    monkeypatch.setattr(Store, "prune", lambda _, _keep, now: looked_after.append(now))
+
+    def age(_store: Store, now: float) -> list[Event]:
+        looked_after.append(now)
+        return []
+
+    monkeypatch.setattr(Store, "age", age)
+
+    async def main() -> None:
+        fixture.count(row())
+        await fixture.writer.tick()
+        fixture.lock()
+        fixture.count(row(entry="another"))
+        await fixture.writer.tick()
+        fixture.unlock()
+        fixture.now -= DAY
+        await fixture.writer.tick()
+
+    run(main)
+    assert len(fixture.reader.findings()) == 2
+    assert looked_after == [NOON, NOON, NOON - DAY, NOON - DAY]
+    assert "is written again after 0.0 s" in capsys.readouterr().err
+
+
 def test_time_is_covered_while_clients_are_served(fixture: Fixture) -> None:
     async def main() -> None:
         fixture.writer.policy_taken(load_policy(PROJECT / "policies" / "general.yaml"))

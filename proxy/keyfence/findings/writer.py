@@ -94,7 +94,7 @@ class Writer:
         self._aged = self._pruned = self._written = 0.0
         self._failing_since: float | None = None
         self._backoff = 0.0
-        self._retry_at = 0.0
+        self._failed_at = 0.0
         self._changes = Changes()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="findings")
         self._writing = asyncio.Lock()
@@ -148,11 +148,11 @@ class Writer:
         """Write what waits, unless it may wait longer, or the database failed a moment ago."""
         self._changes.tick()
         now = self._clock()
-        is_due = not 0 <= now - self._written < CALM_SECONDS  # the clock may have been set back
+        is_due = _is_over(CALM_SECONDS, self._written, now)
         has_history = self._book is not None and self._book.has_waiting and not self._history_waits
         has_news = any(key not in self._lately for key in self._batch.seen)
         is_urgent = has_news or self._to_evaluate is not None or has_history
-        if now >= self._retry_at and (is_due or is_urgent):
+        if _is_over(self._backoff, self._failed_at, now) and (is_due or is_urgent):
             await self.write()
 
     async def write(self) -> None:
@@ -257,10 +257,10 @@ class Writer:
             changes += self._reevaluate(policy_taken, since, now)
             if self._to_evaluate is to_evaluate:
                 self._to_evaluate = None
-        if now - self._aged >= AGE_SECONDS:
+        if _is_over(AGE_SECONDS, self._aged, now):
             changes += self._store.age(now)
             self._aged = now
-        if now - self._pruned >= PRUNE_SECONDS:
+        if _is_over(PRUNE_SECONDS, self._pruned, now):
             self._store.prune(self._keep, now)
             self._pruned = now
             self.version += 1
@@ -279,7 +279,7 @@ class Writer:
         now = self._clock()
         self._counters.findings_write_failures += 1
         self._backoff = min(max(2 * self._backoff, WRITE_SECONDS), LONGEST_BACKOFF)
-        self._retry_at = now + self._backoff
+        self._failed_at = now
         if self._failing_since is None:
             self._failing_since = now
             self._changes.add(
@@ -290,12 +290,12 @@ class Writer:
     def _succeeded(self, batch: Batch) -> None:
         if batch.instance is not None:
             self._reported = batch.instance
-        self._backoff = self._retry_at = 0.0
+        self._backoff = self._failed_at = 0.0
         now = self._written = self._clock()
         self._lately = {key: at for key, at in self._lately.items() if 0 <= now - at < CALM_SECONDS}
         self._lately.update(dict.fromkeys(batch.seen, now))
         if self._failing_since is not None:
-            took = elapsed(self._clock() - self._failing_since)
+            took = elapsed(max(0.0, self._clock() - self._failing_since))
             self._failing_since = None
             self._changes.add(f"the findings store is written again after {took}; nothing was lost")
 
@@ -319,6 +319,11 @@ class Writer:
             store, is_one = self._store.database.shown, len(self._batch.seen) == len(lost) == 1
             verb = "is" if is_one else "are"
             self._changes.add(f"{' and '.join(lost)} that waited for the findings store {store} {verb} lost")
+
+
+def _is_over(pause: float, since: float, now: float) -> bool:
+    """Whether a pause of some seconds is over. The clock may have been set back meanwhile."""
+    return not 0 <= now - since < pause
 
 
 def open_store(url: str, instance: str) -> Store:
