@@ -1,10 +1,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import fields
+from typing import Any
 
 import pytest
+from sqlalchemy import Select
 
+from keyfence.findings import queries as module
 from keyfence.findings.database import Database
 from keyfence.findings.filter import SORTS, Filter
 from keyfence.findings.finding import DAY, HOUR, Finding, State
@@ -62,6 +66,25 @@ def test_every_order_is_tested_and_pages_of_each_are_the_whole_list(store: Store
         ]
         assert pages == whole
         assert len(set(whole)) == 20
+
+
+def test_each_finding_comes_once_and_few_are_read_at_once(
+    store: Store, reader: Reader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_READ_AT_ONCE", 3)
+    assert list(reader.each()) == []
+    store.write(batch(*(row(entry=f"entry{number}") for number in range(9))))
+    read: list[int] = []
+    rows_of = reader._rows
+
+    def counting(chosen: Select[Any]) -> Sequence[Any]:
+        rows = rows_of(chosen)
+        read.append(len(rows))
+        return rows
+
+    monkeypatch.setattr(reader, "_rows", counting)
+    assert sorted(one.entry for one in reader.each()) == [f"entry{number}" for number in range(9)]
+    assert read == [3, 3, 3, 0]
 
 
 def test_findings_are_counted_by_state(store: Store, reader: Reader) -> None:

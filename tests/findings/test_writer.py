@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from keyfence.findings import queries
 from keyfence.findings.database import Database
 from keyfence.findings.finding import DAY, Event, State
 from keyfence.findings.queries import Reader
@@ -207,6 +208,24 @@ def test_a_clock_that_is_set_back_holds_nothing_up(
     assert len(fixture.reader.findings()) == 2
     assert looked_after == [NOON, NOON, NOON - DAY, NOON - DAY]
     assert "is written again after 0.0 s" in capsys.readouterr().err
+
+
+def test_a_new_policy_evaluates_the_findings_without_reading_all_at_once(
+    fixture: Fixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        fixture.count(*(row(entry=f"entry{number}") for number in range(5)))
+        await fixture.writer.write()
+        with monkeypatch.context() as patch:
+            patch.delattr(Reader, "findings")
+            patch.setattr(queries, "_READ_AT_ONCE", 2)
+            fixture.writer.policy_taken(load_policy(PROJECT / "policies" / "general.yaml"))
+            fixture.now += 60
+            await fixture.writer.write()
+        assert fixture.counters.findings_write_failures == 0
+
+    run(main)
+    assert len(fixture.reader.findings()) == 5
 
 
 def test_time_is_covered_while_clients_are_served(fixture: Fixture) -> None:

@@ -43,6 +43,7 @@ from .tables import (
 )
 
 _CHUNK = 500  # ids of one statement
+_READ_AT_ONCE = 100  # findings as a whole: each may have examples of 256 KB
 
 
 _VIOLATIONS = sum((findings.c[action] for action in ACTIONS), findings.c.at_rest)
@@ -117,6 +118,14 @@ class Reader:
         page = findings.c.number.in_(numbers.limit(which.limit).offset(which.offset))
         rows = self._rows(_ordered(select(*findings_columns).where(page), which.sort))
         return [_finding(row._mapping) for row in rows]
+
+    def each(self) -> Iterator[Finding]:
+        """All findings. They are read a few at a time, because all of them may take gigabytes."""
+        chosen = select(*findings_columns).order_by(findings.c.number).limit(_READ_AT_ONCE)
+        last = 0
+        while rows := self._rows(chosen.where(findings.c.number > last)):
+            yield from (_finding(row._mapping) for row in rows)
+            last = rows[-1].number
 
     def count(self, which: Filter) -> int:
         """How many findings a filter matches, limit and offset aside."""

@@ -26,7 +26,6 @@ from keyfence.telemetry.tally import Key
 
 from .batch import Batch
 from .database import Database, reason
-from .filter import Filter
 from .finding import SETTLE_SECONDS, Event
 from .history.book import MAX_CHAINS, Book
 from .instances import REPORT_SECONDS, Compared, Instance
@@ -267,11 +266,10 @@ class Writer:
         return changes
 
     def _reevaluate(self, policy: CompiledPolicy, since: float, now: float) -> list[Event]:
-        found = self.reader.findings(Filter())
         kept = Kept(self.reader, self.in_force.basis)
-        allowed = resolved(policy, found, since, kept.keeps)
+        allowed = resolved(policy, self.reader.each(), since, kept.keeps)
         changes = self._store.resolve(allowed, policy.revision, now) if allowed else []
-        still, others = evaluated_again(policy, found, kept.keeps)
+        still, others = evaluated_again(policy, self.reader.each(), kept.keeps)
         self._store.still_resolved(still, policy.revision)
         return changes + (self._store.reopen(others, policy.revision, now) if others else [])
 
