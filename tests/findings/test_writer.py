@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy.exc import OperationalError
 
 from keyfence.findings import queries
 from keyfence.findings.database import Database
@@ -226,6 +227,24 @@ def test_a_new_policy_evaluates_the_findings_without_reading_all_at_once(
 
     run(main)
     assert len(fixture.reader.findings()) == 5
+
+
+def test_changes_of_state_are_told_if_what_comes_after_them_fails(
+    fixture: Fixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise OperationalError("DELETE", {}, Exception("the database is gone"))
+
+    async def main() -> None:
+        fixture.count(row())
+        await fixture.writer.write()
+        fixture.now += DAY
+        monkeypatch.setattr(Store, "prune", broken)
+        await fixture.writer.write()
+
+    run(main)
+    assert [one.state for one in fixture.reader.findings()] == [State.OPEN]
+    assert [one.state for one in fixture.changes] == [State.NEW, State.OPEN]
 
 
 def test_time_is_covered_while_clients_are_served(fixture: Fixture) -> None:

@@ -196,13 +196,13 @@ class Writer:
         changes = self._store.write(batch)
         self.version += bool(batch.seen)
         self._write_history(now)
+        known = len(changes)
         try:
-            later = self._look_after(now)
-            self.version += bool(later)
-            changes += later
+            self._look_after(now, changes)
         except _FAILURES as exc:  # the batch is written; this part is tried again later
             self._counters.findings_write_failures += 1
             self._changes.add(f"the findings store is not kept up to date: {reason(exc)}")
+        self.version += len(changes) > known
         return changes
 
     def _write_history(self, now: float) -> None:
@@ -238,9 +238,9 @@ class Writer:
             "keyfence ran; what it held is lost, and keyfence goes on in the file that has the name now"
         )
 
-    def _look_after(self, now: float) -> list[Event]:
-        """Evaluate examples again under a new policy, move findings on, delete old ones."""
-        changes: list[Event] = []
+    def _look_after(self, now: float, changes: list[Event]) -> None:
+        """Evaluate examples again under a new policy, move findings on, delete old ones. Changes of state are
+        added to `changes` as soon as they are made: what comes next may fail, and they are not made again."""
         in_force = self.in_force
         policy = in_force.policy
         if policy is not None and policy.revision != self._announced:
@@ -253,7 +253,7 @@ class Writer:
         to_evaluate = self._to_evaluate
         if to_evaluate is not None and now >= to_evaluate[1] + SETTLE_SECONDS:
             policy_taken, since = to_evaluate
-            changes += self._reevaluate(policy_taken, since, now)
+            self._reevaluate(policy_taken, since, now, changes)
             if self._to_evaluate is to_evaluate:
                 self._to_evaluate = None
         if _is_over(AGE_SECONDS, self._aged, now):
@@ -263,15 +263,14 @@ class Writer:
             self._store.prune(self._keep, now)
             self._pruned = now
             self.version += 1
-        return changes
 
-    def _reevaluate(self, policy: CompiledPolicy, since: float, now: float) -> list[Event]:
+    def _reevaluate(self, policy: CompiledPolicy, since: float, now: float, changes: list[Event]) -> None:
         kept = Kept(self.reader, self.in_force.basis)
         allowed = resolved(policy, self.reader.each(), since, kept.keeps)
-        changes = self._store.resolve(allowed, policy.revision, now) if allowed else []
+        changes += self._store.resolve(allowed, policy.revision, now) if allowed else []
         still, others = evaluated_again(policy, self.reader.each(), kept.keeps)
         self._store.still_resolved(still, policy.revision)
-        return changes + (self._store.reopen(others, policy.revision, now) if others else [])
+        changes += self._store.reopen(others, policy.revision, now) if others else []
 
     def _failed(self, exc: BaseException) -> None:
         now = self._clock()
