@@ -167,6 +167,7 @@ def test_a_webhook_that_is_down_is_told_without_its_url(capsys: pytest.CaptureFi
     told = capsys.readouterr().err
     assert "secret" not in told
     assert "ClientConnectorError" in told
+    assert "1 notification that waited for the webhook at 127.0.0.1 is lost" in told
 
 
 def test_a_host_that_is_no_name_is_a_failure_like_any_other(capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,7 +17,7 @@ from keyfence.findings.finding import Event, Finding, State
 from keyfence.policy.show import one_line
 from keyfence.policy.units import counted, plural
 from keyfence.telemetry.counters import Counters
-from keyfence.telemetry.operator_log import Changes
+from keyfence.telemetry.operator_log import Changes, warn
 
 from . import slack, teams
 from .document import Document, Part, Section
@@ -95,10 +95,15 @@ class Notifier:
             await self.send(session, TIMEOUT)
 
     async def close(self) -> None:
-        """Send what waits, once."""
+        """Send what waits, once. What is not taken is lost, because it waits in memory only."""
         if self._waiting:
             async with aiohttp.ClientSession() as session:
                 await self.send(session, LAST_TIMEOUT)
+        if lost := len(self._waiting):
+            warn(
+                f"{counted(lost, 'notification')} that waited for the webhook at {self._host} "
+                f"{plural(lost, 'is', 'are')} lost; keyfence findings lists what has changed"
+            )
 
     async def send(self, session: aiohttp.ClientSession, timeout: float) -> None:
         """Send all that waits. After a failure it goes on waiting."""
