@@ -39,6 +39,10 @@ WRITE_SECONDS = 1.0
 CALM_SECONDS = 5.0  # between two writes while nothing new breaks a rule: a write takes some 20 ms of CPU
 AGE_SECONDS = 60.0  # between two looks at findings that nothing was seen of
 PRUNE_SECONDS = 3600.0
+# For so long the clock must have run evenly before anything old is deleted. What a wrong clock deletes, as at
+# the start of a machine, does not come back when the clock is right again.
+STEADY_SECONDS = 600.0
+UNEVEN_SECONDS = 120.0  # between two looks; a longer pause may be a clock that was set
 LONGEST_BACKOFF = 30.0
 # A longer pause between two ticks means that this process did not run: it was stopped, or the machine slept.
 ASLEEP_SECONDS = 10.0
@@ -90,6 +94,8 @@ class Writer:
         self._announced = ""  # the revision that the store knows of …
         self._described = ""  # … and the basis
         self._looked_until: float | None = None
+        self._clock_at = 0.0  # at the last look …
+        self._steady_since = 0.0  # … and since when it has run evenly
         self._aged = self._pruned = self._written = 0.0
         self._failing_since: float | None = None
         self._backoff = 0.0
@@ -123,6 +129,9 @@ class Writer:
     def look(self, is_open: bool) -> None:
         """Called each second: whether clients are served."""
         now = self._clock()
+        if not 0 <= now - self._clock_at <= UNEVEN_SECONDS:
+            self._steady_since = now
+        self._clock_at = now
         begin = self._looked_until
         self._looked_until = now if is_open else None
         if begin is None or not begin <= now <= begin + self._asleep_seconds:
@@ -259,7 +268,8 @@ class Writer:
         if _is_over(AGE_SECONDS, self._aged, now):
             changes += self._store.age(now)
             self._aged = now
-        if _is_over(PRUNE_SECONDS, self._pruned, now):
+        is_steady = 0 <= now - self._clock_at <= UNEVEN_SECONDS and now - self._steady_since >= STEADY_SECONDS
+        if is_steady and _is_over(PRUNE_SECONDS, self._pruned, now):
             self._store.prune(self._keep, now)
             self._pruned = now
             self.version += 1
