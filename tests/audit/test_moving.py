@@ -15,7 +15,7 @@ from keyfence.audit.servers.router import Router
 from keyfence.policy.compiled.hash_slots import hash_slot
 from keyfence.upstream.address import parse_upstream
 from tests.cluster import Cluster
-from tests.servers import RedisServer
+from tests.servers import RedisServer, ServerBinary, all_server_binaries, running_redis
 
 OLD, NEW = "order-7", "shop:main:order:7"
 
@@ -152,6 +152,32 @@ def test_a_new_key_with_another_time_to_live_is_no_copy(client: redis.Redis, mov
     client.set(NEW, "x", ex=600)
     assert mover.move(rename()).why == "the new key exists already"
     assert client.exists(OLD, NEW) == 2
+
+
+def test_a_stream_without_the_groups_is_no_copy(client: redis.Redis, mover: Mover) -> None:
+    MAKE["stream"](client)
+    client.copy(OLD, NEW)
+    client.xgroup_create(OLD, "workers", "0")
+    client.xreadgroup("workers", "one", {OLD: ">"}, count=3)
+    assert mover.move(rename(kind="stream")).why == "the new key exists already"
+    assert client.xpending(OLD, "workers")["pending"] == 3
+
+
+@pytest.mark.parametrize("binary", all_server_binaries(), ids=lambda one: one.id)
+def test_fields_that_expire_are_a_part_of_a_hash(binary: ServerBinary) -> None:
+    with running_redis(binary) as server, server.client(decode_responses=True) as client:
+        MAKE["hash"](client)
+        try:
+            client.copy(OLD, NEW)
+            client.hexpire(OLD, 1000, "field1", "field2")
+        except redis.ResponseError:
+            pytest.skip("no field of a hash expires there")
+        mover = Mover(Router(Topology(Endpoint(parse_upstream(server.url)))), apply=True)
+        assert mover.move(rename(kind="hash")).why == "the new key exists already"
+        client.delete(NEW)
+        ends = client.hpexpiretime(OLD, "field1", "field2", "field3")
+        assert mover.move(rename(kind="hash")) == Outcome(Fate.MOVED)
+        assert client.hpexpiretime(NEW, "field1", "field2", "field3") == ends
 
 
 def test_a_large_new_key_is_never_taken_for_a_copy(client: redis.Redis, mover: Mover) -> None:
