@@ -21,6 +21,7 @@ from keyfence.cli.keyspace.report import WIDTH, as_markdown, as_text, size_text
 from keyfence.findings.finding import AT_REST
 from tests.audit.shop import POLICY, fill
 from tests.cli.test_main import Result, keyfence
+from tests.sentinel import running_sentinels
 from tests.servers import PATIENCE_SECONDS, PROJECT, RedisServer
 
 
@@ -402,3 +403,15 @@ def _has_scanned(server: RedisServer) -> bool:
 def test_sizes_are_shown_in_the_largest_unit() -> None:
     texts = [size_text(one) for one in (0, 1023, 1024, 1536, 3 * 1024**2, 5 * 1024**4)]
     assert texts == ["0 B", "1023 B", "1.0 kB", "1.5 kB", "3.0 MB", "5.0 TB"]
+
+
+def test_a_sentinel_is_no_redis_without_keys(policy: Path, tmp_path: Path) -> None:
+    plan = tmp_path / "plan.jsonl"
+    plan.write_text('{"plan": "migrate", "version": 1, "policy": "p", "revision": "r", "source": "s"}\n')
+    with running_sentinels(tmp_path) as watched:
+        url = f"redis://127.0.0.1:{watched.sentinels[0]}"
+        commands = (["audit", url, "--policy", policy], ["migrate", plan, url], ["draft", url], ["look", url])
+        for arguments in commands:
+            code, out, err = keyfence(*arguments)
+            assert (code, out) == (2, "")
+            assert f"{url} is a Sentinel, which has no keys; name the primary that it knows" in err

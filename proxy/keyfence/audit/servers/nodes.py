@@ -39,7 +39,9 @@ class Topology:
         """Raises LinkError."""
         self.endpoint = endpoint
         with contextlib.closing(Link(endpoint)) as link:
-            self.is_cluster = info_of(link, "cluster").get("cluster_enabled") == "1"
+            info = info_of(link, "server") | info_of(link, "cluster")
+            check_has_keys(endpoint, info)
+            self.is_cluster = info.get("cluster_enabled") == "1"
             self.cluster = _cluster(link) if self.is_cluster else topology.Topology()
             role: Any = link.attempt("ROLE") if not self.is_cluster else None
         self._role = role if isinstance(role, list) and role else []
@@ -79,6 +81,17 @@ class Topology:
         if not named:
             raise LinkError(f"{self.endpoint.address.shown} names no replica; name one yourself")
         return self.endpoint.at(named[0][0].decode(), int(named[0][1]))
+
+
+def check_has_keys(endpoint: Endpoint, info: Mapping[str, str]) -> None:
+    """Raises LinkError if a server is a Sentinel: it answers as a Redis without keys would. `info` has its
+    section `server`."""
+    if info.get("redis_mode") == "sentinel":
+        address = endpoint.address
+        raise LinkError(
+            f"{address.shown} is a Sentinel, which has no keys; name the primary that it knows: "
+            f"redis-cli -p {address.port} SENTINEL MASTERS shows its address"
+        )
 
 
 def inspect(endpoint: Endpoint) -> Server:

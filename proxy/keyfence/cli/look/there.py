@@ -14,7 +14,7 @@ from keyfence.audit.facts import Asker
 from keyfence.audit.judge import Facts, Judge
 from keyfence.audit.pace import Pace
 from keyfence.audit.servers.links import Endpoint, Link, LinkError
-from keyfence.audit.servers.nodes import Server, info_of, inspect, visiting
+from keyfence.audit.servers.nodes import Server, check_has_keys, info_of, inspect, visiting
 from keyfence.cli.keyspace.asked import RATE
 from keyfence.shapes.shapes import Shapes
 
@@ -75,11 +75,7 @@ def primary_at(endpoint: Endpoint) -> Server:
     shown = endpoint.address.shown
     with contextlib.closing(Link(endpoint)) as link:
         info = info_of(link, "server") | info_of(link, "replication") | info_of(link, "cluster")
-    if info.get("redis_mode") == "sentinel":
-        raise LinkError(
-            f"{shown} is a Sentinel; look at the primary that it names: redis-cli -p {endpoint.address.port} "
-            "SENTINEL MASTERS shows its address"
-        )
+    check_has_keys(endpoint, info)
     if info.get("cluster_enabled") == "1":
         raise LinkError(
             f"{shown} is a node of a Redis Cluster, whose clients connect to each node themselves; keyfence "
