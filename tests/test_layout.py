@@ -217,7 +217,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     "cli.keyspace": {
         *("audit", "audit.servers", "authoring.export", "cli.terminal", "config", "downstream", "findings"),
-        *("policy", "policy.loading", "upstream", "upstream.credentials"),
+        *("policy", "policy.loading", "upstream", "upstream.credentials", "upstream.sentinel"),
     },
     "cli.publish": {
         *("authoring", "cli.terminal", "config", "findings", "findings.history", "fleet"),

@@ -21,7 +21,7 @@ from keyfence.cli.keyspace.report import WIDTH, as_markdown, as_text, size_text
 from keyfence.findings.finding import AT_REST
 from tests.audit.shop import POLICY, fill
 from tests.cli.test_main import Result, keyfence
-from tests.sentinel import running_sentinels
+from tests.sentinel import NAME, running_sentinels
 from tests.servers import PATIENCE_SECONDS, PROJECT, RedisServer
 
 
@@ -415,3 +415,18 @@ def test_a_sentinel_is_no_redis_without_keys(policy: Path, tmp_path: Path) -> No
             code, out, err = keyfence(*arguments)
             assert (code, out) == (2, "")
             assert f"{url} is a Sentinel, which has no keys; name the primary that it knows" in err
+
+
+def test_the_primary_that_sentinels_name_is_read(policy: Path, tmp_path: Path) -> None:
+    with running_sentinels(tmp_path) as watched:
+        hosts = ", ".join(f'"127.0.0.1:{port}"' for port in watched.sentinels)
+        config = tmp_path / "keyfence.yaml"
+        config.write_text(f"policy: {policy}\nupstream: {{sentinel: {{hosts: [{hosts}], name: {NAME}}}}}\n")
+        with watched.primary.client() as client:
+            fill(client)
+        found = keyfence("audit", "--config", config, "--format", "json")
+        assert (found.code, json.loads(found.out)["keys"]) == (1, 36)
+        config.write_text(config.read_text().replace(f"name: {NAME}", "name: other"))
+        code, out, err = keyfence("audit", "--config", config)
+        assert (code, out) == (2, "")
+        assert "no Sentinel names the primary" in err

@@ -22,6 +22,8 @@ from keyfence.downstream.tls import upstream_context
 from keyfence.upstream.address import UpstreamAddress
 from keyfence.upstream.credentials.model import NoCredentials, fetched
 from keyfence.upstream.embedded import EmbeddedRedisError
+from keyfence.upstream.health import Upstream
+from keyfence.upstream.sentinel.follower import Follower
 
 from .asked import is_file
 
@@ -49,8 +51,20 @@ def opened(settings: Settings, source: str) -> Iterator[Endpoint]:
             yield endpoint
         return
     assert settings.upstream is not None
-    address = _logged_in(settings.upstream, settings.connect_timeout)
-    yield Endpoint(address, upstream_context(settings), settings.connect_timeout)
+    endpoint = Endpoint(settings.upstream, upstream_context(settings), settings.connect_timeout)
+    address = _logged_in(_led_by_sentinels(endpoint), settings.connect_timeout)
+    yield dataclasses.replace(endpoint, address=address)
+
+
+def _led_by_sentinels(endpoint: Endpoint) -> UpstreamAddress:
+    """The address, with the host and port that Sentinels name now. If they name none, the command ends."""
+    if endpoint.address.sentinels is None:
+        return endpoint.address
+    upstream = Upstream(endpoint.address, endpoint.tls, endpoint.connect_timeout)
+    follower = Follower(upstream, endpoint.address.sentinels)
+    if not asyncio.run(follower.find()):
+        fail(follower.trouble)
+    return upstream.address
 
 
 def _logged_in(address: UpstreamAddress, seconds: float) -> UpstreamAddress:
