@@ -248,3 +248,35 @@ def test_redis_takes_patterns_that_end_with_a_bracket_as_one_selector() -> None:
             client, "app", [[b"HGET", key, b"f"] for key in (b"a:(x)", b"b:(y)", b"a:(y)", b"b:(y")]
         )
     assert found == [True, True, False, False]
+
+
+def admitted(policy: str, *commands: list[bytes]) -> list[bool | None]:
+    """Whether a real Redis admits commands of the service `app`."""
+    with running_redis(targets()[0].binary) as server, server.client() as client:
+        client.execute_command("ACL", "SETUSER", "app", *user_of(parse_policy(policy), "app").rules)
+        return answers(client, "app", commands)
+
+
+@pytest.mark.parametrize("key", ["é:1", "用户:1"])
+def test_a_pattern_in_any_script_reaches_no_other_keys(key: str) -> None:
+    prefix = key.removesuffix("1")
+    commands = [[b"GET", one.encode()] for one in (key, "abc", "x" * len(prefix.encode()) + "1", "abcdef:1")]
+    assert admitted(
+        "policy: p\nservices: [app]\nplaceholders: {id: '[0-9]+'}\n"
+        f"keys: {{one: {{key: '{prefix}<id>', type: string, writers: app}}}}\n",
+        *commands,
+    ) == [True, False, False, False]
+    assert admitted(
+        "policy: p\nservices: [app]\nkeys: {one: {key: z, writers: app}}\n"
+        f"grants: {{app: {{commands: '*', keys: ['{prefix}*']}}}}\n",
+        *commands,
+    ) == [True, False, False, False]
+
+
+def test_a_grant_of_bytes_that_no_text_shows_is_listed_with_all_that_it_reaches() -> None:
+    policy = parse_policy(
+        "policy: p\nservices: [app, web]\n"
+        "keys: {one: {key: z, writers: app}, two: {key: y, type: hash, writers: web}}\n"
+        'grants: {app: {commands: "*", keys: ["\\x01*"]}}\n'
+    )
+    assert any(gap.entry == "two" and gap.rule == "scope.write" for gap in user_of(policy, "app").gaps)

@@ -157,7 +157,7 @@ def _of_reached(policy: CompiledPolicy, service: int, keys: Keys) -> Iterator[Ga
         held = target.rights[service] & ~target.denied[service]
         may = keys.held & (READ | WRITE) | (WRITE if keys.held & (DELETE | GROUP) else 0)
         rules = _form_rules(target)
-        is_granted = keys.target is None and target.home == keys.home
+        is_granted = target.home == keys.granted_home
         if not is_granted:
             rules += ["scope.read"] if may & READ and not held & READ else []
             rules += ["scope.write"] if may & WRITE and (not held & WRITE or target.written_by) else []

@@ -6,6 +6,7 @@ Rule: a pattern reaches every key that its target matches, and usually more: a `
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -18,7 +19,8 @@ from keyfence.policy.patterns.set_operations import overlap
 from keyfence.policy.show import PLAIN
 
 DATA_TYPES = ("string", "hash", "list", "set", "zset", "stream")  # that Redis has without modules
-_SPECIAL = frozenset(b"*?[\\^")
+_SPECIAL = frozenset("*?[\\^")
+_PLAIN = frozenset(map(chr, PLAIN)) - {" "}
 _ONE_BYTE = ClassExpression(".", Bytes(ANY_BYTE))
 
 
@@ -30,7 +32,8 @@ class Keys(NamedTuple):
     held: int  # READ | WRITE | DELETE | GROUP
     types: tuple[str, ...]  # empty: any
     target: Target | None  # None: a grant's glob
-    home: int  # the number of its file
+    # The number of the file of whose keys a grant admits all that the pattern matches; -1: of none.
+    granted_home: int = -1
 
     def word(self, held: int) -> str:
         """Returns the pattern as a word of ACL SETUSER, with these rights."""
@@ -52,7 +55,7 @@ def keys_of(policy: CompiledPolicy, service: int) -> tuple[list[Keys], list[Targ
             without.append(target)
             continue
         types = target.entry.types if target.entry is not None else ()
-        found.append(Keys(*glob_of(target.pattern), held, tuple(types), target, target.home))
+        found.append(Keys(*glob_of(target.pattern), held, tuple(types), target))
     return found, without
 
 
@@ -71,16 +74,13 @@ def glob_of(pattern: KeyPattern) -> tuple[str, KeyPattern]:
             text += "*"
             parts.append(Hole(f"{number}", ANYTHING))
             continue
-        for at, byte in enumerate(part.text):
-            if byte in _SPECIAL:
-                text += f"\\{chr(byte)}"
-            elif byte in PLAIN and byte != 32:
-                text += chr(byte)
+        for at, char in enumerate(_characters(part.text)):
+            piece = f"\\{char}" if char in _SPECIAL else _piece(char)
+            text += piece
+            if piece[-1] == char[-1]:
+                parts.append(Literal(_bytes(char)))
             else:
-                text += "?"
-                parts.append(Hole(f"{number}.{at}", _ONE_BYTE))
-                continue
-            parts.append(Literal(bytes([byte])))
+                parts += [Hole(f"{number}.{at}.{nth}", _ONE_BYTE) for nth in range(len(piece))]
     word = _not_closing(text)
     return word, KeyPattern(word, _joined(parts))
 
@@ -98,23 +98,41 @@ def _joined(parts: Sequence[Part]) -> tuple[Part, ...]:
 def granted(policy: CompiledPolicy, grant: Grant) -> list[Keys]:
     """Returns the ACL patterns of a grant's keys."""
     held = READ | WRITE | DELETE
-    found = [Keys(*_granted_glob(glob), held, (), None, grant.home) for glob in grant.texts]
+    found = [_granted(grant, glob, held) for glob in grant.texts]
     for target in policy.targets if grant.legacy else ():
         if target.kind == "legacy" and target.home == grant.home and is_narrow(target):
-            found.append(Keys(*glob_of(target.pattern), held, (), target, grant.home))
+            found.append(Keys(*glob_of(target.pattern), held, (), target))
     return found
 
 
-def _granted_glob(glob: bytes) -> tuple[str, KeyPattern]:
-    beginning = glob[: min((at for at, byte in enumerate(glob) if byte in b"*?[\\"), default=len(glob))]
+def _granted(grant: Grant, glob: bytes, held: int) -> Keys:
+    known = itertools.takewhile(lambda char: char not in "*?[\\" and _piece(char) == char, _characters(glob))
+    beginning = _bytes("".join(known))
     rest = (Hole("rest", ANYTHING),) if beginning != glob else ()
     parts = (*((Literal(beginning),) if beginning else ()), *rest)
-    return word_of(glob), KeyPattern(word_of(glob), parts)
+    word = word_of(glob)
+    is_exact = all(_piece(char) == char for char in _characters(glob))
+    return Keys(word, KeyPattern(word, parts), held, (), None, grant.home if is_exact else -1)
 
 
 def word_of(glob: bytes) -> str:
     """Returns a glob as one word; a byte that could end the word becomes `?`."""
-    return _not_closing("".join(chr(byte) if byte in PLAIN and byte != 32 else "?" for byte in glob))
+    return _not_closing("".join(map(_piece, _characters(glob))))
+
+
+def _piece(char: str) -> str:
+    """Returns a character as a word may have it: `?` for each byte of one that could end the word, or that
+    no text can show."""
+    is_shown = char in _PLAIN if char.isascii() else char.isprintable()
+    return char if is_shown else "?" * len(_bytes(char))
+
+
+def _characters(text: bytes) -> str:
+    return text.decode("utf-8", "surrogateescape")
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
 
 
 def _not_closing(glob: str) -> str:
