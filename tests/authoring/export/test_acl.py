@@ -280,3 +280,24 @@ def test_a_grant_of_bytes_that_no_text_shows_is_listed_with_all_that_it_reaches(
         'grants: {app: {commands: "*", keys: ["\\x01*"]}}\n'
     )
     assert any(gap.entry == "two" and gap.rule == "scope.write" for gap in user_of(policy, "app").gaps)
+
+
+def test_a_grant_of_all_commands_lends_none_that_is_forbidden_by_name() -> None:
+    assert admitted(
+        "policy: p\nservices: [app]\nkeys: {one: {key: z, writers: app}}\n"
+        "commands: {forbid: [CONFIG, SORT]}\n"
+        "grants: {app: {commands: '*', keys: ['a:*'], channels: [news]}}\n",
+        [b"CONFIG", b"SET", b"dir", b"/"],
+        [b"SORT", b"a:1"],
+        [b"SHUTDOWN"],
+        [b"LPUSH", b"a:1", b"x"],
+    ) == [False, False, True, True]
+
+
+def test_what_granted_commands_do_is_listed() -> None:
+    policy = parse_policy(
+        "policy: p\nservices: [app]\nkeys: {one: {key: z, writers: app}}\nunregistered_scripts: forbid\n"
+        "grants: {app: {commands: [EVAL], keys: ['a:*']}}\n"
+    )
+    found = {gap.rule: gap.commands for gap in user_of(policy, "app").gaps}
+    assert found["script.unregistered"] == found["script.keys"] == frozenset({"EVAL"})

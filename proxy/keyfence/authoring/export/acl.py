@@ -22,7 +22,17 @@ from keyfence.policy.compiled.policy import CompiledPolicy, Grant
 from keyfence.policy.engine.evaluator import Evaluator
 from keyfence.policy.show import in_lines, one_line
 
-from .acl_commands import FUNCTIONS, REMOVING, SCANNING, SCRIPTS, Commands, commands_of, words
+from .acl_commands import (
+    FUNCTIONS,
+    REMOVING,
+    SCANNING,
+    SCRIPTS,
+    Commands,
+    commands_of,
+    lent_by,
+    names_keys,
+    words,
+)
 from .acl_gaps import Gap, declares_other_keys, gaps_of, why
 from .acl_keys import DATA_TYPES, Keys, glob_of, granted, is_narrow, keys_of, word_of
 from .builders import services_in
@@ -80,10 +90,12 @@ def user_of(policy: CompiledPolicy, service: str, server: str = "redis-7.0") -> 
     rules += _selectors_of_types(plain, commands)
     rules += _selectors_of_restricted(keys, commands)
     rules += _selectors_of_channels(policy, number, commands)
-    rules += _selectors_of_grants(policy, grants, server)
+    lent = [(grant, lent_by(grant, is_forbidden, server)) for grant in grants]
+    for grant, names in lent:
+        rules += _selectors_of_grant(policy, grant, names)
     rules += _selector_of_scripts(policy, commands)
-    lent = [one for grant in grants for one in granted(policy, grant)]
-    gaps = gaps_of(policy, number, keys, lent, commands)
+    reached = [one for grant in grants for one in granted(policy, grant)]
+    gaps = gaps_of(policy, number, keys, reached, commands.joined(*(names for _, names in lent)))
     if any(grant.legacy for grant in grants):
         without += [one for one in policy.targets if one.kind == "legacy" and not is_narrow(one)]
     stricter = [
@@ -191,17 +203,14 @@ def _selectors_of_channels(policy: CompiledPolicy, service: int, commands: Comma
             yield _selector([f"&{glob}" for glob in globs], words(names))
 
 
-def _selectors_of_grants(policy: CompiledPolicy, grants: Sequence[Grant], server: str) -> Iterator[str]:
-    for grant in grants:
-        rows = [row for row in COMMANDS.values() if server in row.command.servers and not row.subcommands]
-        names = [row.command.name for row in rows if selects(grant.selectors, row.command)]
-        on_keys = [name for name in names if COMMANDS[name.encode()].command.names_keys]
-        patterns = [f"~{one.glob}" for one in granted(policy, grant)]
-        if patterns and on_keys:
-            yield _selector(patterns, words(on_keys))
-        channels = [f"&{word_of(glob)}" for glob in grant.channels]
-        if channels and names:
-            yield _selector(channels, words(name for name in names if name not in on_keys))
+def _selectors_of_grant(policy: CompiledPolicy, grant: Grant, names: Collection[str]) -> Iterator[str]:
+    on_keys = [name for name in names if names_keys(name)]
+    patterns = [f"~{one.glob}" for one in granted(policy, grant)]
+    if patterns and on_keys:
+        yield _selector(patterns, words(on_keys))
+    channels = [f"&{word_of(glob)}" for glob in grant.channels]
+    if channels and names:
+        yield _selector(channels, words(name for name in names if name not in on_keys))
 
 
 def _selector_of_scripts(policy: CompiledPolicy, commands: Commands) -> Iterator[str]:

@@ -5,13 +5,14 @@ Rule: a command is named, never a category: a category gains commands with each 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import NamedTuple
 
 from keyfence.commands.effects import GROUP_COMMANDS, effect_of
 from keyfence.commands.model import Command
 from keyfence.commands.table import COMMANDS, Row
-from keyfence.policy.compiled.policy import CompiledPolicy
+from keyfence.policy.compiled.permissions import selects
+from keyfence.policy.compiled.policy import CompiledPolicy, Grant
 
 from .acl_keys import DATA_TYPES
 
@@ -68,6 +69,12 @@ class Commands(NamedTuple):
     def on_keys(self) -> frozenset[str]:
         return self.generic.union(self.groups, *self.of_type.values())
 
+    def joined(self, *lent: Collection[str]) -> Commands:
+        """Returns these and the commands that grants lend the service."""
+        names = frozenset[str]().union(*lent)
+        on_keys = frozenset(filter(names_keys, names))
+        return self._replace(keyless=self.keyless | names - on_keys, generic=self.generic | on_keys)
+
 
 def commands_of(
     policy: CompiledPolicy, service: int, is_forbidden: Callable[[Command], object], server: str
@@ -78,9 +85,7 @@ def commands_of(
     groups: set[str] = set()
     of_type: dict[str, set[str]] = {one: set() for one in DATA_TYPES}
     runs = _scripts_of(policy, service)
-    rows = [row for row in COMMANDS.values() if server in row.command.servers and not row.subcommands]
-    rows = [row for row in rows if not is_forbidden(row.command)]
-    for row in rows:
+    for row in _rows(is_forbidden, server):
         name, command = row.command.name, row.command
         if name in SCRIPTS | FUNCTIONS | LOADING:
             if name in runs:
@@ -103,6 +108,24 @@ def commands_of(
         frozenset(keyless & PUBLISHING),
         frozenset(keyless & (SUBSCRIBING | LISTENING)),
     )
+
+
+def lent_by(grant: Grant, is_forbidden: Callable[[Command], object], server: str) -> list[str]:
+    """Returns the commands that a grant lends a service on a server."""
+    commands = (row.command for row in _rows(is_forbidden, server))
+    return [one.name for one in commands if selects(grant.selectors, one)]
+
+
+def _rows(is_forbidden: Callable[[Command], object], server: str) -> Iterator[Row]:
+    """Yields the commands of a server that the policy does not forbid the service."""
+    for row in COMMANDS.values():
+        if server in row.command.servers and not row.subcommands and not is_forbidden(row.command):
+            yield row
+
+
+def names_keys(name: str) -> bool:
+    """Whether a command names keys."""
+    return COMMANDS[name.encode()].command.names_keys
 
 
 def types_of(row: Row) -> set[str]:
