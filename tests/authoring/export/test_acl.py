@@ -301,3 +301,20 @@ def test_what_granted_commands_do_is_listed() -> None:
     )
     found = {gap.rule: gap.commands for gap in user_of(policy, "app").gaps}
     assert found["script.unregistered"] == found["script.keys"] == frozenset({"EVAL"})
+
+
+@pytest.mark.parametrize(
+    ("rights", "command"),
+    [
+        ("writers: [app]", "OBJECT ENCODING a:1"),
+        ("writers: [web], consumers: [app]", "XREADGROUP GROUP g c STREAMS a:1 >"),
+    ],
+)
+def test_what_acl_shows_a_service_that_may_not_read_is_listed(rights: str, command: str) -> None:
+    text = (
+        "policy: p\nservices: [app, web]\nplaceholders: {id: '[0-9]+'}\n"
+        f"scopes: {{a: {{prefix: 'a:', {rights}, deny_read: app}}}}\nkeys: {{one: {{key: 'a:<id>'}}}}\n"
+    )
+    assert admitted(text, command.encode().split()) == [True]
+    gaps = user_of(parse_policy(text), "app").gaps
+    assert {gap.entry for gap in gaps if gap.rule == "scope.read" and not gap.commands} == {"one", "a"}

@@ -74,6 +74,7 @@ def gaps_of(
     found = [
         *_of_commands(policy, service, keys, commands),
         *(gap for one in (*keys, *lent) if one.target is not None for gap in _of_own(one.target, policy)),
+        *(gap for one in keys for gap in _of_unreadable(one)),
         *(gap for one in (*keys, *lent) for gap in _of_reached(policy, service, one)),
     ]
     order = list(_WHY)
@@ -142,6 +143,13 @@ def _of_own(target: Target, policy: CompiledPolicy) -> Iterator[Gap]:
         yield from _unless(target.should, Gap(rule, name))
 
 
+def _of_unreadable(keys: Keys) -> Iterator[Gap]:
+    """Yields the gap of keys that the service may write and not read. ACL lets it ask about what they hold
+    (HEXISTS, OBJECT ENCODING), and read streams by their groups."""
+    if keys.held & (WRITE | GROUP) and not keys.held & READ and keys.target is not None:
+        yield from _unless(keys.target.should, Gap("scope.read", keys.target.name or keys.target.kind))
+
+
 def _asked_by(entry: Entry) -> Iterator[str]:
     """Yields the rules of an entry's requirements, beside its type: ACL has commands by type."""
     for one in requirements_of(entry):
@@ -156,6 +164,7 @@ def _of_reached(policy: CompiledPolicy, service: int, keys: Keys) -> Iterator[Ga
         name = target.name or target.kind
         held = target.rights[service] & ~target.denied[service]
         may = keys.held & (READ | WRITE) | (WRITE if keys.held & (DELETE | GROUP) else 0)
+        may |= READ if keys.held & GROUP else 0
         rules = _form_rules(target)
         is_granted = target.home == keys.granted_home
         if not is_granted:
