@@ -384,4 +384,16 @@ def test_a_channel_without_a_name_gets_no_entry() -> None:
         found.add_command(as_line(BLANK, "web", argv, extract(argv), 1))
     written = draft(found)
     assert [one.channel for one in parsed_model(written).channels.values()] == ["news"]
-    assert "2 uses of masked, cut or empty names are left out. Write their entries by hand." in written.notes
+    assert (
+        "2 uses of masked, cut, empty or very long names left out. Write their entries by hand."
+        in written.notes
+    )
+
+
+def test_very_long_keys_that_are_there_get_no_entry() -> None:
+    found = Evidence()
+    for key in (b"a:1", b"a:2", b"a:" + b"y" * 3000):
+        found.add_key(key, 0, "string", -1, ())
+    written = draft(found)
+    assert [one.key for one in parsed_model(written).keys.values()] == ["a:<a>"]
+    assert any(note.startswith("1 use of masked, cut, empty or very long names") for note in written.notes)

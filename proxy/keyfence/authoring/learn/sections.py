@@ -75,7 +75,7 @@ def notes(plan: Plan) -> list[str]:
             )
     if evidence.masked:
         found.append(
-            f"{evidence.masked:,} uses of masked, cut or empty names are left out. "
+            f"{count(evidence.masked, 'use')} of masked, cut, empty or very long names left out. "
             "Write their entries by hand."
         )
     if evidence.cut:

@@ -21,7 +21,7 @@ from keyfence.authoring.seen_scripts import declared_keys
 from keyfence.commands.effects import constant_ttl, effect_of
 from keyfence.commands.model import DELETE, GROUP, READ, WRITE, Access, Ttl
 from keyfence.policy.services import UNKNOWN
-from keyfence.policy.wording.command_log import Recorded, feed_lines, from_line
+from keyfence.policy.wording.command_log import MAX_NAME, Recorded, feed_lines, from_line
 from keyfence.shapes.shapes import Placeholder, is_older, parsed
 
 MAX_KEYS = 200_000  # different keys that are kept
@@ -488,8 +488,9 @@ class Evidence:
     # -- common
 
     def _usable(self, key: bytes, times: int) -> str:
-        """Returns a key or channel as text; "" if it is masked, cut or empty."""
-        if not key or _MASKED.search(key) or MARK.encode() in key:
+        """Returns a key or channel as text; "" if it is masked, cut or empty, or so long that a record would
+        cut it."""
+        if not 0 < len(key) <= MAX_NAME or _MASKED.search(key) or MARK.encode() in key:
             self.masked += times
             return ""
         return _text(key)

@@ -22,6 +22,7 @@ _ISO_DATE = re.compile("[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])")
 _IPV4 = re.compile(r"[0-9]{1,3}([.][0-9]{1,3}){3}")
 _IPV6 = re.compile("(?=.*:.*:)[0-9a-fA-F:]{2,39}([.][0-9.]{5,14})?")
 _JOINTS = re.compile("([@#=,;~+])")
+_MOST_PIECES = 16  # between joints; a longer list, such as 1,2,3,4, would make a class that is too large
 _VERSION = re.compile("[vV][0-9]{1,3}")
 _NUMBERED = re.compile("[A-Za-z]{2,12}[0-9]{1,2}")  # oauth2
 _WORDS_WITH_DIGITS = re.compile(
@@ -119,7 +120,11 @@ def class_of(values: Collection[str]) -> ValueClass:
     if known is not None:
         return known
     parts = [_JOINTS.split(value) for value in values]
-    if len(parts[0]) > 1 and len({tuple(one[1::2]) for one in parts}) == 1 and all(map(all, parts)):
+    if (
+        1 < len(parts[0]) < 2 * _MOST_PIECES
+        and len({tuple(one[1::2]) for one in parts}) == 1
+        and all(map(all, parts))
+    ):
         return _template(parts)
     return _of_characters(values)
 
