@@ -81,11 +81,53 @@ def test_a_stream_keeps_its_groups(client: redis.Redis, mover: Mover) -> None:
     assert client.xpending(NEW, "workers")["pending"] == 3
 
 
-def test_a_large_key_moves_by_its_length(client: redis.Redis, mover: Mover) -> None:
+def large(client: redis.Redis) -> None:
     client.hset(OLD, mapping={str(number): "x" * 1000 for number in range(2000)})
     assert client.memory_usage(OLD) > MAX_COMPARED
-    assert mover.move(rename(kind="hash")) == Outcome(Fate.MOVED)
+
+
+def test_a_large_key_is_renamed_and_not_copied(client: redis.Redis, mover: Mover) -> None:
+    large(client)
+    client.config_resetstat()
+    assert mover.move(rename(kind="hash", ttl=600_000, sets_ttl=True)) == Outcome(Fate.MOVED)
     assert client.hlen(NEW) == 2000
+    assert 500_000 < client.pttl(NEW) <= 600_000
+    assert not {"cmdstat_copy", "cmdstat_dump"} & client.info("commandstats").keys()
+
+
+@pytest.mark.parametrize("command", [b"EXISTS", b"RENAMENX"])
+def test_a_new_key_that_appears_before_a_large_key_is_renamed_stays(
+    client: redis.Redis, router: Router, monkeypatch: pytest.MonkeyPatch, command: bytes
+) -> None:
+    large(client)
+    link = router.link(b"", 0)
+    ask = link.ask
+
+    def asked(requests: list[tuple[bytes, ...]]) -> list[object]:
+        if requests[1][0] == command:
+            client.set(NEW, "x")
+        return ask(requests)
+
+    monkeypatch.setattr(link, "ask", asked)
+    outcome = Mover(router, apply=True).move(rename(kind="hash", ttl=600_000, sets_ttl=True))
+    assert outcome == Outcome(Fate.LEFT, "the new key exists already")
+    assert (client.get(NEW), client.ttl(NEW), client.hlen(OLD)) == ("x", -1, 2000)
+
+
+def test_a_large_key_that_ends_before_it_is_renamed_is_gone(
+    client: redis.Redis, router: Router, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    large(client)
+    link = router.link(b"", 0)
+    ask = link.ask
+
+    def asked(requests: list[tuple[bytes, ...]]) -> list[object]:
+        if requests[1][0] == b"RENAMENX":
+            client.delete(OLD)
+        return ask(requests)
+
+    monkeypatch.setattr(link, "ask", asked)
+    assert Mover(router, apply=True).move(rename(kind="hash")) == Outcome(Fate.GONE)
 
 
 def test_a_time_to_live_goes_along(client: redis.Redis, mover: Mover) -> None:
@@ -302,8 +344,11 @@ def test_an_unchanged_copy_of_each_type_is_taken_back(client: redis.Redis, route
     assert client.keys() == [OLD]
 
 
-def test_a_large_copy_is_never_taken_back(client: redis.Redis, router: Router) -> None:
-    client.hset(OLD, mapping={str(number): "x" * 1000 for number in range(2000)})
+def test_a_large_copy_is_never_taken_back(
+    client: redis.Redis, router: Router, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(router, "may_copy", lambda _old, _new: False)  # as between two hash slots
+    large(client)
     outcome = meanwhile(router, after=lambda: client.hset(OLD, "1", "y"), one=rename(kind="hash"))
     assert outcome.fate is Fate.LEFT
     assert outcome.why.startswith("it changed meanwhile, and its copy is too large to be sure of; compare")

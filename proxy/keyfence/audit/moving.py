@@ -1,4 +1,4 @@
-"""Moves one key to its new name: COPY, verify, DEL.
+"""Moves one key to its new name: COPY, verify, DEL. A large key is renamed: a copy of it would stall Redis.
 
 Rule: the old key goes only in a transaction that Redis refuses if the key has changed since before it was
 copied. The new key is never overwritten. A copy has its time to live from its beginning. It is taken back
@@ -106,6 +106,8 @@ class Mover:
             if found.has_copy:
                 self._set_ttl(one, one.new)
                 return self._finish(link, one, one.new, found)
+            if not found.is_small and self._router.may_copy(one.old, one.new):
+                return self._rename(link, one, one.new)
             copied = self._copy(link, one, one.new, found)
             if copied is None:
                 return self._why_not_copied(link, one, one.new)
@@ -155,6 +157,17 @@ class Mover:
             return None
         lasts = one.ttl if one.sets_ttl else max(ttl, 0)
         return _copied(_together(self._guard(one, new), [(b"RESTORE", new, lasts or 0, payload), *look]), 1)
+
+    def _rename(self, link: Link, one: Rename, new: bytes) -> Outcome:
+        """Renames the key, with the time to live that the new key is to have, in one transaction."""
+        # The connection of the old key watches the new one too: RENAMENX leaves a new key as it is, but
+        # PEXPIRE would not.
+        exists = [_sure(reply) for reply in link.ask([(b"WATCH", new), (b"EXISTS", new)])][-1]
+        making: list[Request] = [(b"RENAMENX", one.old, new)]
+        making += [(b"PEXPIRE", new, one.ttl)] if one.sets_ttl and one.ttl is not None else []
+        if exists or _together(link, making) is None:
+            return self._why_not_copied(link, one, new)
+        return Outcome(Fate.MOVED)
 
     def _why_not_copied(self, link: Link, one: Rename, new: bytes) -> Outcome:
         """One of the keys is not any more what it was: looks at both again."""
