@@ -397,3 +397,8 @@ def test_very_long_keys_that_are_there_get_no_entry() -> None:
     written = draft(found)
     assert [one.key for one in parsed_model(written).keys.values()] == ["a:<a>"]
     assert any(note.startswith("1 use of masked, cut, empty or very long names") for note in written.notes)
+
+
+def test_scripts_whose_hashes_begin_alike_are_told_apart() -> None:
+    _, model = drafted(*(f"EVALSHA {'0' * 39}{number} 1 a:{number}" for number in (1, 2)))
+    assert [*model.scripts] == [f"script_{'0' * 39}{number}" for number in (1, 2)]

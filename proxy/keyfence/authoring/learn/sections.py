@@ -386,8 +386,10 @@ def _scripts(plan: Plan) -> Iterator[str]:
             "A script can touch any key; read it, and add what else it reads and writes."
         )
         yield f"{title}:"
+        digits = 8 if len({name[:8] for name in seen}) == len(seen) else 40
         for name, one in sorted(seen.items()):
-            yield from _script(plan, name, one)
+            label = plain(name) if of_functions else f"script_{name[:digits]}"
+            yield from _script(plan, name, label, one)
 
 
 def _declared(plan: Plan | None, name: str, one: ScriptSeen) -> str:
@@ -413,7 +415,7 @@ def script_parts(plan: Plan | None, name: str, one: ScriptSeen) -> list[str]:
     return parts + (["declared: both"] if one.keys and set(one.keys) != {0} else [])
 
 
-def _script(plan: Plan, name: str, one: ScriptSeen) -> Iterator[str]:
+def _script(plan: Plan, name: str, label: str, one: ScriptSeen) -> Iterator[str]:
     on = (
         f"; for example on {plan.shown(one.example.decode('utf-8', 'surrogateescape'))}"
         if one.example
@@ -424,12 +426,11 @@ def _script(plan: Plan, name: str, one: ScriptSeen) -> Iterator[str]:
     commands = f"{', '.join(sorted(one.commands))} {count(one.times, 'time')}"
     yield from comment(f"{commands} by {spoken(sorted(one.services))}{on}{line}{only}", 2)
     parts = script_parts(plan, name, one)
-    shown_name = plain(name) if one.is_function else f"script_{name[:8]}"
-    whole = f"  {shown_name}: {{{', '.join(parts)}}}"
+    whole = f"  {label}: {{{', '.join(parts)}}}"
     if len(whole) <= WIDTH:
         yield whole
     else:
-        yield f"  {shown_name}:"
+        yield f"  {label}:"
         yield from (f"    {part}" for part in parts)
 
 
