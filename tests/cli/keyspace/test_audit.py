@@ -22,7 +22,7 @@ from keyfence.findings.finding import AT_REST
 from tests.audit.shop import POLICY, fill
 from tests.cli.test_main import Result, keyfence
 from tests.sentinel import NAME, running_sentinels
-from tests.servers import PATIENCE_SECONDS, PROJECT, RedisServer
+from tests.servers import PATIENCE_SECONDS, PROJECT, RedisServer, free_port
 
 
 @pytest.fixture
@@ -430,3 +430,16 @@ def test_the_primary_that_sentinels_name_is_read(policy: Path, tmp_path: Path) -
         code, out, err = keyfence("audit", "--config", config)
         assert (code, out) == (2, "")
         assert "no Sentinel names the primary" in err
+
+
+def test_any_node_of_a_cluster_that_answers_is_asked_for_the_others(
+    policy: Path, tmp_path: Path, start_redis: Callable[..., RedisServer]
+) -> None:
+    server = start_redis(tcp=True)
+    with server.client() as client:
+        fill(client)
+    config = tmp_path / "keyfence.yaml"
+    nodes = f'"127.0.0.1:{free_port()}", "127.0.0.1:{server.port}"'
+    config.write_text(f"policy: {policy}\nupstream: {{cluster: [{nodes}], expose: single}}\n")
+    found = keyfence("audit", "--config", config, "--format", "json")
+    assert (found.code, json.loads(found.out)["keys"]) == (1, 36)

@@ -12,7 +12,7 @@ import dataclasses
 import os
 from collections.abc import Iterator
 
-from keyfence.audit.servers.links import Endpoint
+from keyfence.audit.servers.links import Endpoint, Link, LinkError
 from keyfence.audit.servers.rdb import loaded
 from keyfence.cli.terminal.asking import source_url
 from keyfence.cli.terminal.output import fail
@@ -53,7 +53,19 @@ def opened(settings: Settings, source: str) -> Iterator[Endpoint]:
     assert settings.upstream is not None
     endpoint = Endpoint(settings.upstream, upstream_context(settings), settings.connect_timeout)
     address = _logged_in(_led_by_sentinels(endpoint), settings.connect_timeout)
-    yield dataclasses.replace(endpoint, address=address)
+    yield _at_a_node(dataclasses.replace(endpoint, address=address))
+
+
+def _at_a_node(endpoint: Endpoint) -> Endpoint:
+    """The same, at the first of the named nodes of a cluster that answers."""
+    for host, port in endpoint.address.cluster:
+        node = dataclasses.replace(
+            endpoint, address=dataclasses.replace(endpoint.address, host=host, port=port)
+        )
+        with contextlib.suppress(LinkError):
+            Link(node).close()
+            return node
+    return endpoint
 
 
 def _led_by_sentinels(endpoint: Endpoint) -> UpstreamAddress:
