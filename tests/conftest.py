@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import tempfile
@@ -69,6 +70,12 @@ def _keep_status(session: pytest.Session, status: int) -> None:
     cache = getattr(session.config, "cache", None)
     if cache is not None and not hasattr(session.config, "workerinput"):
         cache.set(STATUS, status)
+
+
+def pytest_runtest_teardown() -> None:
+    """A test may freeze objects for the collector, as keyfence does when it serves. Hypothesis then takes its
+    generator of random numbers for one that nobody holds, and fails the next test."""
+    gc.unfreeze()
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

@@ -41,7 +41,7 @@ def _services(text: str) -> tuple[str, ...]:
     return found
 
 
-class _Services(click.ParamType[tuple[str, ...]]):
+class _Services(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.4 on
     name = "services"
 
     def convert(

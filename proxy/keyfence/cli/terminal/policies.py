@@ -30,7 +30,7 @@ def shipped_policies() -> dict[str, Path]:
     return {path.relative_to(folder).with_suffix("").as_posix(): path for path in files}
 
 
-class PolicyPath(click.ParamType[str]):
+class PolicyPath(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.4 on
     """A policy's file or folder, or the name of a shipped policy: `cubesandbox`, `applications/celery`."""
 
     name = "policy"
