@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 import redis
@@ -65,6 +69,42 @@ def test_a_supervisor_gets_messages_about_start_reload_and_end(
     supervisor.socket.setblocking(False)
     with pytest.raises(BlockingIOError):
         supervisor.heard()
+
+
+def follower_of(silent: socket.socket, pid: int) -> socket.socket:
+    """The connection by which keyfence follows a cluster. It catches SIGHUP then, but not yet when it asks
+    which commands the server has."""
+    while True:
+        connection = silent.accept()[0]
+        status = Path(f"/proc/{pid}/status").read_text()
+        if int(re.search(r"SigCgt:\s+(\w+)", status)[1], 16) >> (signal.SIGHUP - 1) & 1:  # type: ignore[index]
+            return connection
+        connection.close()
+
+
+def test_a_reload_during_the_start_does_not_end_the_start(tmp_path: Path) -> None:
+    """The nodes of a cluster are asked before anything listens. Here the only one says nothing yet."""
+    supervisor = Supervisor(f"{tmp_path}/notify")
+    (tmp_path / "policy.yaml").write_text(POLICY)
+    with supervisor.socket, socket.create_server(("127.0.0.1", 0)) as silent:
+        config = tmp_path / "keyfence.yaml"
+        seed = f"127.0.0.1:{silent.getsockname()[1]}"
+        config.write_text(
+            "policy: policy.yaml\nadmin: none\nfindings: none\n"
+            f'upstream: {{cluster: ["{seed}"], expose: single, connect_timeout: 60s}}\n'
+            'listeners: [{listen: "127.0.0.1:0", service: app}]\n'
+        )
+        command = [sys.executable, "-m", "keyfence", "run", "--config", str(config)]
+        with subprocess.Popen(
+            command, env=os.environ | supervisor.environment, stdout=PIPE, stderr=PIPE, text=True
+        ) as keyfence:
+            try:
+                with follower_of(silent, keyfence.pid):
+                    keyfence.send_signal(signal.SIGHUP)
+                    silent.close()
+                    assert supervisor.heard() == {"READY": "1"}
+            finally:
+                keyfence.terminate()
 
 
 def test_a_missing_supervisor_is_not_a_fault(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -317,9 +317,9 @@ class ProcessControl(Control):
         `tick`."""
         while True:
             await asyncio.sleep(1)
-            await self._backend.tick()
-            await self._glass.tick()
-            await self.check_age()
+            for tick in (self._backend.tick, self._glass.tick, self.check_age):
+                with going_on():
+                    await tick()
 
     async def check_age(self) -> None:
         """Act if the policy is older than it may be."""
@@ -335,7 +335,9 @@ class ProcessControl(Control):
             return await self._reload_as_supervised(Order(asks=asks, admits=admits))
 
     async def _reload_as_supervised(self, order: Order) -> dict[str, Any]:
-        self._notify(reloading())
+        is_ready = self._backend.is_open  # else the end of the reload would be taken for that of the start
+        if is_ready:
+            self._notify(reloading())
         try:
             server = await asyncio.to_thread(self._origin.policy_server, self._runtime.settings.policy_server)
             source = await self._provision.prepare(server, asks=order.asks)
@@ -348,7 +350,8 @@ class ProcessControl(Control):
             self._refusals.add(exc, self._policy_name)
             raise
         finally:
-            self._notify(READY)
+            if is_ready:
+                self._notify(READY)
 
     @property
     def _policy_name(self) -> str:

@@ -28,7 +28,7 @@ from .history import History
 from .serving.answers import written
 from .serving.backend import NOTHING_KEPT, Ledger
 from .serving.garbage import importing, without_collections
-from .serving.jobs import until_it_works
+from .serving.jobs import going_on, until_it_works
 from .serving.runtime import StartError
 
 if TYPE_CHECKING:
@@ -151,8 +151,9 @@ class FindingsDesk(Ledger):
         """Write each second what was counted; `is_open` says whether clients are served."""
         await self._opened.wait()
         while self._writer is not None:
-            self._writer.look(is_open())
-            await self._writer.tick()
+            with going_on():
+                self._writer.look(is_open())
+                await self._writer.tick()
             await asyncio.sleep(1)
 
     async def notify_forever(self) -> None:

@@ -47,6 +47,7 @@ from keyfence.upstream.single.masters import Masters
 
 from .explainer import Explainer
 from .garbage import FullCollections, release_slowly
+from .jobs import going_on
 from .rlimits import room_for
 from .ttl_check import TtlWatch
 from .upstreams import ServedUpstream
@@ -346,13 +347,20 @@ class Runtime:
         collections = FullCollections()
         while True:
             await asyncio.sleep(1)
-            collections.tick()
-            self.telemetry.flush()
-            self._count_lapsed()
-            if self._common is not None and self._common.quotas.shut:  # a handshake may have been under way
-                self.shut(self._common.quotas.shut)
-            for one in self.upstreams:
-                one.tick()
+            for tick in (
+                collections.tick,
+                self.telemetry.flush,
+                self._count_lapsed,
+                self._shut_again,
+                *(one.tick for one in self.upstreams),
+            ):
+                with going_on():
+                    tick()
+
+    def _shut_again(self) -> None:
+        """Shut what came meanwhile: a handshake may have been under way."""
+        if self._common is not None and self._common.quotas.shut:
+            self.shut(self._common.quotas.shut)
 
     def chores(self) -> list[Coroutine[Any, Any, None]]:
         """The background jobs of the process."""
