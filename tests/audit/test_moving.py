@@ -114,8 +114,10 @@ def test_a_new_key_that_appears_before_a_large_key_is_renamed_stays(
     assert (client.get(NEW), client.ttl(NEW), client.hlen(OLD)) == ("x", -1, 2000)
 
 
+# Before 6.0.9, Redis does not see that a watched key has expired.
+@pytest.mark.parametrize("is_seen", [True, False])
 def test_a_large_key_that_ends_before_it_is_renamed_is_gone(
-    client: redis.Redis, router: Router, monkeypatch: pytest.MonkeyPatch
+    client: redis.Redis, router: Router, monkeypatch: pytest.MonkeyPatch, is_seen: bool
 ) -> None:
     large(client)
     link = router.link(b"", 0)
@@ -123,6 +125,8 @@ def test_a_large_key_that_ends_before_it_is_renamed_is_gone(
 
     def asked(requests: list[tuple[bytes, ...]]) -> list[object]:
         if requests[1][0] == b"RENAMENX":
+            if not is_seen:
+                ask([(b"UNWATCH",)])
             client.delete(OLD)
         return ask(requests)
 

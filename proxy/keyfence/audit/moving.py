@@ -165,7 +165,9 @@ class Mover:
         exists = [_sure(reply) for reply in link.ask([(b"WATCH", new), (b"EXISTS", new)])][-1]
         making: list[Request] = [(b"RENAMENX", one.old, new)]
         making += [(b"PEXPIRE", new, one.ttl)] if one.sets_ttl and one.ttl is not None else []
-        if exists or _together(link, making) is None:
+        replies = None if exists else _together(link, making)
+        # Before 6.0.9, Redis carries out a transaction although a watched key has expired.
+        if replies is None or replies[0] != 1:
             return self._why_not_copied(link, one, new)
         return Outcome(Fate.MOVED)
 
