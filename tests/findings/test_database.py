@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import inspect, text
+from sqlalchemy import Engine, event, inspect, text
 from sqlalchemy.exc import OperationalError
 
 from keyfence.findings import database as module
@@ -21,6 +21,7 @@ from keyfence.findings.store import Store
 from keyfence.findings.tables import meta, metadata
 from tests.findings.rows import NOON, batch, look, row, rule_sums
 from tests.postgres import PostgreSQL
+from tests.servers import PATIENCE_SECONDS
 
 
 def test_a_database_is_made_once_and_opened_again(url: str) -> None:
@@ -260,15 +261,40 @@ def test_a_server_that_says_nothing_any_more_is_waited_for_no_longer(
     database = Database(postgresql.url)
     with database.writing() as connection:
         connection.execute(text("SELECT pg_sleep(0.5)"))  # slow, but within the limit
-    monkeypatch.setattr(module, "SILENT_SECONDS", 0.5)
-    began = time.monotonic()
-    with pytest.raises(OperationalError) as caught, database.writing() as connection:
-        connection.execute(text("SELECT pg_sleep(60)"))
-    assert time.monotonic() - began < 30
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "SILENT_SECONDS", 0.5)
+        began = time.monotonic()
+        with pytest.raises(OperationalError) as caught, database.writing() as connection:
+            connection.execute(text("SELECT pg_sleep(60)"))
+        assert time.monotonic() - began < 30
     assert module.reason(caught.value) == "the server has said nothing for 0.5 s"
     with database.reading() as connection:  # by a new connection
         assert connection.execute(text("SELECT 1")).scalar_one() == 1
-    database.close()
+
+
+def test_a_process_that_waits_for_an_upgrade_by_another_hears_of_the_server_meanwhile(
+    postgresql: PostgreSQL,
+) -> None:
+    first = Database(postgresql.url)
+    opened: list[Database] = []
+    other = threading.Thread(target=lambda: opened.append(Database(postgresql.url)))
+    asked = threading.Semaphore(0)
+
+    def executed(*given: Any) -> None:
+        if "advisory" in given[2]:
+            asked.release()
+
+    with first.writing() as connection:
+        connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": module._MIGRATION_LOCK})
+        event.listen(Engine, "after_cursor_execute", executed)
+        try:
+            other.start()
+            assert all(asked.acquire(timeout=PATIENCE_SECONDS) for _ in range(3))
+            assert not opened
+        finally:
+            event.remove(Engine, "after_cursor_execute", executed)
+    other.join()
+    assert opened
 
 
 def test_a_disk_error_names_the_cause(tmp_path: Path) -> None:

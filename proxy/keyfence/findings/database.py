@@ -92,6 +92,7 @@ BUSY_SECONDS = 5  # how long to wait for another process that writes
 # How long a server of PostgreSQL may say nothing. One that hangs, or whose host is gone, ends no connection.
 SILENT_SECONDS = 60.0
 _MIGRATION_LOCK = 0x6B657966  # of PostgreSQL: one process at a time makes or upgrades the tables
+_LOCK_PAUSE = 0.1  # seconds between two attempts to get it
 
 
 class StoreError(Exception):
@@ -156,7 +157,7 @@ class Database:
 
     def _settle_schema(self, connection: Connection) -> None:
         if not self.is_sqlite:
-            connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _MIGRATION_LOCK})
+            _lock(connection)
         if not inspect(connection).has_table(meta.name):
             metadata.create_all(connection)
             connection.execute(meta.insert().values(version=VERSION, began=time.time()))
@@ -194,6 +195,14 @@ class Database:
 
     def close(self) -> None:
         self.engine.dispose()
+
+
+def _lock(connection: Connection) -> None:
+    """Wait until no other process makes or upgrades the tables. An upgrade takes as long as it takes, so
+    PostgreSQL is asked again and again: it would say nothing while it waits."""
+    asked = text("SELECT pg_try_advisory_xact_lock(:key)")
+    while not connection.execute(asked, {"key": _MIGRATION_LOCK}).scalar_one():
+        time.sleep(_LOCK_PAUSE)
 
 
 def reason(exc: BaseException) -> str:
