@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ssl
 import threading
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
@@ -32,15 +33,15 @@ class Hooks:
 
 
 @contextlib.asynccontextmanager
-async def running_hooks() -> AsyncIterator[Hooks]:
+async def running_hooks(tls: ssl.SSLContext | None = None) -> AsyncIterator[Hooks]:
     """Webhooks on a free port of 127.0.0.1."""
     hooks = Hooks()
     application = web.Application()
     application.router.add_post("/{path:.*}", hooks._take)
     runner = web.AppRunner(application, shutdown_timeout=0.1)
     await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    hooks.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=tls).start()
+    hooks.url = f"{'http' if tls is None else 'https'}://127.0.0.1:{runner.addresses[0][1]}"
     try:
         yield hooks
     finally:
