@@ -15,7 +15,7 @@ from keyfence.findings import queries
 from keyfence.findings.database import Database
 from keyfence.findings.finding import DAY, Event, State
 from keyfence.findings.queries import Reader
-from keyfence.findings.spans import Span
+from keyfence.findings.spans import Span, seconds
 from keyfence.findings.store import Store
 from keyfence.findings.writer import ASLEEP_SECONDS, LONGEST_BACKOFF, Writer
 from keyfence.policy.loading.load import load_policy
@@ -330,6 +330,25 @@ def test_time_in_which_the_process_did_not_run_is_not_covered_if_the_database_is
 
     run(main)
     assert fixture.reader.coverage("shop") == [Span(NOON, NOON + 2), Span(asleep, asleep + 1)]
+
+
+@pytest.mark.parametrize("is_away", [False, True])
+def test_a_gap_stays_one_if_the_clock_is_set_back(fixture: Fixture, is_away: bool) -> None:
+    async def main() -> None:
+        fixture.writer.policy_taken(load_policy(PROJECT / "policies" / "general.yaml"))
+        if is_away:
+            fixture.lock()
+        for at, opaque in ((0, ["shop"]), (1, ["shop"]), (2, ["shop"]), (-100, []), (-99, []), (-98, [])):
+            fixture.now = NOON + at
+            fixture.count(opaque=opaque)
+            fixture.writer.look(is_open=True)
+            await fixture.writer.write()
+        fixture.unlock()
+        await fixture.writer.write()
+
+    run(main)
+    assert fixture.reader.coverage("web") == [Span(NOON - 100, NOON - 98), Span(NOON, NOON + 2)]
+    assert seconds(fixture.reader.coverage("shop"), NOON, NOON + 2) == 0
 
 
 def test_passthrough_and_opaque_sessions_are_gaps(fixture: Fixture) -> None:

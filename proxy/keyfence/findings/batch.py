@@ -99,9 +99,10 @@ class Batch:
         """Add a span that follows the earlier ones of its kind and service. A pause is kept in looking only:
         the others are gaps, which may be longer but not shorter than they were."""
         spans = self.spans.setdefault((kind, service), [])
-        has_paused = bool(spans) and span.begin - spans[-1].end > SAME_SPAN_SECONDS
-        if spans and not (has_paused and kind == LOOKING):
-            spans[-1] = Span(spans[-1].begin, span.end)
+        follows = bool(spans) and 0 <= span.begin - spans[-1].end <= SAME_SPAN_SECONDS
+        if spans and (follows or kind != LOOKING):
+            # The clock may have been set back meanwhile.
+            spans[-1] = Span(min(spans[-1].begin, span.begin), max(spans[-1].end, span.end))
         elif len(spans) < MAX_SPANS:
             spans.append(span)
 

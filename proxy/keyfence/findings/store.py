@@ -239,7 +239,7 @@ class Store:
 
     def _write_span(self, connection: Connection, kind: str, service: str, span: Span) -> None:
         number, end = self._spans.get((kind, service), (0, 0.0))
-        if number and span.begin - end <= SAME_SPAN_SECONDS:
+        if number and 0 <= span.begin - end <= SAME_SPAN_SECONDS:  # less: the clock was set back
             connection.execute(update(spans).where(spans.c.number == number).values(end=span.end))
         else:
             values = {"instance": self._instance, "kind": kind, "service": service}
