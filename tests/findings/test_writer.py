@@ -194,9 +194,17 @@ def test_a_clock_that_is_set_back_holds_nothing_up(
 
     monkeypatch.setattr(Store, "age", age)
 
+    evaluated: list[float] = []
+
+    def reevaluate(_writer: Writer, _policy: object, _since: float, now: float, _changes: object) -> None:
+        evaluated.append(now)
+
+    monkeypatch.setattr(Writer, "_reevaluate", reevaluate)
+
     async def main() -> None:
         fixture.count(row())
         await fixture.writer.tick()
+        fixture.writer.policy_taken(load_policy(PROJECT / "policies" / "general.yaml"))
         fixture.lock()
         fixture.count(row(entry="another"))
         await fixture.writer.tick()
@@ -207,6 +215,7 @@ def test_a_clock_that_is_set_back_holds_nothing_up(
     run(main)
     assert len(fixture.reader.findings()) == 2
     assert looked_after == [NOON, NOON - DAY]
+    assert evaluated == [NOON - DAY]
     assert "is written again after 0.0 s" in capsys.readouterr().err
 
 

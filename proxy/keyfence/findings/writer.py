@@ -260,7 +260,7 @@ class Writer:
             self._described = in_force.basis
         # Until then violations under the policy before may still arrive.
         to_evaluate = self._to_evaluate
-        if to_evaluate is not None and now >= to_evaluate[1] + SETTLE_SECONDS:
+        if to_evaluate is not None and _is_over(SETTLE_SECONDS, to_evaluate[1], now):
             policy_taken, since = to_evaluate
             self._reevaluate(policy_taken, since, now, changes)
             if self._to_evaluate is to_evaluate:
