@@ -40,8 +40,9 @@ def test_any_other_run_may_not_rerun(
     assert reason in why_not(tmp_path)
 
 
-def test_after_a_passed_run_the_interpreted_one_decides(tmp_path: Path) -> None:
-    keep(tmp_path, 0, {})
+@pytest.mark.parametrize("status", [0, 5])  # 5: `make test-failed` found nothing to run again
+def test_after_a_passed_run_the_interpreted_one_decides(tmp_path: Path, status: int) -> None:
+    keep(tmp_path, status, {})
     assert "no record of a failed run" in why_not(tmp_path)
     keep(tmp_path / "interpreted", 1, {"tests/test_a.py::test_b": True})
     assert why_not(tmp_path) == ""
