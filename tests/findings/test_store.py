@@ -2,9 +2,10 @@ from __future__ import annotations
 
 import dataclasses
 import threading
+from collections.abc import Iterable
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import Connection, text
 
 from keyfence.findings import store as module
 from keyfence.findings.batch import Batch
@@ -15,7 +16,7 @@ from keyfence.findings.instances import Instance
 from keyfence.findings.queries import Reader
 from keyfence.findings.spans import Span
 from keyfence.findings.store import Store
-from keyfence.telemetry.tally import Row
+from keyfence.telemetry.tally import Key, Row
 from tests.findings.rows import NOON, batch, look, row, rule_sums
 from tests.findings.test_fleet import an_instance
 
@@ -240,6 +241,25 @@ def test_findings_and_uses_that_are_known_take_no_number_of_postgresql(
     for _ in range(3):
         Store(database, "there:2").write(batch(row(), row(entry="another"), asked=1))
     assert numbers() == before
+
+
+def test_a_finding_that_another_instance_deletes_meanwhile_is_made_again(
+    store: Store, reader: Reader, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if database.is_sqlite:
+        return  # one instance writes at a time
+    store.write(batch(row(1)))
+    known_in, later = module._known, NOON + 20 * DAY
+
+    def known(connection: Connection, seen: Iterable[Key]) -> set[str]:
+        found = known_in(connection, seen)
+        Store(database, "there:2").prune(DAY, later)
+        return found
+
+    monkeypatch.setattr(module, "_known", known)
+    changes = store.write(batch(row(7, later), row(3, later, entry="another")))
+    assert sorted(one.total for one in reader.findings()) == [3, 7]
+    assert [one.state for one in changes] == [State.NEW, State.NEW]
 
 
 def test_filters_choose_findings(store: Store, reader: Reader) -> None:

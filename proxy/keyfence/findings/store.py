@@ -6,6 +6,7 @@ once. Every change of a finding's state is an event.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -59,6 +60,10 @@ _CHUNK = 500  # ids of one statement
 RuleHours = dict[tuple[int, str, str], dict[str, int]]  # by hour, service and rule: counts by action
 
 
+class _Gone(Exception):
+    """Another instance has deleted a finding that was there a moment ago."""
+
+
 def _insert_of(database: Database) -> Any:
     """`insert` with ON CONFLICT. Each dialect is imported when it is used, because both take a while."""
     if database.is_sqlite:
@@ -92,6 +97,12 @@ class Store:
 
     def write(self, batch: Batch) -> list[Event]:
         """Write a batch. Returns the changes of state. Raises SQLAlchemyError, and writes nothing then."""
+        while True:
+            with contextlib.suppress(_Gone):
+                return self._write_once(batch)
+
+    def _write_once(self, batch: Batch) -> list[Event]:
+        """The same. Raises _Gone too."""
         known_spans, known_uses = dict(self._spans), dict(self._uses)
         try:
             with self.database.writing() as connection:
@@ -126,7 +137,10 @@ class Store:
         gone: list[tuple[int, str]] = []
         for chunk in _chunks(sorted(by_id)):
             chosen = select(*findings_columns).where(findings.c.id.in_(chunk)).order_by(findings.c.id)
-            for stored in connection.execute(chosen.with_for_update()).mappings().all():
+            rows = connection.execute(chosen.with_for_update()).mappings().all()
+            if len(rows) < len(chunk):
+                raise _Gone
+            for stored in rows:
                 new_violations = by_id[stored["id"]]
                 updated, change = _updated(dict(stored), new_violations)
                 if updated is None:
