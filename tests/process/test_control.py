@@ -325,6 +325,7 @@ def test_a_waiver_puts_nothing_in_force_that_others_have_written(stage: Stage) -
         (stage.config, "mode: observe", "mode: enforce", "modes"),
         (stage.folder / "policy.yaml", "type: string", "type: hash", "policy"),
         (stage.waivers, "[]", f"[{OTHER_WAIVER}]", "waivers"),
+        (stage.folder / "token", TOKEN, TOKEN[::-1], "admin token"),
     )
     for file, text, other, name in edits:
         written = file.read_text()

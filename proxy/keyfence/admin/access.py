@@ -55,11 +55,15 @@ class Access:
     def take(self, names: Collection[str], tokens: Sequence[Token]) -> bool:
         """Use these from now on. `names` are the host names of the listener. Returns whether the tokens are
         new ones."""
-        is_new = tuple(tokens) != self._tokens
+        is_new = self.is_new(tokens)
         self.generation += is_new
         self._tokens = tuple(tokens)
         self._names = frozenset(name.lower().rstrip(".") for name in names) | {"localhost"}
         return is_new
+
+    def is_new(self, tokens: Sequence[Token]) -> bool:
+        """Whether these are not the tokens in use."""
+        return tuple(tokens) != self._tokens
 
     def check_host(self, request: web.Request) -> None:
         """Check the Host header. Raises Refusal."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import datetime
+import functools
 import os
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
@@ -460,7 +461,8 @@ class ProcessControl(Control):
         if not self._waivers_file:
             why = "the configuration names no waivers file; set waivers: FILE"
             return one | {"written": False, "why": why}
-        return one | await self._written(self._waivers_file, "waivers", one["line"], admit_waiver)
+        admits = functools.partial(admit_waiver, self._access)
+        return one | await self._written(self._waivers_file, "waivers", one["line"], admits)
 
     async def set_mode(self, rule: str, service: str, mode: Mode) -> dict[str, Any]:
         for _, _, fault in mode_faults([ModeRule(mode, rule, service)], self._evaluating().policy.services):

@@ -29,6 +29,8 @@ from .garbage import without_collections
 from .packing import Packed, pack
 
 if TYPE_CHECKING:
+    from keyfence.admin.access import Access
+
     from .candidate import PackedCandidate
 
 ATTEMPTS = 10  # at reading files that change meanwhile
@@ -256,11 +258,13 @@ def admit_all(_before: Settings, _new: Settings, _changes_policy: bool) -> None:
     """For those who may put the files in force, whatever they say."""
 
 
-def admit_waiver(before: Settings, new: Settings, changes_policy: bool) -> None:
-    """For those who have added a waiver: they must not put in force what others have written."""
+def admit_waiver(access: Access | None, before: Settings, new: Settings, changes_policy: bool) -> None:
+    """For those who have added a waiver: they must not put in force what others have written. `access` has
+    the admin tokens in use."""
     is_own = new.waivers[1:] == before.waivers
     changed = ["policy"] if changes_policy else []
     changed += [name for name in changed_settings(before, new) if not (is_own and name == "waivers")]
+    changed += ["admin token"] if access is not None and access.is_new(tokens_of(new)) else []
     if changed:
         raise ValueError(
             f"the files have other changes that are not in force: {', '.join(changed)}; an operator must "
