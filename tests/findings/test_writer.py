@@ -14,6 +14,7 @@ from sqlalchemy.exc import OperationalError
 from keyfence.findings import queries
 from keyfence.findings.database import Database
 from keyfence.findings.finding import DAY, Event, State
+from keyfence.findings.instances import Instance
 from keyfence.findings.queries import Reader
 from keyfence.findings.spans import Span, seconds
 from keyfence.findings.store import Store
@@ -461,6 +462,33 @@ def test_a_batch_that_is_a_fault_of_keyfences_does_not_end_the_writing(
     assert [one.total for one in fixture.reader.findings()] == [1]
     assert fixture.counters.findings_write_failures == 1
     assert "what was counted since the last write to the findings store is lost" in capsys.readouterr().err
+
+
+def test_a_fault_of_keyfences_after_a_write_loses_nothing_that_was_written(
+    fixture: Fixture, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fixture.count(row())
+    monkeypatch.setattr(Store, "age", lambda *_: "\ud83d".encode())
+    run(fixture.writer.write)
+    assert [one.total for one in fixture.reader.findings()] == [1]
+    assert [one.state for one in fixture.changes] == [State.NEW], "the webhook is told"
+    assert fixture.counters.findings_write_failures == 1
+    told = capsys.readouterr().err
+    assert "internal error" in told
+    assert "is lost" not in told
+
+
+def test_what_waits_is_kept_if_keyfence_cannot_say_what_it_is(fixture: Fixture) -> None:
+    def fail() -> Instance:
+        raise RuntimeError("by this test")
+
+    fixture.count(row())
+    fixture.writer.reports = fail
+    with pytest.raises(RuntimeError):
+        run(fixture.writer.write)
+    fixture.writer.reports = None
+    run(fixture.writer.write)
+    assert [one.total for one in fixture.reader.findings()] == [1]
 
 
 def test_a_write_that_is_cancelled_at_the_end_loses_nothing(fixture: Fixture) -> None:

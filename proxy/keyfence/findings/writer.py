@@ -169,9 +169,10 @@ class Writer:
 
     async def _write_now(self) -> None:
         async with self._writing:
+            instance = self._report()
+            compared = None if instance is None else self.compares(instance)
             batch, self._batch = self._batch, Batch()
-            batch.instance = self._report()
-            batch.compared = None if batch.instance is None else self.compares(batch.instance)
+            batch.instance, batch.compared = instance, compared
             loop = asyncio.get_running_loop()
             try:
                 changes = await loop.run_in_executor(self._thread, self._write, batch)
@@ -211,6 +212,9 @@ class Writer:
         except _FAILURES as exc:  # the batch is written; this part is tried again later
             self._counters.findings_write_failures += 1
             self._changes.add(f"the findings store is not kept up to date: {reason(exc)}")
+        except Exception as exc:  # a fault of keyfence's own
+            self._counters.findings_write_failures += 1
+            report_fault(exc)
         self.version += len(changes) > known
         return changes
 
