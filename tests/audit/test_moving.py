@@ -18,6 +18,7 @@ from tests.cluster import Cluster
 from tests.servers import RedisServer, ServerBinary, all_server_binaries, running_redis
 
 OLD, NEW = "order-7", "shop:main:order:7"
+Ask = Callable[[list[tuple[bytes, ...]]], list[object]]
 
 
 def rename(old: str = OLD, new: str | None = NEW, kind: str = "string", **more: object) -> Rename:
@@ -95,20 +96,26 @@ def test_a_large_key_is_renamed_and_not_copied(client: redis.Redis, mover: Mover
     assert not {"cmdstat_copy", "cmdstat_dump"} & client.info("commandstats").keys()
 
 
+def before_asking(
+    monkeypatch: pytest.MonkeyPatch, link: Link, command: bytes, do: Callable[[Ask], object]
+) -> None:
+    """Do something just before the link asks for several things, of which the second is this command."""
+    ask = link.ask
+
+    def asked(requests: list[tuple[bytes, ...]]) -> list[object]:
+        if requests[1][0] == command:
+            do(ask)
+        return ask(requests)
+
+    monkeypatch.setattr(link, "ask", asked)
+
+
 @pytest.mark.parametrize("command", [b"EXISTS", b"RENAMENX"])
 def test_a_new_key_that_appears_before_a_large_key_is_renamed_stays(
     client: redis.Redis, router: Router, monkeypatch: pytest.MonkeyPatch, command: bytes
 ) -> None:
     large(client)
-    link = router.link(b"", 0)
-    ask = link.ask
-
-    def asked(requests: list[tuple[bytes, ...]]) -> list[object]:
-        if requests[1][0] == command:
-            client.set(NEW, "x")
-        return ask(requests)
-
-    monkeypatch.setattr(link, "ask", asked)
+    before_asking(monkeypatch, router.link(b"", 0), command, lambda _: client.set(NEW, "x"))
     outcome = Mover(router, apply=True).move(rename(kind="hash", ttl=600_000, sets_ttl=True))
     assert outcome == Outcome(Fate.LEFT, "the new key exists already")
     assert (client.get(NEW), client.ttl(NEW), client.hlen(OLD)) == ("x", -1, 2000)
@@ -120,17 +127,13 @@ def test_a_large_key_that_ends_before_it_is_renamed_is_gone(
     client: redis.Redis, router: Router, monkeypatch: pytest.MonkeyPatch, is_seen: bool
 ) -> None:
     large(client)
-    link = router.link(b"", 0)
-    ask = link.ask
 
-    def asked(requests: list[tuple[bytes, ...]]) -> list[object]:
-        if requests[1][0] == b"RENAMENX":
-            if not is_seen:
-                ask([(b"UNWATCH",)])
-            client.delete(OLD)
-        return ask(requests)
+    def end(ask: Ask) -> None:
+        if not is_seen:
+            ask([(b"UNWATCH",)])
+        client.delete(OLD)
 
-    monkeypatch.setattr(link, "ask", asked)
+    before_asking(monkeypatch, router.link(b"", 0), b"RENAMENX", end)
     assert Mover(router, apply=True).move(rename(kind="hash")) == Outcome(Fate.GONE)
 
 

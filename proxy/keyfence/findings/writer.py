@@ -303,7 +303,7 @@ class Writer:
             self._reported = batch.instance
         self._backoff = self._failed_at = 0.0
         now = self._written = self._clock()
-        self._lately = {key: at for key, at in self._lately.items() if 0 <= now - at < CALM_SECONDS}
+        self._lately = {key: at for key, at in self._lately.items() if not _is_over(CALM_SECONDS, at, now)}
         self._lately.update(dict.fromkeys(batch.seen, now))
         if self._failing_since is not None:
             took = elapsed(max(0.0, self._clock() - self._failing_since))

@@ -153,13 +153,19 @@ def test_a_refused_message_is_sent_again_with_growing_pauses(
     assert "takes notifications again" in told
 
 
+def with_a_change_for(host: str) -> tuple[Notifier, Counters]:
+    """A notifier with one change to send, and its counters."""
+    counters = Counters()
+    one = finding()
+    feed = Feed(f"http://{host}/T0/secret", BOTH, 0.0)
+    notifier = Notifier(feed, {one.id: one}.get, counters, clock=lambda: 1.0)
+    notifier.changed([event(one)])
+    return notifier, counters
+
+
 def test_a_webhook_that_is_down_is_told_without_its_url(capsys: pytest.CaptureFixture[str]) -> None:
     async def main() -> None:
-        counters = Counters()
-        one = finding()
-        feed = Feed("http://127.0.0.1:1/T0/secret", BOTH, 0.0)
-        notifier = Notifier(feed, {one.id: one}.get, counters, clock=lambda: 1.0)
-        notifier.changed([event(one)])
+        notifier, counters = with_a_change_for("127.0.0.1:1")
         await notifier.close()
         assert counters.notification_failures == 1
 
@@ -172,11 +178,7 @@ def test_a_webhook_that_is_down_is_told_without_its_url(capsys: pytest.CaptureFi
 
 def test_a_host_that_is_no_name_is_a_failure_like_any_other(capsys: pytest.CaptureFixture[str]) -> None:
     async def main() -> None:
-        counters = Counters()
-        one = finding()
-        feed = Feed("http://hooks..example.com/T0/secret", BOTH, 0.0)
-        notifier = Notifier(feed, {one.id: one}.get, counters, clock=lambda: 1.0)
-        notifier.changed([event(one)])
+        notifier, counters = with_a_change_for("hooks..example.com")
         async with aiohttp.ClientSession() as session:
             await notifier.tick(session)
         assert counters.notification_failures == 1
