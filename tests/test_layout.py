@@ -91,7 +91,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "upstream.cluster": {"commands", "net", "resp", "policy.compiled"},
     "upstream.single": {
         *("commands", "net", "policy.compiled", "resp"),
-        *("upstream", "upstream.cluster", "upstream.replicas"),
+        *("telemetry", "upstream", "upstream.cluster", "upstream.replicas"),
     },
     "findings.proof": {
         *("shapes", "telemetry", "policy"),

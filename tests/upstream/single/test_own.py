@@ -724,3 +724,14 @@ def test_the_client_is_not_read_while_any_node_is_full(stage: Stage) -> None:
     for number, full in ((0, True), (1, True), (1, False), (0, False)):
         stage.own.upstream_full(stage.link(number), full)
     assert [full for full, _ in stage.settled] == [True, True, True, False]
+
+
+def test_a_fault_while_the_cluster_changes_closes_the_client_that_it_concerns(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stage.ask(b"GET", KEYS[0])
+    monkeypatch.setattr(stage.masters, "is_dead", lambda _number: 1 // 0)
+    stage.has_slots((0, 5460), (5461, 10922), (10923, 16383))
+    stage.run_all()
+    assert stage.lost == "keyfence has an internal error"
+    assert "internal error, please report it" in capsys.readouterr().err

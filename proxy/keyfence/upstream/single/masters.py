@@ -33,12 +33,18 @@ class Waiting(Protocol):
     def topology_changed(self) -> None:
         """Some hash slot has another node now, or a node has left or died."""
 
+    def failed(self, exc: Exception) -> None:
+        """What was done for this client has failed. Close it; other clients go on."""
+
 
 class Behind(Protocol):
     """A client's shares of which some replies have come, and others that were asked for together have not."""
 
     def pass_on_some(self) -> None:
         """Pass on what has come, unless the client has got it meanwhile."""
+
+    def failed(self, exc: Exception) -> None:
+        """What was done for this client has failed. Close it; other clients go on."""
 
 
 class Master:
@@ -190,7 +196,10 @@ class Masters:
     def _tell(self) -> None:
         self._tells = False
         for one in list(self._clients):
-            one.topology_changed()
+            try:
+                one.topology_changed()
+            except Exception as exc:
+                one.failed(exc)
 
     def forget(self, client: Waiting) -> None:
         self._clients.pop(client, None)
@@ -208,7 +217,10 @@ class Masters:
     def _pass_on(self) -> None:
         behind, self._behind = self._behind, []
         for one in behind:
-            one.pass_on_some()
+            try:
+                one.pass_on_some()
+            except Exception as exc:
+                one.failed(exc)
 
     # -- what nodes answer
 

@@ -15,6 +15,7 @@ from keyfence.policy.compiled.hash_slots import SLOTS
 from keyfence.resp import encode
 from keyfence.resp.profile import Profile
 from keyfence.resp.replies import ReplyError, ReplyFramer
+from keyfence.telemetry.operator_log import report_fault
 from keyfence.upstream.cluster.fan_out import NOT_QUEUED, NOT_SERVED, NOT_WHOLE, Join, Reach, asked, fan_out
 from keyfence.upstream.cluster.joining import UNREACHABLE, Joined, without_cluster
 from keyfence.upstream.cluster.scanning import Step
@@ -557,6 +558,10 @@ class OwnConnections(Owner):
     def _lose(self, reason: str) -> None:
         if self._owner is not None:
             self._owner.upstream_lost(_NO_LINK, reason)
+
+    def failed(self, exc: Exception) -> None:
+        report_fault(exc)
+        self._lose("keyfence has an internal error")
 
     # -- as connections use it
 

@@ -534,9 +534,9 @@ class ClusterShares(Receiver):
         if self._client is not None:
             self._client.shared_lost(link, reason)
 
-    def failed(self, link: Share, exc: Exception) -> None:
+    def failed(self, exc: Exception) -> None:
         if self._client is not None:
-            self._client.shared_failed(link, exc)
+            self._client.shared_failed(self._link, exc)
 
     def refused(self, side: Side, reason: str) -> None:
         """A node refuses the connection: nothing was sent there."""

@@ -219,8 +219,8 @@ class Side(Sharer):
     def shared_lost(self, link: Share, reason: str) -> None:
         self._shares.lost(link, reason)
 
-    def shared_failed(self, link: Share, exc: Exception) -> None:
-        self._shares.failed(link, exc)
+    def shared_failed(self, link: Share, exc: Exception) -> None:  # noqa: ARG002
+        self._shares.failed(exc)
 
     def upstream_refused(self, link: object, reason: str) -> None:  # noqa: ARG002
         self._shares.refused(self, reason)
