@@ -9,8 +9,10 @@ from keyfence.audit.servers.links import Endpoint
 from keyfence.audit.servers.nodes import Topology, inspect
 from keyfence.upstream.address import parse_upstream
 from tests.audit.shop import endpoint
-from tests.cluster import Cluster, half_moved
-from tests.servers import RedisServer
+from tests.cluster import Cluster, half_moved, running_cluster
+from tests.servers import RedisServer, ServerBinary, all_server_binaries
+
+KNOWS_NO_TOUCH = [one for one in all_server_binaries() if one.version > "7.2"]
 
 
 def held(server: RedisServer) -> dict[bytes, Held]:
@@ -59,6 +61,13 @@ def test_all_masters_of_a_cluster_are_read(cluster: Cluster) -> None:
             client.set(f"held:{number}", "x")
     servers = [inspect(one) for one in Topology(Endpoint(parse_upstream(cluster.url))).masters()]
     assert len({one.key for one in held_keys(servers, 0) if one.key.startswith(b"held:")}) == 60
+
+
+@pytest.mark.parametrize("binary", KNOWS_NO_TOUCH, ids=lambda one: one.id)
+def test_no_server_of_a_cluster_crashes_when_a_hash_slot_moves(binary: ServerBinary) -> None:
+    """Redis 8.0.2 and Valkey 8.1.1 do, if a client with CLIENT NO-TOUCH names a key of that hash slot."""
+    with running_cluster(binary=binary) as cluster:
+        test_a_key_whose_hash_slot_moves_is_left_out(cluster)
 
 
 def test_a_key_whose_hash_slot_moves_is_left_out(cluster: Cluster) -> None:

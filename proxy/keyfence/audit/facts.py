@@ -17,7 +17,7 @@ from keyfence.policy.compiled.ttl import GONE, NO_TTL
 
 from .judge import Facts, Judge, Look, type_name
 from .servers.links import SLOT_MOVES, CannotAsk, Link, Request
-from .servers.nodes import Server
+from .servers.nodes import Server, leave_idle_times
 
 MAX_FIELDS = 100  # of a hash
 # A hash may hold long values, and before Redis 7.4 HSCAN brings them with the fields.
@@ -44,8 +44,7 @@ class Asker:
         self._asks_idle = server.tracks_idle
         self._asks_fields = True
         self.moving = 0  # keys that were left out, because their hash slots move
-        # So that HSCAN does not make keys look used. Older servers do not know it.
-        link.attempt("CLIENT", "NO-TOUCH", "ON")
+        leave_idle_times(link, server)
 
     def ask(self, looks: Sequence[tuple[bytes, Look]]) -> list[Facts | None]:
         """The facts about each key; None for one that has gone, or whose hash slot moves."""

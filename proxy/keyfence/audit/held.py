@@ -18,7 +18,7 @@ from .facts import FEW_FIELDS, fields_in, fields_request
 from .judge import type_name
 from .pace import Pace
 from .servers.links import SLOT_MOVES, CannotAsk, Link
-from .servers.nodes import Server, visiting
+from .servers.nodes import Server, leave_idle_times, visiting
 
 MOST_AT_ONCE = 500  # keys of one SCAN and of the pipelines after it
 
@@ -48,7 +48,7 @@ def held_keys(
     for server in servers:
         for database in sorted(server.keys):
             with visiting(server, database) as link:
-                link.attempt("CLIENT", "NO-TOUCH", "ON")  # older servers do not know it
+                leave_idle_times(link, server)
                 for keys in _batches(link, pace):
                     yield from _looked_at(link, server, database, keys, left_out)
                     seen += len(keys)

@@ -8,7 +8,7 @@ import pytest
 from redis.exceptions import ResponseError
 
 from keyfence.audit.servers.links import Endpoint, Link, LinkError
-from keyfence.audit.servers.nodes import Topology, inspect
+from keyfence.audit.servers.nodes import Topology, check_has_keys, inspect
 from keyfence.config.loading import load_settings
 from keyfence.config.settings import Overrides
 from keyfence.downstream.tls import upstream_context
@@ -128,3 +128,9 @@ def test_a_cluster_with_missing_slots_is_not_audited(start_redis: Callable[..., 
         client.execute_command("CLUSTER", "ADDSLOTS", 1, 2, 3)
     with pytest.raises(LinkError, match="some hash slots of the cluster have no node; mend that first"):
         Topology(endpoint(server))
+
+
+@pytest.mark.parametrize("word", ["redis_mode", "server_mode"])
+def test_a_sentinel_of_redis_and_of_valkey_has_no_keys(word: str) -> None:
+    with pytest.raises(LinkError, match="is a Sentinel, which has no keys"):
+        check_has_keys(Endpoint(parse_upstream("redis://10.0.0.1:26379")), {word: "sentinel"})

@@ -26,6 +26,7 @@ class Server:
     version: tuple[int, ...]
     keys: Mapping[int, int]  # by database
     tracks_idle: bool  # the policy for maxmemory does not count accesses instead
+    is_in_cluster: bool
 
     @property
     def shown(self) -> str:
@@ -86,7 +87,7 @@ class Topology:
 def check_has_keys(endpoint: Endpoint, info: Mapping[str, str]) -> None:
     """Raises LinkError if a server is a Sentinel: it answers as a Redis without keys would. `info` has its
     section `server`."""
-    if info.get("redis_mode") == "sentinel":
+    if _mode(info) == "sentinel":
         address = endpoint.address
         raise LinkError(
             f"{address.shown} is a Sentinel, which has no keys; name the primary that it knows: "
@@ -110,7 +111,13 @@ def inspect(endpoint: Endpoint) -> Server:
         tuple(map(int, numbers)),
         keys,
         "lfu" not in info.get("maxmemory_policy", ""),
+        _mode(info) == "cluster",
     )
+
+
+def _mode(info: Mapping[str, str]) -> str:
+    """What a server is: standalone, cluster or sentinel. Valkey has another word for it than Redis."""
+    return info.get("server_mode") or info.get("redis_mode", "")
 
 
 @contextlib.contextmanager
@@ -120,6 +127,14 @@ def visiting(server: Server, database: int) -> Iterator[Link]:
         if link.endpoint.address.database != database:
             link.one("SELECT", database)
         yield link
+
+
+def leave_idle_times(link: Link, server: Server) -> None:
+    """Reads through this connection do not make keys look used, if the server knows CLIENT NO-TOUCH (from
+    Redis 7.2 on). A node of a cluster is not asked for that: Redis 8.0.2 and Valkey 8.1.1 crash when such a
+    client names a key of a hash slot that moves."""
+    if not server.is_in_cluster:
+        link.attempt("CLIENT", "NO-TOUCH", "ON")
 
 
 def info_of(link: Link, section: str) -> dict[str, str]:
