@@ -54,7 +54,7 @@ class Cluster(NamedTuple):
 
 def cluster_binary() -> ServerBinary | None:
     """An installed server that can be a part of a cluster on any ports."""
-    return next((one for one in server_binaries() if int(one.version.partition(".")[0]) >= 7), None)
+    return next((one for one in server_binaries() if one.numbers >= (7,)), None)
 
 
 @contextlib.contextmanager
@@ -85,7 +85,7 @@ def half_moved(cluster: Cluster, key: str) -> Iterator[None]:
 def moves_at_once(binary: ServerBinary) -> bool:
     """Whether it moves hash slots with all their keys at once: Redis from 8.4 on, Valkey from 9.0 on."""
     first = (9,) if binary.name == "valkey" else (8, 4)
-    return tuple(map(int, binary.version.split("."))) >= first
+    return binary.numbers >= first
 
 
 def move_at_once(binary: ServerBinary, giver: redis.Redis, taker: redis.Redis, first: int, last: int) -> None:

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import settings
 
 from keyfence.session.conversation import conversation
+from keyfence.telemetry import operator_log
 from tests.servers import (
     NO_SERVER,
     Certificates,
@@ -89,6 +90,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "redis_binary" in metafunc.fixturenames:
         binaries = server_binaries()
         metafunc.parametrize("redis_binary", binaries, ids=[b.id for b in binaries], scope="session")
+
+
+@pytest.fixture(autouse=True)
+def no_fault_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process prints only its first faults, and other tests have some."""
+    monkeypatch.setattr(operator_log, "_reported", 0)
 
 
 @pytest.fixture

@@ -56,6 +56,10 @@ class ServerBinary(NamedTuple):
     def id(self) -> str:
         return f"{self.name}-{self.version}"
 
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        return tuple(map(int, self.version.split(".")))
+
 
 @cache
 def server_binaries() -> tuple[ServerBinary, ...]:

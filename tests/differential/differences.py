@@ -35,6 +35,7 @@ def _masked(pattern: bytes, by: bytes) -> Callable[[bytes], bytes]:
 # The fields of CLIENT LIST that describe one connection at one moment.
 _MOMENTARY = (
     b"id|addr|laddr|fd|age|idle|qbuf|qbuf-free|argv-mem|multi-mem|rbs|rbp|obl|oll|omem|tot-mem|events"
+    b"|tot-net-in|tot-net-out|tot-cmds"
 )
 
 
@@ -63,7 +64,7 @@ CLIENT_ID = Difference(
 )
 CLIENT_LIST = Difference(
     "CLIENT LIST, CLIENT INFO",
-    "id, addresses, ages, buffers and their memory",
+    "id, addresses, ages, buffers and their memory, sums of traffic",
     "They describe one connection at one moment. Redis sees keyfence's address in place of the client's.",
     _client_lines,
 )

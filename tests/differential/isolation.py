@@ -195,7 +195,7 @@ class _Client:
         return Expected(encode.command("INCR", f"{key}:n"), b":%d\r\n" % self._number)
 
     def _unknown(self, tag: bytes, _key: str) -> Expected:
-        matching = rb"-ERR unknown command [`']" + re.escape(tag[:128]) + rb"x*['`], with args [^\r]*\r\n"
+        matching = rb"-ERR unknown command [`']" + re.escape(tag[:128]) + rb"x*['`](, with args [^\r]*)?\r\n"
         return Expected(encode.command(tag), b"?", matching, stateless=True)
 
     def _refused(self, tag: bytes, _key: str) -> Expected:

@@ -9,6 +9,8 @@ import pytest
 from tests.differential.differences import CLIENT_ID, CLIENT_LIST, MONITOR_LINE
 from tests.differential.pairs import Pair, step
 from tests.differential.sides import Id
+from tests.differential.ways import UNANSWERED
+from tests.servers import ServerBinary
 
 a, b, c = partial(step, "a"), partial(step, "b"), partial(step, "c")
 
@@ -72,6 +74,8 @@ def test_auth(pair: Pair) -> None:
         a("AUTH a b c", "AUTH"),
         a("GET k", "ACL WHOAMI"),
     )
+    if not pair.answers_failed_logins:
+        pytest.skip(UNANSWERED)
     pair.same(a("AUTH x", "AUTH default x", "AUTH nosuch x", "SET k 1", "AUTH nosuch y", "GET k"))
 
 
@@ -237,13 +241,15 @@ def test_replies_off_and_on(pair: Pair) -> None:
     pair.same(a("CLIENT REPLY OFF", "GET k", "CLIENT REPLY ON", "GET k", "CLIENT REPLY ON", "GET k"))
 
 
-def test_skipping_one_reply(pair: Pair) -> None:
+def test_skipping_one_reply(pair: Pair, redis_binary: ServerBinary) -> None:
     pair.same(
         a("CLIENT REPLY SKIP", "SET k 1", "GET k", "CLIENT REPLY SKIP", "CLIENT REPLY SKIP", "GET k", "GET k")
     )
     pair.same(a("CLIENT REPLY SKIP", silent=True), a("SET k 1", silent=True), a("GET k"))
     pair.same(a("CLIENT REPLY SKIP", "CLIENT REPLY ON", "GET k", "CLIENT REPLY SKIP", "NOSUCH", "GET k"))
     pair.same(a("CLIENT REPLY OFF", "CLIENT REPLY SKIP", "GET k", "CLIENT REPLY ON", "GET k"))
+    if redis_binary.version.startswith("8.0."):
+        pytest.skip("an empty request does not end the effect of SKIP in Redis 8.0")
     pair.same(a("CLIENT REPLY SKIP", b"\r\n*0\r\n", "GET k", "GET k"))
 
 
@@ -369,7 +375,7 @@ def test_tracking_redirected_to_another_connection(plain_pair: Pair) -> None:
         a(("CLIENT", "TRACKING", "ON", "BCAST", "REDIRECT", Id("b"))),
         c("SET k 1"),
         a("SET k 2"),
-        c("FLUSHDB"),
+        c("FLUSHDB ASYNC"),
         a("PING"),
     )
 
@@ -410,8 +416,8 @@ def test_tracking_in_the_middle_of_another_client_s_pipeline(pair: Pair) -> None
     pair.same(
         a("CLIENT TRACKING ON", *(f"GET k{number}" for number in range(300))),
         b(*(f"SET k{number} 1" for number in range(300))),
-        a("FLUSHALL", "PING"),
-        b("FLUSHALL"),
+        a("FLUSHALL ASYNC", "PING"),
+        b("FLUSHALL ASYNC"),
         a("PING"),
     )
 

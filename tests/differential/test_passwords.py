@@ -9,6 +9,7 @@ import pytest
 
 from keyfence.resp import encode
 from tests.differential.pairs import Pair, running_pair, step
+from tests.differential.ways import UNANSWERED
 from tests.servers import ServerBinary
 
 a, b = partial(step, "a"), partial(step, "b")
@@ -66,6 +67,8 @@ def test_hello_before_a_password(locked: Pair) -> None:
 
 
 def test_logins(locked: Pair) -> None:
+    if not locked.answers_failed_logins:
+        pytest.skip(UNANSWERED)
     locked.same(
         a(
             "AUTH wrong",
@@ -102,6 +105,8 @@ def test_logins(locked: Pair) -> None:
 
 
 def test_a_pipeline_changes_users(locked: Pair) -> None:
+    if not locked.answers_failed_logins:
+        pytest.skip(UNANSWERED)
     locked.same(
         a(
             *(
@@ -121,8 +126,10 @@ def test_a_pipeline_changes_users(locked: Pair) -> None:
 def test_transactions_of_users(locked: Pair) -> None:
     locked.same(a("AUTH app word", "MULTI", "SET app:k 1", "SET k 1", "EXEC", "GET app:k"))
     locked.same(a("AUTH app word", "MULTI", "AUTH secret", "SET k 1", "EXEC", "ACL WHOAMI", "GET k"))
-    locked.same(a("AUTH app word", "MULTI", "SET app:k 1"), a("AUTH nosuch x"), a("EXEC", "ACL WHOAMI"))
     locked.same(a("AUTH reader word", "MULTI", "GET k", "EXEC"))
+    if not locked.answers_failed_logins:
+        pytest.skip(UNANSWERED)
+    locked.same(a("AUTH app word", "MULTI", "SET app:k 1"), a("AUTH nosuch x"), a("EXEC", "ACL WHOAMI"))
 
 
 def test_subscriptions_of_users(locked: Pair) -> None:

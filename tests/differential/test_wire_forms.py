@@ -8,6 +8,7 @@ import pytest
 
 from keyfence.resp import encode
 from tests.differential.pairs import Pair, step
+from tests.servers import ServerBinary
 
 a, b = partial(step, "a"), partial(step, "b")
 MIB = 1024 * 1024
@@ -90,9 +91,13 @@ def test_invalid_requests(pair: Pair, data: bytes) -> None:
 
 
 @pytest.mark.parametrize("data", [WRONG[0], WRONG[5], WRONG[14]], ids=range(3))
-def test_invalid_requests_after_a_blocked_command(pair: Pair, data: bytes) -> None:
+def test_invalid_requests_after_a_blocked_command(
+    pair: Pair, redis_binary: ServerBinary, data: bytes
+) -> None:
     pair.same(a("SET k 1", "GET k", data, "SET k 2"), b("GET k"))
     pair.same(a("MULTI", "SET k 1", data), b("GET k"))
+    if redis_binary.name == "redis" and redis_binary.numbers >= (8,):
+        pytest.skip("Redis 8 keeps the error back until the client sends more")
     pair.same(a("BLPOP l 0", data), b("RPUSH l 1"), b("LLEN l"))
 
 

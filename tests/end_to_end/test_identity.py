@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -101,14 +102,26 @@ def test_a_command_pipelined_after_auth_is_evaluated_for_the_new_user(
     assert third.startswith(b"-NOPERM [scope.write] CubeProxy")
 
 
+def _makes_a_user_by(server: RedisServer, hello: bytes) -> bool:
+    with socket.socket(socket.AF_UNIX) as direct:
+        direct.connect(str(server.socket_path))
+        direct.sendall(hello + encode.command("ACL", "WHOAMI") + encode.command("QUIT"))
+        data = b""
+        while more := direct.recv(4096):
+            data += more
+    return b"sidecar" in data
+
+
 @pytest.mark.parametrize("tail", [["BOGUS"], ["SETNAME", "bad name"], ["AUTH", "sidecar", "wrong"]])
 def test_a_hello_that_fails_after_its_auth_changes_the_user(
     with_users: tuple[Keyfence, RedisServer], tail: list[str]
 ) -> None:
     """Redis 6.2 and 7.0 execute AUTH before they check the other options; keyfence then asks for the user."""
     keyfence, server = with_users
+    hello = encode.command("HELLO", 3, "AUTH", "sidecar", "s", *tail)
+    if not _makes_a_user_by(server, hello):
+        pytest.skip("this server checks all options before it executes AUTH")
     with keyfence.connect("CubeMaster") as connection:
-        hello = encode.command("HELLO", 3, "AUTH", "sidecar", "s", *tail)
         connection.sendall(hello + encode.command("HSET", ROUTE, "HostIP", "10.0.0.7"))
         data = b""
         while data.count(b"\r\n") < 2:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import re
 import shutil
 import socket
 import subprocess
@@ -135,7 +136,10 @@ ALIKE = [
 
 @pytest.mark.parametrize("resp", [2, 3])
 def test_errors_and_confirmations_are_those_of_a_real_sentinel(place: Place, resp: int) -> None:
-    mine, real = (answers(address, resp, *ALIKE) for address in (place.sentinel, place.real()))
+    mine, real = (
+        [re.sub(rb", with args beginning with: \r", b"\r", one) for one in answers(address, resp, *ALIKE)]
+        for address in (place.sentinel, place.real())  # Redis 8.6 says nothing of arguments if there are none
+    )
     assert list(zip(ALIKE, mine, strict=True)) == list(zip(ALIKE, real, strict=True))
 
 

@@ -26,16 +26,9 @@ from keyfence.process.provision import Provision
 from keyfence.process.serving.loader import Loader
 from keyfence.process.serving.packing import Packed
 from keyfence.process.serving.reload import NotLoaded, Order, Origin, load_failed
-from keyfence.telemetry import operator_log
 from tests.servers import PATIENCE_SECONDS
 
 FAULT = "a fault of keyfence's own"
-
-
-@pytest.fixture(autouse=True)
-def no_fault_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process prints only its first faults, and other tests have some."""
-    monkeypatch.setattr(operator_log, "_reported", 0)
 
 
 async def until(job: Awaitable[None], has_come: Callable[[], bool]) -> None:

@@ -204,9 +204,11 @@ def test_redis_admits_what_the_policy_s_own_tests_allow_except_what_is_listed(na
     policy, steps = steps_of(POLICIES / f"{name}.test.yaml")
     compiled = load_policy(policy)
     refused = []
-    with running_redis(targets()[0].binary) as server, server.client() as client:
+    target = targets()[0]
+    with running_redis(target.binary) as server, server.client() as client:
         for service in compiled.services[:-1]:
-            client.execute_command("ACL", "SETUSER", service, *user_of(compiled, service).rules)
+            rules = user_of(compiled, service, target.server).rules
+            client.execute_command("ACL", "SETUSER", service, *rules)
         for step in steps:
             allowed = not Evaluator(compiled).decide(compiled.number(step.service), step.argv).violations
             if not allowed or step.service not in compiled.services[:-1]:
