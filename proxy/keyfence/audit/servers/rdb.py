@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from keyfence.upstream.address import parse_upstream
-from keyfence.upstream.embedded import EmbeddedRedis, EmbeddedRedisError
+from keyfence.upstream.embedded import SERVERS, EmbeddedRedis, EmbeddedRedisError, find_server
 
 from .links import Endpoint, Link
 from .nodes import info_of
@@ -26,8 +26,8 @@ from .nodes import info_of
 # A server loads some 100 MB a second. The limit is for a slow disk and a busy machine.
 LEAST_SECONDS = 60.0
 BYTES_PER_SECOND = 5_000_000
-_MAGIC = b"REDIS"
-_HEADER = 9  # bytes: the magic and the version
+_MAGIC, _VALKEYS_MAGIC = b"REDIS", b"VALKEY"  # the latter from Valkey 9 on
+_HEADER = 9  # bytes: either magic, and the version in the digits that are left
 # Opcodes of the file format (`src/rdb.h`): a fact about the file, and the code of a function library.
 _AUX, _FUNCTION = 250, 245
 _LONGEST = 1 << 40  # bytes of a string; more than any file has
@@ -39,13 +39,16 @@ def loaded(path: str, binary: Path | None = None) -> Iterator[Endpoint]:
     file = Path(path).absolute()
     try:
         with file.open("rb") as opened:
-            is_rdb = opened.read(len(_MAGIC)) == _MAGIC
+            header = opened.read(_HEADER)
+            is_rdb = header.startswith((_MAGIC, _VALKEYS_MAGIC))
             libraries = _libraries(opened) if is_rdb else []
         size = file.stat().st_size
     except OSError as exc:
         raise EmbeddedRedisError(f"{path} cannot be read: {(exc.strerror or str(exc)).lower()}") from None
     if not is_rdb:
         raise EmbeddedRedisError(f"{path} is not an RDB file; SAVE and redis-cli --rdb write such files")
+    if header.startswith(_VALKEYS_MAGIC):
+        binary = binary or find_server(*reversed(SERVERS))
     seconds = LEAST_SECONDS + size / BYTES_PER_SECOND
     with contextlib.ExitStack() as stack:
         arguments = []
@@ -57,7 +60,11 @@ def loaded(path: str, binary: Path | None = None) -> Iterator[Endpoint]:
         deadline = time.monotonic() + seconds
         try:
             stack.enter_context(server)
-        except EmbeddedRedisError:
+        except EmbeddedRedisError as exc:
+            if "Wrong signature" in str(exc):
+                raise EmbeddedRedisError(
+                    f"{path} is a file of Valkey, which {binary} does not read: install valkey-server"
+                ) from None
             if time.monotonic() < deadline:
                 raise
             raise EmbeddedRedisError(
