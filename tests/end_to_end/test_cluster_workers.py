@@ -6,6 +6,8 @@ import os
 import signal
 import socket
 from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
 
 import pytest
 import redis
@@ -161,3 +163,26 @@ def test_a_node_that_joins_is_served_by_all_workers(keyfence: Keyfence, cluster:
             assert new_id.encode() in asked(port(), b"CLUSTER MYID\r\n")
         assert ask(keyfence, "/-/restart", {})[0] == 200
         assert new_id.encode() in asked(port(), b"CLUSTER MYID\r\n")
+
+
+def test_the_nodes_ports_refuse_connections_while_keyfence_drains(tmp_path: Path, cluster: Cluster) -> None:
+    with (
+        running_keyfence(tmp_path, cluster, f"workers: {WORKERS}", "drain: 10m") as keyfence,
+        keyfence.connect() as stays,
+    ):
+        ports = [int(address.rpartition(":")[2]) for address in announced(keyfence)]
+        stays.sendall(b"MULTI\r\n")
+        assert stays.recv(100) == b"+OK\r\n"
+        keyfence.process.send_signal(signal.SIGTERM)
+        for port in ports:
+            eventually(partial(refuses, port), "connections are refused")
+        stays.sendall(b"EXEC\r\n")
+        assert stays.recv(100) == b"*0\r\n"
+
+
+def refuses(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_SECONDS).close()
+    except ConnectionRefusedError:
+        return True
+    return False

@@ -446,6 +446,31 @@ def test_sigterm_to_the_parent_drains_its_workers(
     assert keyfence.process.wait(PATIENCE_SECONDS) == 0
 
 
+@pytest.mark.parametrize("more", [(), ("workers: 2",)], ids=["alone", "workers"])
+def test_connections_are_refused_while_keyfence_drains(
+    more: tuple[str, ...], start_keyfence: Start, folder: Path, server: RedisServer
+) -> None:
+    """With workers they would wait at their parent's sockets, and be reset at the end. A client that takes
+    this for a failed login may never connect again, as phpredis 5.3."""
+    keyfence = start_keyfence("--config", configure(folder, server.url, *more, "drain: 10m"))
+    with keyfence.connect("CubeMaster") as blocked:
+        blocked.sendall(encode.command("BLPOP", "cube:v1:master:list", "0"))
+        eventually(lambda: _blocked(server) == 1, "it blocks")
+        keyfence.process.send_signal(signal.SIGTERM)
+        eventually(lambda: _is_refused(keyfence), "connections are refused")
+        assert keyfence.process.poll() is None, "it drains"
+        keyfence.process.send_signal(signal.SIGTERM)
+        assert keyfence.process.wait(PATIENCE_SECONDS) == 0
+
+
+def _is_refused(keyfence: Keyfence) -> bool:
+    try:
+        keyfence.connect("CubeMaster").close()
+    except ConnectionRefusedError:
+        return True
+    return False
+
+
 @pytest.mark.parametrize("more", [(), ("workers: 1",)], ids=["alone", "workers"])
 def test_a_blocked_client_is_closed_at_the_deadline(
     more: tuple[str, ...], start_keyfence: Start, folder: Path, server: RedisServer

@@ -114,6 +114,8 @@ class Workers(Backend):
             raise StartError(str(exc)) from None
 
     async def _launch(self, place: int) -> WorkerProcess:
+        if self.closing:
+            raise WorkerFailed("keyfence ends")
         on_sign = self._cluster.noticed if self._cluster is not None else lambda _: None
         worker = WorkerProcess(place, self._relay, self._take_counts, self._take_question, on_sign)
         sockets = [Sockets(one.name, _fds(one)) for one in self._places[place]]
@@ -364,6 +366,7 @@ class Workers(Backend):
     async def drain(self, seconds: float, at_once: asyncio.Event) -> None:
         """End all workers, within `seconds` or as soon as `at_once` is set."""
         self.closing = True
+        self._close_sockets()  # or connections would wait here after the workers have closed theirs
         workers = list(self._workers)
         going: asyncio.Future[Any] = asyncio.gather(*(self._dismiss(worker, seconds) for worker in workers))
         hurry: asyncio.Future[Any] = asyncio.ensure_future(at_once.wait())
@@ -383,12 +386,15 @@ class Workers(Backend):
                 await asyncio.wait_for(worker.ended.wait(), MARGIN_SECONDS)
         for job in list(self._jobs):
             job.cancel()
+        self._close_sockets()
+        self._relay.close()
+
+    def _close_sockets(self) -> None:
         for place in self._places:
             for bound in place:
                 bound.close()
         if self._doors is not None:
             self._doors.close_all()
-        self._relay.close()
 
 
 def _fds(bound: Bound) -> tuple[int, ...]:

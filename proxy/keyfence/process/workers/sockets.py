@@ -1,6 +1,6 @@
 """The listening sockets of all workers, which their parent binds and keeps.
 
-Rule: a socket stays open as long as the parent lives, because closing one of several sockets with one address
+Rule: a socket stays open until keyfence drains, because closing one of several sockets with one address
 resets the connections in its queue. A worker's successor inherits its sockets, and the waiting connections.
 """
 
