@@ -406,7 +406,7 @@ class ProcessControl(Control):
             check_promoted(order.candidate, packed)
         before, policy_before = self._runtime.settings, self._runtime.policy
         revision_before = "" if policy_before is None else policy_before.revision
-        settings, waiting = admit(before, packed.settings)
+        settings, waiting = await asyncio.to_thread(admit, before, packed.settings, self._origin.config)
         order.admits(before, settings, packed.revision != revision_before)
         self._provision.files.took(packed.seen)
         packed = packed._replace(settings=settings)

@@ -25,7 +25,7 @@ from .serving.answers import OF_LEDGER, Answers, from_ledger
 from .serving.backend import Backend, Feed, Ledger, WorkerFailed, hand_over
 from .serving.candidate import NOTHING, Comparison, PackedCandidate, SoFar, take_candidate
 from .serving.packing import Packed
-from .serving.runtime import Runtime, contexts_of
+from .serving.runtime import Runtime
 
 
 class InProcess(Backend):
@@ -78,9 +78,9 @@ class InProcess(Backend):
     def log_to(self, decision_log: str) -> None:
         self._runtime.telemetry.log_to(decision_log or None)
 
-    async def take(self, packed: Packed, _loaded_at: float) -> None:
+    async def take(self, _packed: Packed, _loaded_at: float) -> None:
         # The runtime is this process's own and has taken the policy already.
-        self._runtime.replace_tls(contexts_of(packed.settings))
+        self._runtime.renew_certificates()
 
     async def set_candidate(self, candidate: PackedCandidate | None) -> None:
         await take_candidate(self._runtime, candidate)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import json
 import os
@@ -23,7 +24,15 @@ from keyfence.policy.source.files import read_file
 from keyfence.process.serving.reload import LIVE, Origin, admit, read_once
 from keyfence.resp import encode
 from tests.clients.running import ask, configure, eventually, metric
-from tests.servers import PATIENCE_SECONDS, PROJECT, Keyfence, RedisServer, running_redis
+from tests.servers import (
+    PATIENCE_SECONDS,
+    PROJECT,
+    Certificates,
+    Keyfence,
+    RedisServer,
+    issue_certificate,
+    running_redis,
+)
 
 Start = Callable[..., Keyfence]
 POLICY = """
@@ -157,12 +166,16 @@ def server() -> Iterator[RedisServer]:
 class Stage:
     """A keyfence in enforce whose policy names one writer."""
 
-    def __init__(self, folder: Path, server: RedisServer, start: Start, *more: str) -> None:
+    def __init__(
+        self, folder: Path, server: RedisServer, start: Start, *more: str, listeners: str = ""
+    ) -> None:
+        """`listeners`: lines of further ones."""
         server.clear()
         self.policy = folder / "policy.yaml"
         self.allow("CubeMaster")
         self.config = configure(folder, server.url, *more, mode="enforce")
-        self.write(re.sub("policy: .*", f"policy: {self.policy}", self.config.read_text(), count=1))
+        config = re.sub("policy: .*", f"policy: {self.policy}", self.config.read_text(), count=1)
+        self.write(config.replace("listeners:\n", f"listeners:\n{listeners}"))
         self.keyfence = start("--config", self.config)
 
     def write(self, config: str) -> None:
@@ -190,7 +203,7 @@ class Stage:
 
 @pytest.fixture
 def stage(tmp_path: Path, server: RedisServer, start_keyfence: Start) -> Callable[..., Stage]:
-    return lambda *more: Stage(tmp_path, server, start_keyfence, *more)
+    return functools.partial(Stage, tmp_path, server, start_keyfence)
 
 
 @WORKERS
@@ -268,6 +281,33 @@ def test_settings_that_need_a_restart_are_reported(stage: Callable[..., Stage]) 
     one.write(one.config.read_text() + "workers: 2\n")
     assert one.reload()[1]["needs_restart"] == ["workers"]
     one.keyfence.expect_stderr = "workers has changed in the configuration: that needs a restart"
+
+
+@WORKERS
+@pytest.mark.parametrize("is_back", [False, True], ids=["gone", "back"])
+def test_a_listener_that_stays_needs_its_certificate(
+    more: tuple[str, ...], is_back: bool, stage: Callable[..., Stage], certificates: Certificates
+) -> None:
+    """With the certificate gone, each worker would end at the reload, and none could take its place."""
+    mine = issue_certificate(certificates.ca, "kept", "/CN=kept")
+    tls = f'  - {{listen: "127.0.0.1:0", tls: {{cert: {mine.certificate}, key: {mine.key}}}}}\n'
+    one = stage(*more, listeners=tls)
+    one.allow("CubeProxy")
+    one.write(one.config.read_text().replace(tls, ""))
+    text = mine.certificate.read_text()
+    mine.certificate.unlink()
+    with one.keyfence.connect("CubeProxy") as connected:
+        status, told = one.reload()
+        assert status == 422
+        assert f"{mine.certificate} cannot be read: no such file or directory; keyfence needs it" in str(told)
+        if is_back:
+            mine.certificate.write_text(text)
+            status, told = one.reload()
+            assert (status, told["needs_restart"]) == (200, ["listeners"])
+        connected.sendall(SET)
+        assert connected.recv(1000)[:7] == (b"+OK\r\n" if is_back else b"-NOPERM"), "nothing is half done"
+    assert one.answers("CubeProxy") == ({b"+OK\r\n"} if is_back else {b"-NOPERM"})
+    one.keyfence.expect_stderr = "put it back, or restart keyfence\n(.|\n)*nothing was reloaded"
 
 
 def test_sighup_reloads(stage: Callable[..., Stage]) -> None:

@@ -281,8 +281,9 @@ class Order(NamedTuple):
     admits: Admits = admit_all
 
 
-def admit(before: Settings, new: Settings) -> tuple[Settings, list[str]]:
-    """The settings to put in force now, and the names of those that need a restart."""
+def admit(before: Settings, new: Settings, config: str = "") -> tuple[Settings, list[str]]:
+    """The settings to put in force now, and the names of those that need a restart. `config` is the file of
+    the configuration. Raises FileError if what stays cannot be used any more."""
     live = LIVE | ({"upstream"} if _only_the_login_changed(before, new) else set())
     waiting = [
         field.name
@@ -290,7 +291,21 @@ def admit(before: Settings, new: Settings) -> tuple[Settings, list[str]]:
         if field.name not in live and getattr(before, field.name) != getattr(new, field.name)
     ]
     kept = {name: getattr(before, name) for name in waiting}
-    return dataclasses.replace(new, **kept), waiting
+    settings = dataclasses.replace(new, **kept)
+    if waiting:
+        _check_kept(settings, config)
+    return settings, waiting
+
+
+def _check_kept(settings: Settings, config: str) -> None:
+    """Raise FileError if what stays names a file for TLS that cannot be used any more: each worker that comes
+    reads it again."""
+    try:
+        check_tls(settings)
+    except FileError as exc:
+        faults = "; ".join(one.message for one in exc.diagnostics)
+        text = "keyfence needs it until a restart, because listeners and upstream stay as they were"
+        raise file_error(config, f"{faults}; {text}; put it back, or restart keyfence") from None
 
 
 def _only_the_login_changed(before: Settings, new: Settings) -> bool:

@@ -29,6 +29,7 @@ from keyfence.identity.resolver import Resolver
 from keyfence.net.addresses import Bound
 from keyfence.net.closures import STALE
 from keyfence.policy.compiled.policy import CompiledPolicy
+from keyfence.policy.diagnostics import FileError
 from keyfence.policy.enforcement.modes import BreakGlass, ModeRule, Modes
 from keyfence.policy.engine.authorizer import Authorizer, Candidate, InForce
 from keyfence.policy.engine.pending import PendingTtls
@@ -38,7 +39,7 @@ from keyfence.policy.wording.command_log import as_line
 from keyfence.session.conversation.context import Cluster
 from keyfence.session.conversation.owner_questions import Question
 from keyfence.telemetry.candidate.changes import Changes
-from keyfence.telemetry.operator_log import report_fault, tell
+from keyfence.telemetry.operator_log import notice, report_fault, tell
 from keyfence.telemetry.telemetry import Telemetry
 from keyfence.telemetry.usage import Usage
 from keyfence.upstream.address import UpstreamAddress
@@ -301,7 +302,7 @@ class Runtime:
         listeners = served.serve(self._common)
         assert served.context is not None
         served.context.ids.is_all = self._is_all
-        contexts = contexts_of(self.settings)
+        contexts = _contexts_of(self.settings)
         for model, sockets, context in zip(self.settings.listeners, bound, contexts, strict=True):
             primaries = primaries_of(self.settings, model, bound)
             listeners.open(model, sockets, context, primaries)
@@ -321,8 +322,15 @@ class Runtime:
         for listeners in self._listeners[:1]:
             await listeners.start()
 
-    def replace_tls(self, contexts: list[ssl.SSLContext | None]) -> None:
-        """Use renewed certificates for new clients, see `contexts_of`."""
+    def renew_certificates(self) -> None:
+        """Use the listeners' certificates as their files are now, for new clients. Files that cannot be used
+        are being replaced at this moment, because a reload has just checked them."""
+        try:
+            contexts = _contexts_of(self.settings)
+        except FileError as exc:
+            faults = "; ".join(one.message for one in exc.diagnostics)
+            notice("renewal", f"{faults}; the certificates in use stay until the next reload")
+            return
         for listeners in self._listeners:
             listeners.replace_tls(contexts)
 
@@ -404,7 +412,7 @@ class Runtime:
             self.telemetry.counters.set_exceptions_lapsed(kind, sum(until < today for until in untils))
 
 
-def contexts_of(settings: Settings) -> list[ssl.SSLContext | None]:
+def _contexts_of(settings: Settings) -> list[ssl.SSLContext | None]:
     """The TLS context of each listener; None for one without TLS."""
     return [listener_context(settings, index) for index in range(len(settings.listeners))]
 

@@ -27,7 +27,7 @@ from keyfence.process.serving.cluster import ClusterNodes
 from keyfence.process.serving.command_recorder import Recorder
 from keyfence.process.serving.jobs import background, run_loop
 from keyfence.process.serving.packing import Packed, unpack, unpack_beside
-from keyfence.process.serving.runtime import Runtime, StartError, contexts_of, telemetry_of
+from keyfence.process.serving.runtime import Runtime, StartError, telemetry_of
 from keyfence.process.serving.single import OneAddress
 from keyfence.process.serving.spawn import admit_signals, end_with_parent
 from keyfence.process.serving.topology_follower import TopologyFollower
@@ -201,11 +201,10 @@ class Worker:
             packed, loaded_at = content
             policy = await unpack_beside(packed)
             settings = packed.settings
-            contexts = contexts_of(settings)
             if bool(settings.decision_log) != bool(runtime.settings.decision_log):
                 runtime.telemetry.log_to(self._log_of(settings))
             runtime.take(settings, policy, loaded_at)
-            runtime.replace_tls(contexts)
+            runtime.renew_certificates()
 
 
 def _inherited(sockets: Sockets) -> Bound:
