@@ -1,7 +1,8 @@
 """Break-glass: the periods in which violations are only observed.
 
-Rule: all processes have the same ones, and a period that is over is removed. One that the age of the policy
-has opened is not an operator's: it is neither listed nor ended with theirs.
+Rule: all processes have the same ones, and a period that is over is removed. It lasts for as long as was
+asked, although the clock may be set meanwhile. One that the age of the policy has opened is not an
+operator's: it is neither listed nor ended with theirs.
 """
 
 from __future__ import annotations
@@ -23,11 +24,18 @@ from .serving.backend import Backend
 from .serving.runtime import Runtime
 
 MAX_GLASS = 100  # that may be open at a time
+MOVED_SECONDS = 2.0  # by which the clock differs at least if it was set, and was not merely corrected
 
 
 class _Opened(NamedTuple):
     glass: BreakGlass
     who: str  # has opened it
+    ends: float  # on a clock that nobody sets
+
+
+def _running() -> float:
+    """Seconds on a clock that nobody sets, and that goes on while the machine sleeps."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 class Glass:
@@ -56,7 +64,7 @@ class Glass:
         if len(self._open) >= MAX_GLASS:
             raise ValueError(f"{MAX_GLASS} are open already; end them with keyfence observe --end")
         one = BreakGlass(time.time() + seconds, rule or "", service or "")
-        self._open.append(_Opened(one, who_acts()))
+        self._open.append(_Opened(one, who_acts(), _running() + seconds))
         await self._put("opened")
         of = " ".join(
             part for part in (f"of {rule}" if rule else "", f"by {service}" if service else "") if part
@@ -73,15 +81,19 @@ class Glass:
         return {"ended": ended}
 
     async def tick(self) -> None:
-        """Remove those that are over."""
-        now = time.time()
-        left = [one for one in self._open if one.glass.until > now]
-        if len(left) == len(self._open):
-            return
+        """Remove those that are over. If the clock was set, put right when the others end."""
+        now = _running()
+        set_by = time.time() - now
+        left = [one for one in self._open if one.ends > now]
+        moved = [one for one in left if abs(one.ends + set_by - one.glass.until) >= MOVED_SECONDS]
+        for one in moved:
+            one.glass.until = one.ends + set_by
+        is_over = len(left) < len(self._open)
         self._open = left
-        if not left:
+        if is_over and not left:
             warn("break-glass has ended: modes are as configured again")
-        await self._put("over")
+        if is_over or moved:
+            await self._put("over" if is_over else "the clock was set")
 
     async def observe_all(self, is_on: bool) -> None:
         """Only observe everything, because the policy is too old, or (False) no longer."""
