@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 from collections.abc import Callable
 
@@ -32,6 +33,31 @@ def test_a_kind_is_printed_once_a_minute_with_the_number_left_out(
     now += 60
     notices.notice("a", "second")
     assert capsys.readouterr().err.endswith("Z second (and 4 more since the last line about this)\n")
+
+
+def test_keyfence_never_waits_for_whoever_reads_the_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    reading, writing = os.pipe()
+    with open(reading, "rb", 0) as reader, open(writing, "w", encoding="utf-8") as stream:
+        monkeypatch.setattr(sys, "stderr", stream)
+        monkeypatch.setattr(notices, "_stderr", notices._Output("stderr"))
+        for number in range(9000):  # more than fit the pipe and the memory
+            notices.warn(f"line {number}")
+        os.set_blocking(reading, False)
+        lines = _read(reader)
+        while len(lines) < 7000 and (more := _read(reader)):
+            lines += more
+        notices.warn("the last one")
+        *kept, told, last = [line.partition("Z ")[2] for line in lines + _read(reader)]
+    assert kept == [f"line {number}" for number in range(len(kept))], "whole lines, in their order"
+    assert told == f"{9000 - len(kept):,} lines before this one: nobody has read them"
+    assert last == "the last one"
+
+
+def _read(reader: io.FileIO) -> list[str]:
+    """What has come, and room for more."""
+    text = b"".join(iter(lambda: reader.read(1 << 16) or b"", b"")).decode()
+    notices.print_waiting()
+    return text.splitlines()
 
 
 def test_kinds_are_bounded(capsys: pytest.CaptureFixture[str]) -> None:

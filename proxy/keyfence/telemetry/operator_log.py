@@ -1,20 +1,28 @@
 """Lines for operators while keyfence runs, each with its time.
 
 Rule: the number of lines is bounded, and the next line says how many were left out. A repeated kind gets one
-line a minute. Each change of a state gets a line, and the last state is always printed.
+line a minute. Each change of a state gets a line, and the last state is always printed. keyfence never waits
+for whoever reads them.
 """
 
 from __future__ import annotations
 
 import collections
 import contextlib
+import os
+import select
 import sys
+import threading
 import time
-from typing import TextIO
+from typing import Literal, TextIO
+
+from keyfence.policy.units import counted
 
 INTERVAL_SECONDS = 60.0
 MAX_KINDS = 1000  # kinds come from code and configuration; this guards against mistakes
 MAX_CHANGES = 10  # lines of one thing within the interval
+MAX_WAITING = 1 << 18  # bytes of lines that nobody has read yet
+_CHUNK = min(select.PIPE_BUF, 4096)  # a write of this size to a pipe that polls as writable cannot block
 
 _kinds: dict[str, tuple[float, int]] = {}  # when it was last printed, and how many were left out since
 
@@ -24,21 +32,81 @@ def stamped(text: str) -> str:
     return f"keyfence: {time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())} {text}"
 
 
+class _Output:
+    """Standard output or standard error. What a pipe or terminal does not take at once waits here, and no
+    client waits for it."""
+
+    def __init__(self, name: Literal["stdout", "stderr"]) -> None:
+        self._name = name
+        self._waiting = bytearray()
+        self._left_out = 0
+        self._lock = threading.Lock()
+
+    def print(self, text: str) -> None:
+        """Write a line. A stream that is closed, or on a full disk, is ignored: keyfence goes on."""
+        with contextlib.suppress(OSError, ValueError), self._lock:
+            self._flush()
+            self._add(text)
+            self._flush()
+
+    def flush(self) -> None:
+        """Write what waits, as far as somebody reads it."""
+        with contextlib.suppress(OSError, ValueError), self._lock:
+            self._flush()
+
+    def _add(self, text: str) -> None:
+        line = f"{stamped(text)}\n".encode("utf-8", "backslashreplace")
+        if len(self._waiting) + len(line) > MAX_WAITING and self._waiting:
+            self._left_out += 1
+            return
+        if self._left_out:
+            left_out, self._left_out = counted(self._left_out, "line"), 0
+            self._waiting += f"{stamped(f'{left_out} before this one: nobody has read them')}\n".encode()
+        self._waiting += line
+
+    def _flush(self) -> None:
+        if not self._waiting:
+            return
+        stream: TextIO = getattr(sys, self._name)
+        try:
+            fd = stream.fileno()
+        except (OSError, ValueError):  # it is closed, or not a file
+            text, self._waiting = self._waiting.decode("utf-8", "replace"), bytearray()
+            stream.write(text)
+            stream.flush()
+            return
+        poll = select.poll()
+        poll.register(fd, select.POLLOUT)
+        while self._waiting and poll.poll(0):
+            chunk = self._waiting[:_CHUNK]
+            chunk = chunk[: chunk.rfind(b"\n") + 1 or _CHUNK]  # whole lines, since others write there too
+            try:
+                written = os.write(fd, chunk)
+            except BlockingIOError:
+                return
+            except OSError:
+                self._waiting.clear()
+                raise
+            del self._waiting[:written]
+
+
+_stdout, _stderr = _Output("stdout"), _Output("stderr")
+
+
 def warn(text: str) -> None:
     """Print a line on standard error."""
-    _print(text, sys.stderr)
+    _stderr.print(text)
 
 
 def tell(text: str) -> None:
     """Print a line on standard output."""
-    _print(text, sys.stdout)
+    _stdout.print(text)
 
 
-def _print(text: str, stream: TextIO) -> None:
-    """Write a line. A closed stream is ignored: keyfence goes on."""
-    with contextlib.suppress(OSError, ValueError):
-        stream.write(f"{stamped(text)}\n")
-        stream.flush()
+def print_waiting() -> None:
+    """Print the lines that wait. Called about each second."""
+    _stdout.flush()
+    _stderr.flush()
 
 
 def notice(kind: str, text: str) -> None:

@@ -39,7 +39,7 @@ from keyfence.policy.wording.command_log import as_line
 from keyfence.session.conversation.context import Cluster
 from keyfence.session.conversation.owner_questions import Question
 from keyfence.telemetry.candidate.changes import Changes
-from keyfence.telemetry.operator_log import notice, report_fault, tell
+from keyfence.telemetry.operator_log import notice, print_waiting, report_fault, tell
 from keyfence.telemetry.telemetry import Telemetry
 from keyfence.telemetry.usage import Usage
 from keyfence.upstream.address import UpstreamAddress
@@ -361,6 +361,7 @@ class Runtime:
                 self._count_lapsed,
                 self._shut_again,
                 *(one.tick for one in self.upstreams),
+                print_waiting,
             ):
                 with going_on():
                     tick()
