@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
@@ -281,6 +282,35 @@ def test_after_logrotate_the_lines_go_to_the_new_file(book: Book, tmp_path: Path
     book.record()
     assert len(book.lines()) == 1
     assert len((tmp_path / "decisions.log.1").read_text().splitlines()) == 2
+
+
+def test_if_the_file_was_deleted_the_lines_go_to_a_new_one(
+    book: Book, capsys: pytest.CaptureFixture[str]
+) -> None:
+    book.record()
+    book.path.unlink()
+    book.record()
+    book.record()
+    assert len(book.lines()) == 2
+    said = f"the decision log {book.path} was deleted; keyfence goes on in a new file"
+    assert capsys.readouterr().err.count(said) == 1
+
+
+def test_if_its_folder_was_deleted_the_lines_are_counted_as_lost(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "logs"
+    folder.mkdir()
+    book = Book(folder / "decisions.log")
+    book.record()
+    shutil.rmtree(folder)
+    book.record()
+    assert "cannot write the decision log" in capsys.readouterr().err
+    assert (book.counters.log_write_failures, book.counters.log_lines) == (1, 1)
+    folder.mkdir()
+    book.record()
+    assert [line["dropped"] for line in book.lines()] == [1]
+    book.log.close()
 
 
 def test_if_reopening_fails_the_old_file_stays_in_use(

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from .counters import Counters
-from .operator_log import warn
+from .operator_log import notice, warn
 
 MAX_BUFFER = 1 << 20  # bytes that wait for a pipe or terminal
 
@@ -96,11 +96,29 @@ class LogFile:
         self._scheduled = False
         if not self._lines or self._fd < 0:
             return
+        try:
+            self._stay_in_place()
+        except OSError as exc:
+            self._settle(0, exc, started=False)
+            return
         data = b"".join(line.data for line in self._lines)
         if self._torn:
             data = b"\n" + data
         written, failure = self._write(data)
         self._settle(written - self._torn if written else 0, failure, started=written > 0)
+
+    def _stay_in_place(self) -> None:
+        """If the file was deleted, go on in a new one: a deleted file takes lines without an error, and they
+        are lost. Raises OSError."""
+        mine = os.fstat(self._fd)
+        if mine.st_nlink or self._may_block or not isinstance(self._target, str) or self._target == "-":
+            return
+        before = self._fd
+        self._open()
+        os.close(before)
+        if not os.path.samestat(mine, os.fstat(self._fd)):
+            self._torn = False
+            notice("log", f"the decision log {self._target} was deleted; keyfence goes on in a new file")
 
     def _write(self, data: bytes) -> tuple[int, OSError | None]:
         view = memoryview(data)
