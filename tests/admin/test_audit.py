@@ -87,3 +87,20 @@ def test_a_log_that_cannot_be_written_stops_no_change_and_is_reported_once(
     reported = capsys.readouterr().err
     assert reported.count("the audit log ") == 1
     assert "cannot be written: " in reported
+
+
+def test_a_line_that_a_full_disk_cut_does_not_spoil_the_next(
+    path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(operator_log, "_kinds", {})
+    audit = Audit(str(path), lambda _: None)
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda file, data: write(file, data[:20]))
+    audit.note("ann", "a", "one", "", "", "done")
+    monkeypatch.undo()
+    assert "cannot be written: No space left on device" in capsys.readouterr().err
+    audit.note("ann", "a", "two", "", "", "done")
+    audit.note("ann", "a", "three", "", "", "done")
+    cut, *whole = path.read_text().splitlines()
+    assert len(cut) == 20
+    assert [json.loads(one)["action"] for one in whole] == ["two", "three"]

@@ -7,6 +7,7 @@ stops no change: an operator may be ending an outage.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import time
@@ -29,6 +30,7 @@ class Audit:
         self._path = path
         self._head = head
         self._say = say
+        self._torn = False  # a full disk took only a part of the last line
 
     def note(
         self, who: str, address: str, action: str, detail: str, why: str, outcome: str, *, aloud: bool = True
@@ -50,10 +52,16 @@ class Audit:
     def _write(self, entry: dict[str, str]) -> None:
         """Add a line. The file is opened each time, so it may be moved away at any time."""
         line = json.dumps(entry, ensure_ascii=False) + "\n"
+        data = b"\n" * self._torn + line.encode("utf-8", "backslashreplace")
         try:
             flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
             file = os.open(self._path, flags, 0o640)
-            with os.fdopen(file, "wb") as log:
-                log.write(line.encode("utf-8", "backslashreplace"))
+            try:
+                written = os.write(file, data)
+            finally:
+                os.close(file)
+            self._torn = written < len(data)
+            if self._torn:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as exc:
             notice("audit log", f"the audit log {self._path} cannot be written: {exc.strerror}")
