@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from keyfence.commands.extract import extract
 from keyfence.policy.loading.load import parse_policy
 from keyfence.process.serving import command_recorder
 from keyfence.process.serving.command_recorder import Recorder
+from keyfence.telemetry import operator_log
 from tests.cli.test_main import keyfence
 from tests.clients.running import POLICY as CUBE
 from tests.clients.running import configure, eventually
@@ -197,6 +199,27 @@ def test_faults_while_writing_are_counted(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.undo()
     assert recorder.lost == 1
     recorder.close()
+
+
+def test_after_a_full_disk_the_log_has_every_command_in_whole_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(operator_log, "_kinds", {})
+    file = tmp_path / "log"
+    recorder = Recorder(str(file))
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda fd, data: write(fd, data[:20]))
+    send(recorder, "GET a:x", 4)
+    monkeypatch.undo()
+    said = capsys.readouterr().err
+    assert f"the command log {file} cannot be written: No space left on device; kinds of" in said
+    send(recorder, "GET a:x", 5)
+    send(recorder, "DEL a:x", 1)
+    recorder.close()
+    whole = [json.loads(line) for line in file.read_text().splitlines() if line.endswith("}")]
+    counts = [(line["command"], line["count"]) for line in whole]
+    assert sum(count for command, count in counts if command == "GET") == 9
+    assert ("DEL", 1) in counts
 
 
 def test_a_session_reports_its_commands() -> None:

@@ -14,6 +14,7 @@ then.
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
 import os
 import re
@@ -27,6 +28,7 @@ from keyfence.policy.wording.command_log import MAX_NAME, as_line
 from keyfence.shapes.shapes import take_apart
 from keyfence.shapes.skeleton import skeleton
 from keyfence.telemetry.decision_log import rfc3339
+from keyfence.telemetry.operator_log import notice
 
 FIRST = 3  # of a group
 MAX_GROUPS = 10_000
@@ -66,6 +68,7 @@ class Recorder:
         self._kinds: set[str] = set()
         self._kind_of: dict[bytes, str] = {}  # by skeleton
         self._file = self._open()
+        self._is_torn = False  # a full disk took only a part of the last line
 
     def __call__(self, policy: CompiledPolicy, service: str, argv: Sequence[bytes], touches: Touches) -> None:
         """Record a command of a service."""
@@ -117,12 +120,18 @@ class Recorder:
     ) -> None:
         try:
             self._put(group, as_line(policy, service, argv, touches, 0))
-        except Exception:  # a fault here must not stop the command
-            self.lost += 1
+        except Exception as exc:  # a fault here must not stop the command
+            self._failed(exc)
+
+    def _failed(self, exc: Exception) -> None:
+        self.lost += 1
+        why = exc.strerror if isinstance(exc, OSError) else type(exc).__name__
+        text = f"the command log {self.path} cannot be written: {why}; kinds of commands may be missing in it"
+        notice("command log", text)
 
     def _put(self, group: _Group, line: dict[str, Any]) -> None:
         """Write a line for the commands of a group since its last one."""
-        since, group.written = group.count - group.written, group.count
+        since = group.count - group.written
         group.next = group.count + 1 if group.count < FIRST else group.count * 2
         line = {"time": rfc3339(self._wall())} | line | {"count": since}
         data = json.dumps(line, separators=(",", ":")).encode("ascii") + b"\n"
@@ -131,8 +140,17 @@ class Recorder:
             self._kept += more
             group.last = data
         self._rotate(len(data))
-        if os.write(self._file, data) < len(data):
-            self.lost += 1
+        self._append(data)
+        group.written = group.count
+
+    def _append(self, data: bytes) -> None:
+        """Raises OSError unless all of it is written."""
+        data = b"\n" * self._is_torn + data
+        written = os.write(self._file, data)
+        if written:
+            self._is_torn = written < len(data)
+        if written < len(data):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def _open(self) -> int:
         return os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o640)
@@ -157,8 +175,8 @@ class Recorder:
             for group in self._groups.values():
                 if group.count > group.written and group.last:
                     self._put(group, json.loads(group.last))
-        except Exception:  # a fault here must not stop the end
-            self.lost += 1
+        except Exception as exc:  # a fault here must not stop the end
+            self._failed(exc)
         os.close(self._file)
 
 
