@@ -222,6 +222,23 @@ def test_after_a_full_disk_the_log_has_every_command_in_whole_lines(
     assert ("DEL", 1) in counts
 
 
+def test_a_pipe_that_is_not_read_stops_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(operator_log, "_kinds", {})
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(OSError, match="No such device or address"):
+        Recorder(str(pipe))
+    reading = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    recorder = Recorder(str(pipe))
+    for number in range(1000):
+        send(recorder, "GET a:x", service=f"service{number}")
+    assert f"the command log {pipe} cannot be written: " in capsys.readouterr().err
+    recorder.close()
+    os.close(reading)
+
+
 def test_a_session_reports_its_commands() -> None:
     observer = RecordingObserver()
     seen: list[tuple[str, list[bytes]]] = []

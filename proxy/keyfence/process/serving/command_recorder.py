@@ -144,7 +144,7 @@ class Recorder:
         group.written = group.count
 
     def _append(self, data: bytes) -> None:
-        """Raises OSError unless all of it is written."""
+        """Raises OSError unless all of it is written at once: a pipe that is not read must stop no client."""
         data = b"\n" * self._is_torn + data
         written = os.write(self._file, data)
         if written:
@@ -153,7 +153,8 @@ class Recorder:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def _open(self) -> int:
-        return os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o640)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK
+        return os.open(self.path, flags, 0o640)
 
     def _rotate(self, more: int) -> None:
         """Rename a full file to FILE.1. Another process may have done so already."""
