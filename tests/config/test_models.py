@@ -186,6 +186,28 @@ listeners:
         "8:25: require_client_cert needs client_ca, the file of the authorities that vouch for clients",
     ],
 )
+ADDRESS_FAULTS = (
+    """
+policy: p
+admin: "[::1]:9"
+listeners:
+  - {listen: "127.0.0.1:1", service: CubeMaster}
+  - {listen: "127.0.0.1:1", service: CubeProxy}
+  - {listen: "localhost:2"}
+  - {listen: "LocalHost:2"}
+  - {listen: "[0:0::1]:9"}
+  - {listen: "127.0.0.1:0"}
+  - {listen: "127.0.0.1:0"}
+  - {listen: "unix:/run/a"}
+  - {listen: "unix:/run/../run/a"}
+""",
+    [
+        "6:14: 127.0.0.1:1 is the address of another listener too; give each its own",
+        "8:14: LocalHost:2 is the address of another listener too; give each its own",
+        "9:14: [0:0::1]:9 is the address of admin too; give each its own",
+        "13:14: unix:/run/../run/a is the address of another listener too; give each its own",
+    ],
+)
 IDENTITY_FAULTS = (
     f"""
 policy: p
@@ -264,6 +286,7 @@ limits: {connections_per_service: {CubeProxi: 1, "*": 5, CubeMaster: none}}
     "case",
     [
         LISTENER_FAULTS,
+        ADDRESS_FAULTS,
         LISTENER_CONTRADICTIONS,
         IDENTITY_FAULTS,
         TWO_SERVICES,

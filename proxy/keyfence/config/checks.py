@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from keyfence.net.addresses import is_this_machine, parse_address
+from keyfence.net.addresses import Address, ip_address, is_this_machine, parse_address
 from keyfence.net.host_port import host_port
 from keyfence.policy.diagnostics import Diagnostic
 from keyfence.upstream.address import parse_upstream
@@ -27,6 +27,7 @@ def faults_of(model: ConfigModel, settings: Settings) -> list[Diagnostic]:
         *policy_faults(model, settings),
         *network_faults(settings),
         *listener_faults(settings),
+        *address_faults(settings),
         *sentinel_faults(model, settings),
         *password_faults(settings),
         *upstream_faults(model, settings),
@@ -89,6 +90,32 @@ def listener_faults(settings: Settings) -> list[Diagnostic]:
             settings.fault(("listeners", index, name), text) for name, (is_so, text) in wrong.items() if is_so
         ]
     return faults
+
+
+def address_faults(settings: Settings) -> list[Diagnostic]:
+    """Listeners at an address that is given twice. With workers the kernel would share its connections among
+    both, so a client would be now this service and now that one."""
+    taken = {
+        _place_of(address): name
+        for name, address in (("admin", settings.admin), ("metrics", settings.metrics))
+        if address is not None
+    }
+    faults = []
+    for index, one in enumerate(settings.listeners):
+        place = _place_of(one.address)
+        if place in taken and place[1] != 0:  # port 0 is another port each time
+            text = f"{one.listen} is the address of {taken[place]} too; give each its own"
+            faults.append(settings.fault(("listeners", index, "listen"), text))
+        taken.setdefault(place, "another listener")
+    return faults
+
+
+def _place_of(address: Address) -> tuple[str, int]:
+    """What is equal for equal addresses: host and port, or a path and -1."""
+    if address.unix_path:
+        return os.path.realpath(address.unix_path), -1
+    host, port = address.host_port
+    return str(ip_address(host) or host.lower()), port
 
 
 def sentinel_faults(model: ConfigModel, settings: Settings) -> list[Diagnostic]:

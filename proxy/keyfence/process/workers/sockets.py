@@ -7,10 +7,15 @@ resets the connections in its queue. A worker's successor inherits its sockets, 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+import errno
+import os
+import socket
+from collections.abc import Iterator, Sequence
 
 from keyfence.config.models import ListenerModel
 from keyfence.net.addresses import Address, Bound, bind
+
+_ALL = {"0.0.0.0", "::"}  # all addresses of the machine
 
 Place = list[Bound]  # the sockets of one worker: one Bound for each listener
 
@@ -28,6 +33,7 @@ def bind_places(listeners: Sequence[ListenerModel], number: int) -> list[Place]:
             try:
                 first = _bind_first(model, shared=number > 1)
                 opened.callback(first.close)
+                _check_own(first, places[0], shared=number > 1)
                 places[0].append(first)
                 for place in places[1:]:
                     if model.address.unix_path or first.is_passed:
@@ -48,6 +54,24 @@ class CannotBind(Exception):
         super().__init__(model.listen)
         self.listen = model.listen
         self.fault = fault
+
+
+def _check_own(bound: Bound, others: Sequence[Bound], *, shared: bool) -> None:
+    """Raise OSError if another listener of this keyfence has the address already, as by another name of the
+    host. The kernel gives an address to both until one listens, or for good if they are shared."""
+    known = [one for other in others for one in _tcp_addresses(other)]
+    for family, host, port in _tcp_addresses(bound):
+        for other_family, other_host, other_port in known:
+            is_same = host == other_host or (not shared and not _ALL.isdisjoint((host, other_host)))
+            if is_same and (family, port) == (other_family, other_port):
+                raise OSError(errno.EADDRINUSE, os.strerror(errno.EADDRINUSE))
+
+
+def _tcp_addresses(bound: Bound) -> Iterator[tuple[int, str, int]]:
+    for sock in bound.sockets:
+        if sock.family != socket.AF_UNIX:
+            host, port = sock.getsockname()[:2]
+            yield sock.family, host, port
 
 
 def _bind_first(model: ListenerModel, *, shared: bool) -> Bound:
