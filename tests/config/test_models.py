@@ -226,6 +226,39 @@ identify:
         "9:94: 'X' is not a service of the policy; known: CubeMaster, CubeProxy, unknown",
     ],
 )
+HELD = "3:59: '::ffff:10.0.0.0/104' holds no client, because such addresses count as IPv4; write 10.0.0.0/8"
+AMBIGUOUS_IDENTITIES = (
+    """
+policy: p
+listeners: [{listen: ":1", proxy_protocol: yes, trusted: ["::ffff:10.0.0.0/104"]}]
+identify:
+  uids: {0: CubeMaster, 00: CubeProxy, 1_000: CubeProxy}
+  networks:
+    10.0.0.1: CubeMaster
+    10.0.0.1/32: CubeProxy
+    2001:db8::/32: CubeMaster
+    2001:0DB8::/32: CubeProxy
+    "::ffff:10.0.0.0/104": CubeMaster
+    fe80::1%eth0: CubeMaster
+    ::/0: CubeMaster
+""",
+    [
+        HELD,
+        "5:29: '00' stands for 0; write 0",
+        "5:47: '1_000' stands for 1000; write 1000",
+    ],
+)
+AMBIGUOUS_NETWORKS = (
+    AMBIGUOUS_IDENTITIES[0]
+    .replace("00: CubeProxy, 1_000: CubeProxy", "")
+    .replace("::ffff:10.0.0.0/104", "::/0", 1),
+    [
+        "8:18: '10.0.0.1/32' is the network '10.0.0.1' too; remove one",
+        "10:21: '2001:0DB8::/32' is the network '2001:db8::/32' too; remove one",
+        HELD.replace("3:59", "11:28"),
+        "12:19: 'fe80::1%eth0' has a zone, which does not count; write it without",
+    ],
+)
 TWO_SERVICES = (
     f"""
 policy: p
@@ -289,6 +322,8 @@ limits: {connections_per_service: {CubeProxi: 1, "*": 5, CubeMaster: none}}
         ADDRESS_FAULTS,
         LISTENER_CONTRADICTIONS,
         IDENTITY_FAULTS,
+        AMBIGUOUS_IDENTITIES,
+        AMBIGUOUS_NETWORKS,
         TWO_SERVICES,
         PASSWORD_FAULTS,
         LIMIT_FAULTS,

@@ -5,9 +5,11 @@ Rule: a check returns every fault, each at the setting to change. A single value
 
 from __future__ import annotations
 
+import ipaddress
 import os
 from pathlib import Path
 
+from keyfence.identity.networks import Network
 from keyfence.net.addresses import Address, ip_address, is_this_machine, parse_address
 from keyfence.net.host_port import host_port
 from keyfence.policy.diagnostics import Diagnostic
@@ -356,11 +358,18 @@ _TLS = ("add tls: true to sentinel", "write the URL as rediss://HOST:PORT")
 
 
 def network_faults(settings: Settings) -> list[Diagnostic]:
-    """Networks that are not networks. They are keys of a mapping, which no type checks."""
-    faults = []
-    for network in settings.identify.networks:
+    """Networks that cannot be used, or that are given twice. They are keys of a mapping, which no type
+    checks."""
+    faults: list[Diagnostic] = []
+    known: dict[Network, str] = {}
+    for text in settings.identify.networks:
+        path = ("identify", "networks", text)
         try:
-            parse_network(network)
+            network = ipaddress.ip_network(parse_network(text))
         except ValueError as exc:
-            faults.append(settings.fault(("identify", "networks", network), f"{exc}"))
+            faults.append(settings.fault(path, f"{exc}"))
+            continue
+        if network in known:
+            faults.append(settings.fault(path, f"{text!r} is the network {known[network]!r} too; remove one"))
+        known.setdefault(network, text)
     return faults

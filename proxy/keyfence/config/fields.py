@@ -21,6 +21,7 @@ NONE = "none"  # written where there is no limit, or no address
 MAX_WORKERS = 256
 MAX_NAME = 40  # characters of an environment's name
 _STORES = "sqlite:////PATH/FILE, postgresql://USER@HOST/DATABASE, or none"
+_MAPPED = 96  # bits before an IPv4 address that is mapped into IPv6
 STRICT = ConfigDict(extra="forbid", frozen=True)  # every model has it
 
 
@@ -41,14 +42,26 @@ def parse_drain(text: str) -> int:
 def parse_network(text: str) -> str:
     """A network in CIDR notation, unchanged. Raises ValueError."""
     try:
-        ipaddress.ip_network(text)
+        network = ipaddress.ip_network(text)
     except ValueError:
         try:
             meant = str(ipaddress.ip_network(text, strict=False))
         except ValueError:
             raise ValueError(f"{text!r} is not a network; write it as 10.0.0.0/8 or fd00::/8") from None
         raise ValueError(f"{text!r} has bits behind the prefix; write {meant}") from None
+    if isinstance(network, ipaddress.IPv6Network):
+        _check_clients_of(network, text)
     return text
+
+
+def _check_clients_of(network: ipaddress.IPv6Network, text: str) -> None:
+    """Raise ValueError if no client is in a network, or others than those that it names."""
+    first = network.network_address
+    if first.scope_id is not None:
+        raise ValueError(f"{text!r} has a zone, which does not count; write it without")
+    if first.ipv4_mapped is not None and network.prefixlen >= _MAPPED:
+        ipv4 = f"{first.ipv4_mapped}/{network.prefixlen - _MAPPED}"
+        raise ValueError(f"{text!r} holds no client, because such addresses count as IPv4; write {ipv4}")
 
 
 def _number_or_none(value: Any) -> Any:

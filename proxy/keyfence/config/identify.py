@@ -37,6 +37,20 @@ def _hidden_mapping(value: Any) -> Any:
     return value
 
 
+def _as_written(value: Any) -> Any:
+    """Refuse other ways to write a number, so that none is given twice."""
+    try:
+        number = str(int(value))
+    except (TypeError, ValueError):
+        return value  # its type says what is wrong
+    if number != str(value):
+        raise ValueError(f"{value!r} stands for {number}; write {number}")
+    return value
+
+
+_Uid = Annotated[int, BeforeValidator(_as_written), Field(ge=0, le=2**32 - 2)]
+
+
 class PasswordModel(_Model):
     """A user whose password keyfence checks itself; Redis never sees it."""
 
@@ -69,7 +83,7 @@ class IdentifyModel(_Model):
     users: dict[str, str] = {}  # Redis user name → service
     passwords: dict[str, Annotated[PasswordModel, BeforeValidator(_hidden_mapping)]] = {}  # by user name
     certificates: dict[str, str] = {}  # URI, DNS name or CN of a client's certificate → service
-    uids: dict[Annotated[int, Field(ge=0, le=2**32 - 2)], str] = {}  # Unix user id → service
+    uids: dict[_Uid, str] = {}  # Unix user id → service
     networks: dict[str, str] = {}  # network in CIDR → service
 
     def service_of(self, user: str) -> str:
