@@ -49,10 +49,16 @@ def test_a_unix_address_is_parsed(text: str, path: str) -> None:
     assert parse_listen(text).unix_path == path
 
 
-@pytest.mark.parametrize("text", ["unix:", "unix://", "unix:/run/", "unix:/" + "x" * 107])
+@pytest.mark.parametrize("text", ["unix:", "unix://", "unix:/run/", "unix:/a\0b", "unix:/" + "x" * 107])
 def test_an_invalid_unix_address_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"does not name a socket|may have 107 bytes"):
         parse_listen(text)
+
+
+@pytest.mark.parametrize("host", ["a..b", "x" * 64])
+def test_a_host_that_can_be_none_is_an_error_as_one_that_is_not_known(host: str) -> None:
+    with pytest.raises(OSError, match=f"{host}' is not a name of a host"):
+        bind(Address(f"{host}:0"))
 
 
 def test_a_relative_path_is_resolved_against_a_folder() -> None:

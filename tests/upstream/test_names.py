@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
-from keyfence.upstream.names import RETURN_SECONDS, HeldAddresses, is_name
+from keyfence.upstream.names import RETURN_SECONDS, HeldAddresses, addresses_of, is_name
 
 from .test_standing import Clock
 
@@ -76,3 +78,9 @@ def test_an_absent_address_that_was_left_counts_again_once_an_answer_has_it() ->
 )
 def test_only_a_name_may_lead_elsewhere_later(host: str, expected: bool) -> None:
     assert is_name(host) is expected
+
+
+def test_a_host_that_can_be_none_is_an_error_as_one_that_is_not_known() -> None:
+    """Cluster and Sentinels may name any text as a host."""
+    with pytest.raises(OSError, match=r"'a\.\.b' is not a name of a host"):
+        asyncio.run(addresses_of("a..b", 6379))

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from . import passed
-from .host_port import host_port
+from .host_port import host_port, resolving
 
 MAX_UNIX_PATH = 107  # bytes: sockaddr_un.sun_path without its NUL
 PORT_ATTEMPTS = 20
@@ -70,7 +70,7 @@ def parse_listen(text: str) -> Address:
     if not text.startswith("unix:"):
         return parse_address(text)
     address = Address(text)
-    if not address.unix_path or address.unix_path.endswith("/"):
+    if not address.unix_path or address.unix_path.endswith("/") or "\0" in text:
         raise ValueError(f"{text!r} does not name a socket; write unix:/path/to/keyfence.sock")
     if len(os.fsencode(address.unix_path)) > MAX_UNIX_PATH:
         raise ValueError(f"{text!r}: a unix socket's path may have {MAX_UNIX_PATH} bytes; use a shorter one")
@@ -142,7 +142,8 @@ def bind(address: Address, *, unix_mode: int | None = None, reuse_port: bool = F
             return Bound(address, sockets, is_passed=True)
         return _bind_unix(address.unix_path, unix_mode)
     host, port = address.host_port
-    found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    with resolving(host):
+        found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     resolved: _Resolved = list(dict.fromkeys((family, where) for family, _, _, _, where in found))
     if sockets := passed.take([where[:2] for _, where in resolved]):
         return Bound(host_port(host, port), sockets, is_passed=True)

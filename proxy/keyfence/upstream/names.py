@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 
 from keyfence.net.addresses import ip_address
+from keyfence.net.host_port import resolving
 
 RETURN_SECONDS = 600.0  # within which an address that comes back shows that answers take turns
 
@@ -57,7 +58,8 @@ def is_name(host: str) -> bool:
 
 async def addresses_of(host: str, port: int) -> list[str]:
     """The addresses of a host, in the resolver's order. Raises OSError."""
-    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    with resolving(host):
+        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(one[4][0]) for one in found))
 
 

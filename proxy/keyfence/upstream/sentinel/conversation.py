@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator
 
 import hiredis
 
+from keyfence.net.host_port import resolving
 from keyfence.resp import encode
 from keyfence.upstream.address import Sentinels
 from keyfence.upstream.patience import at_most
@@ -59,7 +60,8 @@ async def conversation(
 ) -> AsyncIterator[Conversation]:
     """A connection to one Sentinel, logged in. Raises OSError; PermissionError if it refuses the login."""
     async with at_most(timeout):
-        reader, writer = await asyncio.open_connection(host, port, ssl=tls)
+        with resolving(host):
+            reader, writer = await asyncio.open_connection(host, port, ssl=tls)
     try:
         talk = Conversation(reader, writer, timeout)
         if sentinels.password:
