@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import sqlite3
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ from keyfence.admin.client import ask
 from keyfence.findings.database import Database
 from keyfence.findings.store import Store
 from keyfence.telemetry.counters import OTHER
+from tests.clients.running import ask as http
 from tests.clients.running import eventually
 from tests.findings.rows import batch, row
 from tests.servers import Keyfence, RedisServer, running_redis
@@ -144,6 +146,38 @@ def test_with_masked_keys_a_finding_is_shown_without_its_command(stage: Stage) -
     finding = person.read(f"/findings/{stage.finding()['id']}")
     assert "shop:cart:1" not in finding
     assert "cart" in finding
+
+
+@WORKERS
+def test_what_a_store_that_cannot_be_written_lacks_makes_nothing_ready(
+    more: tuple[str, ...], stage: Stage
+) -> None:
+    person = stage.run(*more)
+    admin = stage.keyfence.ready.admin
+    assert stage.send("billing", "SET", "shop:cart:1", "x") == b"+OK\r\n"
+    assert ask(admin, "/findings")["notes"] == []
+    full = (
+        "CREATE TRIGGER full BEFORE INSERT ON keyfence_findings BEGIN SELECT RAISE(ABORT, 'it is full'); END"
+    )
+    with sqlite3.connect(stage.folder / "findings.db") as database:
+        database.execute(full)
+    assert stage.send("web", "SET", "shop:cart:1", "x") == b"+OK\r\n"
+    said = "cannot be written: it is full; findings wait in memory"
+    for path in ("/readiness?quiet=1", "/evidence", "/unused?for=1", "/what-if?mode=scope.write%3Denforce"):
+        status, answer = http(stage.keyfence, path)
+        assert (status, said in answer) == (400, True), path
+    assert said in ask(admin, "/findings")["notes"][0]
+    assert said in ask(admin, "/readyz")["warnings"][0]
+    assert said in ask(admin, "/next")["sentence"]
+    eventually(lambda: said in person.read("/"), "the page says so")
+    with sqlite3.connect(stage.folder / "findings.db") as database:
+        database.execute("DROP TRIGGER full")
+    found = ask(admin, "/findings")  # which writes first
+    assert found["notes"] == ask(admin, "/readyz")["warnings"] == []
+    (one,) = found["findings"]
+    assert (one["service"], one["total"]) == ("web", 1)
+    assert ask(admin, "/readiness?quiet=1")["standings"]
+    stage.keyfence.expect_stderr = f"{said}\n.*is written again after .*; nothing was lost"
 
 
 def test_without_a_store_the_page_says_so(stage: Stage) -> None:

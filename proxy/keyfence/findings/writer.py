@@ -68,6 +68,7 @@ class Writer:
         state. After a pause of more than `asleep_seconds` keyfence was not looking. `book` is the history of
         this process."""
         self.reader = Reader(store.database)
+        self.trouble = ""  # why the store lacks what was counted last; "": it lacks nothing
         self.version = 0  # of the findings: changes whenever this process has changed any
         self.reports: Callable[[], Instance] | None = None  # what this instance says of itself …
         self.compares: Callable[[Instance], Compared | None] = lambda _: (
@@ -291,17 +292,19 @@ class Writer:
         self._counters.findings_write_failures += 1
         self._backoff = min(max(2 * self._backoff, WRITE_SECONDS), LONGEST_BACKOFF)
         self._failed_at = now
+        self.trouble = (
+            f"the findings store {self._store.database.shown} cannot be written: {reason(exc)}; "
+            "findings wait in memory"
+        )
         if self._failing_since is None:
             self._failing_since = now
-            self._changes.add(
-                f"the findings store {self._store.database.shown} cannot be written: {reason(exc)}; "
-                "findings wait in memory"
-            )
+            self._changes.add(self.trouble)
 
     def _succeeded(self, batch: Batch) -> None:
         if batch.instance is not None:
             self._reported = batch.instance
         self._backoff = self._failed_at = 0.0
+        self.trouble = ""
         now = self._written = self._clock()
         self._lately = {key: at for key, at in self._lately.items() if not _is_over(CALM_SECONDS, at, now)}
         self._lately.update(dict.fromkeys(batch.seen, now))

@@ -1,11 +1,13 @@
 """The answers to questions about findings, from the findings store or from the report in memory.
 
-Rule: this is the only place that answers them. It runs in a thread, so clients wait for none of it.
+Rule: this is the only place that answers them. It runs in a thread, so clients wait for none of it. What the
+store lacks could change an answer about what was not seen, so there is none then.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from keyfence.admin.asked import (
@@ -34,13 +36,21 @@ if TYPE_CHECKING:
     from keyfence.findings.views import Views
 
 
-def answer(question: Question, views: Views, causes: Causes, *, in_memory: bool) -> Any:
+# They say what was not seen.
+_OF_ABSENCE = (EvidenceSince, Readiness, Unused, WhatIf)
+
+
+def answer(
+    question: Question, views: Views, causes: Causes, *, in_memory: bool, notes: Sequence[str] = ()
+) -> Any:
     """Returns plain values for JSON. `in_memory`: they are those of the report, and some answers say so.
-    Raises ValueError."""
+    `notes`: why the store lacks what was counted last. Raises ValueError."""
     now = time.time()
+    if notes and isinstance(question, _OF_ABSENCE):
+        raise ValueError(f"not known: {notes[0]}")
     match question:
         case Listing(which):
-            return {**by_cause(views, causes, which), "in_memory": in_memory}
+            return {**by_cause(views, causes, which), "in_memory": in_memory, "notes": [*notes]}
         case CommonCause():
             return {**common_cause(views, causes), "in_memory": in_memory}
         case Single(name):

@@ -131,7 +131,8 @@ class ProcessControl(Control):
     async def warnings(self) -> list[str]:
         troubles = [one.text for one in self._cluster.state().troubles] if self._cluster is not None else []
         about_policy = [*await self.degraded(), *self._provision.notes(), *self._provision.files.unchanging]
-        return [*self._concerns(is_fatal=False), *troubles, *about_policy, *self._fleet_candidate.notes()]
+        notes = [*self._fleet_candidate.notes(), *self._findings.notes()]
+        return [*self._concerns(is_fatal=False), *troubles, *about_policy, *notes]
 
     async def degraded(self) -> list[str]:
         return self._reporter.concerns.degraded()
@@ -269,7 +270,7 @@ class ProcessControl(Control):
             report = (await self._backend.tally()).rows()
 
         def answered(views: Views) -> Any:
-            return answer(question, views, causes, in_memory=not has_store)
+            return answer(question, views, causes, in_memory=not has_store, notes=self._findings.notes())
 
         return await self._findings.ask(answered, report)
 

@@ -113,6 +113,10 @@ class FindingsDesk(Ledger):
     def has_store(self) -> bool:
         return self._writer is not None or self._opens_later is not None
 
+    def notes(self) -> list[str]:
+        """Why the store lacks what was counted last; empty if it lacks nothing."""
+        return [self._writer.trouble] if self._writer is not None and self._writer.trouble else []
+
     @property
     def feed(self) -> Callable[[dict[str, Any]], None] | None:
         """Takes the increments of processes; None: nobody wants them."""
@@ -218,6 +222,8 @@ class FindingsDesk(Ledger):
     async def readiness_of(self, service: str, modes: Mapping[str, str]) -> dict[str, Any]:
         of_service = {rule: {service: mode} for rule, mode in modes.items()}
         found = await self._ask_in_turn(lambda views: views.readiness(of_service, QUIET_SECONDS, time.time()))
+        if self.notes():
+            raise ValueError(self.notes()[0])
         names = ("rule", "readiness", "why", "asked", "findings")
         rows = [{name: one[name] for name in names} for one in found["standings"]]
         return {"service": service, "ready": found["ready"], "rules": rows}

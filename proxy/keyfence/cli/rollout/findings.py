@@ -70,6 +70,8 @@ def findings(one: str, since: float, admin: str, form: str, **which: str) -> Non
         say(counted(total, "finding"))
     if answer.get("in_memory"):
         say("keyfence runs without a findings store: it knows what it has seen since it began", err=True)
+    for note in answer.get("notes", ()):
+        say(f"some findings are missing here: {one_line(str(note))}", err=True)
 
 
 def place_of(row: Mapping[str, Any]) -> str:
