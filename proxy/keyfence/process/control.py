@@ -29,7 +29,7 @@ from keyfence.fleet.files import LOOK_SECONDS
 from keyfence.fleet.source import PolicySource
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.compiled.tenants import NOBODY, Caller
-from keyfence.policy.diagnostics import FileError
+from keyfence.policy.diagnostics import FileError, file_error
 from keyfence.policy.enforcement.baseline import baseline, row_of_finding, yaml_item
 from keyfence.policy.enforcement.modes import ModeRule, advised, mode_faults
 from keyfence.policy.enforcement.waivers import due
@@ -560,7 +560,7 @@ class ProcessControl(Control):
             self._backend.log_to(settings.decision_log)
         except OSError as exc:
             text = f"the decision log {settings.decision_log} cannot be written: {exc.strerror}"
-            raise FileError([settings.fault(("decision_log",), text)]) from None
+            raise file_error(self._origin.config or "command line", f"{text}; name another one") from None
 
     def _report_reload(
         self, settings: Settings, policy: CompiledPolicy | None, changed: list[str], waiting: list[str]

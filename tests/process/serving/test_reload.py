@@ -284,6 +284,20 @@ def test_settings_that_need_a_restart_are_reported(stage: Callable[..., Stage]) 
 
 
 @WORKERS
+def test_a_log_that_cannot_be_written_changes_nothing_and_names_the_file(
+    more: tuple[str, ...], stage: Callable[..., Stage], tmp_path: Path
+) -> None:
+    one = stage(*more)
+    one.allow("CubeProxy")
+    one.write(one.config.read_text().replace("decisions.jsonl", "none/decisions.jsonl"))
+    status, told = one.reload()
+    why = f"the decision log {tmp_path}/none/decisions.jsonl cannot be written: No such file or directory"
+    assert (status, told["diagnostics"]) == (422, [f"{one.config}:1:1: error: {why}; name another one"])
+    assert one.answers("CubeProxy") == {b"-NOPERM"}
+    one.keyfence.expect_stderr = "nothing was reloaded"
+
+
+@WORKERS
 @pytest.mark.parametrize("is_back", [False, True], ids=["gone", "back"])
 def test_a_listener_that_stays_needs_its_certificate(
     more: tuple[str, ...], is_back: bool, stage: Callable[..., Stage], certificates: Certificates
