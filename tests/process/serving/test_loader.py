@@ -7,6 +7,7 @@ import contextlib
 import errno
 import os
 import signal
+import tempfile
 from collections.abc import Coroutine, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
@@ -47,6 +48,11 @@ def origin_of(folder: Path, text: str) -> Origin:
     path = folder / "policy.yaml"
     path.write_text(text)
     return Origin("", Overrides(policy=str(path)))
+
+
+def test_it_needs_no_room_on_a_disk(loader: Loader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "nowhere"))
+    assert run(loader.load(origin_of(tmp_path, POLICY.format(name="one")))).name == "one"
 
 
 def children(process: int) -> dict[int, int]:
@@ -152,7 +158,7 @@ def test_a_load_that_is_killed_is_an_error_and_the_next_one_works(tmp_path: Path
     assert run(load()) == "next"
 
 
-@pytest.mark.parametrize("what", ["tempfile.TemporaryFile", "start_python"])
+@pytest.mark.parametrize("what", ["os.memfd_create", "start_python"])
 def test_a_process_that_the_system_does_not_start_is_an_error_and_the_next_load_works(
     what: str, tmp_path: Path, loader: Loader
 ) -> None:

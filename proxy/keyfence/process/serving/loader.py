@@ -17,7 +17,6 @@ import signal
 import struct
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import IO
@@ -105,7 +104,8 @@ class Loader:
         if self._process is not None and self._process.poll() is None:
             return self._process
         self.close()
-        self._complaints = tempfile.TemporaryFile()  # noqa: SIM115, it lasts as long as the process
+        # In memory, so that a reload needs no room on a disk.
+        self._complaints = os.fdopen(os.memfd_create("keyfence-loader"), "w+b")
         self._process = start_python(
             __name__,
             stdin=subprocess.PIPE,
