@@ -56,6 +56,13 @@ def test_a_user_is_the_service_it_is_mapped_to_or_named_like_else_nothing_change
     assert known.of_user(b"\xff\xfe", "C") == "C"
 
 
+def test_a_reload_changes_it_for_all_who_have_it() -> None:
+    known = networks(wide="10.0.0.0_8")
+    known.take(make_resolver(frozenset({"C"}), users={"redis-c": "C"}))
+    assert known.identify(Evidence("L", "10.9.9.9"))[0] == "L"
+    assert (known.of_user(b"redis-c", "X"), known.of_user(b"redis-b", "X")) == ("C", "X")
+
+
 def test_a_mapped_name_wins_over_a_name_that_equals_a_service() -> None:
     known = make_resolver(frozenset({"A", "B", "unknown"}), certificates={"x.example": "B"})
     assert known.identify(Evidence("L", names=("A", "x.example")))[0] == "B"

@@ -65,7 +65,7 @@ class Common:
 
     def take(self, identities: Resolver, settings: ClientSettings) -> None:
         """Use these from now on. The number of shared connections stays as it was."""
-        self.identities = identities
+        self.identities.take(identities)
         self.settings = settings
         self.quotas.limits = settings.clients
 
@@ -91,8 +91,7 @@ class ServerContext:
         self.admit()
 
     def admit(self) -> None:
-        """From now on, new clients are identified by what is common now, and their requests have its
-        limits."""
+        """From now on, requests of new clients have the limits that are common now."""
         common, address = self.common, self.upstream.address
         if common.in_force is not None:
             self.sessions = SessionContext(

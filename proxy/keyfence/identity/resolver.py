@@ -20,14 +20,20 @@ from .source import Source
 from .unix_users import UnixUsers
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(slots=True, eq=False)
 class Resolver:
-    """The configuration's mapping of clients to services."""
+    """The configuration's mapping of clients to services. All clients of a process share one, so that a
+    reload also holds for those that are connected and log in again."""
 
     services: frozenset[str]  # of the policy: a user of such a name needs no mapping
     users: Mapping[str, str]  # Redis user → service
     passwords: Mapping[str, Password]  # by user
     sources: tuple[Source, ...]  # for clients without a login, best first
+
+    def take(self, other: Resolver) -> None:
+        """Map as this other one from now on."""
+        self.services, self.users = other.services, other.users
+        self.passwords, self.sources = other.passwords, other.sources
 
     def identify(self, evidence: Evidence) -> tuple[str, str]:
         """The service of a client that has not authenticated, and what showed it (`Source.evidence`)."""

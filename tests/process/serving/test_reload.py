@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import hashlib
 import itertools
 import json
 import os
@@ -322,6 +323,31 @@ def test_a_listener_that_stays_needs_its_certificate(
         assert connected.recv(1000)[:7] == (b"+OK\r\n" if is_back else b"-NOPERM"), "nothing is half done"
     assert one.answers("CubeProxy") == ({b"+OK\r\n"} if is_back else {b"-NOPERM"})
     one.keyfence.expect_stderr = "put it back, or restart keyfence\n(.|\n)*nothing was reloaded"
+
+
+@WORKERS
+def test_a_connected_client_logs_in_as_the_new_configuration_says(
+    more: tuple[str, ...], stage: Callable[..., Stage]
+) -> None:
+    def identify(password: str, service: str) -> str:
+        digest = hashlib.sha256(password.encode()).hexdigest()
+        return f"identify: {{passwords: {{ann: {{sha256: {digest}, service: {service}}}}}}}"
+
+    before, after = identify("old", "CubeMaster"), identify("new", "CubeProxy")
+    one = stage(before, *more)
+    with one.keyfence.connect("cube-proxy-sidecar") as connected:
+
+        def answer(*words: str) -> bytes:
+            connected.sendall(encode.command(*words))
+            return connected.recv(1000)[:7]
+
+        assert (answer("AUTH", "ann", "old"), answer("SET", "a:k", "v")) == (b"+OK\r\n", b"+OK\r\n")
+        one.write(one.config.read_text().replace(before, after))
+        one.allow("CubeProxy")
+        assert one.reload()[0] == 200
+        assert answer("SET", "a:k", "v") == b"-NOPERM", "it is what it was, until it logs in"
+        assert answer("AUTH", "ann", "old") == b"-WRONGP"
+        assert (answer("AUTH", "ann", "new"), answer("SET", "a:k", "v")) == (b"+OK\r\n", b"+OK\r\n")
 
 
 def test_sighup_reloads(stage: Callable[..., Stage]) -> None:
