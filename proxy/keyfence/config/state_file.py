@@ -40,7 +40,14 @@ def _in_state(config: str, name: str, suffix: str) -> Path:
     if given:
         return Path(given) / name
     state = os.environ.get("XDG_STATE_HOME", "")
-    folder = Path(state) if state.startswith("/") else Path.home() / ".local" / "state"
+    folder = Path(state) if state.startswith("/") else _home() / ".local" / "state"
     path = Path(config).absolute()
     digest = hashlib.sha256(os.fsencode(path)).hexdigest()[:8]
     return folder / "keyfence" / f"{path.stem}-{digest}{suffix}"
+
+
+def _home() -> Path:
+    try:
+        return Path.home()
+    except RuntimeError:  # the system does not know the user, as in a container
+        return Path("/")
