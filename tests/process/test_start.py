@@ -6,8 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.clients.running import configure
-from tests.servers import PATIENCE_SECONDS, PROJECT, RedisServer
+import pytest
+
+from tests.clients.running import POLICY, configure
+from tests.servers import PATIENCE_SECONDS, PROJECT, RedisServer, free_port
 
 # What operators, other commands or a findings store need. Each takes a tenth of the start, or more.
 NOT_AT_THE_START = {
@@ -58,3 +60,21 @@ def test_a_worker_imports_nothing_that_only_its_parent_needs() -> None:
 def test_the_version_needs_neither_policy_nor_configuration() -> None:
     found = loaded("import sys, keyfence.cli.main; print(*sys.modules)")
     assert found & (NOT_AT_THE_START | {"pydantic", "yaml", "keyfence.config.models"}) == set()
+
+
+@pytest.mark.parametrize("workers", ["", "workers: 1"])
+def test_an_address_that_the_admin_listener_has_taken_is_named(workers: str, tmp_path: Path) -> None:
+    """The kernel binds both, and lets only one listen."""
+    port = free_port()
+    lines = [
+        f"policy: {POLICY}",
+        "findings: none",
+        f"admin: 127.0.0.1:{port}",
+        "upstream: redis://127.0.0.1:1",
+    ]
+    config = tmp_path / "keyfence.yaml"
+    config.write_text("\n".join([*lines, f'listeners: [{{listen: "0.0.0.0:{port}"}}]', workers]))
+    start = [sys.executable, "-m", "keyfence", "run", "--config", config]
+    done = subprocess.run(start, capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False)
+    assert done.returncode == 2
+    assert f"cannot listen on 0.0.0.0:{port}: the address is already in use" in done.stderr

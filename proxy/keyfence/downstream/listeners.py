@@ -114,8 +114,12 @@ class Listeners:
             listener.tls = tls
 
     async def start(self) -> None:
+        """Accept clients from now on. Raises OSError with the address at fault as its `filename`."""
         for listener in self._listeners:
-            listener.listen()
+            try:
+                listener.listen()
+            except OSError as exc:
+                raise OSError(exc.errno, exc.strerror, listener.name) from None
         self._look()
 
     def _look(self) -> None:

@@ -157,6 +157,13 @@ def bind(address: Address, *, unix_mode: int | None = None, reuse_port: bool = F
     return _bind_tcp(host, resolved, port, reuse_port)
 
 
+def why_not(exc: OSError) -> str:
+    """Why an address cannot be bound."""
+    if exc.errno == errno.EADDRINUSE:
+        return "the address is already in use"
+    return (exc.strerror or str(exc)).lower()
+
+
 def _bind_tcp(host: str, resolved: _Resolved, port: int, reuse_port: bool) -> Bound:
     with contextlib.ExitStack() as opened:
         sockets: list[socket.socket] = []

@@ -18,7 +18,7 @@ from keyfence.admin.bounds import Bounds
 from keyfence.config.defaults import DEFAULT_ADMIN
 from keyfence.config.settings import Settings
 from keyfence.downstream.accepting import BACKLOG
-from keyfence.net.addresses import Address, Bound, bind, url_at, url_of
+from keyfence.net.addresses import Address, Bound, bind, url_at, url_of, why_not
 
 from .control import ProcessControl
 from .serving.garbage import without_collections
@@ -105,10 +105,3 @@ def _listening(bound: Bound) -> Bound:
         bound.close()
         raise
     return bound
-
-
-def why_not(exc: OSError) -> str:
-    """Why an address cannot be bound."""
-    if exc.errno == errno.EADDRINUSE:
-        return "the address is already in use"
-    return (exc.strerror or str(exc)).lower()

@@ -21,7 +21,7 @@ from keyfence.admin.token import token_warnings, tokens_of
 from keyfence.config.advice import advice
 from keyfence.config.settings import Settings
 from keyfence.net import passed
-from keyfence.net.addresses import Address
+from keyfence.net.addresses import Address, why_not
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.process.workers.nodes import NodeDoors
 from keyfence.process.workers.parent import Workers
@@ -38,7 +38,7 @@ from .findings import FindingsDesk
 from .in_process import InProcess
 from .looking import Looking
 from .news import News
-from .operators import OperatorListeners, why_not
+from .operators import OperatorListeners
 from .provision import Provision
 from .serving.backend import Backend
 from .serving.cluster import ClusterNodes

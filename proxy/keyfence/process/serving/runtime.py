@@ -26,7 +26,7 @@ from keyfence.downstream.context import Common, ServerContext
 from keyfence.downstream.listeners import Listeners
 from keyfence.downstream.tls import listener_context, upstream_context
 from keyfence.identity.resolver import Resolver
-from keyfence.net.addresses import Bound
+from keyfence.net.addresses import Bound, why_not
 from keyfence.net.closures import STALE
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.diagnostics import FileError
@@ -318,9 +318,12 @@ class Runtime:
         return self._listeners[0].bound if self._listeners else []
 
     async def start(self) -> None:
-        """Accept clients by the configured listeners from now on."""
-        for listeners in self._listeners[:1]:
-            await listeners.start()
+        """Accept clients by the configured listeners from now on. Raises StartError."""
+        try:
+            for listeners in self._listeners[:1]:
+                await listeners.start()
+        except OSError as exc:  # what is bound may still be taken, as by the admin listener
+            raise StartError(f"cannot listen on {exc.filename}: {why_not(exc)}") from None
 
     def renew_certificates(self) -> None:
         """Use the listeners' certificates as their files are now, for new clients. Files that cannot be used
