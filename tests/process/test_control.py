@@ -33,6 +33,7 @@ scopes: {shop: {prefix: "shop:", writers: [billing], readers: [web]}}
 keys:
   cart: {key: "shop:cart:<id>", type: string, about: what is not paid yet}
 """
+LISTENERS = 'listeners: [{listen: "127.0.0.1:0", service: web}, {listen: "127.0.0.1:0", service: billing}]'
 WORKERS = pytest.mark.parametrize("more", [(), ("workers: 2",)], ids=["alone", "workers"])
 UNTIL = (datetime.datetime.now(datetime.UTC).date() + datetime.timedelta(days=9)).isoformat()
 OTHER_WAIVER = f"{{service: web, rule: ttl.required, owner: ops, reason: a test, until: {UNTIL}}}"
@@ -58,13 +59,20 @@ class Stage:
         (folder / "token").chmod(0o600)
         self.waivers.write_text("# known\nwaivers: []\n")
 
-    def run(self, *more: str, flags: tuple[str, ...] = (), waivers: bool = True, **options: Any) -> Person:
+    def run(
+        self,
+        *more: str,
+        flags: tuple[str, ...] = (),
+        waivers: bool = True,
+        listeners: str = LISTENERS,
+        **options: Any,
+    ) -> Person:
         lines = [
             "policy: policy.yaml",
             f"upstream: {self._server.url}",
             "findings: sqlite:///findings.db",
             "admin: {listen: '127.0.0.1:0', token_file: token, audit_log: audit.jsonl}",
-            'listeners: [{listen: "127.0.0.1:0", service: web}, {listen: "127.0.0.1:0", service: billing}]',
+            listeners,
             *(["waivers: waivers.yaml"] if waivers else []),
             *more,
         ]
@@ -178,6 +186,19 @@ def test_what_a_store_that_cannot_be_written_lacks_makes_nothing_ready(
     assert (one["service"], one["total"]) == ("web", 1)
     assert ask(admin, "/readiness?quiet=1")["standings"]
     stage.keyfence.expect_stderr = f"{said}\n.*is written again after .*; nothing was lost"
+
+
+@WORKERS
+def test_a_socket_that_was_removed_is_a_warning(more: tuple[str, ...], stage: Stage) -> None:
+    """keyfence still listens, and nobody can connect."""
+    path = stage.folder / "keyfence.sock"
+    listeners = f'listeners: [{{listen: "unix:{path}"}}, {{listen: "127.0.0.1:0", service: web}}]'
+    stage.run(*more, listeners=listeners)
+    admin = stage.keyfence.ready.admin
+    assert ask(admin, "/readyz")["warnings"] == []
+    path.unlink()
+    (said,) = ask(admin, "/readyz")["warnings"]
+    assert said == f"the socket {path} was removed, so no client can connect there; restart keyfence"
 
 
 def test_without_a_store_the_page_says_so(stage: Stage) -> None:

@@ -24,8 +24,8 @@ class Control(Protocol):
         """Whether clients can be served: listeners are open and the upstream answers. If not, why."""
 
     async def warnings(self) -> list[str]:
-        """What operators should know, although clients can be served: about the upstream, the policy and
-        the findings store."""
+        """What operators should know, although clients can be served: about the upstream, the policy, the
+        findings store and removed sockets."""
 
     async def degraded(self) -> list[str]:
         """The warnings that the policy in force is not what it should be. A strict probe takes them for

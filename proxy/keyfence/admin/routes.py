@@ -75,7 +75,8 @@ ROUTES = (
         "whether clients can be served: listeners are open, Redis answers and "
         "[takes writes](#redis-cluster-and-sentinel), the process is not ending; with `?strict` also: the "
         "policy in force [is what it should be](#reload-by-itself)",
-        "200, or 503 with `reasons`; `warnings` about Redis, the policy and the findings store",
+        "200, or 503 with `reasons`; `warnings` about Redis, the policy, the findings store and removed "
+        "sockets",
     ),
     _reading("/status", handlers.status, "what runs, and since when (`keyfence status`)"),
     _reading(

@@ -131,7 +131,7 @@ class ProcessControl(Control):
     async def warnings(self) -> list[str]:
         troubles = [one.text for one in self._cluster.state().troubles] if self._cluster is not None else []
         about_policy = [*await self.degraded(), *self._provision.notes(), *self._provision.files.unchanging]
-        notes = [*self._fleet_candidate.notes(), *self._findings.notes()]
+        notes = [*self._fleet_candidate.notes(), *self._findings.notes(), *self._reporter.notes()]
         return [*self._concerns(is_fatal=False), *troubles, *about_policy, *notes]
 
     async def degraded(self) -> list[str]:

@@ -11,7 +11,7 @@ import secrets
 import socket
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -85,6 +85,13 @@ class Reporter:
         # In containers all processes may have one id, and several hosts one name.
         self._id = f"{self._host}:{os.getpid()}:{secrets.token_hex(4)}"
         self._described: tuple[object, Sequence[Mapping[str, Any]], str] = (None, (), "{}")
+
+    def notes(self) -> Iterator[str]:
+        """Why clients cannot connect somewhere, although keyfence listens."""
+        for one in self._runtime.settings.listeners:
+            path = one.address.unix_path
+            if path and not os.path.exists(path):
+                yield f"the socket {path} was removed, so no client can connect there; restart keyfence"
 
     def policy(self) -> dict[str, Any] | None:
         """The policy in force, for the status; None: commands pass unread."""
