@@ -59,6 +59,7 @@ class Result:
     seen: int = 0  # keys
     gone: int = 0  # keys that went before Redis was asked about them
     moving: int = 0  # keys that were left out, because their hash slots moved
+    moved_slots: int = 0  # hash slots that moved meanwhile: their keys may be missing, or counted twice
     databases: dict[int, int] = dataclasses.field(default_factory=dict)  # keys seen, by database
     notes: dict[str, None] = dataclasses.field(default_factory=dict)
     plan_open: int = 0
@@ -244,10 +245,13 @@ def _is_deprecated(look: Look) -> bool:
     return look.place.kind == "legacy" or (look.target is not None and look.target.successor is not None)
 
 
-def work_of(judge: Judge, servers: Sequence[Server], options: Options, plan: str) -> dict[str, Any]:
-    """What must be the same for an interrupted audit to go on."""
+def work_of(
+    judge: Judge, servers: Sequence[Server], options: Options, plan: str, slot_map: object = None
+) -> dict[str, Any]:
+    """What must be the same for an interrupted audit to go on. `slot_map` is a cluster's."""
     return {
         "server": [server.run_id for server in servers],
+        "hash slot map": slot_map,
         "policy revision": judge.policy.revision,
         "sample": options.sample,
         "databases": list(options.databases),

@@ -52,6 +52,7 @@ def summary(
         "keys": result.seen,
         "gone": result.gone,
         "moving": result.moving,
+        "moved_slots": result.moved_slots,
         "bytes": sum(one.estimate(one.size) for one in groups),
         "sample": options.sample,
         "rate": options.rate,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -12,15 +13,19 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 from sqlalchemy.exc import OperationalError
 
+from keyfence.cli.keyspace import audit as keyspace_audit
 from keyfence.cli.keyspace.report import WIDTH, as_markdown, as_text, size_text
 from keyfence.findings.finding import AT_REST
 from tests.audit.shop import POLICY, fill
 from tests.cli.test_main import Result, keyfence
+from tests.cluster import NO_CLUSTER, cluster_binary, running_cluster
+from tests.end_to_end.clusters import moved_slot
 from tests.sentinel import NAME, running_sentinels
 from tests.servers import PATIENCE_SECONDS, PROJECT, RedisServer, free_port
 
@@ -85,6 +90,46 @@ def test_the_report_counts_the_keys_whose_hash_slots_move(policy: Path, shop: Re
     found["moving"] = 2
     for text in (as_text(found), as_markdown(found)):
         assert "2 keys left out, because their hash slots move; audit again when they" in text
+
+
+@pytest.mark.skipif(cluster_binary() is None, reason=NO_CLUSTER)
+def test_an_audit_during_which_hash_slots_move_says_so_and_resolves_nothing(
+    policy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = tmp_path / "findings.db"
+
+    def states() -> list[str]:
+        with contextlib.closing(sqlite3.connect(store)) as connection:
+            return [str(row[0]) for row in connection.execute("SELECT state FROM keyfence_findings")]
+
+    with running_cluster() as cluster, cluster.client() as client:
+
+        def audited(*arguments: str) -> Result:
+            url = f"redis://127.0.0.1:{cluster.masters[0].port}"
+            return keyfence("audit", url, "--policy", policy, "--rate", "none", *arguments)
+
+        def moving(*arguments: Any) -> Any:
+            result = run(*arguments)
+            moved_slot(cluster, "stray")
+            return result
+
+        client.set("stray", "x")
+        assert audited("--store", f"sqlite:///{store}").code == 1
+        client.delete("stray")
+        run = keyspace_audit._run
+        with monkeypatch.context() as while_it_runs:
+            while_it_runs.setattr(keyspace_audit, "_run", moving)
+            found = audited("--store", f"sqlite:///{store}", "--format", "json")
+            assert json.loads(found.out)["moved_slots"] == 1
+            assert states() == ["new"], "its keys may only have been missed"
+            _, out, err = audited("--plan", "migrate")
+            assert "keyfence: 1 hash slot moved meanwhile: keys may be missing" in err
+            _, out, _ = audited()
+            assert "1 hash slot moved meanwhile: keys may be missing or counted twice;" in out
+        assert (
+            json.loads(audited("--store", f"sqlite:///{store}", "--format", "json").out)["moved_slots"] == 0
+        )
+        assert states() == ["resolved"]
 
 
 def test_markdown_is_a_page_of_tables(policy: Path, shop: RedisServer) -> None:

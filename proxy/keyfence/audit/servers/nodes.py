@@ -16,6 +16,9 @@ from keyfence.upstream.cluster import topology
 
 from .links import Endpoint, Link, LinkError
 
+# In a node's own line of CLUSTER NODES. It gives the hash slot in `[77->-ID]`, and takes that in `[93-<-ID]`.
+_ON_ITS_WAY = re.compile(rb"\[(\d{1,5})-[<>]-")
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Server:
@@ -65,6 +68,39 @@ class Topology:
             chosen.append(self.endpoint.at(*replicas[0].address))
         return chosen
 
+    def slot_map(self) -> list[tuple[int, int, str]] | None:
+        """Which master has which hash slots; None: it is no cluster."""
+        ranges = [(*one, node.id) for node in self.cluster.owners() for one in node.slots]
+        return sorted(ranges) if self.is_cluster else None
+
+    def moved_slots(self) -> int:
+        """How many hash slots another shard has now, or is about to have. Raises LinkError."""
+        if not self.is_cluster:
+            return 0
+        now = self._again()
+        was, on_their_way = self.cluster, now._on_their_way()
+        return sum(
+            slot in on_their_way or not _is_one_shard(was, was.owner(slot), now.cluster.owner(slot))
+            for slot in range(SLOTS)
+        )
+
+    def _again(self) -> Topology:
+        """The same now, as any of the masters describes it. Raises LinkError."""
+        *others, last = dict.fromkeys((self.endpoint, *self.masters()))
+        for one in others:
+            with contextlib.suppress(LinkError):
+                return Topology(one)
+        return Topology(last)
+
+    def _on_their_way(self) -> set[int]:
+        """The hash slots that a master is giving to another one, as far as they say so."""
+        found: set[int] = set()
+        for one in self.masters():
+            with contextlib.suppress(LinkError), contextlib.closing(Link(one)) as link:
+                nodes = link.attempt("CLUSTER", "NODES") or b""
+                found.update(map(int, _ON_ITS_WAY.findall(nodes)))
+        return found
+
     def master_of(self, key: bytes) -> str:
         """The master that holds a key, as `at` takes it."""
         node = self.cluster.owner(hash_slot(key)) if self.is_cluster else None
@@ -82,6 +118,13 @@ class Topology:
         if not named:
             raise LinkError(f"{self.endpoint.address.shown} names no replica; name one yourself")
         return self.endpoint.at(named[0][0].decode(), int(named[0][1]))
+
+
+def _is_one_shard(was: topology.Topology, old: topology.Node | None, new: topology.Node | None) -> bool:
+    """Whether a hash slot is where it was: at the same master, or at one of its replicas of then."""
+    if old is None or new is None:
+        return False
+    return new.id == old.id or any(one.id == new.id for one in was.replicas_of(old.id))
 
 
 def check_has_keys(endpoint: Endpoint, info: Mapping[str, str]) -> None:

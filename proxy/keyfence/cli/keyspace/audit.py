@@ -28,7 +28,7 @@ from keyfence.policy.units import counted
 
 from .asked import CONFIGURED, Request, is_file
 from .progress import interruptible, watching
-from .report import as_markdown, as_text
+from .report import as_markdown, as_text, left_open
 from .source import opened, settings_of
 
 
@@ -56,11 +56,14 @@ def _audited(asked: Request, judge: Judge, endpoint: Endpoint) -> tuple[dict[str
     shown = asked.source if is_file(asked.source) else endpoint.address.shown
     databases = asked.databases or ((endpoint.address.database,) if endpoint.address.database else ())
     options = Options(asked.rate, asked.sample, databases, is_file(asked.source))
-    servers = _servers(endpoint, replica=asked.replica)
+    topology = Topology(endpoint)
+    servers = in_order(map(inspect, topology.replicas() if asked.replica else topology.masters()))
     header = Header(judge.policy.name, judge.policy.revision, shown)
     opens = _plan_opener(header, asked.output) if asked.plan else None
-    checkpoint = Checkpoint(asked.resume, "audit", work_of(judge, servers, options, asked.output))
+    work = work_of(judge, servers, options, asked.output, topology.slot_map())
+    checkpoint = Checkpoint(asked.resume, "audit", work)
     result = _run(judge, servers, options, checkpoint, opens)
+    result.moved_slots = topology.moved_slots()
     if options.is_file and (expired := expired_keys(endpoint)):
         result.notes[f"{counted(expired, 'key')} of the file had expired; the audit leaves them out"] = None
     return summary(judge.policy, shown, servers, options, result), result, checkpoint
@@ -72,11 +75,6 @@ def _store_url(store: str, configured: str) -> str:
     if not configured:
         fail("--store config needs a configuration with a findings store")
     return configured
-
-
-def _servers(endpoint: Endpoint, *, replica: bool) -> list[Server]:
-    topology = Topology(endpoint)
-    return in_order(map(inspect, topology.replicas() if replica else topology.masters()))
 
 
 def _plan_opener(header: Header, output: str) -> Callable[[int], PlanWriter]:
@@ -120,7 +118,7 @@ def _write_findings(url: str, found: dict[str, Any], checkpoint: Checkpoint) -> 
 
     names = ("rule", "severity", "entry", "shape", "keys", "owner", "hint", "examples")
     rows = [AtRest(*(one[name] for name in names)) for one in found["violations"]]
-    is_all = found["sample"] == 1 and not found["moving"]
+    is_all = found["sample"] == 1 and not (found["moving"] or found["moved_slots"])
     whole = is_all and all(one["audited"] for one in found["databases"])
     again = f"; --resume {checkpoint.path} writes it without a new audit" if checkpoint.path else ""
     try:
@@ -139,6 +137,8 @@ def _print(found: dict[str, Any], result: Result, asked: Request) -> None:
     renames = f"{counted(result.plan_renames, 'rename')}, and {counted(result.plan_open, 'key')} without one"
     if asked.plan and not asked.output:
         say(f"keyfence: {counted(found['keys'], 'key')}: {renames}", err=True)
+        for sentence in left_open(found):
+            say(f"keyfence: {sentence}", err=True)
         return
     if asked.plan:
         found |= {"plan": {"file": asked.output, "renames": result.plan_renames, "open": result.plan_open}}

@@ -171,10 +171,18 @@ def _notes(found: Row) -> Iterator[str]:
             yield f"database {one['database']} was not looked at: {counted(one['keys'], 'key')}"
     if found["gone"]:
         yield f"{counted(found['gone'], 'key')} went before Redis was asked"
+    yield from left_open(found)
+    yield from map(one_line, found["notes"])
+
+
+def left_open(found: Row) -> Iterator[str]:
+    """What an audit of a cluster whose hash slots move cannot say."""
     if found["moving"]:
         moving = counted(found["moving"], "key")
         yield f"{moving} left out, because their hash slots move; audit again when they have moved"
-    yield from map(one_line, found["notes"])
+    if found["moved_slots"]:
+        moved = counted(found["moved_slots"], "hash slot")
+        yield f"{moved} moved meanwhile: keys may be missing or counted twice; audit again when none moves"
 
 
 def _wrapped(text: str, before: str = "") -> list[str]:
