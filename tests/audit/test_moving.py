@@ -543,6 +543,31 @@ def test_a_key_whose_slot_has_moved_is_left(
     assert outcome == Outcome(Fate.LEFT, "its hash slot has moved; run it again")
 
 
+def test_an_old_key_stays_until_a_replica_has_its_copy_at_another_master(
+    many: redis.RedisCluster, cluster: Cluster, cluster_mover: Mover, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("keyfence.audit.moving.CONFIRM_MILLISECONDS", 50)
+    followed = cluster.masters[0].port
+
+    def master_of(number: int, *, is_followed: bool) -> bool:
+        return (cluster.port_of(hash_slot(b"%d" % number)) == followed) is is_followed
+
+    old = next(f"{one}" for one in range(99) if master_of(one, is_followed=False))
+    new, beside = [f"{one}" for one in range(99) if master_of(one, is_followed=True)][:2]
+    many.mset_nonatomic({old: "x", beside: "y"})
+    cluster.replicas[0].pause()
+    try:
+        outcome = cluster_mover.move(rename(old, new))
+        assert outcome.why.startswith("no replica has confirmed the copy")
+        assert (many.get(old), many.get(new)) == (b"x", b"x")
+        many.delete(new)
+        assert cluster_mover.move(rename(beside, new)).fate is Fate.MOVED, "one stream has both changes"
+    finally:
+        cluster.replicas[0].resume()
+    many.delete(new)
+    assert cluster_mover.move(rename(old, new)).fate is Fate.MOVED
+
+
 def test_an_existing_key_in_another_slot_is_never_overwritten(
     many: redis.RedisCluster, cluster_mover: Mover
 ) -> None:

@@ -2,7 +2,8 @@
 
 Rule: the old key goes only in a transaction that Redis refuses if the key has changed since before it was
 copied. The new key is never overwritten. A copy has its time to live from its beginning. It is taken back
-only if it still is what was copied. Whatever is in doubt is left as it is, with the reason.
+only if it still is what was copied. Whatever is in doubt is left as it is, with the reason. A copy at another
+master is on a replica before the old key goes, or a failover would lose both.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from .servers.links import SLOT_MOVES, Link, Request
 from .servers.router import Router
 
 MAX_COMPARED = 1024 * 1024  # bytes of memory; of a larger key only type, length and time to live are compared
+CONFIRM_MILLISECONDS = 1_000  # for a replica to confirm a copy
 SLACK = 1_000  # milliseconds between two looks at a time to live
 _LENGTHS = {
     "string": b"STRLEN",
@@ -190,7 +192,7 @@ class Mover:
     ) -> Outcome:
         """Verifies the copy and removes the old key; or takes the copy back, if the old key has changed.
         `copied`: this move has made the copy."""
-        problem = self._difference(link, one, new, old)
+        problem = self._difference(link, one, new, old) or self._unconfirmed(one, new)
         last = (b"EXISTS" if problem else b"UNLINK", one.old)
         is_unchanged = _together(link, [last]) is not None
         if is_unchanged and not problem:
@@ -200,6 +202,17 @@ class Mover:
         if copied is None:
             raise _Left("it changed meanwhile, and the new key exists already")
         raise _Left(self._taken_back(one, new, copied))
+
+    def _unconfirmed(self, one: Rename, new: bytes) -> str:
+        """Why the copy may not outlive its master, in words; "" if a replica has it, if there is none, or if
+        Redis does not say."""
+        if not self._router.may_lose(one.old, new):
+            return ""
+        guard = self._guard(one, new)
+        about = guard.ask([(b"INFO", b"replication")])[0]
+        if isinstance(about, bytes) and b"state=online" not in about:
+            return _UNCONFIRMED
+        return _UNCONFIRMED if guard.ask([(b"WAIT", 1, CONFIRM_MILLISECONDS)])[0] == 0 else ""
 
     def _taken_back(self, one: Rename, new: bytes, copied: _Copied) -> str:
         """Removes the copy, which is watched, if it still is what was copied. Returns why the key is left."""
@@ -240,6 +253,7 @@ _AGAIN = "it changed meanwhile; run it again"
 _BOTH_CHANGED = "both keys changed meanwhile; compare them and remove one"
 _DIFFERS = "the copy differs: the new key was changed meanwhile; compare both keys"
 _EXISTS = "the new key exists already"
+_UNCONFIRMED = "no replica has confirmed the copy: the new key exists besides; run it again"
 _TOO_LARGE = "it changed meanwhile, and its copy is too large to be sure of; compare both keys and remove one"
 
 

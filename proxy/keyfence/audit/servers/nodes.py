@@ -106,6 +106,9 @@ class Topology:
         node = self.cluster.owner(hash_slot(key)) if self.is_cluster else None
         return node.id if node is not None else ""
 
+    def has_replicas(self, master: str) -> bool:
+        return bool(self.cluster.replicas_of(master))
+
     def at(self, master: str) -> Endpoint:
         node = self.cluster.nodes_by_id.get(master)
         return self.endpoint.at(*node.address) if node is not None else self.endpoint

@@ -38,6 +38,12 @@ class Router:
         """Whether one command may name both keys."""
         return not self.is_cluster or hash_slot(old) == hash_slot(new)
 
+    def may_lose(self, old: bytes, new: bytes) -> bool:
+        """Whether a failover may lose the new key and not the removal of the old one: their masters differ,
+        and that of the new one has replicas."""
+        master = self._topology.master_of(new)
+        return master != self._topology.master_of(old) and self._topology.has_replicas(master)
+
     def close(self) -> None:
         for link in self._links.values():
             link.close()
