@@ -78,6 +78,15 @@ def test_what_no_hash_tag_helps_is_listed() -> None:
     ]
 
 
+def test_two_placeholders_of_one_entry_are_no_common_place() -> None:
+    one = found("9 DEL a:order:ann:bob a:order:bob:7")
+    assert one.tags == []
+    assert [why.partition(":")[0] for why in one.left] == ["9 uses of order stay"]
+    assert tags("9 DEL a:order:ann:bob a:order:bob:7", "2 DEL a:order:ann:1 a:order:ann:2") == {
+        "order": "a:order:{<user>}:<id>"
+    }
+
+
 def test_keys_that_share_a_hash_slot_need_nothing() -> None:
     assert not pairs_of("9 DEL a:cart:ann a:cart:ann", "9 GET a:cart:ann").seen
 

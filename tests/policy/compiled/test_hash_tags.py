@@ -35,6 +35,16 @@ def test_placeholders_with_one_value_are_linked() -> None:
     assert links(order, place_of(POLICY, b"a:cart:bob")) == ()
 
 
+def test_keys_of_one_kind_are_linked_by_one_place_only() -> None:
+    ann, bob, other = (
+        place_of(POLICY, key) for key in (b"a:order:ann:bob", b"a:order:bob:7", b"a:order:ann:7")
+    )
+    assert links(ann, bob) == ()
+    assert links(ann, other) == (("user", "user"),)
+    one, two = (by_shape(place_of(POLICY, key), "u:<int>:<int>") for key in (b"u:1:2", b"u:2:3"))
+    assert links(one, two) == ()
+
+
 def test_a_key_of_no_entry_has_the_segments_that_vary() -> None:
     one = by_shape(place_of(POLICY, b"user:42:mail"), "user:<int>:mail")
     other = by_shape(place_of(POLICY, b"mail:user:42"), "mail:user:<int>")

@@ -18,7 +18,7 @@ Link = tuple[str, str]  # the placeholder of the first key, and that of the seco
 
 
 class Place(NamedTuple):
-    """One key as an entry of the policy describes it, or (with entry "") the key alone."""
+    """One key as an entry of the policy or a shape describes it, or (with entry "") the key alone."""
 
     entry: str
     key: bytes
@@ -44,18 +44,19 @@ def by_shape(place: Place, shape: str) -> Place:
     if len(kinds) != len(texts):
         return place._replace(values=())
     pairs = enumerate(zip(kinds, texts, strict=True), 1)
-    return place._replace(
-        values=tuple((str(at), text) for at, (kind, text) in pairs if _PART.fullmatch(kind))
-    )
+    values = tuple((str(at), text) for at, (kind, text) in pairs if _PART.fullmatch(kind))
+    return place._replace(entry=shape, values=values)
 
 
 def links(first: Place, second: Place) -> tuple[Link, ...]:
-    """Returns the placeholders of two keys that have one value."""
+    """Returns the placeholders of two keys that have one value. Keys of one kind have their hash tag in one
+    place, so there only a placeholder with itself counts."""
+    are_alike = first.entry == second.entry
     return tuple(
         (name, other)
         for name, value in first.values
         for other, same in second.values
-        if value and value == same
+        if value and value == same and (name == other or not are_alike)
     )
 
 
