@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import shlex
 
-from keyfence.authoring.learn.hash_tags import Pairs, Proposal, propose, written
+from keyfence.authoring.learn.hash_tags import Pairs, Proposal, Tag, propose, written
 from keyfence.commands.extract import extract
 from keyfence.policy.compiled.hash_slots import hash_slot
+from keyfence.policy.compiled.hash_tags import tagged
 from keyfence.policy.loading.load import parse_policy
 from keyfence.policy.wording.command_log import as_line, from_line
 
@@ -118,3 +119,27 @@ def test_a_key_that_cannot_be_changed_is_left_with_the_reason() -> None:
     _, taken, dropped = written(moved, proposal.tags)
     assert [tag.entry for tag in taken] == ["order"]
     assert dropped == ["cart is not changed: its key is written in a way that is only changed by hand"]
+
+
+def test_a_hash_tag_gives_no_other_services_rights() -> None:
+    text = """policy: p
+claims: ["a:"]
+services: [one, two]
+placeholders: {shop: "[a-z]+", id: "[0-9]+"}
+scopes: {a: {prefix: "a:", writers: [one]}, shops: {prefix: "a:<shop>:", writers: [two]}}
+keys:
+  cart: {key: "a:<shop>:cart:<id>", type: hash}
+  own: {key: "a:<shop>:own:<id>", type: hash, writers: [two]}
+"""
+    one, other = "a:<shop>:cart:<id>", "a:<shop>:own:<id>"
+    tags = [
+        Tag("cart", "shop", one, tagged(one, "shop"), 9),
+        Tag("own", "shop", other, tagged(other, "shop"), 9),
+    ]
+    after, taken, dropped = written(text, tags)
+    assert [tag.entry for tag in taken] == ["own"]
+    assert dropped == [
+        "cart is not changed: a:{<shop>}:cart:<id> is not in the scope shops but in a, so other services "
+        "would have rights on its keys; give that scope the braces too"
+    ]
+    assert parse_policy(after).target(b"a:x:cart:7") == parse_policy(text).target(b"a:x:cart:7")

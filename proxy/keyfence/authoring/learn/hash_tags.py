@@ -140,15 +140,42 @@ def written(text: str, tags: Iterable[Tag]) -> tuple[str, list[Tag], list[str]]:
     for tag in tags:
         try:
             after = _with_tag(text, tag)
-            parse_policy(after)
+            change = _other_rights(parse_policy(text), parse_policy(after), tag)
         except (EditError, yaml.YAMLError) as exc:
             dropped.append(f"{tag.entry} is not changed: {exc}")
         except FileError as exc:
             dropped.append(f"{tag.entry} is not changed: {exc.diagnostics[0].message}")
         else:
+            if change:
+                dropped.append(f"{tag.entry} is not changed: {change}")
+                continue
             text = after
             taken.append(tag)
     return text, taken, dropped
+
+
+def _other_rights(before: CompiledPolicy, after: CompiledPolicy, tag: Tag) -> str:
+    """Why a tag would change who has rights on an entry's keys, in words; "" if it does not. A scope whose
+    prefix has the placeholder too does not cover the new form."""
+    was, now = _rights(before, tag.entry), _rights(after, tag.entry)
+    if was == now:
+        return ""
+    scopes = [next((scope for scope, *_ in one if scope), "") for one in (was, now)]
+    rights = "other services would have rights on its keys"
+    if scopes[0] == scopes[1]:
+        return f"with {tag.after}, {rights}"
+    goes_to = f"in {scopes[1]}" if scopes[1] else "in no scope"
+    remedy = f"so {rights}; give that scope the braces too"
+    return f"{tag.after} is not in the scope {scopes[0]} but {goes_to}, {remedy}"
+
+
+def _rights(policy: CompiledPolicy, entry: str) -> list[tuple[str, tuple[int, ...], tuple[int, ...]]]:
+    """The scope that gives an entry its rights, the rights and the denials, of each form of its keys."""
+    return [
+        (one.rights_of, one.rights, one.denied)
+        for one in policy.targets
+        if one.kind == "entry" and one.name == entry
+    ]
 
 
 def _with_tag(text: str, tag: Tag) -> str:
