@@ -125,6 +125,32 @@ def test_watched_keys_must_share_the_hash_slot_of_the_transaction() -> None:
     assert one.found() == {("slots.watch", "WATCH"): (2, 0)}
 
 
+def test_shard_channels_have_hash_slots_as_keys_have() -> None:
+    one = Rehearsing()
+    one.send("SSUBSCRIBE chat:7 mail:8", "SSUBSCRIBE {chat}:1 {chat}:2")
+    assert one.found() == {("slots.channel", "SSUBSCRIBE"): (1, 1)}
+    (row,) = [row for row in one.rows() if row["times"]]
+    assert [key["name"] for key in row["keys"]] == ["chat:<int>", "mail:<int>"]
+
+
+SHARDED = {
+    "crosses": (["MULTI", "SET a:cart:ann v", "SPUBLISH news x", "EXEC"], ("SPUBLISH", (1, 0))),
+    "is crossed": (["MULTI", "SPUBLISH news x", "SET a:cart:ann v", "EXEC"], ("SET", (1, 0))),
+    "shares": (["MULTI", "SET a:cart:{x} v", "SPUBLISH {x} m", "EXEC"], ("EXEC", (0, 1))),
+}
+
+
+@pytest.mark.parametrize("together", [True, False], ids=["as one piece", "one by one"])
+@pytest.mark.parametrize("kind", SHARDED)
+def test_a_shard_channel_is_in_the_hash_slot_of_its_transaction(kind: str, together: bool) -> None:
+    commands, (name, (times, works)) = SHARDED[kind]
+    one = Rehearsing()
+    for _ in range(3):
+        one.send(*commands, together=together)
+    found = {command: numbers for (_, command), numbers in one.found().items() if numbers != (0, 0)}
+    assert found == {name: (3 * times, 3 * works)}
+
+
 def test_other_obstacles_are_counted_whoever_admits_the_commands() -> None:
     one = Rehearsing()
     for _ in range(3):

@@ -7,16 +7,19 @@ transaction and of its WATCHes.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 
 from keyfence.commands.extract import extract
-from keyfence.commands.model import Streamed, Touches
+from keyfence.commands.model import MANY, Streamed, Touches
 from keyfence.policy.compiled.hash_slots import hash_slot
 from keyfence.policy.compiled.hash_tags import MAX_KEY, NOWHERE, Place, place_of
 from keyfence.policy.compiled.obstacles import (
+    CHANNEL,
     COMMAND,
     DATABASE,
     RUNS_SCRIPT,
     SCRIPT,
+    SHARD_CHANNELS,
     SORT,
     TRANSACTION,
     UNDECLARED,
@@ -36,7 +39,7 @@ CROSS = "slot.cross"
 
 
 class _Queue:
-    """The open transaction: its first key, and what was reported of it."""
+    """The open transaction: its first key or shard channel, and what was reported of it."""
 
     __slots__ = ("crosses", "first", "of", "works")
 
@@ -58,9 +61,9 @@ class Rehearsed:
 
     def queued(self, transaction: Transaction, argv: Sequence[bytes]) -> Iterator[Seen]:
         """Yields what a command of a transaction shows, all of whose keys are in its hash slot."""
-        accesses = extract(argv).accesses
-        if accesses:
-            yield from self._in_queue(transaction, accesses[0].key)
+        touches = extract(argv)
+        if touches.accesses and touches.command is not None:
+            yield from self._in_queue(touches.command.name, transaction, touches.accesses[0].key)
 
     def seen(self, transaction: Transaction | None, touches: Touches, ruling: Ruling) -> Iterator[Seen]:
         """Yields what a command shows that was evaluated. `ruling` is the candidate's."""
@@ -88,12 +91,15 @@ class Rehearsed:
     def _of_slots(
         self, name: str, transaction: Transaction | None, touches: Touches, crossing: bytes | None
     ) -> Iterator[Seen]:
-        first = touches.accesses[0].key if touches.accesses else None
+        channels = touches.channels if name in SHARD_CHANNELS else ()
+        first = touches.accesses[0].key if touches.accesses else channels[0].name if channels else None
         if transaction is not None:
             if first is not None and crossing is None:
-                yield from self._in_queue(transaction, first)
+                yield from self._in_queue(name, transaction, first)
             elif crossing is not None:
                 yield from self._crossed(name, transaction, first or crossing, crossing)
+        elif len(channels) > 1:
+            yield _of_channels(name, [one.name for one in islice(channels, MANY) if _held(one.name)])
         elif crossing is not None:
             place = NOWHERE if first is None else self._place(first)
             yield Seen(slot_obstacle(name, in_transaction=False), name, place, self._place(crossing))
@@ -104,13 +110,15 @@ class Rehearsed:
         elif len(touches.accesses) > 1:
             yield Seen(COMMAND if name != "WATCH" else WATCH, name, works=True)
 
-    def _in_queue(self, transaction: Transaction, key: bytes) -> Iterator[Seen]:
-        """A key of a transaction that is in the hash slot of its first one, or is the first one."""
+    def _in_queue(self, name: str, transaction: Transaction, key: bytes) -> Iterator[Seen]:
+        """A key or shard channel of a transaction whose keys so far are in one hash slot."""
         queue = self._of(transaction)
         if not queue.first:
             queue.first = _held(key)
             if self._is_elsewhere(self._watched, key):
                 yield Seen(WATCH, "WATCH", self._place(self._watched), self._place(key))
+        elif _held(key) and self._is_elsewhere(queue.first, key):  # the rules compare keys only
+            yield from self._crossed(name, transaction, queue.first, key)
         elif not queue.works and not queue.crosses:
             queue.works = True
             yield Seen(TRANSACTION, "EXEC", works=True)
@@ -137,6 +145,14 @@ class Rehearsed:
     @staticmethod
     def _is_elsewhere(one: bytes, other: bytes) -> bool:
         return bool(one) and hash_slot(one) != hash_slot(other)
+
+
+def _of_channels(name: str, channels: Sequence[bytes]) -> Seen:
+    """What the shard channels of a command show. No entry of the policy describes them."""
+    other = next((one for one in channels if hash_slot(one) != hash_slot(channels[0])), None)
+    if other is None:
+        return Seen(CHANNEL, name, works=True)
+    return Seen(CHANNEL, name, Place("", channels[0]), Place("", other))
 
 
 def _held(key: bytes) -> bytes:

@@ -36,6 +36,7 @@ COMMAND: Final = "slots.command"
 TRANSACTION: Final = "slots.transaction"
 SCRIPT: Final = "slots.script"
 WATCH: Final = "slots.watch"
+CHANNEL: Final = "slots.channel"
 UNDECLARED: Final = "script.undeclared"
 DATABASE: Final = "database"
 SORT: Final = "sort.patterns"
@@ -50,6 +51,7 @@ _ALL: Final = (
     Obstacle(TRANSACTION, "breaks", "has a key in another hash slot than its transaction", _TAG),
     Obstacle(SCRIPT, "breaks", "runs a script with keys in different hash slots", _TAG),
     Obstacle(WATCH, "breaks", "watches a key in another hash slot than the others", _TAG),
+    Obstacle(CHANNEL, "breaks", "names shard channels in different hash slots", _TAG),
     Obstacle(
         UNDECLARED,
         "breaks",
@@ -84,7 +86,9 @@ _ALL: Final = (
 )
 OBSTACLES: Final[Mapping[str, Obstacle]] = {one.name: one for one in _ALL}
 # The obstacles on which a hash tag decides, so that keys are evidence against them too.
-OF_SLOTS: Final = (COMMAND, TRANSACTION, SCRIPT, WATCH)
+OF_SLOTS: Final = (COMMAND, TRANSACTION, SCRIPT, WATCH, CHANNEL)
+# Their channels have hash slots, as keys have.
+SHARD_CHANNELS: Final = frozenset({"SPUBLISH", "SSUBSCRIBE"})
 
 # Commands that the name alone decides about, however they are counted.
 BY_NAME: Final[Mapping[str, str]] = {
@@ -95,7 +99,7 @@ RUNS_SCRIPT: Final = frozenset(
     row.command.name for row in COMMANDS.values() if row.facts.connection is Connection.RUNS_SCRIPT
 )
 # More than the name and the keys decides about these.
-BY_EVALUATION: Final = RUNS_SCRIPT | {"COPY", "MOVE", "SORT", "SORT_RO", "SWAPDB"}
+BY_EVALUATION: Final = RUNS_SCRIPT | SHARD_CHANNELS | {"COPY", "MOVE", "SORT", "SORT_RO", "SWAPDB"}
 _OF_DATABASES: Final = frozenset({"MOVE", "SWAPDB"})
 _NOTIFIES: Final = b"__key"  # the names of keyspace notifications, and patterns over them, begin so
 

@@ -10,7 +10,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from keyfence.policy.compiled.hash_tags import tagged, tagged_shape
-from keyfence.policy.compiled.obstacles import OBSTACLES, OF_SLOTS, PUBSUB, SCRIPT, TRANSACTION, WATCH
+from keyfence.policy.compiled.obstacles import (
+    CHANNEL,
+    OBSTACLES,
+    OF_SLOTS,
+    PUBSUB,
+    SCRIPT,
+    TRANSACTION,
+    WATCH,
+)
 from keyfence.policy.compiled.splittable import COUNTED, LISTED
 
 LEVELS = ("breaks", "partial", "unknown", "costs")
@@ -20,6 +28,7 @@ _INSTEAD = {
     TRANSACTION: "keep to the keys of one hash slot, or use two transactions",
     SCRIPT: "keep to the keys of one hash slot, or run two scripts",
     WATCH: "watch the keys of one hash slot only",
+    CHANNEL: "subscribe to each channel in a command of its own",
 }
 
 
