@@ -75,7 +75,7 @@ def test_commands_that_share_a_hash_slot_are_evidence_and_others_an_obstacle() -
     assert one.found() == {("slots.command", "MGET"): (3, 3)}
     (row,) = [row for row in one.rows() if row["times"]]
     assert [key["name"] for key in row["keys"]] == ["cart", "order"]
-    assert row["links"] == [{"first": "user", "second": "user", "times": 3}]
+    assert row["links"] == [{"first": "user", "second": "user", "times": 3, "values": 1}]
 
 
 TRANSACTIONS = {
@@ -105,7 +105,7 @@ def test_the_keys_of_a_transaction_are_named_with_its_first_key() -> None:
         one.send("MULTI", "SET a:cart:ann v", "SET a:order:ann:1 v", "EXEC", together=True)
     (row,) = [row for row in one.rows() if row["times"]]
     assert [key["name"] for key in row["keys"]] == ["cart", "order"]
-    assert row["links"] == [{"first": "user", "second": "user", "times": 3}]
+    assert row["links"] == [{"first": "user", "second": "user", "times": 3, "values": 1}]
 
 
 def test_a_first_key_that_is_too_long_to_be_kept_is_not_named() -> None:

@@ -79,6 +79,27 @@ def test_what_no_hash_tag_helps_is_listed() -> None:
     ]
 
 
+def test_a_placeholder_with_few_values_is_no_hash_tag_if_another_one_does() -> None:
+    both = [f"DEL a:order:{'ab'[user % 2]}:{user} a:line:{user}:{'ab'[user % 2]}" for user in range(20)]
+    # Only two of the twenty commands more have the item in common.
+    item = ["DEL a:order:a:1 a:line:2:a", "DEL a:order:b:3 a:line:4:b"]
+    one = found(*(f"1 {command}" for command in (*both, *item)))
+    assert {tag.entry: tag.after for tag in one.tags} == {
+        "line": "a:line:{<id>}:<item>",
+        "order": "a:order:<user>:{<id>}",
+    }
+    assert one.left == ["2 uses of line and order stay: their values differ there"]
+    assert not any(tag.has_few_values for tag in one.tags)
+
+
+def test_a_placeholder_with_few_values_is_proposed_as_such_if_there_is_no_other() -> None:
+    one = found(*(f"9 DEL a:cart:{user} a:order:{user}:7" for user in ("ann", "bob")))
+    assert [(tag.entry, tag.values, tag.has_few_values) for tag in one.tags] == [
+        ("cart", 2, True),
+        ("order", 2, True),
+    ]
+
+
 def test_two_placeholders_of_one_entry_are_no_common_place() -> None:
     one = found("9 DEL a:order:ann:bob a:order:bob:7")
     assert one.tags == []

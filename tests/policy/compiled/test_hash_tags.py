@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from keyfence.policy.compiled.hash_tags import MAX_KEY, by_shape, links, place_of, tagged, tagged_shape
+from keyfence.policy.compiled.hash_tags import (
+    MAX_KEY,
+    Link,
+    Place,
+    by_shape,
+    links,
+    place_of,
+    tagged,
+    tagged_shape,
+    worth,
+)
 from keyfence.policy.loading.load import parse_policy
 
 POLICY = parse_policy("""policy: p
@@ -16,6 +26,10 @@ keys:
   cart: {key: "a:cart:<user>", type: hash}
   order: {key: "a:order:<user>:<id>", type: hash}
 """)
+
+
+def linked(*places: Place) -> tuple[Link, ...]:
+    return tuple(one.link for one in links(*places))
 
 
 def test_a_key_of_an_entry_has_its_placeholders() -> None:
@@ -30,25 +44,25 @@ def test_any_other_key_has_none() -> None:
 
 def test_placeholders_with_one_value_are_linked() -> None:
     order, cart = place_of(POLICY, b"a:order:ann:7"), place_of(POLICY, b"a:cart:ann")
-    assert links(order, cart) == (("user", "user"),)
-    assert links(order, place_of(POLICY, b"a:cart:7")) == (("id", "user"),)
-    assert links(order, place_of(POLICY, b"a:cart:bob")) == ()
+    assert linked(order, cart) == (("user", "user"),)
+    assert linked(order, place_of(POLICY, b"a:cart:7")) == (("id", "user"),)
+    assert linked(order, place_of(POLICY, b"a:cart:bob")) == ()
 
 
 def test_keys_of_one_kind_are_linked_by_one_place_only() -> None:
     ann, bob, other = (
         place_of(POLICY, key) for key in (b"a:order:ann:bob", b"a:order:bob:7", b"a:order:ann:7")
     )
-    assert links(ann, bob) == ()
-    assert links(ann, other) == (("user", "user"),)
+    assert linked(ann, bob) == ()
+    assert linked(ann, other) == (("user", "user"),)
     one, two = (by_shape(place_of(POLICY, key), "u:<int>:<int>") for key in (b"u:1:2", b"u:2:3"))
-    assert links(one, two) == ()
+    assert linked(one, two) == ()
 
 
 def test_a_key_of_no_entry_has_the_segments_that_vary() -> None:
     one = by_shape(place_of(POLICY, b"user:42:mail"), "user:<int>:mail")
     other = by_shape(place_of(POLICY, b"mail:user:42"), "mail:user:<int>")
-    assert links(one, other) == (("2", "3"),)
+    assert linked(one, other) == (("2", "3"),)
     assert by_shape(one, "other").values == ()
 
 
@@ -69,3 +83,15 @@ def test_in_a_shape_it_stands_round_the_segment() -> None:
     assert tagged_shape("user:<int>:mail", "2") == "user:{<int>}:mail"
     assert tagged_shape("user:{<int>}:mail", "2") == "user:{<int>}:mail"
     assert tagged_shape("user", "2") == "user"
+
+
+def test_the_trace_of_a_link_tells_how_many_values_it_had() -> None:
+    traces = [
+        links(place_of(POLICY, b"a:cart:%d" % user), place_of(POLICY, b"a:order:%d:x" % user))[0].trace
+        for user in (1, 2, 3, 1)
+    ]
+    assert (traces[0] | traces[1] | traces[2] | traces[3]).bit_count() == 3
+
+
+def test_a_hash_tag_with_few_values_is_worth_less_however_often_it_was_seen() -> None:
+    assert worth(10, 60) > worth(1000, 3) > worth(999, 3) > worth(999, 2)

@@ -40,7 +40,7 @@ def test_what_was_seen_is_counted_by_service_command_and_kinds_of_keys() -> None
         "script": "",
         "times": 2,
         "works": 0,
-        "links": [{"first": "user", "second": "user", "times": 2}],
+        "links": [{"first": "user", "second": "user", "times": 2, "values": 1}],
     }
     assert (working["keys"], working["times"], working["works"]) == ([], 0, 1)
 
@@ -52,7 +52,7 @@ def test_keys_of_no_entry_are_named_by_their_shape() -> None:
     assert [key["name"] for key in row["keys"]] == ["u:<int>:<*>", "u:<int>:<*>"] or all(
         "42" not in key["name"] for key in row["keys"]
     )
-    assert {"first": "2", "second": "2", "times": 1} in row["links"]
+    assert {"first": "2", "second": "2", "times": 1, "values": 1} in row["links"]
 
 
 def test_admitted_commands_count_by_their_name_and_by_their_evidence() -> None:

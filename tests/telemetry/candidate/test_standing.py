@@ -10,6 +10,7 @@ from keyfence.telemetry.candidate.standing import Asked, standing_of
 
 SPLITTABLE = ("MGET", "DEL", "EXISTS", "TOUCH", "UNLINK")
 TEXTS = {"cart": "a:cart:<user>", "order": "a:order:<user>:<id>", "tagged": "a:{<user>}:x"}
+TEXTS["other"] = "b:order:<user>:<id>"
 
 
 def row(
@@ -29,8 +30,8 @@ def row(
     }
 
 
-def link(first: str, second: str, times: int = 1) -> dict[str, Any]:
-    return {"first": first, "second": second, "times": times}
+def link(first: str, second: str, times: int = 1, values: int = 1) -> dict[str, Any]:
+    return {"first": first, "second": second, "times": times, "values": values}
 
 
 def standing(*rows: dict[str, Any], seconds: float = 10.0, **commands: int) -> dict[str, Any]:
@@ -75,6 +76,13 @@ def test_a_common_placeholder_is_where_the_hash_tag_goes() -> None:
     assert change(one) == "write a:cart:{<user>} and a:order:{<user>}:<id>"
     one["links"] = [link("user", "user", 3)]
     assert change(one) == "write a:cart:{<user>} and a:order:{<user>}:<id>, which fits 3 of 4"
+
+
+def test_a_part_that_hardly_varies_is_not_where_the_hash_tag_goes() -> None:
+    few, many = link("id", "id", 9, values=2), link("user", "user", 9, values=9)
+    for links in ([few, many], [many, few]):
+        one = row("slots.command", "MGET", "order", "other", times=9, links=links)
+        assert change(one) == "write a:order:{<user>}:<id> and b:order:{<user>}:<id>"
 
 
 def test_keys_of_no_entry_get_it_in_their_shape() -> None:

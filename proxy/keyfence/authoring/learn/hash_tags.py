@@ -13,7 +13,7 @@ from typing import NamedTuple
 import yaml
 
 from keyfence.policy.compiled.hash_slots import hash_slot
-from keyfence.policy.compiled.hash_tags import Link, links, place_of, tagged
+from keyfence.policy.compiled.hash_tags import ENOUGH, Link, Linked, links, place_of, tagged, worth
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.diagnostics import FileError
 from keyfence.policy.loading.load import parse_policy
@@ -33,12 +33,13 @@ class Pair:
     def __init__(self, first: str, second: str) -> None:
         self.first, self.second = first, second
         self.times = 0
-        self.links: dict[Link, int] = {}  # by how often the two placeholders had one value
+        self.links: dict[Link, Linked] = {}  # placeholders that had one value
 
-    def add(self, times: int, found: Iterable[tuple[Link, int]]) -> None:
+    def add(self, times: int, found: Iterable[Linked]) -> None:
         self.times += times
-        for link, number in found:
-            self.links[link] = self.links.get(link, 0) + number
+        for one in found:
+            known = self.links.get(one.link, Linked(one.link, 0, 0))
+            self.links[one.link] = Linked(one.link, known.times + one.times, known.trace | one.trace)
 
     @property
     def name(self) -> str:
@@ -51,10 +52,10 @@ class Pairs:
     def __init__(self) -> None:
         self.seen: dict[tuple[str, str], Pair] = {}
 
-    def add(self, first: str, second: str, times: int, found: Iterable[tuple[Link, int]]) -> None:
+    def add(self, first: str, second: str, times: int, found: Iterable[Linked]) -> None:
         if second < first:
             first, second = second, first
-            found = [((one, other), number) for (other, one), number in found]
+            found = [one._replace(link=one.link[::-1]) for one in found]
         self.seen.setdefault((first, second), Pair(first, second)).add(times, found)
 
     def add_command(self, policy: CompiledPolicy, one: Recorded) -> None:
@@ -66,8 +67,7 @@ class Pairs:
         for key in keys[1:]:
             if hash_slot(key) != slot:
                 other = place_of(policy, key)
-                found = [(link, one.times) for link in links(first, other)]
-                self.add(first.entry, other.entry, one.times, found)
+                self.add(first.entry, other.entry, one.times, links(first, other, one.times))
 
 
 class Tag(NamedTuple):
@@ -78,6 +78,12 @@ class Tag(NamedTuple):
     before: str  # the key's pattern as written
     after: str
     times: int  # how often its keys were used with others that this puts into one hash slot
+    values: int = ENOUGH  # about how many the placeholder had then
+
+    @property
+    def has_few_values(self) -> bool:
+        """Whether it would put many keys into few hash slots, by what was seen."""
+        return self.values < min(ENOUGH, self.times)
 
 
 class Proposal(NamedTuple):
@@ -92,29 +98,38 @@ def propose(texts: Mapping[str, str], pairs: Pairs) -> Proposal:
     chosen = {entry: match[1] for entry, text in texts.items() if (match := _TAGGED.search(text))}
     fixed = {entry for entry, text in texts.items() if "{" in text}
     used: dict[str, int] = {}
+    values: dict[str, int] = {}
     left: list[str] = []
-    candidates = [(number, pair, link) for pair in pairs.seen.values() for link, number in pair.links.items()]
-    candidates.sort(key=lambda one: (-one[0], one[2][0] != one[2][1], one[1].name, one[2]))
+    candidates = [(one, pair) for pair in pairs.seen.values() for one in pair.links.values()]
+    candidates.sort(key=_place)
     joined: dict[str, int] = {}
-    for number, pair, link in candidates:
-        ends = tuple(zip((pair.first, pair.second), link, strict=True))
+    for one, pair in candidates:
+        ends = tuple(zip((pair.first, pair.second), one.link, strict=True))
         if pair.name in joined or any(entry not in texts for entry, _ in ends):
             continue
         if any(chosen.get(entry, "" if entry in fixed else hole) != hole for entry, hole in ends):
             continue
-        joined[pair.name] = number
+        joined[pair.name] = one.times
         for entry, hole in dict(ends).items():
             chosen[entry] = hole
-            used[entry] = used.get(entry, 0) + number
+            used[entry] = used.get(entry, 0) + one.times
+            values[entry] = max(values.get(entry, 0), one.trace.bit_count())
     for pair in sorted(pairs.seen.values(), key=lambda one: (-one.times, one.name)):
         if joined.get(pair.name, 0) < pair.times:
             left.append(_why(pair, joined.get(pair.name, 0), chosen, texts))
     tags = [
-        Tag(entry, hole, texts[entry], tagged(texts[entry], hole), used[entry])
+        Tag(entry, hole, texts[entry], tagged(texts[entry], hole), used[entry], values[entry])
         for entry, hole in chosen.items()
         if entry in used and entry not in fixed and tagged(texts[entry], hole) != texts[entry]
     ]
     return Proposal(sorted(tags, key=lambda one: (-one.times, one.entry)), left)
+
+
+def _place(candidate: tuple[Linked, Pair]) -> tuple[bool, int, int, bool, str, Link]:
+    """The place of a link among all, the best one first."""
+    one, pair = candidate
+    is_enough, times, values = worth(one.times, one.trace.bit_count())
+    return not is_enough, -times, -values, one.link[0] != one.link[1], pair.name, one.link
 
 
 def _why(pair: Pair, joined: int, chosen: Mapping[str, str], texts: Mapping[str, str]) -> str:

@@ -7,8 +7,9 @@ must know about it to standard error.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -16,6 +17,7 @@ from keyfence.authoring.learn.hash_tags import Pairs, propose, written
 from keyfence.cli.terminal.asking import ask_admin, checked_answer, is_url, source_url
 from keyfence.cli.terminal.output import fail, say
 from keyfence.config.fields import is_store
+from keyfence.policy.compiled.hash_tags import Linked
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.loading.load import load_policy
 from keyfence.policy.show import one_line
@@ -55,6 +57,10 @@ def hash_tags(path: str, sources: Iterable[str]) -> None:
         say("keyfence: no keys were seen together in different hash slots", err=True)
     for tag in taken:
         change = f"{tag.entry}: {tag.before} becomes {tag.after}, for {counted(tag.times, 'use')}"
+        if tag.has_few_values:
+            change += (
+                f"; <{tag.placeholder}> had {counted(tag.values, 'value')}, so few hash slots hold all keys"
+            )
         say(f"keyfence: {one_line(change)}", err=True)
     for sentence in (*dropped, *found.left):
         say(f"keyfence: {one_line(sentence)}", err=True)
@@ -71,8 +77,13 @@ def _add_running(pairs: Pairs, url: str) -> None:
         for row in answer["rows"]:
             if len(row["keys"]) == 2:
                 first, second = (one["name"] if one["is_entry"] else "" for one in row["keys"])
-                found = [((one["first"], one["second"]), int(one["times"])) for one in row["links"]]
-                pairs.add(first, second, int(row["times"]), found if first and second else [])
+                found = map(_linked, row["links"]) if first and second else ()
+                pairs.add(first, second, int(row["times"]), found)
+
+
+def _linked(one: Mapping[str, Any]) -> Linked:
+    """A link as a rehearsal tells it. It tells the number of the values only, so the trace is made up."""
+    return Linked((one["first"], one["second"]), int(one["times"]), (1 << int(one["values"])) - 1)
 
 
 def _add_log(pairs: Pairs, policy: CompiledPolicy, path: str) -> None:

@@ -1,12 +1,14 @@
 """Which part two keys have in common, so that a hash tag there puts them into one hash slot.
 
-Rule: only parts that vary are proposed. A constant tag would put all keys of its kind into one hash slot.
-Values are compared here and kept nowhere.
+Rule: only parts that vary are proposed. A constant tag would put all keys of its kind into one hash slot, and
+a part with few values into few. Values are compared here and kept nowhere: a trace of 64 bits tells about how
+many there are.
 """
 
 from __future__ import annotations
 
 import re
+import zlib
 from typing import NamedTuple
 
 from .policy import CompiledPolicy
@@ -14,7 +16,21 @@ from .policy import CompiledPolicy
 MAX_KEY = 512  # bytes; longer keys are not compared
 _PART = re.compile(r"<[^<>]+>")
 
+ENOUGH = 8  # values of a hash tag; with fewer, keys are in too few hash slots
 Link = tuple[str, str]  # the placeholder of the first key, and that of the second, whose values are equal
+
+
+class Linked(NamedTuple):
+    """A link, how often it was seen, and a trace of its values: a bit for each, which few of them share."""
+
+    link: Link
+    times: int
+    trace: int
+
+
+def worth(times: int, values: int) -> tuple[bool, int, int]:
+    """The greater, the better a hash tag, by how often and with how many values it was seen."""
+    return values >= ENOUGH, times, values
 
 
 class Place(NamedTuple):
@@ -48,12 +64,12 @@ def by_shape(place: Place, shape: str) -> Place:
     return place._replace(entry=shape, values=values)
 
 
-def links(first: Place, second: Place) -> tuple[Link, ...]:
+def links(first: Place, second: Place, times: int = 1) -> tuple[Linked, ...]:
     """Returns the placeholders of two keys that have one value. Keys of one kind have their hash tag in one
     place, so there only a placeholder with itself counts."""
     are_alike = first.entry == second.entry
     return tuple(
-        (name, other)
+        Linked((name, other), times, 1 << zlib.crc32(value) % 64)
         for name, value in first.values
         for other, same in second.values
         if value and value == same and (name == other or not are_alike)

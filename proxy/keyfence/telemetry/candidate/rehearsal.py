@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from keyfence.policy.compiled.hash_tags import Link, Place, by_shape, links
+from keyfence.policy.compiled.hash_tags import Link, Linked, Place, by_shape, links
 from keyfence.policy.compiled.obstacles import BY_NAME, COMMAND, Seen
 from keyfence.policy.engine.counts import Admitted
 from keyfence.shapes.shapes import Shapes
@@ -51,14 +51,15 @@ class Count:
     def __init__(self) -> None:
         self.times = 0  # the obstacle was met
         self.works = 0  # a command of the same kind would work
-        self.links: dict[Link, int] = {}  # placeholders with one value in both keys, by how often
+        self.links: dict[Link, Linked] = {}  # placeholders with one value in both keys
 
-    def add(self, times: int, works: int, found: Iterable[tuple[Link, int]]) -> None:
+    def add(self, times: int, works: int, found: Iterable[Linked]) -> None:
         self.times += times
         self.works += works
-        for link, number in found:
-            if link in self.links or len(self.links) < MAX_LINKS:
-                self.links[link] = self.links.get(link, 0) + number
+        for one in found:
+            if one.link in self.links or len(self.links) < MAX_LINKS:
+                known = self.links.get(one.link, Linked(one.link, 0, 0))
+                self.links[one.link] = Linked(one.link, known.times + one.times, known.trace | one.trace)
 
 
 class Rehearsal:
@@ -84,7 +85,7 @@ class Rehearsal:
             return
         first, one = _named(seen.first, shapes)
         second, other = _named(seen.second, shapes)
-        found = [(link, seen.times) for link in links(one, other)] if second.name else []
+        found = links(one, other, seen.times) if second.name else ()
         key = Key(service, seen.obstacle, seen.command, first, second, seen.script)
         self._add(key, seen.times, 0, found)
 
@@ -99,9 +100,10 @@ class Rehearsal:
         """Add what a worker sends."""
         for service, obstacle, command, first, second, script, times, works, found in rows:
             key = Key(service, obstacle, command, Name(*first), Name(*second), script)
-            self._add(key, times, works, [((one, other), number) for one, other, number in found])
+            linked = [Linked((one, other), number, trace) for one, other, number, trace in found]
+            self._add(key, times, works, linked)
 
-    def _add(self, key: Key, times: int, works: int, found: Iterable[tuple[Link, int]]) -> None:
+    def _add(self, key: Key, times: int, works: int, found: Iterable[Linked]) -> None:
         if key.script and not self._names(key.service, key.script):
             key = key._replace(script="")
         if key not in self.rows and len(self.rows) >= MAX_ROWS:
@@ -122,7 +124,7 @@ class Rehearsal:
 
 
 def _packed(key: Key, count: Count) -> list[Any]:
-    found = [[*link, number] for link, number in count.links.items()]
+    found = [[*one.link, one.times, one.trace] for one in count.links.values()]
     return [*key[:3], list(key.first), list(key.second), key.script, count.times, count.works, found]
 
 
@@ -145,7 +147,12 @@ def as_rows(rows: Mapping[Key, Count]) -> list[dict[str, Any]]:
             "script": key.script,
             "times": count.times,
             "works": count.works,
-            "links": [{"first": one, "second": other, "times": n} for (one, other), n in count.links.items()],
+            "links": [_link(one) for one in count.links.values()],
         }
         for key, count in rows.items()
     ]
+
+
+def _link(one: Linked) -> dict[str, Any]:
+    first, second = one.link
+    return {"first": first, "second": second, "times": one.times, "values": one.trace.bit_count()}

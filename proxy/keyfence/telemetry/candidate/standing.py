@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from keyfence.policy.compiled.hash_tags import tagged, tagged_shape
+from keyfence.policy.compiled.hash_tags import tagged, tagged_shape, worth
 from keyfence.policy.compiled.obstacles import (
     CHANNEL,
     OBSTACLES,
@@ -93,7 +93,7 @@ def _change(row: Mapping[str, Any], asked: Asked) -> str:
     keys = row["keys"]
     if obstacle.name not in OF_SLOTS or len(keys) < 2:
         return obstacle.remedy
-    best = max(row["links"], key=lambda one: one["times"], default=None)
+    best = max(row["links"], key=lambda one: worth(one["times"], one["values"]), default=None)
     forms = tagged_forms(keys, best, asked.texts) if best is not None else None
     if best is None or forms is None:
         return _without_link(row, asked.texts)
