@@ -155,7 +155,10 @@ def test_other_obstacles_are_counted_whoever_admits_the_commands() -> None:
     one = Rehearsing()
     for _ in range(3):
         one.send("KEYS a:*", "PUBLISH news x", "EVAL s 0", "EVAL s 1 a:x", "SORT a:x BY w:*")
+        one.send("SCRIPT LOAD s", "PUBSUB NUMSUB news")
     assert one.found() == {
+        ("scripts.one.node", "SCRIPT LOAD"): (3, 0),
+        ("subscribers.one.node", "PUBSUB NUMSUB"): (3, 0),
         ("one.node", "KEYS"): (3, 0),
         ("pubsub", "PUBLISH"): (3, 0),
         ("script.undeclared", "EVAL"): (3, 3),

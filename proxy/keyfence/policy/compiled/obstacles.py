@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Final, Literal, NamedTuple
 
-from keyfence.commands.facts import Connection
+from keyfence.commands.facts import Connection, each
 from keyfence.commands.model import MANY, Script, Touches
 from keyfence.commands.table import COMMANDS
 
@@ -41,6 +41,8 @@ UNDECLARED: Final = "script.undeclared"
 DATABASE: Final = "database"
 SORT: Final = "sort.patterns"
 ONE_NODE: Final = "one.node"
+SCRIPTS: Final = "scripts.one.node"
+SUBSCRIBERS: Final = "subscribers.one.node"
 NOTIFICATIONS: Final = "notifications"
 UNKNOWN: Final = "command.unknown"
 PUBSUB: Final = "pubsub"
@@ -68,6 +70,8 @@ _ALL: Final = (
         SORT, "breaks", "reads keys by BY or GET", "Redis 7.4 and later allow it, where one hash tag is shown"
     ),
     Obstacle(ONE_NODE, "partial", "reaches the keys of one node", "send it to every primary"),
+    Obstacle(SCRIPTS, "partial", "reaches the scripts and functions of one node", "send it to every primary"),
+    Obstacle(SUBSCRIBERS, "partial", "tells of the subscribers of one node", "ask every node"),
     Obstacle(
         NOTIFICATIONS, "partial", "hears of the keys of one node", "subscribe at every node, or use a stream"
     ),
@@ -92,7 +96,12 @@ SHARD_CHANNELS: Final = frozenset({"SPUBLISH", "SSUBSCRIBE"})
 
 # Commands that the name alone decides about, however they are counted.
 BY_NAME: Final[Mapping[str, str]] = {
-    **dict.fromkeys(("KEYS", "SCAN", "RANDOMKEY", "DBSIZE", "FLUSHALL", "FLUSHDB"), ONE_NODE),
+    **each("KEYS SCAN RANDOMKEY DBSIZE FLUSHALL FLUSHDB", ONE_NODE),
+    **each("SCRIPT|EXISTS SCRIPT|FLUSH SCRIPT|LOAD", SCRIPTS),
+    **each("FUNCTION|DELETE FUNCTION|FLUSH FUNCTION|LOAD FUNCTION|RESTORE", SCRIPTS),
+    **each(
+        "PUBSUB|CHANNELS PUBSUB|NUMPAT PUBSUB|NUMSUB PUBSUB|SHARDCHANNELS PUBSUB|SHARDNUMSUB", SUBSCRIBERS
+    ),
     "PUBLISH": PUBSUB,
 }
 RUNS_SCRIPT: Final = frozenset(
