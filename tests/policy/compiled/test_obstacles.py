@@ -51,6 +51,12 @@ scripts:
         ("SUBSCRIBE news", []),
         ("SUBSCRIBE __keyspace@0__:a:1", ["notifications"]),
         ("PSUBSCRIBE __keyevent@*__:del", ["notifications"]),
+        ("PSUBSCRIBE __*__:expired", ["notifications"]),
+        ("PSUBSCRIBE __[k]eyevent@0__:*", ["notifications"]),
+        ("PSUBSCRIBE *", []),  # it is for all channels
+        ("PSUBSCRIBE __own:*", []),
+        ("SUBSCRIBE __", []),
+        ("PUBLISH __keyspace@0__:a:1 x", ["pubsub"]),
         ("SORT a:1 BY nosort", []),
         ("SORT a:1 BY w:*", ["sort.patterns"]),
         ("SORT_RO a:1 GET w:*", ["sort.patterns"]),

@@ -11,8 +11,9 @@ from itertools import islice
 from typing import Final, Literal, NamedTuple
 
 from keyfence.commands.facts import Connection, each
-from keyfence.commands.model import MANY, Script, Touches
+from keyfence.commands.model import MANY, Channel, Script, Touches
 from keyfence.commands.table import COMMANDS
+from keyfence.policy.patterns.globs import Glob
 
 from .hash_tags import NOWHERE, Place
 from .policy import CompiledPolicy
@@ -125,13 +126,21 @@ def of_command(policy: CompiledPolicy, values: Values, touches: Touches) -> Iter
         yield BY_NAME[name]
     if name in _OF_DATABASES or any(number for _, number in touches.databases):
         yield DATABASE
-    if any(not one.publish and one.name.startswith(_NOTIFIES) for one in islice(touches.channels, MANY)):
+    if any(map(_hears_of_keys, islice(touches.channels, MANY))):
         yield NOTIFICATIONS
     if touches.script is not None and name in RUNS_SCRIPT:
         if _hides_keys(policy, values, touches.script):
             yield UNDECLARED
     elif problem is not None and problem.rule == "command.unknown":
         yield SORT if name.startswith("SORT") else UNKNOWN
+
+
+def _hears_of_keys(channel: Channel) -> bool:
+    """Whether a subscription is meant for keyspace notifications. A pattern such as `*` is not."""
+    if channel.publish or not channel.is_pattern:
+        return not channel.publish and channel.name.startswith(_NOTIFIES)
+    known = Glob(channel.name).literal_prefix
+    return known.startswith(_NOTIFIES) or (len(known) > 1 and _NOTIFIES.startswith(known))
 
 
 def slot_obstacle(name: str, *, in_transaction: bool) -> str:
