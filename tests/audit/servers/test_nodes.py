@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from keyfence.audit.checkpoint import Checkpoint, CheckpointError
 from keyfence.audit.scan import Options, in_order, work_of
-from keyfence.audit.servers.links import Endpoint
+from keyfence.audit.servers.links import Endpoint, LinkError
 from keyfence.audit.servers.nodes import Topology, inspect
 from keyfence.policy.compiled.hash_slots import hash_slot
 from keyfence.upstream.address import parse_upstream
@@ -16,7 +17,7 @@ from tests.audit.shop import endpoint, judge
 from tests.clients.running import eventually
 from tests.cluster import NO_CLUSTER, Cluster, cluster_binary, half_moved, running_cluster
 from tests.end_to_end.clusters import moved_slot
-from tests.servers import RedisServer
+from tests.servers import RedisServer, free_port
 
 KEY = next(f"{number}" for number in range(100) if hash_slot(b"%d" % number) in range(6000, 10000))
 
@@ -50,6 +51,23 @@ def test_a_failover_moves_no_hash_slot() -> None:
             client.execute_command("CLUSTER", "FAILOVER")
         eventually(lambda: cluster.port_of(0) == heir.port, "the replica takes over")
         assert before.moved_slots() == 0
+
+
+def test_a_replica_that_does_not_follow_its_master_is_not_read(
+    start_redis: Callable[..., RedisServer],
+) -> None:
+    master, other = start_redis(tcp=True), start_redis(tcp=True)
+    with other.client() as client:
+        client.set("old", "x")
+        client.replicaof("127.0.0.1", free_port())
+        with pytest.raises(LinkError, match="does not follow its master now; wait for it, or omit --replica"):
+            Topology(endpoint(other)).replicas()
+        client.replicaof("127.0.0.1", master.port)
+        eventually(lambda: client.info("replication")["master_link_status"] == "up", "it follows")
+        assert Topology(endpoint(other)).replicas() == [endpoint(other)]
+        (found,) = Topology(Endpoint(parse_upstream(master.url))).replicas()
+        assert found.address.port == other.port
+        assert inspect(found).keys == {}
 
 
 def test_one_redis_has_no_hash_slots_that_move(redis_server: RedisServer) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from keyfence.policy.compiled.hash_slots import SLOTS, hash_slot
@@ -57,15 +57,15 @@ class Topology:
         return [self.endpoint.at(*one.address) for one in self.cluster.owners()]
 
     def replicas(self) -> list[Endpoint]:
-        """A replica for each master. Raises LinkError if one has none."""
+        """A replica for each master. Raises LinkError if one has none that follows it."""
         if not self.is_cluster:
-            return [self._single_replica()]
+            return [_following(self._named_replicas())]
         chosen = []
         for master in self.cluster.owners():
             replicas = self.cluster.replicas_of(master.id)
             if not replicas:
                 raise LinkError(f"the master {master.shown} has no replica; omit --replica to audit masters")
-            chosen.append(self.endpoint.at(*replicas[0].address))
+            chosen.append(_following([self.endpoint.at(*one.address) for one in replicas]))
         return chosen
 
     def slot_map(self) -> list[tuple[int, int, str]] | None:
@@ -113,14 +113,30 @@ class Topology:
         node = self.cluster.nodes_by_id.get(master)
         return self.endpoint.at(*node.address) if node is not None else self.endpoint
 
-    def _single_replica(self) -> Endpoint:
+    def _named_replicas(self) -> list[Endpoint]:
+        """The replicas of a single Redis, or itself if it is one."""
         kind = self._role[0] if self._role else b""
         if kind == b"slave":
-            return self.endpoint
+            return [self.endpoint]
         named = self._role[2] if kind == b"master" else []
         if not named:
             raise LinkError(f"{self.endpoint.address.shown} names no replica; name one yourself")
-        return self.endpoint.at(named[0][0].decode(), int(named[0][1]))
+        return [self.endpoint.at(one[0].decode(), int(one[1])) for one in named]
+
+
+def _following(replicas: Sequence[Endpoint]) -> Endpoint:
+    """The first replica that has what its master has: while it still gets it, it holds a part or what is old.
+    Raises LinkError."""
+    why = ""
+    for one in replicas:
+        try:
+            with contextlib.closing(Link(one)) as link:
+                if info_of(link, "replication").get("master_link_status") == "up":
+                    return one
+            why = f"{one.address.shown} does not follow its master now; wait for it, or omit --replica"
+        except LinkError as exc:
+            why = str(exc)
+    raise LinkError(why)
 
 
 def _is_one_shard(was: topology.Topology, old: topology.Node | None, new: topology.Node | None) -> bool:
