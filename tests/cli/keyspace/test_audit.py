@@ -361,6 +361,18 @@ def test_a_migration_is_dry_by_default_and_then_moves(
     assert not any(one["kind"] == "legacy" for one in json.loads(out)["entries"])
 
 
+def test_a_plan_of_another_redis_is_named(policy: Path, shop: RedisServer, tmp_path: Path) -> None:
+    plan = tmp_path / "plan"
+    audit(policy, shop, "--plan", "migrate", "--output", plan)
+    assert migrate(plan, shop).err == ""
+    text = plan.read_text()
+    plan.write_text(text.replace(shop.embedded.url, "redis://elsewhere:6379"))
+    err = migrate(plan, shop).err
+    assert err.startswith(
+        "keyfence: the plan is of redis://elsewhere:6379; its keys are looked for at unix://"
+    )
+
+
 def test_what_is_left_is_exit_code_1_with_the_reason(policy: Path, shop: RedisServer, tmp_path: Path) -> None:
     plan = tmp_path / "plan"
     with shop.client() as client:

@@ -38,6 +38,10 @@ def run_migration(asked: Move) -> NoReturn:
     try:
         read = Plan(asked.plan)
         with opened(settings, asked.url) as endpoint:
+            source, shown = read.header.source, endpoint.address.shown
+            if source != shown:
+                where = f"the plan is of {source}; its keys are looked for at {shown}"
+                say(f"keyfence: {one_line(where)}", err=True)
             topology = Topology(endpoint)
             server = [one.run_id for one in map(inspect, topology.masters())]
             work = {"server": sorted(server), "plan": read.digest, "apply": applies}
