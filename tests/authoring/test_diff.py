@@ -185,6 +185,94 @@ def test_a_should_of_the_whole_file_is_reported_once() -> None:
     assert found == ["only a should now: scope.write"]
 
 
+RULES_OF_NAMES = """policy: p
+claims: ["a:"]
+services: [one]
+placeholders: {v: "[a-y:]", w: "[a-y]+"}
+scopes: {s: {prefix: "a:", writers: [one]}}
+names:
+  {levels: {min: 2, max: 4}, after: {day: date}, avoid: {usr: user, k: key}, charset: "<v>", level: "<w>"}
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ("min: 2", "min: 1", "levels min: 1, max: 4 (must)"),
+        (", max: 4", "", "levels min: 2 (must)"),
+        ("date", "epoch", "after day: epoch (must)"),
+        (", k: key", "", "avoid usr: user (must)"),
+        ("[a-y:]", "[a-z:]", "charset [a-z:] (must)"),
+        ("[a-y]+", "[a-z]+", "level [a-z]+ (must)"),
+    ],
+)
+def test_a_change_of_a_naming_rule_is_reported(old: str, new: str, expected: str) -> None:
+    before, after = parse_policy(RULES_OF_NAMES), parse_policy(RULES_OF_NAMES.replace(old, new, 1))
+    (change,) = Difference(before, after).changes
+    assert change.sentence.startswith("naming rules: "), change
+    assert expected in change.after
+    assert expected not in change.before
+
+
+FORMS = """policy: p
+claims: ["a:"]
+services: [one]
+placeholders: {id: "[a-z]{1,9}", v: "[0-9]+"}
+scopes: {s: {prefix: "a:", writers: [one]}}
+keys: {k: {key: "a:k:<id>"%s}}
+functions: {f: {keys: %s}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("requirement", "declared", "expected"),
+    [
+        (', values: "<v>"', "0", "k: values is a v ([0-9]{4}), was a v ([0-9]+), for example a:k:x"),
+        (', members: "<v>"', "0", "k: members is a v ([0-9]{4}), was a v ([0-9]+), for example a:k:x"),
+        (
+            ', fields: {n: "<v>"}',
+            "0",
+            "k: fields is n: a v ([0-9]{4}), was n: a v ([0-9]+), for example a:k:x",
+        ),
+        (
+            ', fields: {"x_<v>": any}',
+            "0",
+            "k: fields is (of the form x_<v> ([0-9]{4})): anything, "
+            "was (of the form x_<v> ([0-9]+)): anything, for example a:k:x",
+        ),
+        (
+            "",
+            '["a:<v>"]',
+            "function f: name: f, keys: 1, patterns: a:<v> ([0-9]{4}), declared: both, "
+            "was name: f, keys: 1, patterns: a:<v> ([0-9]+), declared: both",
+        ),
+    ],
+)
+def test_a_placeholder_that_holds_something_else_changes_what_it_stands_in(
+    requirement: str, declared: str, expected: str
+) -> None:
+    old = FORMS % (requirement, declared)
+    new = old.replace('"[0-9]+"', '"[0-9]{4}"')
+    assert [one.sentence for one in Difference(parse_policy(old), parse_policy(new)).changes] == [expected]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ("type: hash", "type: string", "a:k:<ARGV.1> as string for <ARGV.2>s by HSET"),
+        ("<ARGV.2>s", "<ARGV.2>ms", "a:k:<ARGV.1> as hash for <ARGV.2>ms by HSET"),
+        ("<ARGV.2>s", "1h", "a:k:<ARGV.1> as hash for 1h by HSET"),
+        ("HSET", "HDEL", "a:k:<ARGV.1> as hash for <ARGV.2>s by HDEL"),
+    ],
+)
+def test_a_change_of_what_a_script_makes_of_a_key_is_reported(old: str, new: str, expected: str) -> None:
+    made = "{keys: 0, writes: [{key: 'a:k:<ARGV.1>', type: hash, ttl: <ARGV.2>s, commands: [HSET]}]}"
+    before = (FORMS % ("", "0")).replace("{keys: 0}", made)
+    (change,) = Difference(parse_policy(before), parse_policy(before.replace(old, new, 1))).changes
+    assert change.section == "scripts"
+    assert f"writes: {expected}" in change.after
+
+
 @pytest.mark.parametrize(("old", "new", "expected"), CHANGES, ids=[new[:40] for _, new, _ in CHANGES])
 def test_a_change_is_reported_with_an_example(old: str, new: str, expected: list[str]) -> None:
     assert sentences(old, new) == expected

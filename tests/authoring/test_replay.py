@@ -105,6 +105,15 @@ def test_rules_on_values_are_undecided() -> None:
     assert replayed(new, line("one", "HDEL a:cart:x f")) == []
 
 
+def test_values_of_a_placeholder_that_holds_something_else_are_undecided() -> None:
+    text = OLD_TEXT.replace("type: hash}", 'type: hash, fields: {f: "<number>"}}')
+    text = text.replace("placeholders: {", 'placeholders: {number: "[0-9]+", ')
+    old, new = parse_policy(text), parse_policy(text.replace('"[0-9]+"', '"[0-9]{4}"'))
+    replay = Replay(old, new)
+    replay.feed([line("one", "HSET a:cart:x f v")], pytest.fail)
+    assert [(row.what, row.rule) for row in replay.rows()] == [("undecided", "undecided")]
+
+
 def test_keys_that_a_script_builds_from_arguments_are_undecided() -> None:
     found = replayed(
         changed(("readers: [two]", "readers: []")), line("one", f"EVALSHA {'a' * 40} 1 a:cart:x y")

@@ -13,10 +13,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from keyfence.commands.model import READ, WRITE
-from keyfence.policy.compiled.names import Names
+from keyfence.policy.compiled.names import Check, Names
 from keyfence.policy.compiled.policy import CompiledPolicy, Fields, Grant, Home
 from keyfence.policy.compiled.scripts import Template
 from keyfence.policy.compiled.ttl import TtlRule
+from keyfence.policy.patterns.patterns import ClassExpression, KeyPattern
 from keyfence.policy.patterns.value_forms import Form, NumberRange
 from keyfence.policy.show import printable
 from keyfence.policy.units import counted, duration_text
@@ -43,13 +44,15 @@ def plain(value: Any) -> str:
     if value is None or value is False or value == ():
         return ""
     if isinstance(value, Form):
+        return value.text if isinstance(value.regular, str) else _with_classes(value.text, value.regular)
+    if isinstance(value, ClassExpression):
         return value.text
     if isinstance(value, Fields):
-        named = (f"{name.decode(errors='replace')}: {form.text}" for name, form in value.named.items())
-        patterned = (f"({name.text}): {form.text}" for name, form in value.patterned)
+        named = (f"{name.decode(errors='replace')}: {plain(form)}" for name, form in value.named.items())
+        patterned = (f"({plain(name)}): {plain(form)}" for name, form in value.patterned)
         return "; ".join((*named, *patterned))
     if isinstance(value, Names):
-        checks = [f"{one.kind} {one.text} ({one.severity})" for one in value.checks]
+        checks = [f"{one.kind} {_check_text(one)} ({one.severity})" for one in value.checks]
         limits = [f"at most {one.limit.most} {one.limit.unit} ({one.severity})" for one in value.limits]
         return "; ".join([*checks, *limits])
     if isinstance(value, TtlRule):
@@ -71,6 +74,19 @@ def plain(value: Any) -> str:
     if isinstance(value, (tuple, list)):
         return ", ".join(map(plain, value))
     return "" if callable(value) else str(value)
+
+
+def _with_classes(text: str, pattern: KeyPattern) -> str:
+    """Returns a text with the classes of its placeholders, which may change while the text stays."""
+    classes = [one.expression.text for one in pattern.holes if one.expression.text != pattern.text]
+    return f"{text} ({', '.join(classes)})" if classes else text
+
+
+def _check_text(check: Check) -> str:
+    """Returns what a naming rule asks, in the words of the policy file."""
+    if check.kind == "levels":
+        return plain({"min": check.least or None, "max": check.most})
+    return plain(check.level) or check.text or plain(dict(check.after)) or plain(dict(check.avoid))
 
 
 def _number_text(number: float) -> str:
@@ -244,7 +260,9 @@ def changes_of_scripts(old: CompiledPolicy, new: CompiledPolicy) -> Iterator[Cha
 
 
 def _template_text(template: Template) -> str:
-    return f"{template.text} by {_joined(template.runs)}" if template.runs else template.text
+    ttl = "" if template.ttl is None else template.ttl.text
+    parts = (("as", plain(template.types)), ("for", ttl), ("by", _joined(template.runs or ())))
+    return " ".join([template.text, *(f"{word} {text}" for word, text in parts if text)])
 
 
 def _registration_text(registration: Any) -> str:
@@ -252,7 +270,9 @@ def _registration_text(registration: Any) -> str:
     values = {field.name: getattr(registration, field.name) for field in dataclasses.fields(registration)}
     for field in ("reads", "writes", "publishes"):
         values[field] = ", ".join(map(_template_text, values.get(field, ())))
-    values["patterns"] = ", ".join(pattern.text for pattern in values.get("patterns", ()))
+    values["patterns"] = ", ".join(
+        _with_classes(pattern.text, pattern) for pattern in values.get("patterns", ())
+    )
     values["declared"] = _DECLARED[values["declared"]]
     del values["bound"]  # reported for the whole policy, as placeholders of callers
     runs = values.pop("runs")

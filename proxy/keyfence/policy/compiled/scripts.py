@@ -17,7 +17,7 @@ from keyfence.commands.model import READ, WRITE, Access, Script, Streamed, Ttl
 from keyfence.policy.patterns.patterns import KeyPattern
 from keyfence.policy.show import printable
 from keyfence.policy.source.model import UnregisteredScripts
-from keyfence.policy.units import milliseconds
+from keyfence.policy.units import duration_text, milliseconds
 
 from .hash_slots import hash_tag
 from .tenants import Values
@@ -121,6 +121,13 @@ class TtlOf(NamedTuple):
 
     number: int  # of the argument in ARGV that gives it; 0: `milliseconds` is the time
     milliseconds: int  # the constant time, or the unit of the argument
+
+    @property
+    def text(self) -> str:
+        """The time as a policy writes it."""
+        if not self.number:
+            return duration_text(self.milliseconds)
+        return f"<ARGV.{self.number}>{'s' if self.milliseconds == 1000 else 'ms'}"
 
     def of(self, script: Script) -> Ttl:
         """Returns the effect of one call on the time to live."""

@@ -209,7 +209,7 @@ class _Rules:
             if allowed is not None and (shortest(allowed.node), longest(allowed.node)) != (1, 1):
                 self._error("charset", f"{rules.charset!r}: write a class for one byte, such as [a-z0-9:_]")
             elif allowed is not None:
-                yield self._check("charset", Repeat(allowed.node, 0, None), text=rules.charset)
+                yield self._check("charset", Repeat(allowed.node, 0, None), text=allowed.text)
         if rules.lowercase:
             yield self._check("lowercase", Repeat(Bytes(ANY_BYTE & ~_CAPITALS), 0, None))
         if rules.levels is not None:

@@ -260,7 +260,8 @@ def parse_form(spec: str | list[str], placeholders: Mapping[str, ClassExpression
         name = spec[1:-1]
         if name not in placeholders:
             raise ValueError(f"<{name}> is not declared under placeholders{did_you_mean(name, placeholders)}")
-        return class_form(placeholders[name], f"a {name}")
+        expression = placeholders[name]
+        return Form(expression.predicate(), f"a {name}", KeyPattern(spec, (Hole("value", expression),)))
     if not _EXPRESSION_SIGNS & set(spec):
         raise ValueError(
             f"{spec!r} is not a form; write a built-in one ({', '.join(sorted(BUILTIN))}), a <placeholder>, "
