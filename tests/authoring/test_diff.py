@@ -185,6 +185,38 @@ def test_a_should_of_the_whole_file_is_reported_once() -> None:
     assert found == ["only a should now: scope.write"]
 
 
+OF_CALLERS = """policy: p
+claims: ["a:"]
+services: [one, two]
+placeholders: {id: "[a-z]{1,9}", tenant: "[a-z]{1,9}"}
+bind: {tenant: {write: {from: user}}}
+scopes: {s: {prefix: "a:<tenant>:", writers: [one, two]%s, unregistered: allow}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ("", ", readers: two", "two gains read on other callers' keys of a:<tenant>:…, for example a:x:x2"),
+        (
+            ", readers: two",
+            ", consumers: two",
+            "two gains consumer groups on other callers' keys of a:<tenant>:…, for example a:x:x2",
+        ),
+        (
+            ", readers: two",
+            ", readers: two, deny_read: two",
+            "two loses read on a:<tenant>:…; loses read on other callers' keys of a:<tenant>:…, "
+            "for example a:x:x2",
+        ),
+    ],
+)
+def test_a_right_on_the_keys_of_other_callers_is_reported(old: str, new: str, expected: str) -> None:
+    before, after = parse_policy(OF_CALLERS % old), parse_policy(OF_CALLERS % new)
+    found = [one.sentence for one in Difference(before, after).changes if one.section == "rights"]
+    assert found == [expected]
+
+
 RULES_OF_NAMES = """policy: p
 claims: ["a:"]
 services: [one]

@@ -49,7 +49,7 @@ NEEDS: dict[str, int] = {
 ACCESS_RULES = frozenset((*rules_with("rights"), *rules_with("form")))
 
 
-# The change of rights for each of NEEDS; "" if nothing changes.
+# The change of rights for each of NEEDS, and perhaps again for other callers; "" if nothing changes.
 Clauses = tuple[str, ...]
 
 
@@ -111,7 +111,7 @@ class Difference:
             cells = tuple(
                 (service, clauses)
                 for service in self.services
-                if any(clauses := tuple(_clause(before, after, service, key, n) for n in NEEDS.values()))
+                if any(clauses := self._clauses(before, after, service, pair, key))
             )
             if cells:
                 groups.setdefault(cells, []).append(pair)
@@ -125,22 +125,39 @@ class Difference:
         # Changes that neither give nor take a right, but break another rule, come last.
         yield from sorted(changes, key=lambda one: "loses" not in one.after and "gains" not in one.after)
 
+    def _clauses(
+        self, before: _AccessRules, after: _AccessRules, service: str, pair: Pair, key: bytes
+    ) -> Clauses:
+        """Returns the changes for the caller whose key it is, then those for other callers."""
+        own = tuple(_clause(before, after, service, key, needs) for needs in NEEDS.values())
+        if not any(one is not None and one.tenancy is not None for one in self._targets(pair)):
+            return own
+        others = tuple(_clause(before, after, service, key, needs, own=False) for needs in NEEDS.values())
+        if any(own):  # which rule another caller breaks matters less than what it gains or loses
+            others = tuple("" if one.startswith("breaks") else one for one in others)
+        return (*own, *others)
+
     def _change_of_rights(self, services: list[str], clauses: Clauses, pairs: list[Pair]) -> Change:
         example, where = self._shown(pairs[0]), self._places_text(pairs)
-        parts = []
-        for clause in dict.fromkeys(filter(None, clauses)):
-            verb, _, rest = clause.partition(" ")
-            verb = verb if len(services) == 1 else verb.removesuffix("s")
-            rights = _rights_text([name for name, one in zip(NEEDS, clauses, strict=True) if one == clause])
-            parts.append(f"{verb} {rest} with {rights} on" if rest else f"{verb} {rights} on")
-        sentence = f"{listed(services, 8)} {'; '.join(f'{part} {where}' for part in parts)}"
-        after = "; ".join(f"{name}: {one}" for name, one in zip(NEEDS, clauses, strict=True) if one)
+        parts, after = [], []
+        for at, place in ((0, where), (len(NEEDS), f"other callers' keys of {where}")):
+            mine = dict(zip(NEEDS, clauses[at : at + len(NEEDS)], strict=False))
+            for clause in dict.fromkeys(filter(None, mine.values())):
+                verb, _, rest = clause.partition(" ")
+                verb = verb if len(services) == 1 else verb.removesuffix("s")
+                rights = _rights_text([name for name, one in mine.items() if one == clause])
+                parts.append(
+                    f"{verb} {rest} with {rights} on {place}" if rest else f"{verb} {rights} on {place}"
+                )
+            whose = " of other callers" if at else ""
+            after += [f"{name}{whose}: {one}" for name, one in mine.items() if one]
+        sentence = f"{listed(services, 8)} {'; '.join(parts)}"
         return Change(
             "rights",
             f"{sentence}, for example {example}",
             tuple(services),
             "",
-            after,
+            "; ".join(after),
             example,
             frozenset(pairs),
         )
@@ -299,9 +316,10 @@ class _AccessRules:
         bare = dataclasses.replace(policy, grants={}, homes=homes, common=_bare(policy.common))
         self._evaluator = Evaluator(bare)
 
-    def rules(self, service: str, key: bytes, needs: int) -> tuple[str, ...]:
+    def rules(self, service: str, key: bytes, needs: int, *, own: bool = True) -> tuple[str, ...]:
+        """`own`: the key's values of bound placeholders are the caller's; else it has none of them."""
         touches = Touches(None, (Access(1, key, needs),))
-        asker = Asker(self.policy.number(service), self.policy.owners_values([key]))
+        asker = Asker(self.policy.number(service), self.policy.owners_values([key]) if own else ())
         verdict = self._evaluator.evaluate(asker, [b"X", key], touches)
         return tuple(one.rule for one in verdict.violations if one.rule in ACCESS_RULES)
 
@@ -316,9 +334,11 @@ def access_rules(policy: CompiledPolicy) -> Callable[[str, bytes, int], tuple[st
     return _AccessRules(policy).rules
 
 
-def _clause(before: _AccessRules, after: _AccessRules, service: str, key: bytes, needs: int) -> str:
+def _clause(
+    before: _AccessRules, after: _AccessRules, service: str, key: bytes, needs: int, *, own: bool = True
+) -> str:
     """Describes the change of one kind of access: loses, gains, breaks … in place of …; "" for none."""
-    was, now = before.rules(service, key, needs), after.rules(service, key, needs)
+    was, now = (one.rules(service, key, needs, own=own) for one in (before, after))
     if was == now:
         return ""
     lost, found = set(was) - set(now), set(now) - set(was)
