@@ -55,9 +55,15 @@ def lives(*commands: str, key: bytes = b"k") -> int:
         (["SET o v EX 60", "COPY o k"], 60_000),
         (["SET o v EX 60", "SET k v", "COPY o k"], -1),
         (["SET o v EX 60", "SET k v", "COPY o k REPLACE"], 60_000),
-        (["SET k v", "MOVE k 1"], -2),
+        (["SET k v", "MOVE k 0"], -1),
         (["RESTORE k 5000 x"], 5_000),
         (["RESTORE k 0 x"], -1),
+        (["SET o v", "MSETNX k v o v"], -2),
+        (["MSETNX k v o v"], -1),
+        (["SET k v", "SET k v EX 0"], -1),
+        (["SET k v", "SETEX k -1 v"], -1),
+        (["SET k v", "SET k v EXAT 1"], -2),
+        (["SET k v EX 60", "COPY k k"], 60_000),
     ],
 )
 def test_commands_leave_this_time_to_live(commands: list[str], left: int) -> None:
@@ -68,6 +74,28 @@ def test_the_source_of_a_rename_goes_only_if_the_rename_happens() -> None:
     assert lives("SET o v", "RENAME o k", key=b"o") == -2
     assert lives("SET o v EX 60", "SET k v", "RENAMENX o k", key=b"o") == 60_000
     assert lives("SET o v EX 60", "RENAME o o", key=b"o") == 60_000
+
+
+def test_a_key_goes_to_another_database() -> None:
+    here, there = Keyspace({b"k": NOW + 60, b"o": None}), Keyspace({b"o": NOW + 90})
+
+    def run(command: str) -> tuple[int, ...]:
+        here.run(extract(command.encode().split()), NOW, there)
+        return tuple(each.pttl(key, NOW) for each in (here, there) for key in (b"k", b"o"))
+
+    assert run("COPY k k DB 1") == (60, -1, 60, 90)
+    assert run("COPY o o DB 1") == (60, -1, 60, 90)
+    assert run("MOVE o 1") == (60, -1, 60, 90)
+    assert run("COPY o o DB 1 REPLACE") == (60, -1, 60, -1)
+    assert run("COPY k x DB 1") == (60, -1, 60, -1)
+    assert run("MOVE k 1") == (60, -1, 60, -1)
+    assert there.pttl(b"x", NOW) == 60
+
+
+def test_a_key_that_moves_to_another_database_is_gone_here() -> None:
+    here, there = Keyspace({b"k": NOW + 60}), Keyspace()
+    here.run(extract(b"MOVE k 1".split()), NOW, there)
+    assert (here.pttl(b"k", NOW), there.pttl(b"k", NOW)) == (-2, 60)
 
 
 def test_keys_expire_with_time() -> None:

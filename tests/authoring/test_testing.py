@@ -129,6 +129,48 @@ HOLDS = [
     mode: observe
     sequence:
       - {command: "SET a:lock:x v", rule: ttl.required, ttl: {"a:lock:x": none}}""",
+    """service: one
+    sequence:
+      - {command: MULTI}
+      - {command: "SET a:lock:x v EX 60"}
+      - {command: MULTI}
+      - {command: EXEC, ttl: {"a:lock:x": 1m}}""",
+    """service: one
+    sequence:
+      - {command: MULTI}
+      - {command: "SET a:lock:x v", rule: ttl.required}
+      - {command: MULTI}
+      - {command: EXEC, verdict: aborted}""",
+    """service: one
+    given: {"a:lease:x": none}
+    sequence:
+      - {command: MULTI}
+      - {command: "EXPIRE a:lease:x"}
+      - {command: EXEC, verdict: aborted}
+      - {command: MULTI now}
+      - {command: "EXPIRE a:lease:x 60", ttl: {"a:lease:x": 1m}}
+      - {command: MULTI}
+      - {command: "EXPIRE a:lease:x 90"}
+      - {command: EXEC now, verdict: aborted}
+      - {command: EXEC}
+      - {command: "HDEL a:lease:x", ttl: {"a:lease:x": 1m}}""",
+    """service: one
+    given: {"a:lease:x": none, "a:lock:x": 30s}
+    sequence:
+      - {command: "COPY a:lock:x a:lock:y DB 1", ttl: {"a:lock:y": gone}}
+      - {command: "MOVE a:lock:x 1", ttl: {"a:lock:x": gone}}
+      - {command: "SELECT 1", ttl: {"a:lock:x": 30s, "a:lock:y": 30s, "a:lease:x": gone}}
+      - {command: "MOVE a:lock:x 1", ttl: {"a:lock:x": 30s}}""",
+    """service: one
+    given: {"a:lease:x": none}
+    sequence: [{command: "COPY a:lease:x a:lease:y DB 1"}]
+    late: ttl.required""",
+    """service: one
+    mode: observe
+    given: {"a:lock:x": 30s}
+    sequence:
+      - {command: "SWAPDB 0 1", verdict: violation, ttl: {"a:lock:x": gone}}
+      - {command: "SELECT 1", ttl: {"a:lock:x": 30s}}""",
 ]
 
 

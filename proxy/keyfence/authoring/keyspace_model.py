@@ -7,9 +7,9 @@ on values (the last field that HDEL removes, a SET IFEQ) are assumed to happen a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from keyfence.commands.model import DELETE, READ, WRITE, Access, Touches, Ttl
+from keyfence.commands.model import DELETE, DELETES, WRITE, Access, Touches, Ttl
 from keyfence.policy.compiled.ttl import GONE, NO_TTL
 
 NEVER = None  # a key that exists and has no time to live
@@ -33,47 +33,47 @@ class Keyspace:
         end = self._ends[key]
         return NO_TTL if end is NEVER else end - now
 
-    def run(self, touches: Touches, now: int) -> None:
-        """Applies a command at the time `now`, in milliseconds since the epoch."""
-        carried = next((one.key for one in touches.accesses if one.needs & READ), b"")
-        gone = [key for key in self._ends if not self.exists(key, now)]
-        for key in gone:
-            del self._ends[key]
-        before = dict(self._ends)
-        removed = [access.key for access in touches.accesses if _removes(access)]
-        for key in removed:
-            self._ends.pop(key, None)
+    def run(self, touches: Touches, now: int, into: Keyspace | None = None) -> None:
+        """Applies a command at the time `now`, in milliseconds since the epoch. `into`: the keys of the other
+        database to which COPY or MOVE takes a key."""
+        for keyspace in (self, into or self):
+            keyspace._expire(now)
+        written = [(one, one.ttl) for one in touches.accesses if one.ttl is not None and one.needs & WRITE]
+        if any(self._fails(access.key, ttl, now) for access, ttl in written):
+            return  # Redis answers with an error or 0, also for the other keys of the command (MSETNX)
+        if any(ttl.kind == "carries" for _, ttl in written):
+            self._carry(touches.accesses, into or self)
+            return
         for access in touches.accesses:
-            ttl = access.ttl
-            if ttl is None or not access.needs & WRITE:
-                continue
-            if ttl.kind == "carries":
-                self._carry(before, carried, access, ttl, removed)
-            else:
-                self._apply(access.key, ttl, now)
+            if _removes(access):
+                self._ends.pop(access.key, None)
+        for access, ttl in written:
+            self._apply(access.key, ttl, now)
 
-    def _carry(
-        self,
-        before: Mapping[bytes, int | None],
-        source: bytes,
-        access: Access,
-        ttl: Ttl,
-        removed: list[bytes],
-    ) -> None:
+    def _expire(self, now: int) -> None:
+        self._ends = {key: end for key, end in self._ends.items() if end is NEVER or end > now}
+
+    def _fails(self, key: bytes, ttl: Ttl, now: int) -> bool:
+        """Whether a write does nothing: its condition does not hold, or its time is none (SET … EX 0)."""
+        if ttl.kind in ("carries", "expires"):
+            return False
+        return not self._meets(key, ttl, now) or (ttl.kind == "sets" and (ttl.milliseconds or 0) <= 0)
+
+    def _carry(self, accesses: Sequence[Access], into: Keyspace) -> None:
         """Applies RENAME, COPY and MOVE.
 
         The time to live moves with the value; without a value, nothing does.
         """
-        if source == access.key and not removed:  # MOVE: to another database
-            self._ends.pop(source, None)
+        source, target = accesses[0], accesses[-1]
+        is_same = into is self and source.key == target.key
+        goes = _removes(source) or bool(source.losses & DELETES)
+        is_new = goes and into is not self  # MOVE replaces nothing
+        is_new = is_new or (target.ttl is not None and target.ttl.condition == "NX")
+        if is_same or source.key not in self._ends or (is_new and target.key in into._ends):
             return
-        refused = ttl.condition == "NX" and access.key in before
-        if refused or source not in before or source == access.key:
-            for key in removed:
-                if key in before:
-                    self._ends[key] = before[key]
-        else:
-            self._ends[access.key] = before[source]
+        into._ends[target.key] = self._ends[source.key]
+        if goes:
+            del self._ends[source.key]
 
     def _apply(self, key: bytes, ttl: Ttl, now: int) -> None:
         there = key in self._ends

@@ -87,28 +87,35 @@ class Simulator:
         touches = evaluation.touches
         verdict = Verdict(tuple(one.violation for one in ruling.findings))
         refused = ruling.refused_by is not None
-        return Answer(verdict, touches, refused, self._follow(touches, refused))
+        is_complete = touches.command is None or touches.command.takes(len(argv))
+        return Answer(verdict, touches, refused, self._follow(touches, refused, is_complete))
 
-    def _follow(self, touches: Touches, refused: bool) -> bool:
-        """Runs or queues a command. Returns whether it is an EXEC that answers EXECABORT."""
+    def _follow(self, touches: Touches, refused: bool, is_complete: bool) -> bool:
+        """Runs or queues a command. Returns whether it is an EXEC that answers EXECABORT.
+
+        `is_complete`: it has as many arguments as Redis asks for. Redis answers to others with an error.
+        """
         name = touches.command.name if touches.command is not None else ""
-        if name == "MULTI" and not refused:
-            self._begin(Transaction())
-        elif name == "DISCARD":
-            self._begin(None)
-        elif name == "RESET" and not refused:  # it is not queued
-            self._begin(None)
-            self._database = 0
-        elif name == "EXEC" and self._transaction is not None:
-            queued, aborts = self._queued, self._aborted or refused
+        runs = is_complete and not refused
+        if name == "EXEC" and self._transaction is not None:
+            queued, aborts = self._queued, self._aborted or not runs
             self._begin(None)
             for one in () if aborts else queued:
                 self._run(one)
             return aborts
+        if not runs:
+            self._aborted = self._transaction is not None
+        elif name == "RESET":  # it is not queued
+            self._begin(None)
+            self._database = 0
+        elif name == "DISCARD":
+            self._begin(None)
+        elif name == "MULTI":
+            if self._transaction is None:  # an error within a transaction, which goes on
+                self._begin(Transaction())
         elif self._transaction is not None:
-            self._aborted |= refused
             self._queued.append(touches)
-        elif not refused:
+        else:
             self._run(touches)
         return False
 
@@ -120,7 +127,14 @@ class Simulator:
             self._keyspaces.clear()
         elif name == "FLUSHDB":
             self._keyspaces.pop(self._database, None)
-        self._keyspace(self._database).run(touches, self.now)
+        elif name == "SWAPDB":
+            self._swap([number for _, number in touches.databases])
+        into = touches.databases[0][1] if touches.databases else self._database  # of COPY and MOVE
+        self._keyspace(self._database).run(touches, self.now, self._keyspace(into))
+
+    def _swap(self, databases: Sequence[int]) -> None:
+        for database, keyspace in zip(databases, [*map(self._keyspace, reversed(databases))], strict=True):
+            self._keyspaces[database] = keyspace
 
     def _begin(self, transaction: Transaction | None) -> None:
         self._transaction, self._queued, self._aborted = transaction, [], False

@@ -248,6 +248,10 @@ class Command(NamedTuple):
     servers: tuple[str, ...]  # the servers that have it: "redis-6.2", "redis-7.0", …
     names_keys: bool  # whether its arguments may be keys; a single call may still name none
 
+    def takes(self, arguments: int) -> bool:
+        """Whether it accepts this number of arguments, its name included."""
+        return arguments == self.arity if self.arity > 0 else arguments >= -self.arity
+
 
 class Touches(NamedTuple):
     """Everything that a command touches."""

@@ -96,7 +96,7 @@ class Question(NamedTuple):
     def instead(self, changed: Sequence[bytes]) -> list[bytes]:
         """Returns the changed command if it keeps the rule and breaks no further rule; otherwise empty."""
         after = extract(changed)
-        if after.command is None or not _is_complete(after.command.arity, len(changed)):
+        if after.command is None or not after.command.takes(len(changed)):
             return []
         before = {one.rule for one in self.evaluator.decide(self.service, self.argv, self.values).violations}
         broken = {one.rule for one in self.evaluator.evaluate(self.asker, changed, after).violations}
@@ -123,8 +123,3 @@ class Question(NamedTuple):
             return []
         argv[at] = key
         return argv
-
-
-def _is_complete(arity: int, size: int) -> bool:
-    """Whether a command of this arity accepts this number of arguments, its name included."""
-    return size == arity if arity > 0 else size >= -arity
