@@ -130,6 +130,50 @@ def test_a_line_holds_no_secret_and_its_key_is_still_classified() -> None:
     assert b"hunter2" not in line("two", "SCAN 0 MATCH a:tok:hunter2*")
 
 
+def test_a_new_rule_on_values_is_undecided_for_a_command_that_breaks_another_rule() -> None:
+    new = changed(("type: hash}", "type: hash, fields: {f: integer}}"))
+    assert replayed(new, line("two", "HSET a:cart:x f v")) == [("undecided", "two", "HSET", "undecided", 1)]
+
+
+def test_values_are_undecided_where_the_old_policy_expects_another_type() -> None:
+    text = OLD_TEXT.replace("type: hash}", "type: stream, fields: {f: integer}}")
+    old, new = parse_policy(text), parse_policy(text.replace("type: stream, fields", "type: hash, fields"))
+    replay = Replay(old, new)
+    replay.feed([line("one", "HSET a:cart:x f v")], pytest.fail)
+    assert [(row.what, row.rule) for row in replay.rows()] == [
+        ("mends", "type.mismatch"),
+        ("undecided", "undecided"),
+    ]
+
+
+MASKED_LINES = [
+    # of a registered kind of key whose form stays
+    ("GET a:tok:hunter2", ("readers: [two]", "readers: []"), ("breaks", "scope.read")),
+    # the new policy has another form for it
+    ("GET a:tok:hunter2", ("[a-z0-9]+", "[a-z]{2,9}"), ("undecided", "masked")),
+    ("GET a:tok:hunter2", ("scopes:", "names: {max_length: 9}\nscopes:"), ("undecided", "masked")),
+    # of no entry, so whatever stands under the mask may be one of the new policy
+    ("GET a:new:hunter2", ("  lock:", '  new: {key: "a:new:<token>"}\n  lock:'), ("undecided", "masked")),
+    ("GET b:hunter2", ('["a:"]', '["a:", "b:"]'), ("undecided", "masked")),
+    ("PUBLISH n:hunter m", ("publishers: one", "publishers: two"), ("mends", "channel.write")),
+    ("PUBLISH n:hunter2 m", ("publishers: one", "publishers: two"), ("undecided", "masked")),
+]
+
+
+@pytest.mark.parametrize(("command", "change", "expected"), MASKED_LINES)
+def test_a_masked_name_is_decided_only_if_the_mask_cannot_decide(
+    command: str, change: tuple[str, str], expected: tuple[str, str]
+) -> None:
+    text = line("two", command)
+    assert b'"masked": true' in text
+    assert [(row[0], row[3]) for row in replayed(changed(change), text)] == [expected]
+
+
+def test_a_masked_name_of_no_entry_is_decided_where_the_policies_are_alike() -> None:
+    new = changed(("max: 1m", "max: 2m"))
+    assert replayed(new, line("one", "GET a:other:hunter2"), line("one", "GET b:hunter2")) == []
+
+
 def test_a_line_holds_no_values() -> None:
     for command in (
         "SET a:lock:x VALUE EX 60",

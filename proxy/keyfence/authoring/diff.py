@@ -91,11 +91,7 @@ class Difference:
 
     @cached_property
     def _places(self) -> dict[Pair, bytes]:
-        """Each pair of targets that decide a common key but differ in meaning, with such a key."""
-        left = [_meaning(target, self.old) for target in self.old.targets]
-        right = [_meaning(target, self.new) for target in self.new.targets]
-        walk = Product(self.old.classifier, self.new.classifier)
-        return dict(walk.pairs(lambda one, other: left[one] == right[other]))
+        return differing_places(self.old, self.new)
 
     def _targets(self, pair: Pair) -> tuple[Target | None, Target | None]:
         one, other = pair
@@ -297,6 +293,15 @@ class Difference:
         for (may, *names), services in groups.items():
             sentence = f"{', '.join(services)} {may} use {listed(names, 12)}"
             yield Change("commands", sentence, tuple(services), after=", ".join(names))
+
+
+def differing_places(old: CompiledPolicy, new: CompiledPolicy) -> dict[Pair, bytes]:
+    """Returns each pair of targets that decide a common key but differ in meaning, with such a key. Raises
+    `set_operations.TooLarge`."""
+    left = [_meaning(target, old) for target in old.targets]
+    right = [_meaning(target, new) for target in new.targets]
+    walk = Product(old.classifier, new.classifier)
+    return dict(walk.pairs(lambda one, other: left[one] == right[other]))
 
 
 def _changed(of: Iterable[str], had: Set[str], has: Set[str]) -> Iterator[tuple[list[str], str]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from keyfence.commands.effects import effect_of
@@ -19,16 +20,20 @@ from keyfence.policy.compiled.policy import CompiledPolicy, Entry
 from keyfence.policy.compiled.requirements import requirements_of
 from keyfence.policy.engine.asker import Asker
 from keyfence.policy.engine.evaluator import Evaluator
+from keyfence.policy.patterns.patterns import KeyPattern
+from keyfence.policy.patterns.set_operations import TooLarge
 from keyfence.policy.reach.callers import depends_on_the_caller, makes_keys_of_arguments
 from keyfence.policy.rules import RULES
 from keyfence.policy.verdict import Severity, Verdict, Violation
-from keyfence.policy.wording.command_log import Recorded, feed_lines, from_line
+from keyfence.policy.wording.command_log import MASK, Recorded, feed_lines, from_line, keeps_its_kind
 from keyfence.policy.wording.masking import shown_in
 
+from .diff import differing_places
 from .diff_text import plain
 
 ON_VALUES = "undecided"
 ON_PARTS = "cut"  # the log has only a part of the command
+ON_SECRETS = "masked"  # the log has other text in place of a secret
 
 
 @dataclasses.dataclass(slots=True)
@@ -37,7 +42,7 @@ class Row:
 
     service: str
     command: str
-    rule: str  # or ON_VALUES, ON_PARTS
+    rule: str  # or ON_VALUES, ON_PARTS, ON_SECRETS
     entry: str
     what: str  # breaks, mends, undecided
     count: int
@@ -92,6 +97,10 @@ class Replay:
             self.undecided += one.times
             self._row(one, ON_PARTS, "", "undecided", one.times)
             return
+        if one.is_masked and self._depends_on_secrets(one.touches):
+            self.undecided += one.times
+            self._row(one, ON_SECRETS, "", "undecided", one.times)
+            return
         script = one.touches.script
         if any(makes_keys_of_arguments(evaluator.policy, script) for evaluator in (self._old, self._new)):
             self.undecided += one.times
@@ -102,29 +111,65 @@ class Replay:
             self._row(one, "scan.scope", "", "undecided", one.times)
             return
         before, after = (_broken(verdict_on(each, one).violations) for each in (self._old, self._new))
-        self._compare(one, before, after)
-        if one.has_values and not after:
-            self._values(one)
+        if not self._compare(one, before, after) and one.has_values:
+            self._values(one, before)
 
-    def _compare(self, one: Recorded, before: _Broken, after: _Broken) -> None:
+    def _depends_on_secrets(self, touches: Touches) -> bool:
+        """Whether the text in place of a secret may decide: the old policy may read a name otherwise than
+        the one that was sent, or the new policy asks something else of it."""
+        old, new = self._old.policy, self._new.policy
+        for access in touches.accesses:
+            if _form_of(old, access.key) != _form_of(new, access.key) or self._hides_its_form(access.key):
+                return True
+            if access.content is not None and any(MASK in field.name for field in access.content.fields):
+                return True
+        masked = [one.name for one in touches.channels if MASK in one.name]
+        forms = [(_channel_form(old, name), _channel_form(new, name)) for name in masked]
+        return any(before is None or before != after for before, after in forms)
+
+    def _hides_its_form(self, key: bytes) -> bool:
+        """Whether a mask stands in a key of no entry, and the new policy asks something else of some key
+        of this kind."""
+        if MASK not in key:
+            return False
+        place = self._old.policy.classifier.first(key)
+        is_registered = place >= 0 and self._old.policy.targets[place].kind in ("entry", "legacy")
+        is_changed = self._changed is None or place in self._changed
+        return not keeps_its_kind(key) or (not is_registered and is_changed)
+
+    @cached_property
+    def _changed(self) -> frozenset[int] | None:
+        """The places of the old policy where some key has another meaning in the new one; None if the
+        policies are too large to be compared."""
+        try:
+            return frozenset(old for old, _ in differing_places(self._old.policy, self._new.policy))
+        except TooLarge:
+            return None
+
+    def _compare(self, one: Recorded, before: _Broken, after: _Broken) -> bool:
         """Counts the rules that only one policy has broken. A should that becomes a must is broken by it, as
-        the command is refused then; a must that becomes a should is mended."""
+        the command is refused then; a must that becomes a should is mended. Returns whether any is broken."""
+        breaks = False
         for rule, (entry, severity) in after.items():
             if rule not in before or (severity == "must" and before[rule].severity == "should"):
                 self._row(one, rule, entry, "breaks", one.times)
+                breaks = True
         for rule, (entry, severity) in before.items():
             if rule not in after or (severity == "must" and after[rule].severity == "should"):
                 self._row(one, rule, entry, "mends", one.times)
+        return breaks
 
-    def _values(self, one: Recorded) -> None:
-        """Counts the command as undecided if the two policies have different requirements on its values."""
+    def _values(self, one: Recorded, before: _Broken) -> None:
+        """Counts the command as undecided if the two policies have different requirements on its values, or
+        if the old one saw a command for another type and so asked nothing of the values."""
         for access in one.touches.accesses:
             if access.content is None:
                 continue
             old, new = self._old.policy.target(access.key), self._new.policy.target(access.key)
             if new is None or new.entry is None or not new.entry.on_content:
                 continue
-            if old is None or _values_text(old.entry) != _values_text(new.entry):
+            is_new = old is None or _values_text(old.entry) != _values_text(new.entry)
+            if is_new or "type.mismatch" in before:
                 self.undecided += one.times
                 self._row(one, ON_VALUES, new.name, "undecided", one.times)
 
@@ -167,6 +212,21 @@ class Replay:
         policy = self._new.policy
         keys = [access.key for access in one.touches.accesses]
         return shown_in(policy, keys[0], policy.target(keys[0])) if keys else " ".join(one.argv)
+
+
+def _form_of(policy: CompiledPolicy, key: bytes) -> tuple[object, ...]:
+    """Returns what a policy asks of the name of a key."""
+    target = policy.target(key)
+    names = plain(policy.names(target))
+    if target is None:
+        return (names,)
+    return names, target.kind, target.pattern, target.entry and target.entry.max_length
+
+
+def _channel_form(policy: CompiledPolicy, name: bytes) -> KeyPattern | None:
+    """Returns the pattern of the registered channels to which one belongs; None for other channels."""
+    index = policy.channel_classifier.first(name)
+    return policy.channels[index].pattern if index >= 0 and policy.channels[index].kind == "channel" else None
 
 
 def _values_text(entry: Entry | None) -> str:

@@ -42,6 +42,7 @@ from keyfence.policy.show import LAST_DATABASE, LATEST_TIME, LONGEST_TIME, MOST_
 from keyfence.policy.wording.masking import fill, shown_in
 from keyfence.shapes.secrecy import MASKED
 
+MASK = b"masked"  # stands in each name of which the policy has no example
 OMITTED = "?"  # replaces every argument that may be a value
 MAX_NAMES = 64  # keys, channels, fields and patterns of a line, and arguments that are shown to people
 MAX_NAME = 1024  # bytes of a name that a line has as a whole
@@ -303,7 +304,7 @@ def _without_secrets(policy: CompiledPolicy, key: bytes) -> bytes:
     target = policy.target(key)
     if target is None or target.kind not in ("entry", "legacy") or not target.secrets:
         shown = shown_in(policy, key, target)
-        return key if shown == printable(key) else _of_the_same_kind(policy, shown.encode(), target)
+        return key if shown == printable(key) else _of_the_same_kind(policy, shown.encode(), key, target)
     captured = target.pattern.capture(key) or {}
     examples = {
         hole.name: hole.expression.example(1) for hole in target.pattern.holes if hole.name in target.secrets
@@ -311,14 +312,19 @@ def _without_secrets(policy: CompiledPolicy, key: bytes) -> bytes:
     return fill(target.pattern, captured | examples)
 
 
-def _of_the_same_kind(policy: CompiledPolicy, shown: bytes, target: Target | None) -> bytes:
-    """Returns a masked key without the mask's special characters, if the policy still classifies it as
-    before.
+def _of_the_same_kind(policy: CompiledPolicy, shown: bytes, name: bytes, target: Target | None) -> bytes:
+    """Returns a masked name without the mask's special characters, if the policy still classifies it as
+    before, as a key and as a channel.
 
-    Such a key breaks fewer naming rules.
+    Such a name breaks fewer naming rules.
     """
-    plain = shown.replace(MASKED, b"masked")
-    return plain if policy.target(plain) is target else shown
+    plain, channel = shown.replace(MASKED, MASK), policy.channel_classifier.first
+    return plain if policy.target(plain) is target and channel(plain) == channel(name) else shown
+
+
+def keeps_its_kind(name: bytes) -> bool:
+    """Whether a line's name is classified as the one that was sent, though parts of it may be masked."""
+    return MASKED not in name
 
 
 def _forms(content: Content, fields: int) -> dict[str, Any]:
