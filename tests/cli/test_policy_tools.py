@@ -12,6 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from keyfence.cli import policy_tools
+from keyfence.policy.source.files import Unreadable
 from tests.cli.test_main import SMALL, keyfence, process
 from tests.policy.cases import POLICIES
 
@@ -242,7 +244,12 @@ def test_a_sequence_is_explained_from_standard_input() -> None:
     [
         ((), "", "give either a command or --file"),
         (("--file", "none"), "", "none: cannot be read: No such file or directory"),
-        (("--file", "-"), "@nobody\nPING\n", "-: 'nobody' is not a service of the policy"),
+        (("--file", "-"), "@nobody\nPING\n", "-: line 2: 'nobody' is not a service of the policy"),
+        (
+            ("--file", "-", "--service", "nobody"),
+            "PING\n",
+            "--service: 'nobody' is not a service of the policy",
+        ),
         (("--file", "-"), "PING 'x\n", "-: line 1: no closing quotation"),
     ],
 )
@@ -251,6 +258,18 @@ def test_an_unusable_sequence_is_an_error(arguments: tuple[str, ...], stdin: str
     code, out, err = keyfence(*common, *arguments, stdin=stdin)
     assert (code, out) == (2, "")
     assert err.startswith(f"keyfence: {message}")
+
+
+def test_a_sequence_may_begin_with_a_byte_order_mark() -> None:
+    common = ("explain", "--policy", POLICY, "--service", "CubeMaster", "--file", "-")
+    code, out, _ = keyfence(*common, stdin="\ufeffPING\n")
+    assert (code, out) == (0, "line 1: CubeMaster PING: allow\n")
+
+
+def test_a_closed_standard_input_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", None)
+    with pytest.raises(Unreadable, match="standard input is closed; name a file"):
+        policy_tools._read_input()
 
 
 def test_a_sequence_that_is_too_large_is_an_error_and_not_cut() -> None:
@@ -314,7 +333,7 @@ def test_unusable_policy_tests_have_exit_code_2(file: Write) -> None:
     tests = file("p.test.yaml", "policy: none.yaml\ntests: [{service: one, command: PING}]\n")
     code, out, _ = keyfence("test", tests)
     assert code == 2
-    assert "cannot be read" in out
+    assert "none.yaml" in out
     assert keyfence("test", tests.parent / "none").code == 2
 
 

@@ -1,4 +1,4 @@
-"""Sequences of commands on one connection, with time that passes, for `keyfence explain --sequence`.
+"""Sequences of commands on one connection, with time that passes, for `keyfence explain --file`.
 
 Rule: `policy.remedies.explain` explains each command. The simulator keeps what lies between commands.
 """
@@ -37,7 +37,7 @@ def read_sequence(text: str, service: str, caller: Caller = NOBODY) -> list[Step
     as a client that has logged in as USER. `+6s` lets time pass. A line that begins with # is a comment.
     """
     steps = []
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(text.split("\n"), 1):  # values may hold other separators, as U+2028
         line = line.strip()
         try:
             if not line or line.startswith("#"):
@@ -64,7 +64,10 @@ def explain_sequence(policy: CompiledPolicy, steps: Sequence[Step], *, now: int)
     `now` is in milliseconds since the epoch. Raises ValueError if the policy lacks a service.
     """
     for step in steps:
-        check_service(policy, step.service)
+        try:
+            check_service(policy, step.service)
+        except ValueError as exc:
+            raise ValueError(f"line {step.line}: {exc}") from None
     connection, evaluator = Simulator(policy, now, enforces=True), Evaluator(policy)
     explained: list[dict[str, Any]] = []
     for step in steps:

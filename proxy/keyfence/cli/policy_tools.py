@@ -27,6 +27,7 @@ from keyfence.policy.compiled.tenants import Caller
 from keyfence.policy.diagnostics import FileError
 from keyfence.policy.loading.load import load_policy
 from keyfence.policy.patterns.set_operations import TooLarge
+from keyfence.policy.remedies.explain import check_service
 from keyfence.policy.remedies.explain import explain as explain_command
 from keyfence.policy.remedies.policy_diffs import with_diffs
 from keyfence.policy.show import one_line, printable
@@ -103,6 +104,7 @@ def explain(
     try:
         compiled = load_policy(policy)
         caller = Caller(os.fsencode(user) or None, tuple(certificate))
+        check_service(compiled, service)
         if file:
             _explain_file(compiled, service, caller, file, form)
         argv = [os.fsencode(part) for part in command]
@@ -119,7 +121,7 @@ def explain(
 def _explain_file(policy: CompiledPolicy, service: str, caller: Caller, file: str, form: str) -> NoReturn:
     try:
         data = _read_input() if file == "-" else read_file(file)
-        text = data.decode("utf-8", "surrogateescape")
+        text = data.decode("utf-8-sig", "surrogateescape")
         explained = explain_sequence(
             policy, read_sequence(text, service, caller), now=int(time.time() * 1000)
         )
@@ -134,7 +136,9 @@ def _explain_file(policy: CompiledPolicy, service: str, caller: Caller, file: st
 
 
 def _read_input() -> bytes:
-    """Returns the standard input. Raises Unreadable if it is too large, as for a file."""
+    """Returns the standard input. Raises Unreadable if it is closed, or too large, as for a file."""
+    if sys.stdin is None:
+        raise Unreadable("cannot be read: standard input is closed; name a file")
     data = sys.stdin.buffer.read(MAX_BYTES + 1)
     if len(data) > MAX_BYTES:
         raise Unreadable(f"cannot be read: it has more than {MAX_BYTES} bytes; give a shorter sequence")

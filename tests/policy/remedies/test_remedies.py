@@ -304,6 +304,14 @@ def test_a_sequence_is_read_line_by_line() -> None:
     ]
 
 
+def test_only_a_line_feed_ends_a_line_of_a_sequence() -> None:
+    steps = read_sequence("SET k 'a\u2028b\x0cc'\r\nGET k\r\n", "one")
+    assert [(step.line, step.argv) for step in steps] == [
+        (1, [b"SET", b"k", "a\u2028b\x0cc".encode()]),
+        (2, [b"GET", b"k"]),
+    ]
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
