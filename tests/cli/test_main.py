@@ -198,7 +198,7 @@ BAD_CONFIGURATIONS: dict[str | bytes, str] = {
     f"policy: {POLICY}\nmodes: [{{mode: enforce, rule: scope.writ}}]\n": (
         "2:31: error: 'scope.writ' is not a rule; did you mean scope.write?"
     ),
-    b"\xff\xfe": "1:1: error: not UTF-8 text (byte 0)",
+    b"\xff\xfe": "1:1: error: not UTF-8 text (byte 0); save the file as UTF-8",
     "": "1:1: error: the file is empty",
 }
 

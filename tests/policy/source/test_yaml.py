@@ -152,8 +152,8 @@ def test_a_byte_order_mark_is_skipped(tmp_path: Path) -> None:
 
 def test_a_file_that_is_not_text_is_an_error(tmp_path: Path) -> None:
     file = tmp_path / "f"
-    file.write_bytes(b"a: \xff")
-    with pytest.raises(FileError, match=r"1:1: error: not UTF-8 text \(byte 3\)"):
+    file.write_bytes("\ufeffa: é\r\nb: é ".encode() + b"\xff")
+    with pytest.raises(FileError, match=r"2:6: error: not UTF-8 text \(byte 16\); save the file as UTF-8"):
         read_source(file)
 
 

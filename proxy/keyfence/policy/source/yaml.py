@@ -327,9 +327,14 @@ def read_source(path: str | Path, *, keep_going: bool = False) -> Source:
     is that of Source."""
     name = shown_name(path)
     try:
-        text = read_file(path).decode("utf-8-sig")
+        data = read_file(path)
+        text = data.decode("utf-8-sig")
     except Unreadable as exc:
         raise file_error(name, str(exc)) from None
     except UnicodeDecodeError as exc:
-        raise file_error(name, f"not UTF-8 text (byte {exc.start})") from None
+        before = exc.object[: exc.start].split(b"\n")  # without the byte order mark
+        place = Place(name, len(before), len(before[-1].decode()) + 1)
+        byte = exc.start + len(data) - len(exc.object)
+        message = f"not UTF-8 text (byte {byte}); save the file as UTF-8"
+        raise FileError([Diagnostic(place, "error", message)]) from None
     return Source(name, text, keep_going=keep_going)
