@@ -274,6 +274,15 @@ def test_a_faulty_test_is_an_error_with_its_place(test: str, tmp_path: Path) -> 
     assert [line.replace("3:5:", "3:6:") for line in faults(tmp_path, f"  - {test}\n")] == FAULTS[test]
 
 
+def test_a_missing_policy_is_an_error_of_the_test_file_that_names_it(tmp_path: Path) -> None:
+    file = tmp_path / "p.test.yaml"
+    file.write_text("about: x\npolicy: q.yaml\ntests: []\n")
+    message = f"{file}:2:9: error: there is no {tmp_path}/q.yaml; name the policy to test"
+    with pytest.raises(FileError) as caught:
+        Runner().run(file)
+    assert [str(one) for one in caught.value.diagnostics] == [message]
+
+
 def test_all_faults_of_a_test_file_are_reported_at_once(tmp_path: Path) -> None:
     assert len(faults(tmp_path, "  - {service: one}\n  - {command: PING}\n")) == 2
 

@@ -276,6 +276,10 @@ class Runner:
     def run(self, path: str | Path) -> FileResult:
         """Runs a test file. Raises FileError if it or its policy is unusable."""
         file = read_cases(path)
+        if not os.path.exists(file.policy):
+            raise FileError(
+                [file.source.error(("policy",), f"there is no {file.policy}; name the policy to test")]
+            )
         policy = self._policy(file.policy)
         file.check_names(policy)
         if file.faults:
