@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import pickle
 import shlex
 
 import pytest
@@ -66,6 +67,17 @@ def violations(command: str, service: str = "app", policy: Evaluator = EVALUATOR
 
 def rules(command: str, service: str = "app") -> list[str]:
     return [one.rule for one in violations(command, service)]
+
+
+def test_an_entry_that_takes_anything_takes_the_content_of_any_key_after_a_reload_too() -> None:
+    text = POLICY.replace(
+        "  token: {key", '  any: {key: "mine:any:<id>", values: any, members: any}\n  token: {key'
+    )
+    loaded = parse_policy(text)
+    reloaded = pickle.loads(pickle.dumps(loaded))  # as it comes from the process that loads it
+    for policy in map(Evaluator, (loaded, reloaded)):
+        assert violations("RENAME mine:free:a mine:any:a", policy=policy) == ()
+        assert violations("SUNIONSTORE mine:any:a mine:tags:a mine:x", policy=policy) == ()
 
 
 @pytest.mark.parametrize(

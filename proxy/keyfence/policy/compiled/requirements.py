@@ -12,7 +12,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from keyfence.commands.model import Access
-from keyfence.policy.patterns.value_forms import BUILTIN, Form
+from keyfence.policy.patterns.value_forms import Form
 from keyfence.policy.rules import Part
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def _any(_access: Access) -> bool:
 
 
 def _is_restricting(form: Form | None) -> bool:
-    return form is not None and form is not BUILTIN["any"]
+    return form is not None and form.restricts
 
 
 def _rules_of_fields(entry: Entry) -> Iterator[str]:
@@ -72,7 +72,7 @@ def _rules_of_fields(entry: Entry) -> Iterator[str]:
     fields = entry.fields
     if fields is None:
         return
-    if fields.exact or not any(form is BUILTIN["any"] for form, _ in fields.patterned):
+    if fields.exact or all(form.restricts for form, _ in fields.patterned):
         yield "field.unknown"
     if any(map(_is_restricting, [*fields.named.values(), *(form for _, form in fields.patterned)])):
         yield "value.invalid"

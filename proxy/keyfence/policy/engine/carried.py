@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from keyfence.commands.model import READ, Carried
 from keyfence.policy.compiled.policy import CompiledPolicy, Entry, Fields, Target
 from keyfence.policy.compiled.requirements import REQUIREMENTS
-from keyfence.policy.patterns.value_forms import BUILTIN, Form, NumberRange
+from keyfence.policy.patterns.value_forms import Form, NumberRange
 
 MAX_KNOWN = 10_000  # pairs of targets whose answer is kept
 # The requirements that content must keep, and the types that they apply to.
@@ -86,8 +86,8 @@ def _items(carried: Carried) -> Sequence[str]:
 
 
 def _asks(entry: Entry, item: str) -> bool:
-    form = getattr(entry, item)
-    return form is not None and form is not BUILTIN["any"]
+    asked = getattr(entry, item)
+    return asked is not None and (not isinstance(asked, Form) or asked.restricts)
 
 
 def _is_its_new_form(source: Target, target: Target) -> bool:
