@@ -344,6 +344,24 @@ def test_coverage_counts_an_entry_s_rules_on_values(asked: str, tmp_path: Path) 
     assert "value.invalid" in missing["rules"]
 
 
+@pytest.mark.parametrize(
+    ("asked", "rule"),
+    [
+        ("scopes: {tmp: {prefix: 'tmp:', writers: a, unregistered: allow, ttl: {max: 1d}}}", "ttl.range"),
+        ("scopes: {tmp: {prefix: 'tmp:', writers: a, unregistered: allow, max_value: 9b}}", "value.size"),
+        ("type_words: {list: list}", "type.mismatch"),
+        ("keys: {old: {key: o, writers: a}, new: {key: n, writers: a, replaces: old}}", "key.legacy"),
+    ],
+)
+def test_coverage_counts_what_scopes_and_words_and_replacements_ask(
+    asked: str, rule: str, tmp_path: Path
+) -> None:
+    (tmp_path / "p.yaml").write_text(f"policy: p\nservices: [a]\nwriters: a\n{asked}\n")
+    coverage = Coverage(load_policy(tmp_path / "p.yaml"))
+    missing = {section.name: section.missing for section in coverage.sections()}
+    assert rule in missing["rules"]
+
+
 def test_a_folder_stands_for_all_its_test_files(tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
     for name in ("b.test.yaml", "a.test.yaml", "a.yaml", "sub/c.test.yaml"):

@@ -108,7 +108,7 @@ def _items(policy: CompiledPolicy) -> Iterator[Item]:
         yield "entries", name, "allow"
         yield "entries", name, "violation"
     of_entries = {name: rules_to_test(entry) for name, entry in entries.items() if entry is not None}
-    used = {rule for rules in of_entries.values() for rule in rules}
+    used = {rule for rules in of_entries.values() for rule in rules} | _rules_of_scopes(policy)
     for rule in [*_rules_of_policy(policy), *sorted(used)]:
         yield "rules", rule, "violation"
     for name, rules in of_entries.items():
@@ -129,6 +129,12 @@ def _items(policy: CompiledPolicy) -> Iterator[Item]:
         yield "grants", policy.services[number], "allow"
 
 
+def _rules_of_scopes(policy: CompiledPolicy) -> set[str]:
+    """Returns what scopes require of their keys that no entry covers."""
+    scopes = (one.entry for one in policy.targets if one.kind == "scope" and one.is_open)
+    return {rule for entry in scopes if entry is not None for rule in rules_to_test(entry)}
+
+
 def _rules_of_policy(policy: CompiledPolicy) -> Iterator[str]:
     """Yields the rules that commands can break under the policy as a whole."""
     kinds = {target.kind for target in policy.targets}
@@ -139,8 +145,10 @@ def _rules_of_policy(policy: CompiledPolicy) -> Iterator[str]:
     if kinds & {"entry", "scope"}:
         yield "scope.read"
         yield "scope.write"
-    if "legacy" in kinds:
+    if "legacy" in kinds or any(target.successor is not None for target in policy.targets):
         yield "key.legacy"
+    if any(home.type_words for home in policy.homes):
+        yield "type.mismatch"
     if kinds & {"malformed", "claim"}:
         yield "key.format"
     if not _is_open(policy):
