@@ -284,11 +284,13 @@ class _Lint:
 
     def _unwritten_scopes(self) -> None:
         """Finds scopes without a writer. A scope needs none if its entries name their own writers."""
+        reported: set[str] = set()  # a family has many scopes of one name
         for scope in self.mine:
-            if scope.kind != "scope":
+            if scope.kind != "scope" or scope.name in reported:
                 continue
             inside = [one for one in self.mine if one.kind == "entry" and _is_in(one, scope)]
             if not any(one.names_with(WRITE, self.policy.services) for one in (scope, *inside)):
+                reported.add(scope.name)
                 example = self._example(scope)
                 message = f"no service may write to the scope {scope.name}, for example {example!r}"
                 self._warn("unwritten-scope", ("scopes", scope.name), message, of_key=True, example=example)
