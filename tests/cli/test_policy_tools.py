@@ -364,6 +364,10 @@ def test_diff_replays_a_log(file: Write) -> None:
     code, out, _ = keyfence("diff", old, new, "--replay", log, "--format", "json")
     assert (code, json.loads(out)["rows"][0]["count"]) == (1, 7)
     assert keyfence("diff", old, old, "--replay", log).code == 0
+    cut = file("cut.log", json.dumps(answer | {"count": 7000, "cut": True}) + "\n")
+    assert keyfence("diff", old, new, "--replay", cut).out.endswith(
+        "7,000 commands replayed, 7,000 undecided\n"
+    )
     broken = file("broken.log", "x\n")
     code, _, err = keyfence("diff", old, new, "--replay", broken)
     assert code == 2

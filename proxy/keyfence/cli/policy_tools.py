@@ -325,7 +325,7 @@ def _replay(old: CompiledPolicy, new: CompiledPolicy, log: str, form: str) -> No
         for row in rows:
             times = counted(row.count, "time")
             say(f"{row.service} {row.what} {row.rule} with {row.command}, {times}: {row.example}")
-        say(f"{counted(replay.commands, 'command')} replayed, {replay.undecided} undecided")
+        say(f"{counted(replay.commands, 'command')} replayed, {replay.undecided:,} undecided")
     if broken:
         sys.exit(USAGE)
     sys.exit(1 if any(row.what == "breaks" for row in rows) else 0)
