@@ -17,7 +17,7 @@ from keyfence.policy.remedies.explain import check_service, explanation, shown_v
 from keyfence.policy.units import milliseconds
 from keyfence.policy.wording.masking import shown_in
 
-from .simulator import Late, Simulator
+from .simulator import Late, Simulator, caller_after
 
 
 class Step(NamedTuple):
@@ -51,6 +51,7 @@ def read_sequence(text: str, service: str, caller: Caller = NOBODY) -> list[Step
             else:
                 words = [word.encode("utf-8", "surrogateescape") for word in shlex.split(line)]
                 steps.append(Step(number, service, words, 0, caller))
+                caller = caller_after(words, caller)
         except ValueError as exc:
             raise ValueError(f"line {number}: {str(exc).lower()}") from None
     return steps

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from keyfence.commands.arguments import word
 from keyfence.commands.model import Touches
 from keyfence.policy.compiled.policy import CompiledPolicy
 from keyfence.policy.compiled.tenants import NOBODY, Caller
@@ -168,6 +169,12 @@ class Simulator:
         """Returns the time to live of a key: a duration, "none", or "gone" if the key does not exist."""
         left = self._keyspace(self._database).pttl(key, self.now)
         return {GONE: "gone", NO_TTL: "none"}.get(left) or duration_text(left)
+
+
+def caller_after(argv: Sequence[bytes], caller: Caller) -> Caller:
+    """Returns the caller of the commands after this one: RESET ends a login."""
+    resets = len(argv) == 1 and word(argv[0]) == b"RESET"
+    return caller._replace(user=None) if resets else caller
 
 
 def _raise(error: Exception) -> None:

@@ -29,7 +29,7 @@ from keyfence.policy.units import duration_text, milliseconds
 from keyfence.policy.verdict import Verdict
 
 from .coverage import Coverage
-from .simulator import Late, Simulator
+from .simulator import Late, Simulator, caller_after
 
 SUFFIX = ".test.yaml"
 NOW = datetime.date(2026, 1, 1)  # the day of tests in files that name none
@@ -134,6 +134,7 @@ class CaseFile:
             if one.command is not None and not service:
                 self._fault(at, "'service' is missing: which service sends this?")
             steps.append(self._step(one, at, service, caller))
+            caller = caller_after(steps[-1].argv, caller)
         about = model.about or " ".join(word.decode(errors="replace") for word in steps[0].argv)
         return Case(path, about, model.sentence, steps, _keys(model.given), model.mode == "enforce")
 

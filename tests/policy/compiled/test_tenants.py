@@ -432,6 +432,9 @@ tests:
       - {user: tenant-globex, command: GET t:acme:name, rule: scope.read}
       - {command: GET t:globex:name}
       - {user: "", command: GET t:globex:name, rule: scope.read}
+      - {user: tenant-globex, command: GET t:globex:name}
+      - {command: reset}
+      - {command: GET t:globex:name, rule: scope.read}
 """
     )
     result = Runner().run(tmp_path / "saas.test.yaml")

@@ -304,6 +304,11 @@ def test_a_sequence_is_read_line_by_line() -> None:
     ]
 
 
+def test_a_reset_ends_the_login_of_a_sequence() -> None:
+    steps = read_sequence("@one user=ann\nPING\nRESET now\nRESET\nPING\n", "one")
+    assert [step.caller.user for step in steps] == [b"ann", b"ann", b"ann", None]
+
+
 def test_only_a_line_feed_ends_a_line_of_a_sequence() -> None:
     steps = read_sequence("SET k 'a\u2028b\x0cc'\r\nGET k\r\n", "one")
     assert [(step.line, step.argv) for step in steps] == [
