@@ -362,6 +362,33 @@ def test_coverage_counts_what_scopes_and_words_and_replacements_ask(
     assert rule in missing["rules"]
 
 
+@pytest.mark.parametrize(
+    ("command", "is_used"),
+    [
+        ("GET a:x", False),  # the service's own right
+        ("GET b:x", True),
+        ("PUBLISH m:x v", False),
+        ("PUBLISH n:x v", True),
+        ("PSUBSCRIBE n:*", True),
+        ("INFO", True),
+    ],
+)
+def test_coverage_counts_a_grant_only_where_it_holds(command: str, is_used: bool, tmp_path: Path) -> None:
+    (tmp_path / "p.yaml").write_text(
+        'policy: p\nclaims: ["a:"]\nservices: [one]\n'
+        'scopes: {s: {prefix: "a:", writers: one, unregistered: allow}}\n'
+        'channels: {m: {channel: "m:x", publishers: one}}\n'
+        'grants: {one: {commands: [GET, PUBLISH, PSUBSCRIBE, INFO], keys: ["b:*"], channels: ["n:*"]}}\n'
+    )
+    file = tmp_path / "p.test.yaml"
+    file.write_text(f'policy: p.yaml\ntests: [{{service: one, command: "{command}"}}]\n')
+    runner = Runner()
+    assert runner.run(file).failed == 0
+    (coverage,) = runner.coverage.values()
+    (grants,) = (one for one in coverage.sections() if one.name == "grants")
+    assert grants.exercised == is_used
+
+
 def test_a_folder_stands_for_all_its_test_files(tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
     for name in ("b.test.yaml", "a.test.yaml", "a.yaml", "sub/c.test.yaml"):

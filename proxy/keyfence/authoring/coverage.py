@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from keyfence.commands.model import READ, WRITE, Access, Touches
 from keyfence.policy.compiled.permissions import selects
-from keyfence.policy.compiled.policy import CompiledPolicy
+from keyfence.policy.compiled.policy import CompiledPolicy, Grant
 from keyfence.policy.compiled.requirements import rules_to_test
 from keyfence.policy.compiled.scripts import Registration
 from keyfence.policy.verdict import Verdict
@@ -63,11 +63,19 @@ class Coverage:
             index = self.policy.channel_classifier.first(channel.name)
             if index >= 0:
                 self._mark("channels", self.policy.channels[index].name, "allow")
-        command = touches.command
-        if command is not None and any(
-            selects(one.selectors, command) for one in self.policy.grants.get(service, ())
-        ):
+        if any(self._is_used(one, touches) for one in self.policy.grants.get(service, ())):
             self._mark("grants", self.policy.services[service], "allow")
+
+    def _is_used(self, grant: Grant, touches: Touches) -> bool:
+        """Whether a grant admits the command: on one of its keys or channels, if it names any."""
+        if touches.command is None or not selects(grant.selectors, touches.command):
+            return False
+        if not touches.accesses and not touches.channels:
+            return True
+        return any(grant.covers(one.key, self.policy.target(one.key)) for one in touches.accesses) or any(
+            grant.covers_channels(one.name) if one.is_pattern else grant.covers_channel(one.name)
+            for one in touches.channels
+        )
 
     def _legacy_text(self, key: bytes | None) -> str:
         target = self.policy.target(key) if key is not None else None
