@@ -116,6 +116,9 @@ class Name(NamedTuple):
     lack: str  # the first value that the call does not show; it is a `*` in the glob. "": none
 
 
+_UNITS = {1: "ms", 1000: "s"}  # of an argument, by their milliseconds
+
+
 class TtlOf(NamedTuple):
     """The time to live that a script leaves a key with."""
 
@@ -127,7 +130,7 @@ class TtlOf(NamedTuple):
         """The time as a policy writes it."""
         if not self.number:
             return duration_text(self.milliseconds)
-        return f"<ARGV.{self.number}>{'s' if self.milliseconds == 1000 else 'ms'}"
+        return f"<ARGV.{self.number}>{_UNITS[self.milliseconds]}"
 
     def of(self, script: Script) -> Ttl:
         """Returns the effect of one call on the time to live."""
