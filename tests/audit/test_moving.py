@@ -14,7 +14,7 @@ from keyfence.audit.servers.nodes import Topology
 from keyfence.audit.servers.router import Router
 from keyfence.policy.compiled.hash_slots import hash_slot
 from keyfence.upstream.address import parse_upstream
-from tests.cluster import Cluster
+from tests.cluster import NO_CLUSTER, Cluster, cluster_binary, running_cluster
 from tests.servers import RedisServer, ServerBinary, all_server_binaries, running_redis
 
 OLD, NEW = "order-7", "shop:main:order:7"
@@ -566,6 +566,34 @@ def test_an_old_key_stays_until_a_replica_has_its_copy_at_another_master(
         cluster.replicas[0].resume()
     many.delete(new)
     assert cluster_mover.move(rename(old, new)).fate is Fate.MOVED
+
+
+@pytest.mark.skipif(cluster_binary() is None, reason=NO_CLUSTER)
+def test_a_move_that_was_interrupted_waits_for_a_replica_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """WAIT of Redis 8 says nothing of what another connection has written."""
+    monkeypatch.setattr("keyfence.audit.moving.CONFIRM_MILLISECONDS", 50)
+    with running_cluster(replicas=1, binary=all_server_binaries()[-1]) as cluster, cluster.client() as many:
+
+        def moved() -> Outcome:
+            router = Router(Topology(Endpoint(parse_upstream(cluster.url))))
+            try:
+                return Mover(router, apply=True).move(rename(old, new))
+            finally:
+                router.close()
+
+        ports = {f"{one}": cluster.port_of(hash_slot(b"%d" % one)) for one in range(99)}
+        new = next(one for one, port in ports.items() if port == cluster.masters[0].port)
+        old = next(one for one, port in ports.items() if port != ports[new])
+        many.set(old, "x")
+        cluster.replicas[0].pause()
+        try:
+            for _ in range(2):
+                assert moved().why.startswith("no replica has confirmed the copy")
+            assert many.get(old) == b"x"
+        finally:
+            cluster.replicas[0].resume()
+        monkeypatch.undo()
+        assert (moved().fate, many.get(old), many.get(new)) == (Fate.MOVED, None, b"x")
 
 
 def test_an_existing_key_in_another_slot_is_never_overwritten(

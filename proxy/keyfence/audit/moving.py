@@ -9,6 +9,8 @@ master is on a replica before the old key goes, or a failover would lose both.
 from __future__ import annotations
 
 import enum
+import re
+import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -24,6 +26,9 @@ from .servers.router import Router
 MAX_COMPARED = 1024 * 1024  # bytes of memory; of a larger key only type, length and time to live are compared
 CONFIRM_MILLISECONDS = 1_000  # for a replica to confirm a copy
 SLACK = 1_000  # milliseconds between two looks at a time to live
+# In INFO: what a master has written, and what a replica says that it has.
+_WRITTEN = re.compile(rb"master_repl_offset:(\d+)")
+_REACHED = re.compile(rb"state=online,offset=(\d+)")
 _LENGTHS = {
     "string": b"STRLEN",
     "hash": b"HLEN",
@@ -192,7 +197,8 @@ class Mover:
     ) -> Outcome:
         """Verifies the copy and removes the old key; or takes the copy back, if the old key has changed.
         `copied`: this move has made the copy."""
-        problem = self._difference(link, one, new, old) or self._unconfirmed(one, new)
+        problem = self._difference(link, one, new, old)
+        problem = problem or self._unconfirmed(one, new, is_own=copied is not None)
         last = (b"EXISTS" if problem else b"UNLINK", one.old)
         is_unchanged = _together(link, [last]) is not None
         if is_unchanged and not problem:
@@ -203,16 +209,20 @@ class Mover:
             raise _Left("it changed meanwhile, and the new key exists already")
         raise _Left(self._taken_back(one, new, copied))
 
-    def _unconfirmed(self, one: Rename, new: bytes) -> str:
+    def _unconfirmed(self, one: Rename, new: bytes, *, is_own: bool) -> str:
         """Why the copy may not outlive its master, in words; "" if a replica has it, if there is none, or if
-        Redis does not say."""
+        Redis does not say. `is_own`: this move has made the copy."""
         if not self._router.may_lose(one.old, new):
             return ""
         guard = self._guard(one, new)
         about = guard.ask([(b"INFO", b"replication")])[0]
         if isinstance(about, bytes) and b"state=online" not in about:
             return _UNCONFIRMED
-        return _UNCONFIRMED if guard.ask([(b"WAIT", 1, CONFIRM_MILLISECONDS)])[0] == 0 else ""
+        if is_own:
+            has_copy = guard.ask([(b"WAIT", 1, CONFIRM_MILLISECONDS)])[0] != 0
+        else:  # WAIT asks only for what this connection has written
+            has_copy = not isinstance(about, bytes) or _is_reached(guard, about)
+        return "" if has_copy else _UNCONFIRMED
 
     def _taken_back(self, one: Rename, new: bytes, copied: _Copied) -> str:
         """Removes the copy, which is watched, if it still is what was copied. Returns why the key is left."""
@@ -255,6 +265,19 @@ _DIFFERS = "the copy differs: the new key was changed meanwhile; compare both ke
 _EXISTS = "the new key exists already"
 _UNCONFIRMED = "no replica has confirmed the copy: the new key exists besides; run it again"
 _TOO_LARGE = "it changed meanwhile, and its copy is too large to be sure of; compare both keys and remove one"
+
+
+def _is_reached(link: Link, replication: bytes) -> bool:
+    """Whether a replica has all that its master had written at this INFO. A replica says each second what it
+    has."""
+    written = int(found[1]) if (found := _WRITTEN.search(replication)) else 0
+    until = time.monotonic() + 2 * CONFIRM_MILLISECONDS / 1000
+    while not any(int(one) >= written for one in _REACHED.findall(replication)):
+        if time.monotonic() > until:
+            return False
+        time.sleep(CONFIRM_MILLISECONDS / 20_000)
+        replication = link.one("INFO", "replication")
+    return True
 
 
 def _together(link: Link, requests: Sequence[Request]) -> list[Any] | None:
