@@ -53,6 +53,14 @@ def test_keyfence_never_waits_for_whoever_reads_the_lines(monkeypatch: pytest.Mo
     assert last == "the last one"
 
 
+def test_keyfence_serves_on_if_it_was_started_without_the_streams(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("stdout", "stderr"):
+        monkeypatch.setattr(sys, name, None)
+    notices.warn("x")
+    notices.tell("x")
+    notices.print_waiting()
+
+
 def _read(reader: io.FileIO) -> list[str]:
     """What has come, and room for more."""
     text = b"".join(iter(lambda: reader.read(1 << 16) or b"", b"")).decode()

@@ -67,7 +67,10 @@ class _Output:
     def _flush(self) -> None:
         if not self._waiting:
             return
-        stream: TextIO = getattr(sys, self._name)
+        stream: TextIO | None = getattr(sys, self._name)
+        if stream is None:  # keyfence was started without it
+            self._waiting.clear()
+            return
         try:
             fd = stream.fileno()
         except (OSError, ValueError):  # it is closed, or not a file
