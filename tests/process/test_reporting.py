@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
-from keyfence.process.reporting import MAX_MODES, described
+from keyfence.process.reporting import MAX_MODES, _is_gone, described
 
 GLASS = [{"until": 1.0, "rule": "", "service": "web"}]
 
@@ -36,3 +37,10 @@ def test_what_is_too_long_is_cut_to_the_modes_of_most_services() -> None:
         "waivers": 0,
         "is_part": True,
     }
+
+
+def test_a_socket_that_keyfence_may_not_look_at_is_not_removed(tmp_path: Path) -> None:
+    (tmp_path / "folder").symlink_to(tmp_path / "folder")  # no user may enter it
+    assert _is_gone(str(tmp_path / "keyfence.sock"))
+    assert not _is_gone(str(tmp_path / "folder" / "keyfence.sock"))
+    assert not _is_gone(str(tmp_path))

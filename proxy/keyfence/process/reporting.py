@@ -90,7 +90,7 @@ class Reporter:
         """Why clients cannot connect somewhere, although keyfence listens."""
         for one in self._runtime.settings.listeners:
             path = one.address.unix_path
-            if path and not os.path.exists(path):
+            if path and _is_gone(path):
                 yield f"the socket {path} was removed, so no client can connect there; restart keyfence"
 
     def policy(self) -> dict[str, Any] | None:
@@ -171,6 +171,18 @@ class Reporter:
             waivers = len(self._runtime.settings.waivers)
             self._described = authorizer, glass, described(matrix, glass, waivers)
         return self._described[2]
+
+
+def _is_gone(path: str) -> bool:
+    """Whether there is no such file. A folder that keyfence may not enter is no proof: a supervisor may have
+    made the socket."""
+    try:
+        os.stat(path)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return False
 
 
 def described(
