@@ -171,9 +171,10 @@ def test_what_a_store_that_cannot_be_written_lacks_makes_nothing_ready(
         database.execute(full)
     assert stage.send("web", "SET", "shop:cart:1", "x") == b"+OK\r\n"
     said = "cannot be written: it is full; findings wait in memory"
+    again = "ask again when the store can be written"
     for path in ("/readiness?quiet=1", "/evidence", "/unused?for=1", "/what-if?mode=scope.write%3Denforce"):
         status, answer = http(stage.keyfence, path)
-        assert (status, said in answer) == (400, True), path
+        assert (status, f"{said}; {again}" in answer) == (400, True), path
     assert said in ask(admin, "/findings")["notes"][0]
     assert said in ask(admin, "/readyz")["warnings"][0]
     assert said in ask(admin, "/next")["sentence"]

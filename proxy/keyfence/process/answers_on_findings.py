@@ -31,6 +31,7 @@ from keyfence.admin.asked import (
 from .causes import Causes, by_cause, common_cause, summary_of
 from .news import told_since
 from .serving.answers import SPLICED
+from .serving.backend import not_known
 
 if TYPE_CHECKING:
     from keyfence.findings.views import Views
@@ -47,7 +48,7 @@ def answer(
     `notes`: why the store lacks what was counted last. Raises ValueError."""
     now = time.time()
     if notes and isinstance(question, _OF_ABSENCE):
-        raise ValueError(f"not known: {notes[0]}")
+        raise not_known(notes[0])
     match question:
         case Listing(which):
             return {**by_cause(views, causes, which), "in_memory": in_memory, "notes": [*notes]}

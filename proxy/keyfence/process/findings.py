@@ -26,7 +26,7 @@ from keyfence.telemetry.operator_log import warn
 
 from .history import History
 from .serving.answers import written
-from .serving.backend import NOTHING_KEPT, Ledger
+from .serving.backend import NOTHING_KEPT, Ledger, not_known
 from .serving.garbage import importing, without_collections
 from .serving.jobs import going_on, until_it_works
 from .serving.runtime import StartError
@@ -222,8 +222,8 @@ class FindingsDesk(Ledger):
     async def readiness_of(self, service: str, modes: Mapping[str, str]) -> dict[str, Any]:
         of_service = {rule: {service: mode} for rule, mode in modes.items()}
         found = await self._ask_in_turn(lambda views: views.readiness(of_service, QUIET_SECONDS, time.time()))
-        if self.notes():
-            raise ValueError(self.notes()[0])
+        if notes := self.notes():
+            raise not_known(notes[0])
         names = ("rule", "readiness", "why", "asked", "findings")
         rows = [{name: one[name] for name in names} for one in found["standings"]]
         return {"service": service, "ready": found["ready"], "rules": rows}

@@ -36,6 +36,11 @@ async def hand_over(increments: Increments, feed: Feed) -> None:
             feed(part)
 
 
+def not_known(why: str) -> ValueError:
+    """What is raised in place of an answer about what was not seen. `why` the store lacks something."""
+    return ValueError(f"not known: {why}; ask again when the store can be written")
+
+
 class Ledger(Protocol):
     """The findings store, as the services ask it in-band. Answers are fields of a reply."""
 
