@@ -7,8 +7,10 @@ import shlex
 import pytest
 
 from keyfence.commands.extract import extract
+from keyfence.policy.compiled import obstacles
 from keyfence.policy.compiled.obstacles import OBSTACLES, of_command, slot_obstacle
 from keyfence.policy.loading.load import parse_policy
+from keyfence.policy.patterns.globs import Glob
 
 SHA1 = "62f78b8df90039549e7ec5d6c65a1934cb0d6062"
 POLICY = parse_policy(f"""policy: p
@@ -72,6 +74,19 @@ scripts:
 def test_the_obstacles_of_a_command(command: str, met: list[str]) -> None:
     argv = [word.encode() for word in shlex.split(command)]
     assert list(of_command(POLICY, (), extract(argv))) == met
+
+
+def test_of_a_long_pattern_only_the_beginning_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[bytes] = []
+
+    def glob(pattern: bytes) -> Glob:
+        read.append(pattern)
+        return Glob(pattern)
+
+    monkeypatch.setattr(obstacles, "Glob", glob)
+    touches = extract([b"PSUBSCRIBE", b"__key" + b"*" * 100_000])
+    assert list(of_command(POLICY, (), touches)) == ["notifications"]
+    assert [len(one) for one in read] == [64]
 
 
 def test_keys_in_different_hash_slots_are_an_obstacle_of_the_place_where_they_stand() -> None:

@@ -112,6 +112,7 @@ RUNS_SCRIPT: Final = frozenset(
 BY_EVALUATION: Final = RUNS_SCRIPT | SHARD_CHANNELS | {"COPY", "MOVE", "SORT", "SORT_RO", "SWAPDB"}
 _OF_DATABASES: Final = frozenset({"MOVE", "SWAPDB"})
 _NOTIFIES: Final = b"__key"  # the names of keyspace notifications, and patterns over them, begin so
+_MAX_BEGINNING: Final = 64  # bytes of a pattern that are read for that; a long one would take seconds
 
 
 def of_command(policy: CompiledPolicy, values: Values, touches: Touches) -> Iterator[str]:
@@ -139,7 +140,7 @@ def _hears_of_keys(channel: Channel) -> bool:
     """Whether a subscription is meant for keyspace notifications. A pattern such as `*` is not."""
     if channel.publish or not channel.is_pattern:
         return not channel.publish and channel.name.startswith(_NOTIFIES)
-    known = Glob(channel.name).literal_prefix
+    known = Glob(channel.name[:_MAX_BEGINNING]).literal_prefix
     return known.startswith(_NOTIFIES) or (len(known) > 1 and _NOTIFIES.startswith(known))
 
 
