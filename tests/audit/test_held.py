@@ -12,7 +12,7 @@ from tests.audit.shop import endpoint
 from tests.cluster import Cluster, half_moved, running_cluster
 from tests.servers import RedisServer, ServerBinary, all_server_binaries
 
-KNOWS_NO_TOUCH = [one for one in all_server_binaries() if one.version > "7.2"]
+KNOWS_NO_TOUCH = [one for one in all_server_binaries() if one.numbers >= (7, 2)]
 
 
 def held(server: RedisServer) -> dict[bytes, Held]:
