@@ -12,7 +12,14 @@ from tests.adversity.fault_proxy import FaultProxy
 from tests.clients.running import eventually, metric
 from tests.end_to_end.test_sentinel import client_of
 from tests.sentinel import POLICY
-from tests.servers import PATIENCE_SECONDS, Keyfence, RedisServer, running_redis
+from tests.servers import (
+    PATIENCE_SECONDS,
+    Keyfence,
+    RedisServer,
+    ServerBinary,
+    all_server_binaries,
+    running_redis,
+)
 
 CONFIG = """policy: policy.yaml
 upstream: {{url: "{url}", mode: {mode}}}
@@ -21,6 +28,9 @@ admin: "127.0.0.1:0"
 findings: none
 {more}
 """
+
+
+VALKEYS = [one for one in all_server_binaries() if one.name == "valkey"]
 
 
 def become(server: RedisServer, *of: str) -> None:
@@ -71,9 +81,36 @@ def test_an_address_that_moves_to_another_primary_is_followed(
             become(former)  # so that the other one does not wait for it at its end
 
 
+@pytest.mark.parametrize("binary", VALKEYS, ids=lambda one: one.id)
+@pytest.mark.parametrize("mode", ["shared", "dedicated"])
+def test_a_client_that_a_replica_redirects_gets_a_connection_to_the_primary(
+    mode: str, binary: ServerBinary, tmp_path: Path
+) -> None:
+    """After CLIENT CAPA redirect, a replica answers REDIRECT on this connection, and never READONLY."""
+    (tmp_path / "policy.yaml").write_text(POLICY)
+    with (
+        running_redis(binary, tcp=True) as former,
+        running_redis(binary, tcp=True) as later,
+        FaultProxy(former.port) as proxy,
+    ):
+        (tmp_path / "keyfence.yaml").write_text(CONFIG.format(url=proxy.url, mode=mode, more=""))
+        with (
+            Keyfence("--config", tmp_path / "keyfence.yaml", expect_stderr="^") as keyfence,
+            keyfence.client(single_connection_client=True) as client,
+        ):
+            assert client.execute_command("CLIENT", "CAPA", "redirect") == b"OK"
+            assert client.set("app:k", "before") is True
+            become(former, "127.0.0.1", str(later.port))
+            with pytest.raises(redis.ResponseError, match="REDIRECT" if mode == "dedicated" else "read only"):
+                client.set("app:k", "lost")
+            proxy.target = later.port
+            eventually(lambda: writes(client), "keyfence leaves the replica")
+            become(former)
+
+
 def writes(client: redis.Redis) -> bool:
     """Whether a write succeeds."""
     try:
         return client.set("app:k", "after") is True
-    except (redis.ReadOnlyError, redis.ConnectionError):
+    except (redis.ResponseError, redis.ConnectionError):
         return False

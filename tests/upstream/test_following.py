@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Collection
 
 import pytest
 
-from keyfence.resp.replies import DOUBTS, READ_ONLY
+from keyfence.resp.replies import DOUBTS, READ_ONLY, TO_PRIMARY
 from keyfence.upstream import health
 from keyfence.upstream.address import Sentinels, UpstreamAddress
 from keyfence.upstream.failovers import Failover
@@ -118,16 +118,22 @@ async def test_a_lost_connection_makes_keyfence_look_at_once(patch: pytest.Monke
     assert not followed.failovers  # the node is still there
 
 
-@in_loop
-async def test_connections_are_renewed_once_new_ones_lead_to_a_primary() -> None:
-    async with Node("replica").running() as node:
-        followed = Followed("127.0.0.1", node.port)
-        followed.upstream.answered(READ_ONLY)
-        assert await followed.upstream.probe()
-        assert followed.renewals == 0
-        node.role = "master"
-        assert await followed.upstream.probe()
-        assert followed.renewals == 1
+@pytest.mark.parametrize("error", [READ_ONLY, TO_PRIMARY])
+def test_connections_are_renewed_once_new_ones_lead_to_a_primary(
+    error: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @in_loop
+    async def renews() -> None:
+        async with Node("replica").running() as node:
+            followed = Followed("127.0.0.1", node.port)
+            followed.upstream.seen(error)
+            assert await followed.upstream.probe()
+            assert followed.renewals == 0
+            node.role = "master"
+            assert await followed.upstream.probe()
+            assert followed.renewals == 1
+
+    renews(monkeypatch)
 
 
 @in_loop

@@ -53,7 +53,8 @@ _NOTED = 2
 # answers writes with READONLY. TRYAGAIN says that some keys of a command have moved to another node and some
 # have not. The other ones say that a node does not serve now.
 TO_NODES = ("MOVED", "ASK")
-REDIRECTS = (*TO_NODES, "REDIRECT")
+TO_PRIMARY = "REDIRECT"
+REDIRECTS = (*TO_NODES, TO_PRIMARY)
 READ_ONLY = "READONLY"
 DOUBTS = (READ_ONLY, "MASTERDOWN", "LOADING", "CLUSTERDOWN")
 NOTED = (*REDIRECTS, "TRYAGAIN", *DOUBTS)

@@ -17,7 +17,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 
 from keyfence.net.host_port import host_port
-from keyfence.resp.replies import DOUBTS, READ_ONLY, TO_NODES
+from keyfence.resp.replies import DOUBTS, READ_ONLY, TO_NODES, TO_PRIMARY
 from keyfence.resp.role import REPLICA
 
 from .address import UpstreamAddress
@@ -214,6 +214,8 @@ class Upstream:
 
     def seen(self, word: str, at: float | None = None) -> None:
         """A session has seen something of Redis (`Standing.shown`), now or `at` that Unix time."""
+        if word == TO_PRIMARY:  # what a replica of Valkey says in place of READONLY, if the client can follow
+            word = READ_ONLY
         self.standing.shown(word, time.time() if at is None else at)
         if word in DOUBTS:
             self.answered(word)

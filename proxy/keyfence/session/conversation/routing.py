@@ -49,6 +49,8 @@ OF_ALL_NODES = _named(lambda row: not row.command.names_keys) & SHAREABLE - _OF_
 _FOLLOWED = _named(lambda row: row.facts.connection is Connection.FOLLOWED)
 HARMLESS = _named(lambda row: row.facts.connection is Connection.OWN) | _FOLLOWED | SCRIPTS | BLOCKING
 FIXED_SHAPE = SHAREABLE | _FOLLOWED | BLOCKING | _named(lambda row: row.facts.has_fixed_shape)
+# They show the connection's id. After CLIENT CAPA its replies may differ from those of another connection.
+_KEEPS_OWN = {"CLIENT CAPA", "CLIENT ID", "CLIENT INFO", "CLIENT LIST"}
 GREETINGS = _named(lambda row: row.facts.greets)
 _ANSWERED_TWICE = {
     row.command.name: row.facts.answers_twice
@@ -125,7 +127,7 @@ class Route:
             self.pinned = self.pinned or name
         elif not (self._greets and name in GREETINGS):
             self.stay()
-        if name in ("CLIENT ID", "CLIENT INFO", "CLIENT LIST"):
+        if name in _KEEPS_OWN:
             self.knows_id = True
         elif name == "WATCH":
             self.watching = True  # until Redis denies it
