@@ -360,7 +360,8 @@ def test_commands_about_all_keys_ask_all_nodes(client: redis.Redis) -> None:
 
 
 def test_a_plain_client_sees_a_redis_without_a_cluster(client: redis.Redis) -> None:
-    assert client.info("server")["redis_mode"] == "standalone"
+    server = client.info("server")
+    assert server.get("server_mode", server.get("redis_mode")) == "standalone"
     assert client.info("cluster")["cluster_enabled"] == 0
     with pytest.raises(redis.ResponseError, match="cluster support disabled"):
         client.execute_command("CLUSTER", "SLOTS")

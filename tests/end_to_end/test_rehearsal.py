@@ -98,7 +98,10 @@ def said(conversations: Traffic, ports: Sequence[int]) -> Counter[str]:
                 counts["transaction"] += broken
                 continue
             counts["slots"] += sum(one.startswith("CROSSSLOT") for one in errors)
-            counts["database"] += sum("not allowed in cluster mode" in one for one in errors)
+            # Valkey 9 can have several databases, and has one unless its `cluster-databases` says more.
+            counts["database"] += sum(
+                "not allowed in cluster mode" in one or "DB index is out of range" in one for one in errors
+            )
             counts["sort"] += sum("denied in cluster mode" in one.lower() for one in errors)
     finally:
         for link in links.values():
