@@ -100,3 +100,7 @@ def test_meaning_and_remedy_are_parts_of_sentences() -> None:
     for one in OBSTACLES.values():
         assert not one.meaning.endswith(".")
         assert not one.remedy.endswith(".")
+
+
+def test_the_remedy_for_a_database_names_the_setting_with_which_valkey_9_has_several() -> None:
+    assert "cluster-databases" in OBSTACLES["database"].remedy

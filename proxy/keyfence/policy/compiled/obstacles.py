@@ -65,7 +65,7 @@ _ALL: Final = (
         DATABASE,
         "breaks",
         "names a database, and a cluster has database 0 only",
-        "use a prefix in place of the database (Valkey 9 can have several)",
+        "use a prefix in place of the database, or set cluster-databases of Valkey 9",
     ),
     Obstacle(
         SORT, "breaks", "reads keys by BY or GET", "Redis 7.4 and later allow it, where one hash tag is shown"
