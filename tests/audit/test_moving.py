@@ -229,6 +229,20 @@ def test_fields_that_expire_are_a_part_of_a_hash(binary: ServerBinary) -> None:
         assert client.hpexpiretime(NEW, "field1", "field2", "field3") == ends
 
 
+@pytest.mark.parametrize("binary", all_server_binaries(), ids=lambda one: one.id)
+def test_a_vector_set_which_redis_does_not_copy_is_moved(binary: ServerBinary) -> None:
+    with running_redis(binary) as server, server.client(decode_responses=True) as client:
+        try:
+            client.execute_command("VADD", OLD, "VALUES", 2, 1, 2, "an element")
+        except redis.ResponseError:
+            pytest.skip("there are no vector sets")
+        client.expire(OLD, 1000)
+        mover = Mover(Router(Topology(Endpoint(parse_upstream(server.url)))), apply=True)
+        assert mover.move(rename(kind="vectorset", ttl=1_000_000)) == Outcome(Fate.MOVED)
+        assert client.keys() == [NEW]
+        assert 990 < client.ttl(NEW) <= 1000
+
+
 def test_a_large_new_key_is_never_taken_for_a_copy(client: redis.Redis, mover: Mover) -> None:
     for key in (OLD, NEW):
         client.hset(key, mapping={str(number): "x" * 1000 for number in range(2000)})

@@ -45,6 +45,8 @@ _CONTENTS: dict[str, tuple[bytes, tuple[bytes, ...]]] = {
     "set": (b"SMEMBERS", ()),
     "zset": (b"ZRANGE", (b"0", b"-1", b"WITHSCORES")),
 }
+# What Redis says of keys that it only dumps, as vector sets (`src/db.c`, copyCommand).
+_OF_A_MODULE = "not supported for this module key"
 # The first byte of a dump is its type (`src/rdb.h`). From this one on, the fields of a hash expire.
 _FIELDS_EXPIRE = 22
 
@@ -70,7 +72,11 @@ class _Left(Exception):
     """The key is left; the message says why, without the key."""
 
 
-class _NoCommand(_Left):
+class _CannotCopy(_Left):
+    """The server does not copy this key."""
+
+
+class _NoCommand(_CannotCopy):
     """The server does not know a command."""
 
 
@@ -157,8 +163,8 @@ class Mover:
             making += [(b"PEXPIRE", new, one.ttl)] if one.sets_ttl and one.ttl is not None else []
             try:
                 return _copied(_together(self._guard(one, new), [*making, *look]), len(making))
-            except _NoCommand:
-                self._can_copy = False
+            except _CannotCopy as exc:
+                self._can_copy = not isinstance(exc, _NoCommand)
         payload, ttl = (_sure(reply) for reply in link.ask([(b"DUMP", one.old), (b"PTTL", one.old)]))
         if payload is None:
             return None
@@ -296,6 +302,8 @@ def _copied(replies: list[Any] | None, making: int) -> _Copied | None:
     key exists, or the old one has gone."""
     if replies is None or replies[0] == 0 or _is_busy(replies[0]):
         return None
+    if isinstance(replies[0], ResponseError) and _OF_A_MODULE in str(replies[0]):
+        raise _CannotCopy(f"Redis refuses: {replies[0]}")
     _, *more = (_sure(reply) for reply in replies)
     ttl, *dump = more[making - 1 :]
     return _Copied(dump[0] if dump else None, ttl)
