@@ -163,7 +163,7 @@ def test_a_loading_upstream_answers_loading_itself(start_stage: StartStage, tmp_
     assert is_clear_error(asked())
     with loading_redis(tmp_path, port):
         eventually(lambda: asked().startswith(b"$100\r\n"), "the value is there")
-    assert any(reply.startswith(b"-LOADING Redis is loading") for reply in seen), seen[:3]
+    assert any(reply.startswith(b"-LOADING ") for reply in seen), seen[:3]
     assert all(reply.startswith((b"-LOADING", b"$100")) for reply in seen if reply)
 
 
