@@ -73,7 +73,7 @@ class _Output:
             return
         try:
             fd = stream.fileno()
-        except (OSError, ValueError):  # it is closed, or not a file
+        except (AttributeError, OSError, ValueError):  # it is closed, or not a file
             text, self._waiting = self._waiting.decode("utf-8", "replace"), bytearray()
             stream.write(text)
             stream.flush()
