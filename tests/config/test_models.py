@@ -712,6 +712,7 @@ NO_UPSTREAM = {
     "http://h": "'http://h' is not an upstream URL; write redis://HOST:PORT, rediss://HOST:PORT or unix:///PATH",
     "redis://": "'redis://' names no host; write redis://HOST:PORT",
     "redis://:secret@": "'redis://***@' names no host; write redis://HOST:PORT",
+    "redis://a..b:6379": "'redis://a..b:6379' names no host; write redis://HOST:PORT",
     "redis://h:99999": "the upstream's port is not a number from 1 to 65535: 'redis://h:99999'",
     "redis://h:0": "the upstream's port is not a number from 1 to 65535: 'redis://h:0'",
     "redis://h:x": "the upstream's port is not a number from 1 to 65535: 'redis://h:x'",

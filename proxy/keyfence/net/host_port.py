@@ -12,6 +12,15 @@ def host_port(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
+def is_host(text: str) -> bool:
+    """Whether a text can be the name of a host. `a..b` cannot: Python has no way to ask for it."""
+    try:
+        text.encode("idna")
+    except UnicodeError:
+        return False
+    return True
+
+
 @contextlib.contextmanager
 def resolving(host: str) -> Iterator[None]:
     """Around what resolves a host. Python has a UnicodeError for a text that can be no host, as `a..b`; here

@@ -10,6 +10,7 @@ import re
 import urllib.parse
 from typing import Literal
 
+from keyfence.net.host_port import is_host
 from keyfence.resp import encode
 
 from .credentials.model import Source
@@ -105,7 +106,7 @@ def parse_upstream(url: str) -> UpstreamAddress:
         )
     if "@" in parts.path:
         raise misread
-    if not parts.hostname:
+    if not parts.hostname or not is_host(parts.hostname):
         raise ValueError(f"{shown!r} names no host; write redis://HOST:PORT")
     _only(query, (), shown)
     database = _database(parts.path.strip("/") or "0", shown)
