@@ -269,6 +269,13 @@ REAL: tuple[tuple[str, str, str, str], ...] = (
         "The next reply would take the missing element's place.",
     ),
     (
+        "a replica of Valkey, after `CLIENT CAPA redirect`",
+        "answers REDIRECT to commands with keys",
+        "as there on the client's own connection; on a shared one, reads are answered, and writes get "
+        "READONLY",
+        "The command holds for one connection.",
+    ),
+    (
         "a command while Redis is away",
         "the connection is closed or refused",
         "the command waits, for at most `connect_timeout` since the outage began; then the connection is "

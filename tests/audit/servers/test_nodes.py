@@ -57,13 +57,14 @@ def test_a_replica_that_does_not_follow_its_master_is_not_read(
     start_redis: Callable[..., RedisServer],
 ) -> None:
     master, other = start_redis(tcp=True), start_redis(tcp=True)
-    with other.client() as client:
+    with master.client() as primary, other.client() as client:
         client.set("old", "x")
         client.replicaof("127.0.0.1", free_port())
         with pytest.raises(LinkError, match="does not follow its master now; wait for it, or omit --replica"):
             Topology(endpoint(other)).replicas()
         client.replicaof("127.0.0.1", master.port)
         eventually(lambda: client.info("replication")["master_link_status"] == "up", "it follows")
+        eventually(lambda: primary.role()[2], "the master lists it")
         assert Topology(endpoint(other)).replicas() == [endpoint(other)]
         (found,) = Topology(Endpoint(parse_upstream(master.url))).replicas()
         assert found.address.port == other.port
