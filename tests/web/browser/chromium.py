@@ -15,10 +15,12 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from selenium import webdriver
+from selenium.common.exceptions import StaleElementReferenceException
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
+from selenium.webdriver.support.wait import WebDriverWait
 
 from tests.servers import PATIENCE_SECONDS, PROJECT
 
@@ -146,9 +148,13 @@ class Browser:
     # -- what a person does
 
     def click(self, selector: str) -> None:
-        """Click a link or button, and wait until the next page is there."""
+        """Click a link or button, and wait until the next page is there. A live page may replace it between
+        looking and clicking; a person clicks again then."""
         self.js("window.isOld = true")
-        self.find(selector).click()
+        patient = WebDriverWait(
+            self.driver, PATIENCE_SECONDS, ignored_exceptions=[StaleElementReferenceException]
+        )
+        patient.until(lambda _: self.find(selector).click() or True)  # type: ignore[func-returns-value]
         self.eventually("!window.isOld && document.readyState === 'complete'")
 
     def go_live(self, path: str = "/") -> None:
