@@ -38,8 +38,7 @@ class Pair:
     def add(self, times: int, found: Iterable[Linked]) -> None:
         self.times += times
         for one in found:
-            known = self.links.get(one.link, Linked(one.link, 0, 0))
-            self.links[one.link] = Linked(one.link, known.times + one.times, known.trace | one.trace)
+            self.links[one.link] = self.links.get(one.link, Linked(one.link)).joined(one)
 
     @property
     def name(self) -> str:
@@ -113,7 +112,7 @@ def propose(texts: Mapping[str, str], pairs: Pairs) -> Proposal:
         for entry, hole in dict(ends).items():
             chosen[entry] = hole
             used[entry] = used.get(entry, 0) + one.times
-            values[entry] = max(values.get(entry, 0), one.trace.bit_count())
+            values[entry] = max(values.get(entry, 0), one.values)
     for pair in sorted(pairs.seen.values(), key=lambda one: (-one.times, one.name)):
         if joined.get(pair.name, 0) < pair.times:
             left.append(_why(pair, joined.get(pair.name, 0), chosen, texts))
@@ -128,7 +127,7 @@ def propose(texts: Mapping[str, str], pairs: Pairs) -> Proposal:
 def _place(candidate: tuple[Linked, Pair]) -> tuple[bool, int, int, bool, str, Link]:
     """The place of a link among all, the best one first."""
     one, pair = candidate
-    is_enough, times, values = worth(one.times, one.trace.bit_count())
+    is_enough, times, values = worth(one.times, one.values)
     return not is_enough, -times, -values, one.link[0] != one.link[1], pair.name, one.link
 
 

@@ -24,8 +24,17 @@ class Linked(NamedTuple):
     """A link, how often it was seen, and a trace of its values: a bit for each, which few of them share."""
 
     link: Link
-    times: int
-    trace: int
+    times: int = 0
+    trace: int = 0
+
+    @property
+    def values(self) -> int:
+        """About how many values it had; at most 64."""
+        return self.trace.bit_count()
+
+    def joined(self, other: Linked) -> Linked:
+        """This and more of the same link."""
+        return Linked(self.link, self.times + other.times, self.trace | other.trace)
 
 
 def worth(times: int, values: int) -> tuple[bool, int, int]:

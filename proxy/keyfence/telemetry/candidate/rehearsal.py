@@ -58,8 +58,7 @@ class Count:
         self.works += works
         for one in found:
             if one.link in self.links or len(self.links) < MAX_LINKS:
-                known = self.links.get(one.link, Linked(one.link, 0, 0))
-                self.links[one.link] = Linked(one.link, known.times + one.times, known.trace | one.trace)
+                self.links[one.link] = self.links.get(one.link, Linked(one.link)).joined(one)
 
 
 class Rehearsal:
@@ -155,4 +154,4 @@ def as_rows(rows: Mapping[Key, Count]) -> list[dict[str, Any]]:
 
 def _link(one: Linked) -> dict[str, Any]:
     first, second = one.link
-    return {"first": first, "second": second, "times": one.times, "values": one.trace.bit_count()}
+    return {"first": first, "second": second, "times": one.times, "values": one.values}
