@@ -7,13 +7,13 @@ stops no change: an operator may be ending an outage.
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import time
 from collections.abc import Callable
 
 from keyfence.policy.show import one_line
+from keyfence.telemetry.log_file import Tail
 from keyfence.telemetry.operator_log import notice, tell
 
 PROGRAM = "a program"  # who used the HTTP interface; only the page asks for a name
@@ -30,7 +30,7 @@ class Audit:
         self._path = path
         self._head = head
         self._say = say
-        self._torn = False  # a full disk took only a part of the last line
+        self._tail = Tail()
 
     def note(
         self, who: str, address: str, action: str, detail: str, why: str, outcome: str, *, aloud: bool = True
@@ -52,16 +52,12 @@ class Audit:
     def _write(self, entry: dict[str, str]) -> None:
         """Add a line. The file is opened each time, so it may be moved away at any time."""
         line = json.dumps(entry, ensure_ascii=False) + "\n"
-        data = b"\n" * self._torn + line.encode("utf-8", "backslashreplace")
         try:
             flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
             file = os.open(self._path, flags, 0o640)
             try:
-                written = os.write(file, data)
+                self._tail.append(file, line.encode("utf-8", "backslashreplace"))
             finally:
                 os.close(file)
-            self._torn = written < len(data)
-            if self._torn:
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as exc:
             notice("audit log", f"the audit log {self._path} cannot be written: {exc.strerror}")

@@ -5,6 +5,7 @@ Rule: a line is written completely or counted as lost, and nothing here blocks o
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import stat
@@ -12,19 +13,32 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from .counters import Counters
-from .operator_log import notice, warn
+from .operator_log import PIPE_CHUNK, notice, warn
 
 MAX_BUFFER = 1 << 20  # bytes that wait for a pipe or terminal
-
-# A write of this size to a pipe that polls as writable cannot block (POSIX: PIPE_BUF is 512 at least, 4096 on
-# Linux).
-_PIPE_CHUNK = min(select.PIPE_BUF, 4096)
 
 
 class _Line(NamedTuple):
     data: bytes  # with its newline
     decisions: int  # that this line is the first to report
     dropped: int  # that the line reports as dropped
+
+
+class Tail:
+    """The end of a file of lines, of which a full disk may have taken only a part."""
+
+    def __init__(self) -> None:
+        self._is_torn = False
+
+    def append(self, file: int, line: bytes) -> None:
+        """Write a line with its newline, at once. The next one begins a line of its own in any case. Raises
+        OSError unless all of it was written; a pipe that is not read is never waited for."""
+        data = b"\n" * self._is_torn + line
+        written = os.write(file, data)
+        if written:
+            self._is_torn = written < len(data)
+        if written < len(data):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 class LogFile:
@@ -129,7 +143,7 @@ class LogFile:
                 if self._may_block:
                     if not self._poll.poll(0):
                         break
-                    chunk = chunk[:_PIPE_CHUNK]
+                    chunk = chunk[:PIPE_CHUNK]
                 written += os.write(self._fd, chunk)
         except BlockingIOError:
             pass

@@ -2,7 +2,7 @@
 
 Rule: the number of lines is bounded, and the next line says how many were left out. A repeated kind gets one
 line a minute. Each change of a state gets a line, and the last state is always printed. keyfence never waits
-for whoever reads them.
+for a reader.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ INTERVAL_SECONDS = 60.0
 MAX_KINDS = 1000  # kinds come from code and configuration; this guards against mistakes
 MAX_CHANGES = 10  # lines of one thing within the interval
 MAX_WAITING = 1 << 18  # bytes of lines that nobody has read yet
-_CHUNK = min(select.PIPE_BUF, 4096)  # a write of this size to a pipe that polls as writable cannot block
+# A write of this size to a pipe that polls as writable cannot block (POSIX: PIPE_BUF is 512 at least, 4096 on
+# Linux).
+PIPE_CHUNK = min(select.PIPE_BUF, 4096)
 
 _kinds: dict[str, tuple[float, int]] = {}  # when it was last printed, and how many were left out since
 
@@ -81,8 +83,8 @@ class _Output:
         poll = select.poll()
         poll.register(fd, select.POLLOUT)
         while self._waiting and poll.poll(0):
-            chunk = self._waiting[:_CHUNK]
-            chunk = chunk[: chunk.rfind(b"\n") + 1 or _CHUNK]  # whole lines, since others write there too
+            chunk = self._waiting[:PIPE_CHUNK]
+            chunk = chunk[: chunk.rfind(b"\n") + 1 or PIPE_CHUNK]  # whole lines, since others write there too
             try:
                 written = os.write(fd, chunk)
             except BlockingIOError:

@@ -14,7 +14,6 @@ then.
 from __future__ import annotations
 
 import dataclasses
-import errno
 import json
 import os
 import re
@@ -28,6 +27,7 @@ from keyfence.policy.wording.command_log import MAX_NAME, as_line
 from keyfence.shapes.shapes import take_apart
 from keyfence.shapes.skeleton import skeleton
 from keyfence.telemetry.decision_log import rfc3339
+from keyfence.telemetry.log_file import Tail
 from keyfence.telemetry.operator_log import notice
 
 FIRST = 3  # of a group
@@ -68,7 +68,7 @@ class Recorder:
         self._kinds: set[str] = set()
         self._kind_of: dict[bytes, str] = {}  # by skeleton
         self._file = self._open()
-        self._is_torn = False  # a full disk took only a part of the last line
+        self._tail = Tail()
 
     def __call__(self, policy: CompiledPolicy, service: str, argv: Sequence[bytes], touches: Touches) -> None:
         """Record a command of a service."""
@@ -140,17 +140,8 @@ class Recorder:
             self._kept += more
             group.last = data
         self._rotate(len(data))
-        self._append(data)
+        self._tail.append(self._file, data)
         group.written = group.count
-
-    def _append(self, data: bytes) -> None:
-        """Raises OSError unless all of it is written at once: a pipe that is not read must stop no client."""
-        data = b"\n" * self._is_torn + data
-        written = os.write(self._file, data)
-        if written:
-            self._is_torn = written < len(data)
-        if written < len(data):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def _open(self) -> int:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NONBLOCK
