@@ -77,6 +77,11 @@ class FileError(Exception):
         self.diagnostics = sorted(diagnostics, key=lambda d: (d.place.file, d.place.line, d.place.column))
         super().__init__("\n".join(str(d) for d in self.diagnostics))
 
+    @property
+    def sentence(self) -> str:
+        """All faults in one line, without their places."""
+        return "; ".join(one.message for one in self.diagnostics)
+
 
 def file_error(file: str, message: str) -> FileError:
     """Returns the error for a file as a whole."""

@@ -303,9 +303,8 @@ def _check_kept(settings: Settings, config: str) -> None:
     try:
         check_tls(settings)
     except FileError as exc:
-        faults = "; ".join(one.message for one in exc.diagnostics)
         text = "keyfence needs it until a restart, because listeners and upstream stay as they were"
-        raise file_error(config, f"{faults}; {text}; put it back, or restart keyfence") from None
+        raise file_error(config, f"{exc.sentence}; {text}; put it back, or restart keyfence") from None
 
 
 def _only_the_login_changed(before: Settings, new: Settings) -> bool:

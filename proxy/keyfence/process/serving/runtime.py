@@ -331,8 +331,7 @@ class Runtime:
         try:
             contexts = _contexts_of(self.settings)
         except FileError as exc:
-            faults = "; ".join(one.message for one in exc.diagnostics)
-            notice("renewal", f"{faults}; the certificates in use stay until the next reload")
+            notice("renewal", f"{exc.sentence}; the certificates in use stay until the next reload")
             return
         for listeners in self._listeners:
             listeners.replace_tls(contexts)
