@@ -138,8 +138,10 @@ def of_command(policy: CompiledPolicy, values: Values, touches: Touches) -> Iter
 
 def _hears_of_keys(channel: Channel) -> bool:
     """Whether a subscription is meant for keyspace notifications. A pattern such as `*` is not."""
-    if channel.publish or not channel.is_pattern:
-        return not channel.publish and channel.name.startswith(_NOTIFIES)
+    if channel.publish:
+        return False
+    if not channel.is_pattern:
+        return channel.name.startswith(_NOTIFIES)
     known = Glob(channel.name[:_MAX_BEGINNING]).literal_prefix
     return known.startswith(_NOTIFIES) or (len(known) > 1 and _NOTIFIES.startswith(known))
 

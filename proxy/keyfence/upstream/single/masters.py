@@ -27,24 +27,25 @@ from .replicas import ShardReplicas
 LATE_SECONDS = 0.001
 
 
-class Waiting(Protocol):
+class Closable(Protocol):
+    """What a client has here."""
+
+    def failed(self, exc: Exception) -> None:
+        """What was done for this client has failed. Close it; other clients go on."""
+
+
+class Waiting(Closable, Protocol):
     """A client's shares or own connections."""
 
     def topology_changed(self) -> None:
         """Some hash slot has another node now, or a node has left or died."""
 
-    def failed(self, exc: Exception) -> None:
-        """What was done for this client has failed. Close it; other clients go on."""
 
-
-class Behind(Protocol):
+class Behind(Closable, Protocol):
     """A client's shares of which some replies have come, and others that were asked for together have not."""
 
     def pass_on_some(self) -> None:
         """Pass on what has come, unless the client has got it meanwhile."""
-
-    def failed(self, exc: Exception) -> None:
-        """What was done for this client has failed. Close it; other clients go on."""
 
 
 class Master:
