@@ -14,6 +14,7 @@ from hypothesis import settings
 
 from keyfence.session.conversation import conversation
 from keyfence.telemetry import operator_log
+from tests.cluster import NO_CLUSTER, Cluster, cluster_binary, running_cluster
 from tests.servers import (
     NO_SERVER,
     Certificates,
@@ -102,6 +103,16 @@ def no_fault_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
 def shortest_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """A client's turn ends as soon as it may."""
     monkeypatch.setattr(conversation, "TURN_SECONDS", 0.0)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    """Three masters without replicas. Rooms and modules that need another cluster have a fixture of their
+    own."""
+    if cluster_binary() is None:
+        pytest.skip(NO_CLUSTER)
+    with running_cluster() as one:
+        yield one
 
 
 @pytest.fixture(scope="session")

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tests.cluster import NO_CLUSTER, Cluster, cluster_binary, half_moved, running_cluster
+from tests.cluster import Cluster, half_moved
 from tests.end_to_end.clusters import CONFIG, keyfence_with
 from tests.sentinel import following, running_sentinels
 from tests.servers import PATIENCE_SECONDS, PROJECT, Keyfence, RedisServer, first_port, running_redis
@@ -120,14 +120,6 @@ def test_a_refusal_is_an_error_of_its_command_only(
 
 
 # -- a cluster
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    if cluster_binary() is None:
-        pytest.skip(NO_CLUSTER)
-    with running_cluster() as one:
-        yield one
 
 
 @pytest.fixture(scope="module")

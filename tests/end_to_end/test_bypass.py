@@ -20,7 +20,7 @@ from redis.maint_notifications import MaintNotificationsConfig
 
 from keyfence.resp.encode import command
 from tests.clients.running import POLICY, ask, configure, eventually, metric
-from tests.cluster import NO_CLUSTER, Cluster, cluster_binary, running_cluster
+from tests.cluster import Cluster
 from tests.sentinel import Watched, running_sentinels
 from tests.servers import PATIENCE_SECONDS, PROJECT, Keyfence, RedisServer, running_redis
 
@@ -30,14 +30,6 @@ SERVICE = "CubeProxy"
 FORBIDDEN = [f"forbidden:{number}" for number in range(30)]  # on each of the nodes
 BEFORE_A_CLUSTER = r"is a node of a cluster"
 REFUSES = "has refused writes (READONLY): a replica answers clients"
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    if cluster_binary() is None:
-        pytest.skip(NO_CLUSTER)
-    with running_cluster() as one:
-        yield one
 
 
 def keys(cluster: Cluster) -> set[bytes]:

@@ -23,7 +23,7 @@ from keyfence.authoring.testing import read_cases
 from keyfence.commands.extract import extract
 from keyfence.policy.loading.load import load_policy
 from tests.clients.running import ask
-from tests.cluster import NO_CLUSTER, Cluster, cluster_binary, running_cluster
+from tests.cluster import NO_CLUSTER, Cluster, cluster_binary
 from tests.servers import PATIENCE_SECONDS, PROJECT, Keyfence, RedisServer, running_redis, server_binaries
 
 pytestmark = pytest.mark.skipif(cluster_binary() is None, reason=NO_CLUSTER)
@@ -37,12 +37,6 @@ MOST_PAIRS = 12  # of the keys of one service
 LEFT_OUT = {"HELLO", "CLIENT", "SUBSCRIBE", "PSUBSCRIBE", "MULTI", "EXEC", "XREAD", "XREADGROUP"}
 SLOTS = ("slots.command", "slots.script", "slots.watch")
 Traffic = list[list[list[bytes]]]  # conversations of commands
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    with running_cluster() as one:
-        yield one
 
 
 @pytest.fixture(scope="module")
